@@ -1,0 +1,15 @@
+"""The protocol: frames, messages, the sans-IO session of both ends, policies and transports.
+
+Layer rule: this package knows nothing of metad's server, client or storage. Everything outside
+``transport/`` is pure: no socket, no event loop, no clock, no randomness of its own.
+
+Where to look:
+
+- :mod:`metad_wire.frame`: where bytes become frames and frames bytes
+- :mod:`metad_wire.messages`: the payloads, one Struct each
+- :mod:`metad_wire.methods`: method code -> request body, reply body, properties
+- :mod:`metad_wire.errors`: error code -> exception, retryable or not
+- :mod:`metad_wire.session`: handshake, request ids, credit, ping, goaway, as a value
+- :mod:`metad_wire.policy`: backoff and batching windows, shared by server, SDK and harness
+- :mod:`metad_wire.transport`: the seam to a byte stream, and its TCP and in-memory implementations
+"""

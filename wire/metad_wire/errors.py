@@ -1,0 +1,163 @@
+"""The error table: one row per wire code, one exception class per row.
+
+A code never changes its meaning and is never reused. ``retryable`` says whether the same request may
+succeed later *and* is safe to send again; ``outcome_known`` is False where the write may have happened.
+The registry refuses two classes with one code.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+
+class ErrorBody(msgspec.Struct, frozen=True, array_like=True):
+    """Payload of an ERROR frame. ``retry_after_ms``/``retry_jitter_ms``: come back at t ± j; ``leader``: host:port."""
+
+    code: int
+    message: str = ""
+    retry_after_ms: int = 0
+    retry_jitter_ms: int = 0
+    leader: str = ""
+
+
+class MetadError(Exception):
+    """Root of every error that metad raises on purpose; catch this and nothing of metad escapes."""
+
+    code: ClassVar[int] = 0
+    name: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+    outcome_known: ClassVar[bool] = True
+
+    def __init__(self, message: str = "", *, retry_after_ms: int = 0, retry_jitter_ms: int = 0, leader: str = ""):
+        super().__init__(message or (self.__doc__ or self.name).splitlines()[0])
+        self.message = str(self)
+        self.retry_after_ms = retry_after_ms
+        self.retry_jitter_ms = retry_jitter_ms
+        self.leader = leader
+
+    def body(self) -> ErrorBody:
+        """This error as the payload of an ERROR frame."""
+        return ErrorBody(self.code, self.message, self.retry_after_ms, self.retry_jitter_ms, self.leader)
+
+
+ERRORS: dict[int, type[MetadError]] = {}
+
+
+class _Coded(MetadError):
+    """Registers each subclass under its code."""
+
+    def __init_subclass__(
+        cls, *, code: int, name: str, retryable: bool = False, outcome_known: bool = True, **kwargs: object
+    ) -> None:
+        super().__init_subclass__(**kwargs)
+        if code in ERRORS:
+            raise TypeError(f"error code {code} is taken by {ERRORS[code].__name__}")
+        cls.code, cls.name, cls.retryable, cls.outcome_known = code, name, retryable, outcome_known
+        ERRORS[code] = cls
+
+
+# 1-99: the connection. After one of these the sender closes it.
+class FrameError(_Coded, code=1, name="bad_frame"):
+    """The bytes do not form a frame of this protocol."""
+
+
+class FrameTooLargeError(_Coded, code=2, name="frame_too_large"):
+    """A frame's length is over the limit of the connection."""
+
+
+class HandshakeError(_Coded, code=3, name="handshake_failed"):
+    """The peers share no protocol version, or the first frame was no handshake."""
+
+
+class UnexpectedFrameError(_Coded, code=4, name="unexpected_frame"):
+    """A frame type that is not allowed in this state of the connection."""
+
+
+class CreditError(_Coded, code=5, name="credit_exceeded"):
+    """More request bytes are unanswered than the connection's window allows."""
+
+
+class UnauthenticatedError(_Coded, code=6, name="unauthenticated"):
+    """The credentials are missing or wrong."""
+
+
+class SlowReaderError(_Coded, code=7, name="slow_reader"):
+    """The peer stopped reading its replies."""
+
+
+# 100-199: the request as such.
+class UnknownMethodError(_Coded, code=100, name="unknown_method"):
+    """The server does not know this method."""
+
+
+class InvalidRequestError(_Coded, code=101, name="invalid_request"):
+    """The request's payload is malformed or breaks a documented limit."""
+
+
+class DeadlineExceededError(_Coded, code=102, name="deadline_exceeded", outcome_known=False):
+    """The deadline passed before an answer came; a write may have happened."""
+
+
+class CancelledError(_Coded, code=103, name="cancelled", outcome_known=False):
+    """The caller cancelled the request; a write may have happened."""
+
+
+class OverloadedError(_Coded, code=104, name="overloaded", retryable=True):
+    """The server has no room for this request now; nothing was done."""
+
+
+class DrainingError(_Coded, code=105, name="draining", retryable=True):
+    """The server is shutting down; nothing was done, ask another or come back."""
+
+
+class InternalError(_Coded, code=106, name="internal", outcome_known=False):
+    """A bug or a broken disk in the server; its log says more."""
+
+
+class NotLeaderError(_Coded, code=107, name="not_leader", retryable=True):
+    """Another node leads the group; nothing was done."""
+
+
+class UnknownOutcomeError(_Coded, code=108, name="unknown_outcome", retryable=True, outcome_known=False):
+    """The write may or may not have happened; a retry with the same identity finds out."""
+
+
+class IdentityExpiredError(_Coded, code=109, name="identity_expired", outcome_known=False):
+    """The retry came too late to tell whether its first attempt happened."""
+
+
+class ConnectionLostError(_Coded, code=110, name="connection_lost", retryable=True, outcome_known=False):
+    """The connection ended before the answer; a retry with the same identity finds out. Never on the wire."""
+
+
+# 200-299: one item of a batch.
+class NotFoundError(_Coded, code=200, name="not_found"):
+    """There is no such record."""
+
+
+class FencedError(_Coded, code=201, name="fenced"):
+    """A newer life (broker epoch or group generation) has been seen; this one is over."""
+
+
+class NotOwnerError(_Coded, code=202, name="not_owner"):
+    """Another broker owns the session."""
+
+
+class ConflictError(_Coded, code=203, name="conflict"):
+    """The record is not what the request expected it to be."""
+
+
+class OffsetRegressionError(_Coded, code=204, name="offset_regression"):
+    """In monotonic mode an offset may not go back."""
+
+
+def error_of(body: ErrorBody) -> MetadError:
+    """The exception for a received error; a code from a newer peer becomes a plain :class:`InternalError`."""
+    known = ERRORS.get(body.code)
+    if known is None:
+        return InternalError(f"unknown error code {body.code}: {body.message}")
+    return known(
+        body.message, retry_after_ms=body.retry_after_ms, retry_jitter_ms=body.retry_jitter_ms, leader=body.leader
+    )

@@ -1,0 +1,502 @@
+"""The payloads of the frames: msgpack arrays, one frozen Struct each.
+
+Evolution: an array grows at its end only, and every field added later has a default; a reader skips the
+elements it does not know. Field order is the wire format, so it never changes. tests/golden holds the
+bytes of every message.
+
+Batches answer per item: a reply lists the items that failed (:class:`ItemError`, by position in the
+request) and is a few bytes long when all went well.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+MAGIC = "metad"
+PROTOCOL_VERSION = 1
+BATCH_ITEMS_MAX = 10_000  # items in one request; 1,000 is where larger stops paying
+LIST_LIMIT_MAX = 10_000  # records in one page
+KEY_BYTES_MAX = 4_096  # of all key fields of one record together, UTF-8 encoded
+VALUE_BYTES_MAX = 1024 * 1024  # of one record's value
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of what travels: immutable, an array on the wire."""
+
+
+T = TypeVar("T")
+
+
+# --- connection ------------------------------------------------------------------------------------------
+
+
+class Hello(Message):
+    """First frame of the client. ``features`` is a bit set of what it can do beyond the version; ``credentials``
+    is opaque to the protocol (a token, or empty)."""
+
+    magic: str
+    version_min: int
+    version_max: int
+    features: int = 0
+    credentials: bytes = b""
+    client_name: str = ""
+
+
+class Welcome(Message):
+    """The server's answer: the version both speak, the features both have, and what the connection may use."""
+
+    version: int
+    features: int
+    node_id: str
+    cluster_id: str
+    window_bytes: int  # request bytes that may be unanswered at once
+    frame_bytes_max: int
+    idle_ms: int  # the server closes a connection that sends nothing for this long; ping before it
+
+
+class Credit(Message):
+    """Sets the window of the connection to ``window_bytes`` from now on."""
+
+    window_bytes: int
+
+
+class Ping(Message):
+    """Payload of PING, echoed in PONG."""
+
+    token: int
+
+
+class Goaway(Message):
+    """No request after this frame is taken; those already sent are answered. ``code`` is an error code or 0."""
+
+    code: int = 0
+    reason: str = ""
+
+
+class Identity(Message):
+    """Makes a write happen once however often it is sent. ``client_id``: random u64 of the client's life;
+    ``seq``: grows by one per write; ``low``: every write below it has been answered, its memory may go;
+    ``age_ms``: time since the first attempt was sent, 0 on the first."""
+
+    client_id: int
+    seq: int
+    low: int
+    age_ms: int = 0
+
+
+class Request(Message, Generic[T]):
+    """Payload of REQUEST. ``deadline_ms`` counts from receipt; 0 means the server's default."""
+
+    deadline_ms: int
+    identity: Identity | None
+    body: T
+
+
+class ItemError(Message):
+    """Item number ``index`` of the batch failed with error ``code``."""
+
+    index: int
+    code: int
+    message: str = ""
+
+
+class Revision(Message):
+    """The entry that made a write: ``group`` by name, ``index`` in its log."""
+
+    group: str
+    index: int
+
+
+class WriteReply(Message):
+    """Answer of a batch of writes: one revision per group that wrote, and the items that failed."""
+
+    revisions: list[Revision]
+    errors: list[ItemError]
+
+
+class Page(Message):
+    """Where a listing goes on: empty means from the start (in a request) or that it is complete (in a reply)."""
+
+    limit: int = 1_000
+    cursor: bytes = b""
+
+
+# --- sessions --------------------------------------------------------------------------------------------
+
+
+class SessionKey(Message):
+    """Identity of a session; both fields route it."""
+
+    tenant: str
+    client_id: str
+
+
+class SessionProperties(Message):
+    """What a broker keeps of a session: ``expiry_interval_s`` (MQTT 5; 0xFFFFFFFF never expires) and ``payload``,
+    the broker's own encoding of the rest."""
+
+    expiry_interval_s: int = 0
+    payload: bytes = b""
+
+
+class Session(Message):
+    """A session as read. ``disconnected_ms`` is Unix time, 0 while connected."""
+
+    tenant: str
+    client_id: str
+    broker: str
+    broker_epoch: int
+    connected: bool
+    disconnected_ms: int
+    properties: SessionProperties
+
+
+class Owner(Message):
+    """One life of a broker."""
+
+    broker: str
+    broker_epoch: int
+
+
+class SessionTakeoverItem(Message):
+    """One client that has just connected. ``clean_start`` drops what was stored; ``properties`` replaces it
+    (required for what does not exist yet: it is created with defaults otherwise)."""
+
+    tenant: str
+    client_id: str
+    clean_start: bool = False
+    properties: SessionProperties | None = None
+
+
+class SessionTakeover(Message):
+    """``broker`` in its life ``broker_epoch`` now owns these sessions. ``restore`` asks for the stored properties."""
+
+    broker: str
+    broker_epoch: int
+    items: list[SessionTakeoverItem]
+    restore: bool = False
+
+
+class SessionTakeoverReply(Message):
+    """``previous[i]`` is the index in ``owners`` of item i's previous owner, or -1 where there was no session.
+    A session was present iff ``previous[i] >= 0`` and item i did not ask for a clean start. ``properties[i]``
+    is set where a session was present and ``restore`` was asked for; otherwise the list is empty."""
+
+    revisions: list[Revision]
+    errors: list[ItemError]
+    owners: list[Owner]
+    previous: list[int]
+    properties: list[SessionProperties | None]
+
+
+class SessionDisconnect(Message):
+    """The clients have gone; their sessions stay with their owner until they expire or are taken over."""
+
+    broker: str
+    broker_epoch: int
+    items: list[SessionKey]
+
+
+class SessionUpdateItem(Message):
+    """New properties of one session, replacing the old ones as a whole."""
+
+    tenant: str
+    client_id: str
+    properties: SessionProperties
+
+
+class SessionUpdate(Message):
+    """Only the owner may update: an item whose session belongs to another answers not_owner."""
+
+    broker: str
+    broker_epoch: int
+    items: list[SessionUpdateItem]
+
+
+class SessionGet(Message):
+    """Read sessions by key."""
+
+    items: list[SessionKey]
+
+
+class SessionGetReply(Message):
+    """By position; None where there is none."""
+
+    sessions: list[Session | None]
+
+
+class SessionDelete(Message):
+    """Delete sessions; with a non-empty ``broker`` only those it owns."""
+
+    items: list[SessionKey]
+    broker: str = ""
+    broker_epoch: int = 0
+
+
+class SessionList(Message):
+    """Sessions in order of (tenant, client_id), filtered. ``tenant`` and ``broker`` match exactly (None: any);
+    ``client_id_prefix`` needs a tenant."""
+
+    tenant: str | None = None
+    client_id_prefix: str = ""
+    broker: str | None = None
+    page: Page = Page()
+
+
+class SessionListReply(Message):
+    """One page; it may hold fewer than the limit, even none, while ``cursor`` is not empty."""
+
+    sessions: list[Session]
+    cursor: bytes
+
+
+# --- offsets ---------------------------------------------------------------------------------------------
+
+
+class OffsetKey(Message):
+    """Identity of an offset; (tenant, group) routes it."""
+
+    tenant: str
+    group: str
+    topic: str
+    partition: int
+
+
+class Offset(Message):
+    """An offset as read. ``committed_ms`` is the leader's Unix time."""
+
+    tenant: str
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    generation: int
+    committed_ms: int
+    metadata: str
+
+
+class OffsetCommitItem(Message):
+    """One commit. ``generation`` below the highest this consumer group has shown is fenced. ``expected`` (None:
+    unchecked; -1: no offset yet) makes it a compare-and-set."""
+
+    tenant: str
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    generation: int = 0
+    expected: int | None = None
+    metadata: str = ""
+
+
+class OffsetCommit(Message):
+    """``monotonic`` refuses to move an offset back."""
+
+    items: list[OffsetCommitItem]
+    monotonic: bool = False
+
+
+class OffsetFetch(Message):
+    """Read offsets by key."""
+
+    items: list[OffsetKey]
+
+
+class OffsetFetchReply(Message):
+    """By position; None where nothing was committed."""
+
+    offsets: list[Offset | None]
+
+
+class OffsetDelete(Message):
+    """Forget offsets."""
+
+    items: list[OffsetKey]
+
+
+class OffsetList(Message):
+    """Offsets of one consumer group, in order of (topic, partition)."""
+
+    tenant: str
+    group: str
+    topic_prefix: str = ""
+    page: Page = Page()
+
+
+class OffsetListReply(Message):
+    """One page."""
+
+    offsets: list[Offset]
+    cursor: bytes
+
+
+# --- key-value -------------------------------------------------------------------------------------------
+
+
+class KvKey(Message):
+    """Identity of a key; the namespace routes it, so what shares a namespace can share a transaction."""
+
+    namespace: str
+    key: str
+
+
+class Kv(Message):
+    """A key as read. ``version`` counts the writes since it was created; revisions are log indexes of its group."""
+
+    namespace: str
+    key: str
+    value: bytes
+    version: int
+    create_revision: int
+    mod_revision: int
+
+
+class KvGet(Message):
+    """Read keys."""
+
+    items: list[KvKey]
+
+
+class KvGetReply(Message):
+    """By position; None where there is none."""
+
+    records: list[Kv | None]
+
+
+class KvPutItem(Message):
+    """``expected_version`` (None: unchecked; 0: must not exist) makes it a compare-and-set."""
+
+    namespace: str
+    key: str
+    value: bytes
+    expected_version: int | None = None
+
+
+class KvPut(Message):
+    """Write keys."""
+
+    items: list[KvPutItem]
+
+
+class KvPutReply(Message):
+    """``versions`` by position; 0 where the item failed."""
+
+    revisions: list[Revision]
+    errors: list[ItemError]
+    versions: list[int]
+
+
+class KvDeleteItem(Message):
+    """``expected_version`` (None: unchecked) makes it a compare-and-delete."""
+
+    namespace: str
+    key: str
+    expected_version: int | None = None
+
+
+class KvDelete(Message):
+    """Delete keys; an absent one answers not_found."""
+
+    items: list[KvDeleteItem]
+
+
+class KvScan(Message):
+    """Keys of one namespace that start with ``prefix``, in order."""
+
+    namespace: str
+    prefix: str = ""
+    page: Page = Page()
+
+
+class KvScanReply(Message):
+    """One page."""
+
+    records: list[Kv]
+    cursor: bytes
+
+
+class KvCompare(Message):
+    """True iff the key has this ``version`` (None: unchecked; 0: absent) and this ``value`` (None: unchecked)."""
+
+    key: str
+    version: int | None = None
+    value: bytes | None = None
+
+
+class KvOperation(Message):
+    """``value`` None deletes the key if it is there; otherwise it is put."""
+
+    key: str
+    value: bytes | None = None
+
+
+class KvTransaction(Message):
+    """If every compare holds, do ``then``, otherwise ``otherwise``; all in one namespace, all at once. ``reads``
+    are answered as of after it."""
+
+    namespace: str
+    compares: list[KvCompare]
+    then: list[KvOperation]
+    otherwise: list[KvOperation] = []
+    reads: list[str] = []
+
+
+class KvTransact(Message):
+    """A batch of transactions; each is atomic by itself, not the batch."""
+
+    items: list[KvTransaction]
+
+
+class KvTransactionResult(Message):
+    """``succeeded``: the compares held. ``records`` answers ``reads`` by position."""
+
+    succeeded: bool
+    records: list[Kv | None]
+
+
+class KvTransactReply(Message):
+    """``results`` by position; None where the item failed."""
+
+    revisions: list[Revision]
+    errors: list[ItemError]
+    results: list[KvTransactionResult | None]
+
+
+# --- system ----------------------------------------------------------------------------------------------
+
+
+class Status(Message):
+    """Ask a node how it is."""
+
+
+class GroupStatus(Message):
+    """One group on this node. ``applied`` and ``last`` are log indexes; ``log_bytes`` what a restart may replay."""
+
+    name: str
+    kind: str
+    slots: int
+    applied: int
+    first: int
+    last: int
+    log_bytes: int
+
+
+class StatusReply(Message):
+    """A node's state. Times are since its start; ``cpu_us`` is user and system time of the whole process."""
+
+    node_id: str
+    cluster_id: str
+    version: str
+    pid: int
+    uptime_ms: int
+    cpu_us: int
+    rss_bytes: int
+    fsync: bool
+    replicas: int
+    connections: int
+    in_flight_bytes: int
+    entries: int  # written to the log since start
+    syncs: int  # of the log since start
+    groups: list[GroupStatus]

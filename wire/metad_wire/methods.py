@@ -1,0 +1,83 @@
+"""The method table: code -> name, request body, reply body, and what the ends must know to route and retry it.
+
+A code never changes its meaning. ``mutates``: it goes through the log, and a retry needs an identity;
+``merge`` says how a batch that spans several groups is put together again and lives with the server.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from . import messages as m
+from .errors import InvalidRequestError
+
+Body = TypeVar("Body", bound=m.Message)
+Reply = TypeVar("Reply", bound=m.Message)
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+
+
+class Method(Generic[Body, Reply]):
+    """One row: how a method's payloads are named, decoded and treated."""
+
+    def __init__(self, code: int, name: str, body: type[Body], reply: type[Reply], *, mutates: bool) -> None:
+        self.code = code
+        self.name = name
+        self.body = body
+        self.reply = reply
+        self.mutates = mutates
+        self._request_decoder = msgspec.msgpack.Decoder(m.Request[body])  # type: ignore[valid-type]
+        self._reply_decoder = msgspec.msgpack.Decoder(reply)
+        if code in METHODS or name in METHODS_BY_NAME:
+            raise TypeError(f"method {name} or its code {code:#06x} is taken")
+        METHODS[code] = self
+        METHODS_BY_NAME[name] = self
+
+    def __repr__(self) -> str:
+        return f"<Method {self.name}>"
+
+    def decode_request(self, payload: bytes) -> m.Request[Body]:
+        """Raises :class:`InvalidRequestError` where the payload does not fit the body's type."""
+        try:
+            request: m.Request[Body] = self._request_decoder.decode(payload)
+        except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is a DecodeError
+            raise InvalidRequestError(f"{self.name}: {error}") from None
+        return request
+
+    def decode_reply(self, payload: bytes) -> Reply:
+        """Raises :class:`InvalidRequestError` where the payload does not fit the reply's type."""
+        try:
+            return self._reply_decoder.decode(payload)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidRequestError(f"{self.name} reply: {error}") from None
+
+    def encode_request(self, body: Body, deadline_ms: int = 0, identity: m.Identity | None = None) -> bytes:
+        """The payload of a REQUEST frame."""
+        return encode(m.Request(deadline_ms, identity, body))
+
+
+METHODS: dict[int, Method[Any, Any]] = {}
+METHODS_BY_NAME: dict[str, Method[Any, Any]] = {}
+
+STATUS = Method(0x0001, "system.status", m.Status, m.StatusReply, mutates=False)
+
+SESSION_TAKEOVER = Method(0x0101, "session.takeover", m.SessionTakeover, m.SessionTakeoverReply, mutates=True)
+SESSION_DISCONNECT = Method(0x0102, "session.disconnect", m.SessionDisconnect, m.WriteReply, mutates=True)
+SESSION_UPDATE = Method(0x0103, "session.update", m.SessionUpdate, m.WriteReply, mutates=True)
+SESSION_GET = Method(0x0104, "session.get", m.SessionGet, m.SessionGetReply, mutates=False)
+SESSION_DELETE = Method(0x0105, "session.delete", m.SessionDelete, m.WriteReply, mutates=True)
+SESSION_LIST = Method(0x0106, "session.list", m.SessionList, m.SessionListReply, mutates=False)
+
+OFFSET_COMMIT = Method(0x0201, "offset.commit", m.OffsetCommit, m.WriteReply, mutates=True)
+OFFSET_FETCH = Method(0x0202, "offset.fetch", m.OffsetFetch, m.OffsetFetchReply, mutates=False)
+OFFSET_DELETE = Method(0x0203, "offset.delete", m.OffsetDelete, m.WriteReply, mutates=True)
+OFFSET_LIST = Method(0x0204, "offset.list", m.OffsetList, m.OffsetListReply, mutates=False)
+
+KV_GET = Method(0x0301, "kv.get", m.KvGet, m.KvGetReply, mutates=False)
+KV_PUT = Method(0x0302, "kv.put", m.KvPut, m.KvPutReply, mutates=True)
+KV_DELETE = Method(0x0303, "kv.delete", m.KvDelete, m.WriteReply, mutates=True)
+KV_SCAN = Method(0x0304, "kv.scan", m.KvScan, m.KvScanReply, mutates=False)
+KV_TRANSACT = Method(0x0305, "kv.transact", m.KvTransact, m.KvTransactReply, mutates=True)

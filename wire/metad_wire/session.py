@@ -1,0 +1,356 @@
+"""The protocol as a value: one object per end of a connection, no I/O and no clock.
+
+Feed received chunks with :meth:`Session.receive_data` and call :meth:`Session.next_event` until it returns
+None; write what :meth:`Session.data_to_send` returns. Frames that need no decision (ping, credit) are dealt
+with inside; the others come out as the event. Which frame is allowed when, and what it leads to, is the
+table :data:`TRANSITIONS`.
+
+An error of the peer raises a connection error (code below 100). The session is closed by it, and
+:meth:`Session.data_to_send` then holds the ERROR frame that tells the peer why.
+
+Flow control: the server grants a window of request bytes that may be unanswered. A request takes its
+frame's length from it, its answer (RESPONSE or ERROR) gives it back, so in the steady state no credit frame
+travels. A CREDIT frame sets a new window; the server holds the peer to a smaller one only once the peer has
+answered the ping behind it, for until then it may not have seen it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from . import messages as m
+from .errors import (
+    CreditError,
+    ErrorBody,
+    FrameError,
+    HandshakeError,
+    MetadError,
+    UnexpectedFrameError,
+    error_of,
+)
+from .frame import (
+    FRAME_BYTES_MAX,
+    HANDSHAKE_BYTES_MAX,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_MIN,
+    Frame,
+    FrameDecoder,
+    FrameType,
+)
+from .methods import encode
+
+_RESPONSE = int(FrameType.RESPONSE)
+_ERROR = int(FrameType.ERROR)
+_REQUEST = int(FrameType.REQUEST)
+_pack_header = HEADER.pack
+
+
+class Role(enum.Enum):
+    """Which end of the connection."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class State(enum.Enum):
+    """Where the connection is."""
+
+    OPENING = "opening"  # the handshake is not over
+    OPEN = "open"
+    DRAINING = "draining"  # goaway was sent or received: no new requests, answers still travel
+    CLOSED = "closed"
+
+
+_SERVER_OPEN = (FrameType.REQUEST, FrameType.CANCEL, FrameType.PING, FrameType.PONG)
+_CLIENT_OPEN = (
+    FrameType.RESPONSE,
+    FrameType.ERROR,
+    FrameType.EVENT,
+    FrameType.CREDIT,
+    FrameType.PING,
+    FrameType.PONG,
+)
+
+TRANSITIONS: dict[tuple[Role, State], dict[int, State]] = {
+    # A server answers HELLO with WELCOME, and only that makes the connection open.
+    (Role.SERVER, State.OPENING): {FrameType.HELLO: State.OPENING},
+    (Role.SERVER, State.OPEN): dict.fromkeys(_SERVER_OPEN, State.OPEN),
+    (Role.SERVER, State.DRAINING): dict.fromkeys(_SERVER_OPEN, State.DRAINING),
+    (Role.CLIENT, State.OPENING): {FrameType.WELCOME: State.OPEN, FrameType.ERROR: State.CLOSED},
+    (Role.CLIENT, State.OPEN): {
+        **dict.fromkeys(_CLIENT_OPEN, State.OPEN),
+        FrameType.GOAWAY: State.DRAINING,
+    },
+    (Role.CLIENT, State.DRAINING): dict.fromkeys((*_CLIENT_OPEN, FrameType.GOAWAY), State.DRAINING),
+}
+"""(role, state) -> received frame type -> next state. What is not listed is an :class:`UnexpectedFrameError`."""
+
+_decoders: dict[type[m.Message], msgspec.msgpack.Decoder[Any]] = {}
+
+
+def _decode(type_: type[m.Message], payload: bytes) -> Any:
+    decoder = _decoders.get(type_)
+    if decoder is None:
+        decoder = _decoders[type_] = msgspec.msgpack.Decoder(type_)
+    try:
+        return decoder.decode(payload)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FrameError(f"{type_.__name__}: {error}") from None
+
+
+def decode_error(payload: bytes) -> MetadError:
+    """The exception an ERROR frame's payload stands for."""
+    try:
+        return error_of(msgspec.msgpack.decode(payload, type=ErrorBody))
+    except (msgspec.DecodeError, RecursionError) as error:
+        return FrameError(f"ErrorBody: {error}")
+
+
+class Session:
+    """What both ends share. ``unanswered_bytes`` counts the request frames in flight, ``window_bytes`` bounds them."""
+
+    role: Role
+
+    def __init__(self) -> None:
+        self.state = State.OPENING
+        self.decoder = FrameDecoder(HANDSHAKE_BYTES_MAX)
+        self.unanswered: dict[int, int] = {}  # request id -> frame length
+        self.unanswered_bytes = 0
+        self.window_bytes = 0
+        self.version = 0
+        self.features = 0
+        self._out: list[bytes] = []
+        self._allowed = TRANSITIONS[self.role, self.state]
+        self._error: MetadError | None = None
+
+    def receive_data(self, chunk: bytes) -> None:
+        """Take bytes from the peer. Ignored once closed."""
+        if self.state is not State.CLOSED:
+            self.decoder.feed(chunk)
+
+    def data_to_send(self) -> bytes:
+        """Bytes for the peer since the last call, empty if none."""
+        out = self._out
+        if not out:
+            return b""
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        return data
+
+    def next_event(self) -> Frame | None:
+        """The next frame the driver must act on; None when more bytes are needed or the session is closed."""
+        while self.state is not State.CLOSED:
+            try:
+                frame = self.decoder.next()
+                if frame is None:
+                    return None
+                state = self._allowed.get(frame.type)
+                if state is None:
+                    raise UnexpectedFrameError(
+                        f"{FrameType(frame.type).name} is not allowed while {self.state.value} ({self.role.value})"
+                    )
+                if state is not self.state:
+                    self._enter(state)
+                if self._received(frame):
+                    return frame
+            except MetadError as error:
+                self.fail_connection(error)
+                raise
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def ping(self, token: int) -> None:
+        """Ask the peer for a PONG with the same token (a u64 below 2**63; the upper half is the session's own)."""
+        self._send(FrameType.PING, encode(m.Ping(token)))
+
+    def fail_connection(self, error: MetadError) -> None:
+        """Tell the peer why, and close. The ERROR frame carries request id 0."""
+        if self.state is State.CLOSED:
+            return
+        self._send(FrameType.ERROR, encode(error.body()))
+        self._error = error
+        self._enter(State.CLOSED)
+
+    def close(self) -> None:
+        """No more events; what is unanswered stays unanswered."""
+        self._enter(State.CLOSED)
+
+    def _received(self, frame: Frame) -> bool:
+        """Deal with a frame that is allowed; True makes it an event."""
+        raise NotImplementedError
+
+    def _control(self, frame: Frame) -> bool:
+        if frame.type == FrameType.PING:
+            self._send(FrameType.PONG, frame.payload if len(frame.payload) <= 16 else b"")
+            return False
+        return True
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._allowed = TRANSITIONS.get((self.role, state), {})
+
+    def _send(self, kind: FrameType, payload: bytes, request_id: int = 0, method: int = 0) -> None:
+        self._out.append(_pack_header(LENGTH_MIN + len(payload), kind, 0, method, request_id))
+        self._out.append(payload)
+
+    def _answered(self, request_id: int) -> None:
+        self.unanswered_bytes -= self.unanswered.pop(request_id)
+
+
+class ServerSession(Session):
+    """The server's end. Events: HELLO (answer with :meth:`welcome` or :meth:`fail_connection`), REQUEST (answer
+    exactly once with :meth:`respond` or :meth:`fail`), CANCEL of a request that is still unanswered, PONG."""
+
+    role = Role.SERVER
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hello: m.Hello | None = None
+        self._shrinking: deque[tuple[int, int]] = deque()  # (ping token, window to hold the peer to after its pong)
+        self._barrier = 1 << 63
+
+    def welcome(self, welcome: m.Welcome) -> None:
+        """Finish the handshake. Version and features are those already negotiated from the client's HELLO."""
+        self.window_bytes = welcome.window_bytes
+        self.decoder.frame_bytes_max = welcome.frame_bytes_max
+        self._send(FrameType.WELCOME, encode(welcome))
+        self._enter(State.OPEN)
+
+    def respond(self, request_id: int, payload: bytes) -> None:
+        """Answer a request."""
+        self.unanswered_bytes -= self.unanswered.pop(request_id)
+        out = self._out
+        out.append(_pack_header(LENGTH_MIN + len(payload), _RESPONSE, 0, 0, request_id))
+        out.append(payload)
+
+    def fail(self, request_id: int, error: MetadError) -> None:
+        """Answer a request with an error; the connection goes on."""
+        self._answered(request_id)
+        self._send(FrameType.ERROR, encode(error.body()), request_id)
+
+    def set_window(self, window_bytes: int) -> None:
+        """Grant another window of unanswered request bytes."""
+        self._send(FrameType.CREDIT, encode(m.Credit(window_bytes)))
+        if window_bytes >= self.window_bytes:
+            self.window_bytes = window_bytes
+            self._shrinking.clear()
+        else:
+            self._barrier += 1
+            self._shrinking.append((self._barrier, window_bytes))
+            self._send(FrameType.PING, encode(m.Ping(self._barrier)))
+
+    def goaway(self, code: int = 0, reason: str = "") -> None:
+        """Announce that no further request will be taken."""
+        self._send(FrameType.GOAWAY, encode(m.Goaway(code, reason)))
+        self._enter(State.DRAINING)
+
+    def _received(self, frame: Frame) -> bool:
+        if frame.type == _REQUEST:
+            request_id, length = frame.request_id, frame.length
+            if request_id in self.unanswered:
+                raise UnexpectedFrameError(f"request id {request_id} is already in flight")
+            # A frame alone in its window may be larger than it: a window shrunk below one frame must not deadlock.
+            if self.unanswered and self.unanswered_bytes + length > self.window_bytes:
+                raise CreditError(
+                    f"{self.unanswered_bytes + length} request bytes unanswered, the window is {self.window_bytes}"
+                )
+            self.unanswered[request_id] = length
+            self.unanswered_bytes += length
+            return True
+        if frame.type == FrameType.CANCEL:
+            return frame.request_id in self.unanswered
+        if frame.type == FrameType.HELLO:
+            self._negotiate(_decode(m.Hello, frame.payload))
+            return True
+        if frame.type == FrameType.PONG and self._shrinking:
+            token = _decode(m.Ping, frame.payload).token
+            while self._shrinking and self._shrinking[0][0] <= token:
+                self.window_bytes = self._shrinking.popleft()[1]
+        return self._control(frame)
+
+    def _negotiate(self, hello: m.Hello) -> None:
+        if self.hello is not None:
+            raise UnexpectedFrameError("a second HELLO")
+        if hello.magic != m.MAGIC:
+            raise HandshakeError("the first frame is not a metad HELLO")
+        if not hello.version_min <= m.PROTOCOL_VERSION <= hello.version_max:
+            raise HandshakeError(
+                f"client speaks versions {hello.version_min} to {hello.version_max}, this server {m.PROTOCOL_VERSION}"
+            )
+        self.hello = hello
+        self.version = m.PROTOCOL_VERSION
+        self.features = hello.features & FEATURES
+
+
+class ClientSession(Session):
+    """The client's end. Events: WELCOME, RESPONSE and ERROR of a request, EVENT, GOAWAY, CREDIT, PONG. An ERROR
+    with request id 0 ends the connection and is raised."""
+
+    role = Role.CLIENT
+
+    def __init__(self, credentials: bytes = b"", client_name: str = "") -> None:
+        super().__init__()
+        self.welcome: m.Welcome | None = None
+        self._next_id = 1
+        hello = m.Hello(m.MAGIC, m.PROTOCOL_VERSION, m.PROTOCOL_VERSION, FEATURES, credentials, client_name)
+        self._send(FrameType.HELLO, encode(hello))
+
+    def can_send(self, payload_bytes: int) -> bool:
+        """Whether a request with a payload of this size fits the window now."""
+        return self.state is State.OPEN and (
+            not self.unanswered or self.unanswered_bytes + HEADER_BYTES + payload_bytes <= self.window_bytes
+        )
+
+    def request(self, method: int, payload: bytes) -> int:
+        """Send a request; returns its id. Raises :class:`CreditError` where :meth:`can_send` is False and
+        :class:`FrameError` where the payload is over the server's frame limit."""
+        length = HEADER_BYTES + len(payload)
+        if not self.can_send(len(payload)):
+            raise CreditError(f"cannot send {length} bytes now: {self.state.value}, window {self.window_bytes}")
+        if length > self.decoder.frame_bytes_max:
+            raise FrameError(f"a request of {length} bytes is over the limit {self.decoder.frame_bytes_max}")
+        request_id = self._next_id
+        self._next_id = request_id + 1
+        self.unanswered[request_id] = length
+        self.unanswered_bytes += length
+        self._send(FrameType.REQUEST, payload, request_id, method)
+        return request_id
+
+    def cancel(self, request_id: int) -> None:
+        """The answer is no longer wanted. One still comes, and still gives the credit back."""
+        if request_id in self.unanswered:
+            self._send(FrameType.CANCEL, b"", request_id)
+
+    def _received(self, frame: Frame) -> bool:
+        kind = frame.type
+        if kind == _RESPONSE or (kind == _ERROR and frame.request_id):
+            if frame.request_id not in self.unanswered:
+                raise UnexpectedFrameError(f"an answer to request {frame.request_id}, which is not in flight")
+            self._answered(frame.request_id)
+            return True
+        if kind == _ERROR:
+            error = decode_error(frame.payload)
+            self._error = error
+            self._enter(State.CLOSED)
+            raise error
+        if kind == FrameType.WELCOME:
+            welcome: m.Welcome = _decode(m.Welcome, frame.payload)
+            if welcome.version != m.PROTOCOL_VERSION or welcome.frame_bytes_max < HANDSHAKE_BYTES_MAX:
+                raise HandshakeError(f"server chose version {welcome.version}, frames of {welcome.frame_bytes_max}")
+            self.welcome = welcome
+            self.version, self.features = welcome.version, welcome.features
+            self.window_bytes = welcome.window_bytes
+            self.decoder.frame_bytes_max = min(welcome.frame_bytes_max, FRAME_BYTES_MAX)
+        elif kind == FrameType.CREDIT:
+            self.window_bytes = _decode(m.Credit, frame.payload).window_bytes
+        return self._control(frame)
+
+
+FEATURES = 0
+"""Feature bits this implementation has. None is defined yet beyond protocol version 1."""
