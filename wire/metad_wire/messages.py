@@ -32,7 +32,7 @@ T = TypeVar("T")
 # --- connection ------------------------------------------------------------------------------------------
 
 
-class Hello(Message):
+class Hello(Message, frozen=True):
     """First frame of the client. ``features`` is a bit set of what it can do beyond the version; ``credentials``
     is opaque to the protocol (a token, or empty)."""
 
@@ -44,7 +44,7 @@ class Hello(Message):
     client_name: str = ""
 
 
-class Welcome(Message):
+class Welcome(Message, frozen=True):
     """The server's answer: the version both speak, the features both have, and what the connection may use."""
 
     version: int
@@ -56,26 +56,26 @@ class Welcome(Message):
     idle_ms: int  # the server closes a connection that sends nothing for this long; ping before it
 
 
-class Credit(Message):
+class Credit(Message, frozen=True):
     """Sets the window of the connection to ``window_bytes`` from now on."""
 
     window_bytes: int
 
 
-class Ping(Message):
+class Ping(Message, frozen=True):
     """Payload of PING, echoed in PONG."""
 
     token: int
 
 
-class Goaway(Message):
+class Goaway(Message, frozen=True):
     """No request after this frame is taken; those already sent are answered. ``code`` is an error code or 0."""
 
     code: int = 0
     reason: str = ""
 
 
-class Identity(Message):
+class Identity(Message, frozen=True):
     """Makes a write happen once however often it is sent. ``client_id``: random u64 of the client's life;
     ``seq``: grows by one per write; ``low``: every write below it has been answered, its memory may go;
     ``age_ms``: time since the first attempt was sent, 0 on the first."""
@@ -86,7 +86,7 @@ class Identity(Message):
     age_ms: int = 0
 
 
-class Request(Message, Generic[T]):
+class Request(Message, Generic[T], frozen=True):
     """Payload of REQUEST. ``deadline_ms`` counts from receipt; 0 means the server's default."""
 
     deadline_ms: int
@@ -94,7 +94,7 @@ class Request(Message, Generic[T]):
     body: T
 
 
-class ItemError(Message):
+class ItemError(Message, frozen=True):
     """Item number ``index`` of the batch failed with error ``code``."""
 
     index: int
@@ -102,21 +102,21 @@ class ItemError(Message):
     message: str = ""
 
 
-class Revision(Message):
+class Revision(Message, frozen=True):
     """The entry that made a write: ``group`` by name, ``index`` in its log."""
 
     group: str
     index: int
 
 
-class WriteReply(Message):
+class WriteReply(Message, frozen=True):
     """Answer of a batch of writes: one revision per group that wrote, and the items that failed."""
 
     revisions: list[Revision]
     errors: list[ItemError]
 
 
-class Page(Message):
+class Page(Message, frozen=True):
     """Where a listing goes on: empty means from the start (in a request) or that it is complete (in a reply)."""
 
     limit: int = 1_000
@@ -126,14 +126,14 @@ class Page(Message):
 # --- sessions --------------------------------------------------------------------------------------------
 
 
-class SessionKey(Message):
+class SessionKey(Message, frozen=True):
     """Identity of a session; both fields route it."""
 
     tenant: str
     client_id: str
 
 
-class SessionProperties(Message):
+class SessionProperties(Message, frozen=True):
     """What a broker keeps of a session: ``expiry_interval_s`` (MQTT 5; 0xFFFFFFFF never expires) and ``payload``,
     the broker's own encoding of the rest."""
 
@@ -141,7 +141,7 @@ class SessionProperties(Message):
     payload: bytes = b""
 
 
-class Session(Message):
+class Session(Message, frozen=True):
     """A session as read. ``disconnected_ms`` is Unix time, 0 while connected."""
 
     tenant: str
@@ -153,14 +153,14 @@ class Session(Message):
     properties: SessionProperties
 
 
-class Owner(Message):
+class Owner(Message, frozen=True):
     """One life of a broker."""
 
     broker: str
     broker_epoch: int
 
 
-class SessionTakeoverItem(Message):
+class SessionTakeoverItem(Message, frozen=True):
     """One client that has just connected. ``clean_start`` drops what was stored; ``properties`` replaces it
     (required for what does not exist yet: it is created with defaults otherwise)."""
 
@@ -170,7 +170,7 @@ class SessionTakeoverItem(Message):
     properties: SessionProperties | None = None
 
 
-class SessionTakeover(Message):
+class SessionTakeover(Message, frozen=True):
     """``broker`` in its life ``broker_epoch`` now owns these sessions. ``restore`` asks for the stored properties."""
 
     broker: str
@@ -179,7 +179,7 @@ class SessionTakeover(Message):
     restore: bool = False
 
 
-class SessionTakeoverReply(Message):
+class SessionTakeoverReply(Message, frozen=True):
     """``previous[i]`` is the index in ``owners`` of item i's previous owner, or -1 where there was no session.
     A session was present iff ``previous[i] >= 0`` and item i did not ask for a clean start. ``properties[i]``
     is set where a session was present and ``restore`` was asked for; otherwise the list is empty."""
@@ -191,7 +191,7 @@ class SessionTakeoverReply(Message):
     properties: list[SessionProperties | None]
 
 
-class SessionDisconnect(Message):
+class SessionDisconnect(Message, frozen=True):
     """The clients have gone; their sessions stay with their owner until they expire or are taken over."""
 
     broker: str
@@ -199,7 +199,7 @@ class SessionDisconnect(Message):
     items: list[SessionKey]
 
 
-class SessionUpdateItem(Message):
+class SessionUpdateItem(Message, frozen=True):
     """New properties of one session, replacing the old ones as a whole."""
 
     tenant: str
@@ -207,7 +207,7 @@ class SessionUpdateItem(Message):
     properties: SessionProperties
 
 
-class SessionUpdate(Message):
+class SessionUpdate(Message, frozen=True):
     """Only the owner may update: an item whose session belongs to another answers not_owner."""
 
     broker: str
@@ -215,19 +215,19 @@ class SessionUpdate(Message):
     items: list[SessionUpdateItem]
 
 
-class SessionGet(Message):
+class SessionGet(Message, frozen=True):
     """Read sessions by key."""
 
     items: list[SessionKey]
 
 
-class SessionGetReply(Message):
+class SessionGetReply(Message, frozen=True):
     """By position; None where there is none."""
 
     sessions: list[Session | None]
 
 
-class SessionDelete(Message):
+class SessionDelete(Message, frozen=True):
     """Delete sessions; with a non-empty ``broker`` only those it owns."""
 
     items: list[SessionKey]
@@ -235,7 +235,7 @@ class SessionDelete(Message):
     broker_epoch: int = 0
 
 
-class SessionList(Message):
+class SessionList(Message, frozen=True):
     """Sessions in order of (tenant, client_id), filtered. ``tenant`` and ``broker`` match exactly (None: any);
     ``client_id_prefix`` needs a tenant."""
 
@@ -245,7 +245,7 @@ class SessionList(Message):
     page: Page = Page()
 
 
-class SessionListReply(Message):
+class SessionListReply(Message, frozen=True):
     """One page; it may hold fewer than the limit, even none, while ``cursor`` is not empty."""
 
     sessions: list[Session]
@@ -255,7 +255,7 @@ class SessionListReply(Message):
 # --- offsets ---------------------------------------------------------------------------------------------
 
 
-class OffsetKey(Message):
+class OffsetKey(Message, frozen=True):
     """Identity of an offset; (tenant, group) routes it."""
 
     tenant: str
@@ -264,7 +264,7 @@ class OffsetKey(Message):
     partition: int
 
 
-class Offset(Message):
+class Offset(Message, frozen=True):
     """An offset as read. ``committed_ms`` is the leader's Unix time."""
 
     tenant: str
@@ -277,7 +277,7 @@ class Offset(Message):
     metadata: str
 
 
-class OffsetCommitItem(Message):
+class OffsetCommitItem(Message, frozen=True):
     """One commit. ``generation`` below the highest this consumer group has shown is fenced. ``expected`` (None:
     unchecked; -1: no offset yet) makes it a compare-and-set."""
 
@@ -291,32 +291,32 @@ class OffsetCommitItem(Message):
     metadata: str = ""
 
 
-class OffsetCommit(Message):
+class OffsetCommit(Message, frozen=True):
     """``monotonic`` refuses to move an offset back."""
 
     items: list[OffsetCommitItem]
     monotonic: bool = False
 
 
-class OffsetFetch(Message):
+class OffsetFetch(Message, frozen=True):
     """Read offsets by key."""
 
     items: list[OffsetKey]
 
 
-class OffsetFetchReply(Message):
+class OffsetFetchReply(Message, frozen=True):
     """By position; None where nothing was committed."""
 
     offsets: list[Offset | None]
 
 
-class OffsetDelete(Message):
+class OffsetDelete(Message, frozen=True):
     """Forget offsets."""
 
     items: list[OffsetKey]
 
 
-class OffsetList(Message):
+class OffsetList(Message, frozen=True):
     """Offsets of one consumer group, in order of (topic, partition)."""
 
     tenant: str
@@ -325,7 +325,7 @@ class OffsetList(Message):
     page: Page = Page()
 
 
-class OffsetListReply(Message):
+class OffsetListReply(Message, frozen=True):
     """One page."""
 
     offsets: list[Offset]
@@ -335,14 +335,14 @@ class OffsetListReply(Message):
 # --- key-value -------------------------------------------------------------------------------------------
 
 
-class KvKey(Message):
+class KvKey(Message, frozen=True):
     """Identity of a key; the namespace routes it, so what shares a namespace can share a transaction."""
 
     namespace: str
     key: str
 
 
-class Kv(Message):
+class Kv(Message, frozen=True):
     """A key as read. ``version`` counts the writes since it was created; revisions are log indexes of its group."""
 
     namespace: str
@@ -353,19 +353,19 @@ class Kv(Message):
     mod_revision: int
 
 
-class KvGet(Message):
+class KvGet(Message, frozen=True):
     """Read keys."""
 
     items: list[KvKey]
 
 
-class KvGetReply(Message):
+class KvGetReply(Message, frozen=True):
     """By position; None where there is none."""
 
     records: list[Kv | None]
 
 
-class KvPutItem(Message):
+class KvPutItem(Message, frozen=True):
     """``expected_version`` (None: unchecked; 0: must not exist) makes it a compare-and-set."""
 
     namespace: str
@@ -374,13 +374,13 @@ class KvPutItem(Message):
     expected_version: int | None = None
 
 
-class KvPut(Message):
+class KvPut(Message, frozen=True):
     """Write keys."""
 
     items: list[KvPutItem]
 
 
-class KvPutReply(Message):
+class KvPutReply(Message, frozen=True):
     """``versions`` by position; 0 where the item failed."""
 
     revisions: list[Revision]
@@ -388,7 +388,7 @@ class KvPutReply(Message):
     versions: list[int]
 
 
-class KvDeleteItem(Message):
+class KvDeleteItem(Message, frozen=True):
     """``expected_version`` (None: unchecked) makes it a compare-and-delete."""
 
     namespace: str
@@ -396,13 +396,13 @@ class KvDeleteItem(Message):
     expected_version: int | None = None
 
 
-class KvDelete(Message):
+class KvDelete(Message, frozen=True):
     """Delete keys; an absent one answers not_found."""
 
     items: list[KvDeleteItem]
 
 
-class KvScan(Message):
+class KvScan(Message, frozen=True):
     """Keys of one namespace that start with ``prefix``, in order."""
 
     namespace: str
@@ -410,14 +410,14 @@ class KvScan(Message):
     page: Page = Page()
 
 
-class KvScanReply(Message):
+class KvScanReply(Message, frozen=True):
     """One page."""
 
     records: list[Kv]
     cursor: bytes
 
 
-class KvCompare(Message):
+class KvCompare(Message, frozen=True):
     """True iff the key has this ``version`` (None: unchecked; 0: absent) and this ``value`` (None: unchecked)."""
 
     key: str
@@ -425,14 +425,14 @@ class KvCompare(Message):
     value: bytes | None = None
 
 
-class KvOperation(Message):
+class KvOperation(Message, frozen=True):
     """``value`` None deletes the key if it is there; otherwise it is put."""
 
     key: str
     value: bytes | None = None
 
 
-class KvTransaction(Message):
+class KvTransaction(Message, frozen=True):
     """If every compare holds, do ``then``, otherwise ``otherwise``; all in one namespace, all at once. ``reads``
     are answered as of after it."""
 
@@ -443,20 +443,20 @@ class KvTransaction(Message):
     reads: list[str] = []
 
 
-class KvTransact(Message):
+class KvTransact(Message, frozen=True):
     """A batch of transactions; each is atomic by itself, not the batch."""
 
     items: list[KvTransaction]
 
 
-class KvTransactionResult(Message):
+class KvTransactionResult(Message, frozen=True):
     """``succeeded``: the compares held. ``records`` answers ``reads`` by position."""
 
     succeeded: bool
     records: list[Kv | None]
 
 
-class KvTransactReply(Message):
+class KvTransactReply(Message, frozen=True):
     """``results`` by position; None where the item failed."""
 
     revisions: list[Revision]
@@ -467,11 +467,11 @@ class KvTransactReply(Message):
 # --- system ----------------------------------------------------------------------------------------------
 
 
-class Status(Message):
+class Status(Message, frozen=True):
     """Ask a node how it is."""
 
 
-class GroupStatus(Message):
+class GroupStatus(Message, frozen=True):
     """One group on this node. ``applied`` and ``last`` are log indexes; ``log_bytes`` what a restart may replay."""
 
     name: str
@@ -483,7 +483,7 @@ class GroupStatus(Message):
     log_bytes: int
 
 
-class StatusReply(Message):
+class StatusReply(Message, frozen=True):
     """A node's state. Times are since its start; ``cpu_us`` is user and system time of the whole process."""
 
     node_id: str
