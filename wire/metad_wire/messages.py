@@ -10,7 +10,7 @@ request) and is a few bytes long when all went well.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
@@ -20,6 +20,11 @@ BATCH_ITEMS_MAX = 10_000  # items in one request; 1,000 is where larger stops pa
 LIST_LIMIT_MAX = 10_000  # records in one page
 KEY_BYTES_MAX = 4_096  # of all key fields of one record together, UTF-8 encoded
 VALUE_BYTES_MAX = 1024 * 1024  # of one record's value
+
+U32 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
+"""An unsigned 32-bit integer."""
+U64 = Annotated[int, msgspec.Meta(ge=0)]
+"""An unsigned integer of at most 64 bits (msgpack holds no larger one)."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -39,7 +44,7 @@ class Hello(Message, frozen=True):
     magic: str
     version_min: int
     version_max: int
-    features: int = 0
+    features: U64 = 0
     credentials: bytes = b""
     client_name: str = ""
 
@@ -51,21 +56,21 @@ class Welcome(Message, frozen=True):
     features: int
     node_id: str
     cluster_id: str
-    window_bytes: int  # request bytes that may be unanswered at once
-    frame_bytes_max: int
+    window_bytes: U64  # request bytes that may be unanswered at once
+    frame_bytes_max: U32
     idle_ms: int  # the server closes a connection that sends nothing for this long; ping before it
 
 
 class Credit(Message, frozen=True):
     """Sets the window of the connection to ``window_bytes`` from now on."""
 
-    window_bytes: int
+    window_bytes: U64
 
 
 class Ping(Message, frozen=True):
     """Payload of PING, echoed in PONG."""
 
-    token: int
+    token: U64
 
 
 class Goaway(Message, frozen=True):
@@ -80,16 +85,16 @@ class Identity(Message, frozen=True):
     ``seq``: grows by one per write; ``low``: every write below it has been answered, its memory may go;
     ``age_ms``: time since the first attempt was sent, 0 on the first."""
 
-    client_id: int
-    seq: int
-    low: int
-    age_ms: int = 0
+    client_id: U64
+    seq: U64
+    low: U64
+    age_ms: U64 = 0
 
 
 class Request(Message, Generic[T], frozen=True):
     """Payload of REQUEST. ``deadline_ms`` counts from receipt; 0 means the server's default."""
 
-    deadline_ms: int
+    deadline_ms: U32
     identity: Identity | None
     body: T
 
@@ -97,7 +102,7 @@ class Request(Message, Generic[T], frozen=True):
 class ItemError(Message, frozen=True):
     """Item number ``index`` of the batch failed with error ``code``."""
 
-    index: int
+    index: U32
     code: int
     message: str = ""
 
@@ -106,7 +111,7 @@ class Revision(Message, frozen=True):
     """The entry that made a write: ``group`` by name, ``index`` in its log."""
 
     group: str
-    index: int
+    index: U64
 
 
 class WriteReply(Message, frozen=True):
@@ -119,7 +124,7 @@ class WriteReply(Message, frozen=True):
 class Page(Message, frozen=True):
     """Where a listing goes on: empty means from the start (in a request) or that it is complete (in a reply)."""
 
-    limit: int = 1_000
+    limit: Annotated[int, msgspec.Meta(ge=1, le=LIST_LIMIT_MAX)] = 1_000
     cursor: bytes = b""
 
 
@@ -137,7 +142,7 @@ class SessionProperties(Message, frozen=True):
     """What a broker keeps of a session: ``expiry_interval_s`` (MQTT 5; 0xFFFFFFFF never expires) and ``payload``,
     the broker's own encoding of the rest."""
 
-    expiry_interval_s: int = 0
+    expiry_interval_s: U32 = 0
     payload: bytes = b""
 
 
@@ -157,7 +162,7 @@ class Owner(Message, frozen=True):
     """One life of a broker."""
 
     broker: str
-    broker_epoch: int
+    broker_epoch: U64
 
 
 class SessionTakeoverItem(Message, frozen=True):
@@ -174,7 +179,7 @@ class SessionTakeover(Message, frozen=True):
     """``broker`` in its life ``broker_epoch`` now owns these sessions. ``restore`` asks for the stored properties."""
 
     broker: str
-    broker_epoch: int
+    broker_epoch: U64
     items: list[SessionTakeoverItem]
     restore: bool = False
 
@@ -195,7 +200,7 @@ class SessionDisconnect(Message, frozen=True):
     """The clients have gone; their sessions stay with their owner until they expire or are taken over."""
 
     broker: str
-    broker_epoch: int
+    broker_epoch: U64
     items: list[SessionKey]
 
 
@@ -211,7 +216,7 @@ class SessionUpdate(Message, frozen=True):
     """Only the owner may update: an item whose session belongs to another answers not_owner."""
 
     broker: str
-    broker_epoch: int
+    broker_epoch: U64
     items: list[SessionUpdateItem]
 
 
@@ -232,7 +237,7 @@ class SessionDelete(Message, frozen=True):
 
     items: list[SessionKey]
     broker: str = ""
-    broker_epoch: int = 0
+    broker_epoch: U64 = 0
 
 
 class SessionList(Message, frozen=True):
@@ -261,7 +266,7 @@ class OffsetKey(Message, frozen=True):
     tenant: str
     group: str
     topic: str
-    partition: int
+    partition: U32
 
 
 class Offset(Message, frozen=True):
@@ -284,9 +289,9 @@ class OffsetCommitItem(Message, frozen=True):
     tenant: str
     group: str
     topic: str
-    partition: int
-    offset: int
-    generation: int = 0
+    partition: U32
+    offset: U64
+    generation: U64 = 0
     expected: int | None = None
     metadata: str = ""
 
@@ -371,7 +376,7 @@ class KvPutItem(Message, frozen=True):
     namespace: str
     key: str
     value: bytes
-    expected_version: int | None = None
+    expected_version: U64 | None = None
 
 
 class KvPut(Message, frozen=True):
@@ -393,7 +398,7 @@ class KvDeleteItem(Message, frozen=True):
 
     namespace: str
     key: str
-    expected_version: int | None = None
+    expected_version: U64 | None = None
 
 
 class KvDelete(Message, frozen=True):
@@ -421,7 +426,7 @@ class KvCompare(Message, frozen=True):
     """True iff the key has this ``version`` (None: unchecked; 0: absent) and this ``value`` (None: unchecked)."""
 
     key: str
-    version: int | None = None
+    version: U64 | None = None
     value: bytes | None = None
 
 

@@ -1,0 +1,203 @@
+"""Configuration: frozen, keyword-only, every field documented here and nowhere else.
+
+``metad config`` prints the reference made from these docstrings. A file is TOML with one table per Struct field of
+:class:`Config`; an unknown key is an error. Sizes are bytes, times milliseconds, as the names say.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .errors import ConfigError
+
+MIB = 1024 * 1024
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every configuration table."""
+
+
+class StorageConfig(_Section, frozen=True):
+    """RocksDB and the memory it may use."""
+
+    engine: str = "rocksdb"
+    """``rocksdb``, or ``memory`` for tests and embedding: nothing survives the process."""
+    block_cache_bytes: int = 192 * MIB
+    """Cache of data blocks, filters and indexes, shared by log and state."""
+    memtable_bytes: int = 160 * MIB
+    """Budget of all memtables of log and state together; past it they are flushed."""
+    owner_cache_bytes: int = 160 * MIB
+    """Most that the cache of session owners may grow to. 10 bytes hold one session's owner."""
+    log_retained_bytes: int = 64 * MIB
+    """Once the log has grown by this much, the state is flushed and the log behind it truncated."""
+
+
+class GroupsConfig(_Section, frozen=True):
+    """How many groups of each kind a new data directory gets. An existing one keeps what it was made with."""
+
+    offset: int = 2
+    """Offset groups: consumer offsets."""
+    data: int = 4
+    """Data groups: sessions and key-value records."""
+
+
+class LimitsConfig(_Section, frozen=True):
+    """Bounds on what clients may make the server hold. Reaching one answers ``overloaded`` or closes the connection."""
+
+    connections_max: int = 4_096
+    """Connections; one more is refused. Brokers connect, not devices."""
+    connection_window_bytes: int = 32 * MIB
+    """Request bytes one connection may have unanswered."""
+    in_flight_bytes_max: int = 128 * MIB
+    """Request bytes that all connections together may have unanswered."""
+    frame_bytes_max: int = 16 * MIB
+    """One frame."""
+    handshake_timeout_ms: int = 5_000
+    """A connection that has not finished its handshake by then is closed."""
+    idle_timeout_ms: int = 60_000
+    """A connection that has sent nothing for this long is closed; clients ping three times in it."""
+    write_stall_timeout_ms: int = 10_000
+    """A connection that does not read its replies for this long is closed."""
+    deadline_default_ms: int = 30_000
+    """Deadline of a request that names none."""
+
+
+class CommitConfig(_Section, frozen=True):
+    """How requests become log entries."""
+
+    entry_items_max: int = 2_000
+    """Items of one log entry."""
+    entry_bytes_max: int = 1 * MIB
+    """Request bytes that go into one log entry; a larger single request is one entry by itself."""
+    pipeline_entries_max: int = 8
+    """Entries of one group that may be on their way to the disk; more requests wait and share the next entry."""
+    linger_ms: float = 0.0
+    """How long the first request of an entry waits for company. 0: only as long as earlier entries are being synced."""
+
+
+class DedupeConfig(_Section, frozen=True):
+    """Memory of request identities, which makes a retried write happen once. Per group."""
+
+    identities_max: int = 65_536
+    """Unacknowledged identities kept; the oldest go first, and a retry that is too old to tell is refused."""
+    reply_bytes_max: int = 16 * MIB
+    """Bytes of remembered replies."""
+
+
+class Config(_Section, frozen=True):
+    """Everything. ``metad serve --config FILE`` reads it; command-line flags win over the file."""
+
+    listen: str = "127.0.0.1:7420"
+    """HOST:PORT for clients over TCP. There is no authentication or encryption on it yet: keep it on a trusted net."""
+    data_dir: str = ""
+    """Where log and state live. Required unless ``storage.engine`` is ``memory``."""
+    node_id: str = "node-1"
+    """Name of this node in its cluster."""
+    cluster_id: str = "metad"
+    """Name of the cluster; a data directory remembers the one it belongs to."""
+    fsync: bool = True
+    """False acknowledges before the disk has it: only for measuring what durability costs."""
+    drain_timeout_ms: int = 10_000
+    """On SIGTERM, how long requests already taken may still run."""
+    log_level: str = "info"
+    """debug, info, warning or error. Logs are JSON lines on stderr."""
+    storage: StorageConfig = StorageConfig()
+    """See below."""
+    groups: GroupsConfig = GroupsConfig()
+    """See below."""
+    limits: LimitsConfig = LimitsConfig()
+    """See below."""
+    commit: CommitConfig = CommitConfig()
+    """See below."""
+    dedupe: DedupeConfig = DedupeConfig()
+    """See below."""
+
+    def validated(self) -> Config:
+        """This configuration, or :class:`ConfigError` naming the field that is wrong."""
+        if self.storage.engine not in ("rocksdb", "memory"):
+            raise ConfigError(f"storage.engine: {self.storage.engine!r} is neither 'rocksdb' nor 'memory'")
+        if self.storage.engine == "rocksdb" and not self.data_dir:
+            raise ConfigError("data_dir: give a directory (--data-dir)")
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise ConfigError(f"log_level: {self.log_level!r} is not one of debug, info, warning, error")
+        for section in (self.storage, self.groups, self.limits, self.commit, self.dedupe):
+            for field in section.__struct_fields__:
+                value = getattr(section, field)
+                if isinstance(value, int | float) and value < (0 if field == "linger_ms" else 1):
+                    raise ConfigError(f"{_section_name(section)}.{field}: {value} is too small")
+        for kind in ("offset", "data"):
+            if getattr(self.groups, kind) > 1024:
+                raise ConfigError(f"groups.{kind}: at most 1024, the number of slots")
+        if self.limits.frame_bytes_max < MIB:
+            raise ConfigError("limits.frame_bytes_max: at least 1 MiB")
+        if self.limits.connection_window_bytes < self.limits.frame_bytes_max:
+            raise ConfigError("limits.connection_window_bytes: must hold at least one frame of frame_bytes_max")
+        if self.drain_timeout_ms < 0:
+            raise ConfigError("drain_timeout_ms: must not be negative")
+        return self
+
+
+def _section_name(section: _Section) -> str:
+    return type(section).__name__.removesuffix("Config").lower()
+
+
+def load_config(path: Path | None, overrides: dict[str, Any]) -> Config:
+    """Read TOML (None: defaults), put top-level overrides on top, validate. Raises :class:`ConfigError`."""
+    try:
+        raw = tomllib.loads(path.read_text()) if path is not None else {}
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    try:
+        return msgspec.convert(raw | overrides, Config).validated()
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path or 'configuration'}: {error}") from None
+
+
+def reference() -> str:
+    """The configuration reference, as Markdown made from the docstrings."""
+    lines = ["# Configuration", "", (inspect.getdoc(Config) or "").strip(), ""]
+    sections: list[tuple[str, type[_Section]]] = [("Top level", Config), *_sections()]
+    for title, section in sections:
+        if section is not Config:
+            lines += [f"## `[{title}]`", "", (inspect.getdoc(section) or "").strip(), ""]
+        lines += ["| key | default | what it does |", "| --- | --- | --- |"]
+        for field, text in _field_docs(section).items():
+            default = getattr(section(), field)
+            if not isinstance(default, _Section):
+                shown = msgspec.json.encode(default).decode()
+                lines.append(f"| `{field}` | `{shown}` | {text} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _sections() -> list[tuple[str, type[_Section]]]:
+    defaults = Config()
+    return [
+        (field, type(value))
+        for field in Config.__struct_fields__
+        if isinstance(value := getattr(defaults, field), _Section)
+    ]
+
+
+def _field_docs(section: type[_Section]) -> dict[str, str]:
+    """Field name -> the string literal behind it in the class body."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    docs: dict[str, str] = {}
+    field = ""
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            field = node.target.id
+        elif field and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            docs[field] = " ".join(str(node.value.value).split())
+            field = ""
+    return docs

@@ -1,0 +1,37 @@
+"""The storage seam: an ordered map of bytes with atomic batches. tests/contract holds both implementations to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+Writes = Mapping[bytes, bytes | None]
+"""What a batch does to each key: a value puts it, None deletes it."""
+
+
+class Engine(Protocol):
+    """An ordered map. Every method may raise :class:`metad.errors.StorageError`, or its
+    :class:`~metad.errors.DamagedStoreError` where a checksum fails."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values by position. Lets other threads run while it reads."""
+
+    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """The first ``limit`` pairs with ``begin <= key < end``, in order, as of one moment."""
+
+    def scan_backwards(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """The last ``limit`` pairs with ``begin <= key < end``, highest first."""
+
+    def write(self, writes: Writes, delete_ranges: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Delete the ranges ``[begin, end)``, then apply the writes; all or nothing. Seen by reads at once, durable
+        after the next :meth:`sync`."""
+
+    def sync(self) -> None:
+        """Block until every write that returned before this call survives a power loss. Call it in a thread: it
+        releases the interpreter while it waits."""
+
+    def close(self) -> None:
+        """Release the files. No call may be under way in another thread."""

@@ -1,0 +1,98 @@
+"""Every key on disk is built here: order-preserving tuples behind a group prefix.
+
+::
+
+    state/  <group: u8 kind, u16 ordinal> <table: u8> <fields>
+    raft/   <group: u8 kind, u16 ordinal> <u8 0 = metadata, 1 = entry> [<index: u64>]
+
+A text field is its UTF-8 with every 0x00 escaped to 0x00 0xFF, ended by 0x00 0x01; so a tuple sorts as its
+fields do and no field can run into the next. Integers are big-endian and unsigned. Group kind 0 is the
+process's own (:data:`STORE_PREFIX`).
+"""
+
+from __future__ import annotations
+
+import struct
+
+TEXT_END = b"\0\x01"
+_u32 = struct.Struct(">I")
+_u64 = struct.Struct(">Q")
+u32 = _u32.pack
+u64 = _u64.pack
+
+KINDS = ("metadata", "offset", "data")
+"""Group kinds; a kind's number in keys is its position here plus one."""
+
+STORE_PREFIX = b"\0\0\0"
+GROUP_PREFIX_BYTES = 3
+
+# Tables, as the byte behind the group prefix. A number is never reused.
+TABLE_GROUP = 0x00  # the group's own: applied index
+TABLE_DEDUPE = 0x01
+TABLE_SESSION_OWNER = 0x10
+TABLE_SESSION_PROPERTIES = 0x11
+TABLE_OFFSET = 0x20
+TABLE_OFFSET_GENERATION = 0x21
+TABLE_KV = 0x30
+
+
+def group_prefix(kind: str, ordinal: int) -> bytes:
+    """The three bytes in front of every key of a group."""
+    return struct.pack(">BH", KINDS.index(kind) + 1, ordinal)
+
+
+def table_prefix(group: bytes, table: int) -> bytes:
+    """The four bytes in front of every key of one table of a group."""
+    return group + bytes((table,))
+
+
+def text(value: str) -> bytes:
+    """One text field."""
+    return value.encode().replace(b"\0", b"\0\xff") + TEXT_END
+
+
+def text2(first: str, second: str) -> bytes:
+    """Two text fields; the hot path of every session."""
+    raw = f"{first}\0\x01{second}\0\x01".encode()
+    if raw.count(0) == 2:
+        return raw
+    return text(first) + text(second)
+
+
+def text3(first: str, second: str, third: str) -> bytes:
+    """Three text fields."""
+    return text2(first, second) + text(third)
+
+
+def text_prefix(value: str) -> bytes:
+    """What every text field that starts with ``value`` starts with."""
+    return value.encode().replace(b"\0", b"\0\xff")
+
+
+def split_text(key: bytes, offset: int) -> tuple[str, int]:
+    """Read one text field back: (value, offset behind it)."""
+    end = key.index(TEXT_END, offset)
+    return key[offset:end].replace(b"\0\xff", b"\0").decode(), end + len(TEXT_END)
+
+
+def after_prefix(prefix: bytes) -> bytes:
+    """The smallest key greater than every key that starts with ``prefix``."""
+    trimmed = prefix.rstrip(b"\xff")
+    if not trimmed:
+        raise ValueError("no key is greater than this prefix")
+    return trimmed[:-1] + bytes((trimmed[-1] + 1,))
+
+
+def log_metadata(group: bytes) -> bytes:
+    """raft/: a group's term, vote and configuration."""
+    return group + b"\x00"
+
+
+def log_entry(group: bytes, index: int) -> bytes:
+    """raft/: one log entry."""
+    return group + b"\x01" + u64(index)
+
+
+def log_index(key: bytes) -> int:
+    """raft/: the index in an entry's key."""
+    return int(_u64.unpack_from(key, GROUP_PREFIX_BYTES + 1)[0])

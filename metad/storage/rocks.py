@@ -1,0 +1,183 @@
+"""The engine on RocksDB (rocksdict). Every option is set here, each with its reason.
+
+What the binding demands: raw mode with ``bytes`` keys everywhere; bounds of a scan are checked by us, because
+the binding's iterator bounds dangle; ``delete_range`` needs an explicit column family; ``write`` holds
+the interpreter lock and ``flush_wal``/``flush``/multi-get release it, so writes are never synced by themselves
+but by :meth:`RocksEngine.sync` in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rocksdict as r
+
+from ..config import StorageConfig
+from ..errors import DamagedStoreError, StorageError
+from .engine import Writes
+
+
+class Shared:
+    """What the engines of one process share, so that memory is bounded once: block cache and memtable budget."""
+
+    def __init__(self, config: StorageConfig) -> None:
+        self.cache = r.Cache(config.block_cache_bytes)
+        self.write_buffers = r.WriteBufferManager(config.memtable_bytes, False)
+
+
+def _options(shared: Shared, *, memtable_bytes: int) -> r.Options:
+    options = r.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_manager(shared.write_buffers)
+    # One thread writes: without the concurrent memtable each insert saves its atomics.
+    options.set_allow_concurrent_memtable_write(False)
+    options.set_write_buffer_size(memtable_bytes)
+    options.set_max_write_buffer_number(4)
+    # One flush and one compaction beside the event loop; more would only take its core away.
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(512)
+    # Records are small and often random to a compressor; the last level, where nearly all bytes rest, is squeezed.
+    options.set_compression_type(r.DBCompressionType.none())
+    options.set_bottommost_compression_type(r.DBCompressionType.lz4())
+    # Info logs are for RocksDB's developers; keep two.
+    options.set_keep_log_file_num(2)
+    table = r.BlockBasedOptions()
+    table.set_block_cache(shared.cache)
+    table.set_block_size(4096)  # point reads dominate, a small block is the least to read for one
+    table.set_bloom_filter(10, False)
+    table.set_format_version(5)
+    # Index and filters live in the cache, so that tens of millions of records cannot grow memory past its bound.
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+def state_options(shared: Shared) -> r.Options:
+    """For ``state/``: no WAL (the Raft log is it), many small writes, few compactions."""
+    # A small memtable stays in the CPU's cache: inserts cost half of those into 64 MiB.
+    options = _options(shared, memtable_bytes=16 * 1024 * 1024)
+    # Each key is rewritten once per tier instead of up to ten times per level.
+    options.set_compaction_style(r.DBCompactionStyle.universal())
+    options.set_level_zero_file_num_compaction_trigger(6)
+    return options
+
+
+def log_options(shared: Shared) -> r.Options:
+    """For ``raft/``: large values, written once, deleted in order by range, read at restart and by lagging peers."""
+    options = _options(shared, memtable_bytes=64 * 1024 * 1024)
+    # A torn last record is what a crash leaves and may be dropped (it was never acknowledged); damage anywhere
+    # before it must be refused. RocksDB's default mode would silently drop everything behind the damage.
+    options.set_wal_recovery_mode(r.DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_max_total_wal_size(512 * 1024 * 1024)
+    return options
+
+
+class RocksEngine:
+    """One RocksDB instance. ``wal`` False leaves durability to :meth:`sync`, which then flushes the memtables."""
+
+    def __init__(self, path: Path, options: r.Options, *, wal: bool) -> None:
+        self.path = path
+        self._wal = wal
+        # The binding's stubs call its properties methods and know no raw mode, hence Any.
+        write_options: Any = r.WriteOptions()
+        write_options.disable_wal = not wal
+        self._write_options = write_options
+        try:
+            self._db: Any = r.Rdict(str(path), options)
+        except Exception as error:  # the binding raises plain Exception
+            raise _open_error(path, error) from None
+        self._family = self._db.get_column_family_handle("default")
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as error:
+            raise self._mapped(error) from None
+        return value
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            values: list[bytes | None] = self._db.get(list(keys))
+        except Exception as error:
+            raise self._mapped(error) from None
+        return values
+
+    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        found: list[tuple[bytes, bytes]] = []
+        try:
+            for key, value in self._db.items(from_key=begin):
+                if key >= end or len(found) >= limit:
+                    break
+                found.append((key, value))
+        except Exception as error:
+            raise self._mapped(error) from None
+        return found
+
+    def scan_backwards(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        found: list[tuple[bytes, bytes]] = []
+        try:
+            for key, value in self._db.items(backwards=True, from_key=end):
+                if key >= end:
+                    continue
+                if key < begin or len(found) >= limit:
+                    break
+                found.append((key, value))
+        except Exception as error:
+            raise self._mapped(error) from None
+        return found
+
+    def write(self, writes: Writes, delete_ranges: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        batch = r.WriteBatch(raw_mode=True)
+        for begin, end in delete_ranges:
+            batch.delete_range(begin, end, self._family)
+        for key, value in writes.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch[key] = value
+        try:
+            self._db.write(batch, self._write_options)
+        except Exception as error:
+            raise self._mapped(error) from None
+
+    def sync(self) -> None:
+        try:
+            if self._wal:
+                self._db.flush_wal(True)
+            else:
+                self._db.flush(True)
+        except Exception as error:
+            raise self._mapped(error) from None
+
+    def close(self) -> None:
+        with contextlib.suppress(AttributeError):
+            del self._family  # a live handle would keep the files and their lock
+        try:
+            self._db.close()
+        except Exception as error:
+            raise self._mapped(error) from None
+
+    def _mapped(self, error: Exception) -> StorageError:
+        if "orruption" in str(error):
+            return DamagedStoreError(
+                f"{self.path} is damaged: {error}. Stop this node, keep the directory for analysis, and restore it "
+                "from a backup."
+            )
+        return StorageError(f"{self.path}: {error}")
+
+
+def _open_error(path: Path, error: Exception) -> StorageError:
+    text = str(error)
+    if "lock" in text.lower() and ("No locks available" in text or "temporarily unavailable" in text):
+        return StorageError(f"{path} is in use by another metad process; stop it, or give this one its own --data-dir.")
+    # Anything else that keeps an existing store from opening is damage: missing or truncated files included.
+    if (path / "CURRENT").exists() or "orruption" in text:
+        return DamagedStoreError(
+            f"{path} is damaged and was not opened: {text}. Nothing was changed. Restore the data directory from a "
+            "backup, or move it away and let this node start empty if its data exists elsewhere."
+        )
+    return StorageError(f"cannot open {path}: {text}")
