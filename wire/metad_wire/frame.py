@@ -72,7 +72,8 @@ class FrameDecoder:
     """Cuts a byte stream into frames: :meth:`feed` chunks, then call :meth:`next` until it returns None.
 
     A broken frame raises :class:`FrameError` or :class:`FrameTooLargeError`; the stream cannot be trusted
-    afterwards, so every later call raises it again.
+    afterwards, so every later call raises it again and what is fed is dropped. Until then memory is bounded
+    by one frame and the last chunk, provided :meth:`next` is called until None after each chunk.
     """
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
@@ -90,6 +91,8 @@ class FrameDecoder:
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the stream, of any size."""
+        if self._error is not None:
+            return
         if self._position == len(self._buffer) and not self._tail:
             self._buffer, self._position = chunk, 0
             return
@@ -99,11 +102,12 @@ class FrameDecoder:
     def next(self) -> Frame | None:
         """The next whole frame, or None until more bytes are fed."""
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # or each raise would lengthen the traceback of the last
         start = self._position
         available = len(self._buffer) - start
         if available < self._wanted:
             if available + len(self._tail) < self._wanted:
+                self._release()
                 return None
             self._join()
             start, available = 0, len(self._buffer)
@@ -118,6 +122,7 @@ class FrameDecoder:
         if available < whole:
             self._wanted = whole
             if available + len(self._tail) < whole:
+                self._release()
                 return None
             self._join()
             start = 0
@@ -127,8 +132,13 @@ class FrameDecoder:
         self._position = end
         return Frame(type_, flags, method, request_id, payload, whole)
 
+    def _release(self) -> None:
+        # Let go of what has been cut already: an idle connection must not pin its last large batch.
+        self._buffer = self._buffer[self._position :]
+        self._position = 0
+
     def _join(self) -> None:
-        self._buffer = self._buffer[self._position :] + bytes(self._tail)
+        self._buffer = b"".join((self._buffer[self._position :], self._tail))
         self._position = 0
         self._tail.clear()
 

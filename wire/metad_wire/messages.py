@@ -10,21 +10,20 @@ request) and is a few bytes long when all went well.
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
+from .fields import BATCH_ITEMS_MAX as BATCH_ITEMS_MAX
+from .fields import I64, U32, U63, U64, Batch, Limit, TransactionItems, Transactions
+from .fields import LIST_LIMIT_MAX as LIST_LIMIT_MAX
+from .fields import TRANSACTION_ITEMS_MAX as TRANSACTION_ITEMS_MAX
+from .fields import TRANSACTIONS_MAX as TRANSACTIONS_MAX
+
 MAGIC = "metad"
 PROTOCOL_VERSION = 1
-BATCH_ITEMS_MAX = 10_000  # items in one request; 1,000 is where larger stops paying
-LIST_LIMIT_MAX = 10_000  # records in one page
 KEY_BYTES_MAX = 4_096  # of all key fields of one record together, UTF-8 encoded
 VALUE_BYTES_MAX = 1024 * 1024  # of one record's value
-
-U32 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
-"""An unsigned 32-bit integer."""
-U64 = Annotated[int, msgspec.Meta(ge=0)]
-"""An unsigned integer of at most 64 bits (msgpack holds no larger one)."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -42,8 +41,8 @@ class Hello(Message, frozen=True):
     is opaque to the protocol (a token, or empty)."""
 
     magic: str
-    version_min: int
-    version_max: int
+    version_min: U63
+    version_max: U63
     features: U64 = 0
     credentials: bytes = b""
     client_name: str = ""
@@ -52,19 +51,19 @@ class Hello(Message, frozen=True):
 class Welcome(Message, frozen=True):
     """The server's answer: the version both speak, the features both have, and what the connection may use."""
 
-    version: int
-    features: int
+    version: U63
+    features: U64
     node_id: str
     cluster_id: str
-    window_bytes: U64  # request bytes that may be unanswered at once
+    window_bytes: U63  # request bytes that may be unanswered at once
     frame_bytes_max: U32
-    idle_ms: int  # the server closes a connection that sends nothing for this long; ping before it
+    idle_ms: U63  # the server closes a connection that sends nothing for this long; ping before it
 
 
 class Credit(Message, frozen=True):
     """Sets the window of the connection to ``window_bytes`` from now on."""
 
-    window_bytes: U64
+    window_bytes: U63
 
 
 class Ping(Message, frozen=True):
@@ -76,7 +75,7 @@ class Ping(Message, frozen=True):
 class Goaway(Message, frozen=True):
     """No request after this frame is taken; those already sent are answered. ``code`` is an error code or 0."""
 
-    code: int = 0
+    code: U63 = 0
     reason: str = ""
 
 
@@ -86,9 +85,9 @@ class Identity(Message, frozen=True):
     ``age_ms``: time since the first attempt was sent, 0 on the first."""
 
     client_id: U64
-    seq: U64
-    low: U64
-    age_ms: U64 = 0
+    seq: U63
+    low: U63
+    age_ms: U63 = 0
 
 
 class Request(Message, Generic[T], frozen=True):
@@ -103,7 +102,7 @@ class ItemError(Message, frozen=True):
     """Item number ``index`` of the batch failed with error ``code``."""
 
     index: U32
-    code: int
+    code: U63
     message: str = ""
 
 
@@ -111,7 +110,7 @@ class Revision(Message, frozen=True):
     """The entry that made a write: ``group`` by name, ``index`` in its log."""
 
     group: str
-    index: U64
+    index: U63
 
 
 class WriteReply(Message, frozen=True):
@@ -124,7 +123,7 @@ class WriteReply(Message, frozen=True):
 class Page(Message, frozen=True):
     """Where a listing goes on: empty means from the start (in a request) or that it is complete (in a reply)."""
 
-    limit: Annotated[int, msgspec.Meta(ge=1, le=LIST_LIMIT_MAX)] = 1_000
+    limit: Limit = 1_000
     cursor: bytes = b""
 
 
@@ -152,9 +151,9 @@ class Session(Message, frozen=True):
     tenant: str
     client_id: str
     broker: str
-    broker_epoch: int
+    broker_epoch: U63
     connected: bool
-    disconnected_ms: int
+    disconnected_ms: U63
     properties: SessionProperties
 
 
@@ -162,7 +161,7 @@ class Owner(Message, frozen=True):
     """One life of a broker."""
 
     broker: str
-    broker_epoch: U64
+    broker_epoch: U63
 
 
 class SessionTakeoverItem(Message, frozen=True):
@@ -179,8 +178,8 @@ class SessionTakeover(Message, frozen=True):
     """``broker`` in its life ``broker_epoch`` now owns these sessions. ``restore`` asks for the stored properties."""
 
     broker: str
-    broker_epoch: U64
-    items: list[SessionTakeoverItem]
+    broker_epoch: U63
+    items: Batch[SessionTakeoverItem]
     restore: bool = False
 
 
@@ -192,7 +191,7 @@ class SessionTakeoverReply(Message, frozen=True):
     revisions: list[Revision]
     errors: list[ItemError]
     owners: list[Owner]
-    previous: list[int]
+    previous: list[I64]
     properties: list[SessionProperties | None]
 
 
@@ -200,8 +199,8 @@ class SessionDisconnect(Message, frozen=True):
     """The clients have gone; their sessions stay with their owner until they expire or are taken over."""
 
     broker: str
-    broker_epoch: U64
-    items: list[SessionKey]
+    broker_epoch: U63
+    items: Batch[SessionKey]
 
 
 class SessionUpdateItem(Message, frozen=True):
@@ -216,14 +215,14 @@ class SessionUpdate(Message, frozen=True):
     """Only the owner may update: an item whose session belongs to another answers not_owner."""
 
     broker: str
-    broker_epoch: U64
-    items: list[SessionUpdateItem]
+    broker_epoch: U63
+    items: Batch[SessionUpdateItem]
 
 
 class SessionGet(Message, frozen=True):
     """Read sessions by key."""
 
-    items: list[SessionKey]
+    items: Batch[SessionKey]
 
 
 class SessionGetReply(Message, frozen=True):
@@ -235,9 +234,9 @@ class SessionGetReply(Message, frozen=True):
 class SessionDelete(Message, frozen=True):
     """Delete sessions; with a non-empty ``broker`` only those it owns."""
 
-    items: list[SessionKey]
+    items: Batch[SessionKey]
     broker: str = ""
-    broker_epoch: U64 = 0
+    broker_epoch: U63 = 0
 
 
 class SessionList(Message, frozen=True):
@@ -275,10 +274,10 @@ class Offset(Message, frozen=True):
     tenant: str
     group: str
     topic: str
-    partition: int
-    offset: int
-    generation: int
-    committed_ms: int
+    partition: U32
+    offset: U63
+    generation: U63
+    committed_ms: U63
     metadata: str
 
 
@@ -290,23 +289,23 @@ class OffsetCommitItem(Message, frozen=True):
     group: str
     topic: str
     partition: U32
-    offset: U64
-    generation: U64 = 0
-    expected: int | None = None
+    offset: U63
+    generation: U63 = 0
+    expected: I64 | None = None
     metadata: str = ""
 
 
 class OffsetCommit(Message, frozen=True):
     """``monotonic`` refuses to move an offset back."""
 
-    items: list[OffsetCommitItem]
+    items: Batch[OffsetCommitItem]
     monotonic: bool = False
 
 
 class OffsetFetch(Message, frozen=True):
     """Read offsets by key."""
 
-    items: list[OffsetKey]
+    items: Batch[OffsetKey]
 
 
 class OffsetFetchReply(Message, frozen=True):
@@ -318,7 +317,7 @@ class OffsetFetchReply(Message, frozen=True):
 class OffsetDelete(Message, frozen=True):
     """Forget offsets."""
 
-    items: list[OffsetKey]
+    items: Batch[OffsetKey]
 
 
 class OffsetList(Message, frozen=True):
@@ -353,15 +352,15 @@ class Kv(Message, frozen=True):
     namespace: str
     key: str
     value: bytes
-    version: int
-    create_revision: int
-    mod_revision: int
+    version: U63
+    create_revision: U63
+    mod_revision: U63
 
 
 class KvGet(Message, frozen=True):
     """Read keys."""
 
-    items: list[KvKey]
+    items: Batch[KvKey]
 
 
 class KvGetReply(Message, frozen=True):
@@ -376,13 +375,13 @@ class KvPutItem(Message, frozen=True):
     namespace: str
     key: str
     value: bytes
-    expected_version: U64 | None = None
+    expected_version: U63 | None = None
 
 
 class KvPut(Message, frozen=True):
     """Write keys."""
 
-    items: list[KvPutItem]
+    items: Batch[KvPutItem]
 
 
 class KvPutReply(Message, frozen=True):
@@ -390,7 +389,7 @@ class KvPutReply(Message, frozen=True):
 
     revisions: list[Revision]
     errors: list[ItemError]
-    versions: list[int]
+    versions: list[U63]
 
 
 class KvDeleteItem(Message, frozen=True):
@@ -398,13 +397,13 @@ class KvDeleteItem(Message, frozen=True):
 
     namespace: str
     key: str
-    expected_version: U64 | None = None
+    expected_version: U63 | None = None
 
 
 class KvDelete(Message, frozen=True):
     """Delete keys; an absent one answers not_found."""
 
-    items: list[KvDeleteItem]
+    items: Batch[KvDeleteItem]
 
 
 class KvScan(Message, frozen=True):
@@ -426,7 +425,7 @@ class KvCompare(Message, frozen=True):
     """True iff the key has this ``version`` (None: unchecked; 0: absent) and this ``value`` (None: unchecked)."""
 
     key: str
-    version: U64 | None = None
+    version: U63 | None = None
     value: bytes | None = None
 
 
@@ -442,16 +441,16 @@ class KvTransaction(Message, frozen=True):
     are answered as of after it."""
 
     namespace: str
-    compares: list[KvCompare]
-    then: list[KvOperation]
-    otherwise: list[KvOperation] = []
-    reads: list[str] = []
+    compares: TransactionItems[KvCompare]
+    then: TransactionItems[KvOperation]
+    otherwise: TransactionItems[KvOperation] = []
+    reads: TransactionItems[str] = []
 
 
 class KvTransact(Message, frozen=True):
     """A batch of transactions; each is atomic by itself, not the batch."""
 
-    items: list[KvTransaction]
+    items: Transactions[KvTransaction]
 
 
 class KvTransactionResult(Message, frozen=True):
@@ -481,11 +480,11 @@ class GroupStatus(Message, frozen=True):
 
     name: str
     kind: str
-    slots: int
-    applied: int
-    first: int
-    last: int
-    log_bytes: int
+    slots: U63
+    applied: U63
+    first: U63
+    last: U63
+    log_bytes: U63
 
 
 class StatusReply(Message, frozen=True):
@@ -494,14 +493,14 @@ class StatusReply(Message, frozen=True):
     node_id: str
     cluster_id: str
     version: str
-    pid: int
-    uptime_ms: int
-    cpu_us: int
-    rss_bytes: int
+    pid: U63
+    uptime_ms: U63
+    cpu_us: U63
+    rss_bytes: U63
     fsync: bool
-    replicas: int
-    connections: int
-    in_flight_bytes: int
-    entries: int  # written to the log since start
-    syncs: int  # of the log since start
+    replicas: U63
+    connections: U63
+    in_flight_bytes: U63
+    entries: U63  # written to the log since start
+    syncs: U63  # of the log since start
     groups: list[GroupStatus]

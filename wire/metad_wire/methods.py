@@ -1,7 +1,6 @@
 """The method table: code -> name, request body, reply body, and what the ends must know to route and retry it.
 
-A code never changes its meaning. ``mutates``: it goes through the log, and a retry needs an identity;
-``merge`` says how a batch that spans several groups is put together again and lives with the server.
+A code never changes its meaning. ``mutates``: it goes through the log, and a retry needs an identity.
 """
 
 from __future__ import annotations
@@ -18,6 +17,10 @@ Reply = TypeVar("Reply", bound=m.Message)
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
+
+MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding a stranger's payload may raise: ValidationError is a DecodeError; text that is not UTF-8 and
+nesting that is too deep come through as Python's own errors."""
 
 
 class Method(Generic[Body, Reply]):
@@ -43,7 +46,7 @@ class Method(Generic[Body, Reply]):
         """Raises :class:`InvalidRequestError` where the payload does not fit the body's type."""
         try:
             request: m.Request[Body] = self._request_decoder.decode(payload)
-        except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is a DecodeError
+        except MALFORMED as error:
             raise InvalidRequestError(f"{self.name}: {error}") from None
         return request
 
@@ -51,7 +54,7 @@ class Method(Generic[Body, Reply]):
         """Raises :class:`InvalidRequestError` where the payload does not fit the reply's type."""
         try:
             return self._reply_decoder.decode(payload)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except MALFORMED as error:
             raise InvalidRequestError(f"{self.name} reply: {error}") from None
 
     def encode_request(self, body: Body, deadline_ms: int = 0, identity: m.Identity | None = None) -> bytes:

@@ -12,6 +12,10 @@ Flow control: the server grants a window of request bytes that may be unanswered
 frame's length from it, its answer (RESPONSE or ERROR) gives it back, so in the steady state no credit frame
 travels. A CREDIT frame sets a new window; the server holds the peer to a smaller one only once the peer has
 answered the ping behind it, for until then it may not have seen it.
+
+Memory: a session holds what its decoder holds and the lengths of the unanswered requests, which the window
+bounds. What it wants sent is at most as long as what it received plus what the driver asked for, so a driver
+that stops reading while the peer does not read is bounded too.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import msgspec
 from . import messages as m
 from .errors import (
     CreditError,
+    DrainingError,
     ErrorBody,
     FrameError,
     HandshakeError,
@@ -42,12 +47,17 @@ from .frame import (
     FrameDecoder,
     FrameType,
 )
-from .methods import encode
+from .methods import MALFORMED, encode
 
 _RESPONSE = int(FrameType.RESPONSE)
 _ERROR = int(FrameType.ERROR)
 _REQUEST = int(FrameType.REQUEST)
 _pack_header = HEADER.pack
+
+SHRINKING_MAX = 8
+"""Shrunk windows that wait for their pong; a peer that answers none of them cannot make the list grow."""
+FEATURES = 0
+"""Feature bits this implementation has. None is defined yet beyond protocol version 1."""
 
 
 class Role(enum.Enum):
@@ -99,7 +109,7 @@ def _decode(type_: type[m.Message], payload: bytes) -> Any:
         decoder = _decoders[type_] = msgspec.msgpack.Decoder(type_)
     try:
         return decoder.decode(payload)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise FrameError(f"{type_.__name__}: {error}") from None
 
 
@@ -107,7 +117,7 @@ def decode_error(payload: bytes) -> MetadError:
     """The exception an ERROR frame's payload stands for."""
     try:
         return error_of(msgspec.msgpack.decode(payload, type=ErrorBody))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         return FrameError(f"ErrorBody: {error}")
 
 
@@ -124,7 +134,8 @@ class Session:
         self.window_bytes = 0
         self.version = 0
         self.features = 0
-        self._out: list[bytes] = []
+        self._out: list[bytes] | deque[bytes] = []
+        self._last_words = b""  # what was still to be sent when the session closed
         self._allowed = TRANSITIONS[self.role, self.state]
         self._error: MetadError | None = None
 
@@ -137,13 +148,15 @@ class Session:
         """Bytes for the peer since the last call, empty if none."""
         out = self._out
         if not out:
-            return b""
+            data, self._last_words = self._last_words, b""
+            return data
         data = out[0] if len(out) == 1 else b"".join(out)
         out.clear()
         return data
 
     def next_event(self) -> Frame | None:
-        """The next frame the driver must act on; None when more bytes are needed or the session is closed."""
+        """The next frame the driver must act on; None when more bytes are needed or the session was closed without
+        an error. Raises the error that closed it, now and at every later call."""
         while self.state is not State.CLOSED:
             try:
                 frame = self.decoder.next()
@@ -154,23 +167,26 @@ class Session:
                     raise UnexpectedFrameError(
                         f"{FrameType(frame.type).name} is not allowed while {self.state.value} ({self.role.value})"
                     )
+                is_event = self._received(frame)
                 if state is not self.state:
                     self._enter(state)
-                if self._received(frame):
+                if is_event:
                     return frame
             except MetadError as error:
                 self.fail_connection(error)
                 raise
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # or each raise would lengthen the traceback of the last
         return None
 
     def ping(self, token: int) -> None:
-        """Ask the peer for a PONG with the same token (a u64 below 2**63; the upper half is the session's own)."""
+        """Ask the peer for a PONG with the same token (below 2**63: the upper half is the session's own). Only once
+        the handshake is over."""
+        assert self.state is not State.OPENING, "the peer takes no PING before the handshake is over"
         self._send(FrameType.PING, encode(m.Ping(token)))
 
     def fail_connection(self, error: MetadError) -> None:
-        """Tell the peer why, and close. The ERROR frame carries request id 0."""
+        """Tell the peer why, and close; nothing is sent behind it. The ERROR frame carries request id 0."""
         if self.state is State.CLOSED:
             return
         self._send(FrameType.ERROR, encode(error.body()))
@@ -178,7 +194,7 @@ class Session:
         self._enter(State.CLOSED)
 
     def close(self) -> None:
-        """No more events; what is unanswered stays unanswered."""
+        """No more events; what is unanswered stays unanswered. Whatever is sent from now on is dropped."""
         self._enter(State.CLOSED)
 
     def _received(self, frame: Frame) -> bool:
@@ -192,8 +208,15 @@ class Session:
         return True
 
     def _enter(self, state: State) -> None:
+        if self.state is State.CLOSED:
+            return
         self.state = state
         self._allowed = TRANSITIONS.get((self.role, state), {})
+        if state is State.CLOSED:
+            # Answers may still come from behind a session that has closed. A sink of length 0 drops them
+            # without a test of the state at every answer.
+            self._last_words = b"".join(self._out)
+            self._out = deque(maxlen=0)
 
     def _send(self, kind: FrameType, payload: bytes, request_id: int = 0, method: int = 0) -> None:
         self._out.append(_pack_header(LENGTH_MIN + len(payload), kind, 0, method, request_id))
@@ -216,7 +239,12 @@ class ServerSession(Session):
         self._barrier = 1 << 63
 
     def welcome(self, welcome: m.Welcome) -> None:
-        """Finish the handshake. Version and features are those already negotiated from the client's HELLO."""
+        """Finish the handshake. Version and features are those already negotiated from the client's HELLO. Dropped
+        where the connection was closed while its credentials were looked at."""
+        if self.state is State.CLOSED:
+            return
+        assert self.hello is not None, "welcome() answers the HELLO event"
+        assert self.state is State.OPENING, "welcome() answers it once"
         self.window_bytes = welcome.window_bytes
         self.decoder.frame_bytes_max = welcome.frame_bytes_max
         self._send(FrameType.WELCOME, encode(welcome))
@@ -235,26 +263,39 @@ class ServerSession(Session):
         self._send(FrameType.ERROR, encode(error.body()), request_id)
 
     def set_window(self, window_bytes: int) -> None:
-        """Grant another window of unanswered request bytes."""
+        """Grant another window of unanswered request bytes. The peer is held to the largest window it may still
+        believe in: a larger one at once, a smaller one from the pong of the ping behind it."""
+        assert self.state is not State.OPENING, "welcome() sets the first window"
         self._send(FrameType.CREDIT, encode(m.Credit(window_bytes)))
+        shrinking = self._shrinking  # always from larger windows to smaller ones
+        seen: int | None = None
+        while shrinking and shrinking[-1][1] <= window_bytes:
+            seen = shrinking.pop()[0]  # its pong still shows that all windows larger than this one are forgotten
         if window_bytes >= self.window_bytes:
             self.window_bytes = window_bytes
-            self._shrinking.clear()
+        elif seen is not None:
+            shrinking.append((seen, window_bytes))
         else:
+            if len(shrinking) == SHRINKING_MAX:
+                shrinking.pop()  # the new barrier stands for it too, only later
             self._barrier += 1
-            self._shrinking.append((self._barrier, window_bytes))
+            shrinking.append((self._barrier, window_bytes))
             self._send(FrameType.PING, encode(m.Ping(self._barrier)))
 
     def goaway(self, code: int = 0, reason: str = "") -> None:
-        """Announce that no further request will be taken."""
+        """Announce that no further request will be taken: answer those that still come with a DrainingError. A
+        connection whose handshake is not over is closed with that error instead."""
+        if self.state is State.OPENING:
+            self.fail_connection(DrainingError(reason))
+            return
         self._send(FrameType.GOAWAY, encode(m.Goaway(code, reason)))
         self._enter(State.DRAINING)
 
     def _received(self, frame: Frame) -> bool:
         if frame.type == _REQUEST:
             request_id, length = frame.request_id, frame.length
-            if request_id in self.unanswered:
-                raise UnexpectedFrameError(f"request id {request_id} is already in flight")
+            if request_id in self.unanswered or not request_id:
+                raise UnexpectedFrameError(f"request id {request_id} is 0 or already in flight")
             # A frame alone in its window may be larger than it: a window shrunk below one frame must not deadlock.
             if self.unanswered and self.unanswered_bytes + length > self.window_bytes:
                 raise CreditError(
@@ -297,6 +338,7 @@ class ClientSession(Session):
     def __init__(self, credentials: bytes = b"", client_name: str = "") -> None:
         super().__init__()
         self.welcome: m.Welcome | None = None
+        self.goaway: m.Goaway | None = None
         self._next_id = 1
         hello = m.Hello(m.MAGIC, m.PROTOCOL_VERSION, m.PROTOCOL_VERSION, FEATURES, credentials, client_name)
         self._send(FrameType.HELLO, encode(hello))
@@ -335,22 +377,19 @@ class ClientSession(Session):
             self._answered(frame.request_id)
             return True
         if kind == _ERROR:
-            error = decode_error(frame.payload)
-            self._error = error
+            self._error = decode_error(frame.payload)
             self._enter(State.CLOSED)
-            raise error
+            raise self._error
         if kind == FrameType.WELCOME:
             welcome: m.Welcome = _decode(m.Welcome, frame.payload)
             if welcome.version != m.PROTOCOL_VERSION or welcome.frame_bytes_max < HANDSHAKE_BYTES_MAX:
                 raise HandshakeError(f"server chose version {welcome.version}, frames of {welcome.frame_bytes_max}")
             self.welcome = welcome
-            self.version, self.features = welcome.version, welcome.features
+            self.version, self.features = welcome.version, welcome.features & FEATURES
             self.window_bytes = welcome.window_bytes
             self.decoder.frame_bytes_max = min(welcome.frame_bytes_max, FRAME_BYTES_MAX)
+        elif kind == FrameType.GOAWAY:
+            self.goaway = _decode(m.Goaway, frame.payload)
         elif kind == FrameType.CREDIT:
             self.window_bytes = _decode(m.Credit, frame.payload).window_bytes
         return self._control(frame)
-
-
-FEATURES = 0
-"""Feature bits this implementation has. None is defined yet beyond protocol version 1."""

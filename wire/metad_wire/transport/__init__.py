@@ -8,7 +8,10 @@ nothing per chunk. One contract suite (tests/contract) holds every implementatio
   (what was already on its way may still come);
 - ``pause_writing`` is called when unsent bytes pass the high-water mark, ``resume_writing`` when they have
   drained; a handler that writes on regardless is buffered, never cut;
-- ``connection_lost`` is called exactly once.
+- ``close`` delivers what was written before it, ``abort`` need not; what is written after either is dropped;
+- ``connection_lost`` is called exactly once, and last; a handler that raises loses its connection;
+- after ``connection_lost`` a stream may still be told to pause, resume, close or abort, and nothing happens,
+  but it must not be written to (uvloop raises).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any
 from . import Handler, Listener, StreamHandler, join_endpoint
 
 _HIGH_WATER_BYTES = 1024 * 1024
+_CHUNK_BYTES = 256 * 1024  # what asyncio reads from a socket at once
 
 
 class MemoryStream:
@@ -28,7 +29,8 @@ class MemoryStream:
         self._reading = True
         self._scheduled = False
         self._peer_paused = False
-        self._eof = False
+        self._eof: bool | None = False  # True: to be told to the handler; None: has been told
+        self._reset = False  # the peer has aborted, or we wrote to one that has gone
         self._closing = False
         self._lost = False
 
@@ -36,7 +38,12 @@ class MemoryStream:
         peer = self.peer
         if self._closing or peer is None or not data:
             return
-        peer._inbox.append(bytes(data))
+        if peer._closing:
+            self._reset = True
+            self._schedule()
+            return
+        for start in range(0, len(data), _CHUNK_BYTES):
+            peer._inbox.append(bytes(data[start : start + _CHUNK_BYTES]))
         peer._inbox_bytes += len(data)
         if peer._inbox_bytes > _HIGH_WATER_BYTES and not peer._peer_paused:
             peer._peer_paused = True
@@ -53,46 +60,65 @@ class MemoryStream:
 
     def close(self) -> None:
         if not self._closing:
-            self._closing = True
-            if self.peer is not None:
+            self._close(None)
+            if self.peer is not None and self.peer._eof is False:
                 self.peer._eof = True
                 self.peer._schedule()
-            self._loop.call_soon(self._lose, None)
 
     def abort(self) -> None:
-        if self.peer is not None:
-            self.peer._inbox.clear()
-            self.peer._inbox_bytes = 0
-        self.close()
+        peer = self.peer
+        if peer is not None and not self._lost:
+            peer._inbox.clear()
+            peer._inbox_bytes = 0
+            peer._reset = True
+            peer._schedule()
+        self._close(None)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._name if name == "peername" else default
 
     def _schedule(self) -> None:
-        if self._reading and not self._scheduled and (self._inbox or self._eof):
+        if self._reading and not self._scheduled and (self._inbox or self._eof or self._reset):
             self._scheduled = True
             self._loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
         self._scheduled = False
-        if self._lost or self._closing or self.handler is None:
+        if self.handler is None:
             return
         while self._inbox and self._reading and not self._closing:
             chunk = self._inbox.popleft()
             self._inbox_bytes -= len(chunk)
-            self.handler.data_received(chunk)
+            try:
+                self.handler.data_received(chunk)
+            except BaseException:
+                self.abort()  # as asyncio does: a handler that fails loses its connection
+                raise
+        if self._closing:
+            return
         if self._peer_paused and self._inbox_bytes <= _HIGH_WATER_BYTES // 4:
             self._peer_paused = False
-            if self.peer is not None and self.peer.handler is not None and not self.peer._lost:
+            if self.peer is not None and self.peer.handler is not None and not self.peer._closing:
                 self.peer.handler.resume_writing()
-        if self._eof and not self._inbox and not self._closing and not self.handler.eof_received():
-            self.close()
+        if not self._reading:
+            return
+        if self._reset:
+            self._close(ConnectionResetError("the peer has gone"))
+        elif self._eof:
+            self._eof = None
+            if not self.handler.eof_received():
+                self.close()
+
+    def _close(self, exc: Exception | None) -> None:
+        if not self._closing:
+            self._closing = True
+            self._inbox.clear()
+            self._loop.call_soon(self._lose, exc)
 
     def _lose(self, exc: Exception | None) -> None:
-        if not self._lost:
-            self._lost = True
-            if self.handler is not None:
-                self.handler.connection_lost(exc)
+        self._lost = True
+        if self.handler is not None:
+            self.handler.connection_lost(exc)
 
 
 class MemoryTransport:
@@ -105,6 +131,8 @@ class MemoryTransport:
     async def listen(self, host: str, port: int, factory: Callable[[], StreamHandler]) -> Listener:
         """Accept connections. Raises OSError where the address is taken."""
         if port == 0:
+            while (host, self._next_port) in self._listeners:
+                self._next_port += 1
             port, self._next_port = self._next_port, self._next_port + 1
         if (host, port) in self._listeners:
             raise OSError(f"{host}:{port} is in use")

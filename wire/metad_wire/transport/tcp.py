@@ -46,7 +46,10 @@ class TcpTransport:
         """Connect within the timeout."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
-            _, tuned = await loop.create_connection(lambda: _Tuned(factory()), host, port)
+            try:
+                _, tuned = await loop.create_connection(lambda: _Tuned(factory()), host, port)
+            except (ValueError, OverflowError) as error:  # a host that cannot be encoded, a port out of range
+                raise OSError(f"cannot dial {host!r} port {port}: {error}") from error
         return cast("Handler", tuned.handler)
 
 

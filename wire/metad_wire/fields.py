@@ -1,0 +1,31 @@
+"""What a field may hold, checked by the decoder: integer ranges and list lengths.
+
+A peer is a stranger. Without a range, a negative number or one over 63 bits would travel unharmed to the
+first struct.pack or RocksDB key that it breaks; without a length, 16 MiB of one-byte items would become a
+gigabyte of objects before anybody could count them. msgspec checks a list's length before it reads the first
+item, and a range costs nothing that shows up in a benchmark.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from msgspec import Meta
+
+U32 = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
+U63 = Annotated[int, Meta(ge=0, le=0x7FFF_FFFF_FFFF_FFFF)]
+"""The usual integer: it fits every language's signed 64-bit integer."""
+U64 = Annotated[int, Meta(ge=0)]  # msgpack has nothing larger
+I64 = Annotated[int, Meta(le=0x7FFF_FFFF_FFFF_FFFF)]  # nor anything smaller
+
+BATCH_ITEMS_MAX = 10_000  # items in one request; 1,000 is where larger stops paying
+TRANSACTIONS_MAX = 1_000  # transactions in one request; each is a batch of its own
+TRANSACTION_ITEMS_MAX = 128  # of each list in one transaction, so that one cannot hold up its group for long
+LIST_LIMIT_MAX = 10_000  # records in one page
+
+Limit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX)]
+
+T = TypeVar("T")
+Batch = Annotated[list[T], Meta(max_length=BATCH_ITEMS_MAX)]
+Transactions = Annotated[list[T], Meta(max_length=TRANSACTIONS_MAX)]
+TransactionItems = Annotated[list[T], Meta(max_length=TRANSACTION_ITEMS_MAX)]
