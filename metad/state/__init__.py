@@ -1,0 +1,11 @@
+"""What metad knows: tables, the commands that change them, and the machine that applies their effects.
+
+Pure but for the engine it is given: no event loop, no socket, no clock (time comes in as ``now_ms``), no Raft.
+
+- :mod:`.tables`: the registry; a table is a declaration, a verb is a row
+- :mod:`.sessions`, :mod:`.offsets`, :mod:`.kv`: the three tables and the rules of their own
+- :mod:`.view`: what a command sees while it is evaluated
+- :mod:`.machine`: evaluate -> entry -> apply, and recovery
+- :mod:`.dedupe`: a retried write happens once
+- :mod:`.owners`: bounded memory of who owns which session
+"""

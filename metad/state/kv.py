@@ -1,0 +1,196 @@
+"""Key-value records: get, put, delete, scan and transactions within a namespace, which one group holds.
+
+On disk a record is the wire's Kv, so a read copies bytes and decodes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import ConflictError, NotFoundError
+from metad_wire.methods import encode
+
+from ..storage import keys
+from .limits import REPLY_BYTES_MAX, check_key
+from .tables import (
+    SLOTS,
+    Command,
+    GroupPage,
+    Reader,
+    Row,
+    Table,
+    Verb,
+    after_cursor,
+    by_position,
+    merge_writes,
+    page_of,
+)
+from .view import View
+
+KV = Table(
+    name="kv",
+    kind="data",
+    record=m.Kv,
+    key_fields=("namespace", "key"),
+    routing_fields=("namespace",),
+    numbers=(keys.TABLE_KV,),
+)
+
+_decode = msgspec.msgpack.Decoder(m.Kv).decode
+
+
+def _split(body: m.KvGet | m.KvPut | m.KvDelete, slots: list[int]) -> dict[int, list[Row]]:
+    parts: dict[int, list[Row]] = {}
+    namespaces: dict[str, tuple[bytes, int, list[Row]]] = {}
+    items: Sequence[m.KvKey | m.KvPutItem | m.KvDeleteItem] = body.items
+    for position, item in enumerate(items):
+        namespace = item.namespace
+        known = namespaces.get(namespace)
+        if known is None:
+            prefix = keys.text(namespace)
+            crc = crc32(prefix)
+            rows = parts.setdefault(slots[crc % SLOTS], [])
+            known = namespaces[namespace] = (prefix, crc, rows)
+        suffix = known[0] + keys.text(item.key)
+        check_key(suffix, position)
+        known[2].append((position, item, suffix, known[1]))
+    return parts
+
+
+def _split_namespace(body: m.KvScan, slots: list[int]) -> dict[int, list[Row]]:
+    crc = crc32(keys.text(body.namespace))
+    return {slots[crc % SLOTS]: [(0, body, b"", crc)]}
+
+
+def _split_transactions(body: m.KvTransact, slots: list[int]) -> dict[int, list[Row]]:
+    parts: dict[int, list[Row]] = {}
+    for position, transaction in enumerate(body.items):
+        prefix = keys.text(transaction.namespace)
+        named = [compare.key for compare in transaction.compares]
+        named += [operation.key for operation in (*transaction.then, *transaction.otherwise)]
+        named += transaction.reads
+        for key in named:
+            check_key(prefix + keys.text(key), position)
+        crc = crc32(prefix)
+        parts.setdefault(slots[crc % SLOTS], []).append((position, transaction, prefix, crc))
+    return parts
+
+
+def _load(view: View, key: bytes) -> m.Kv | None:
+    value = view.get(key)
+    return None if value is None else _decode(value)
+
+
+def _put(view: View, key: bytes, current: m.Kv | None, namespace: str, name: str, value: bytes) -> int:
+    """Write the next version of a record; returns it."""
+    version, created = (1, view.index) if current is None else (current.version + 1, current.create_revision)
+    view.writes[key] = encode(m.Kv(namespace, name, value, version, created, view.index))
+    return version
+
+
+def _evaluate_put(view: View, command: Command[m.KvPut]) -> m.KvPutReply:
+    prefix = keys.table_prefix(view.group, keys.TABLE_KV)
+    errors: list[m.ItemError] = []
+    versions: list[int] = []
+    for position, item, suffix, _ in command.rows:
+        key = prefix + suffix
+        current = _load(view, key)
+        if item.expected_version is not None and item.expected_version != (current.version if current else 0):
+            errors.append(_conflict(position, current))
+            versions.append(0)
+            continue
+        versions.append(_put(view, key, current, item.namespace, item.key, item.value))
+    return m.KvPutReply([m.Revision(view.name, view.index)], errors, versions)
+
+
+def _conflict(position: int, current: m.Kv | None) -> m.ItemError:
+    return m.ItemError(position, ConflictError.code, f"version is {current.version if current else 0}")
+
+
+def _merge_put(body: m.KvPut, parts: list[tuple[list[Row], m.KvPutReply]]) -> m.KvPutReply:
+    plain = merge_writes(body, parts)  # type: ignore[arg-type]  # the fields it reads are the same
+    return m.KvPutReply(plain.revisions, plain.errors, by_position([(rows, r.versions) for rows, r in parts]))
+
+
+def _evaluate_delete(view: View, command: Command[m.KvDelete]) -> m.WriteReply:
+    prefix = keys.table_prefix(view.group, keys.TABLE_KV)
+    errors: list[m.ItemError] = []
+    for position, item, suffix, _ in command.rows:
+        key = prefix + suffix
+        current = _load(view, key)
+        if current is None:
+            errors.append(m.ItemError(position, NotFoundError.code))
+        elif item.expected_version is not None and item.expected_version != current.version:
+            errors.append(_conflict(position, current))
+        else:
+            view.writes[key] = None
+    return m.WriteReply([m.Revision(view.name, view.index)], errors)
+
+
+def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransactReply:
+    table = keys.table_prefix(view.group, keys.TABLE_KV)
+    results: list[m.KvTransactionResult | None] = []
+    for _, transaction, prefix, _ in command.rows:
+        base = table + prefix
+        succeeded = all(_holds(compare, _load(view, base + keys.text(compare.key))) for compare in transaction.compares)
+        for operation in transaction.then if succeeded else transaction.otherwise:
+            key = base + keys.text(operation.key)
+            if operation.value is None:
+                view.writes[key] = None
+            else:
+                _put(view, key, _load(view, key), transaction.namespace, operation.key, operation.value)
+        records = [_load(view, base + keys.text(key)) for key in transaction.reads]
+        results.append(m.KvTransactionResult(succeeded, records))
+    return m.KvTransactReply([m.Revision(view.name, view.index)], [], results)
+
+
+def _holds(compare: m.KvCompare, current: m.Kv | None) -> bool:
+    if compare.version is not None and compare.version != (current.version if current else 0):
+        return False
+    return compare.value is None or (current is not None and compare.value == current.value)
+
+
+def _merge_transact(body: m.KvTransact, parts: list[tuple[list[Row], m.KvTransactReply]]) -> m.KvTransactReply:
+    plain = merge_writes(body, parts)  # type: ignore[arg-type]  # the fields it reads are the same
+    return m.KvTransactReply(plain.revisions, plain.errors, by_position([(rows, r.results) for rows, r in parts]))
+
+
+def _read_get(reader: Reader, command: Command[m.KvGet]) -> list[msgspec.Raw | None]:
+    prefix = keys.table_prefix(reader.group, keys.TABLE_KV)
+    values = reader.get_many([prefix + row[2] for row in command.rows], REPLY_BYTES_MAX)
+    return [None if value is None else msgspec.Raw(value) for value in values]
+
+
+def _merge_get(body: m.KvGet, parts: list[tuple[list[Row], list[msgspec.Raw | None]]]) -> m.KvGetReply:
+    return m.KvGetReply(by_position(parts))
+
+
+def _read_scan(reader: Reader, command: Command[m.KvScan]) -> GroupPage:
+    body = command.body
+    table = keys.table_prefix(reader.group, keys.TABLE_KV)
+    start = keys.text(body.namespace) + keys.text_prefix(body.prefix)
+    begin = after_cursor(reader.group, keys.TABLE_KV, start, body.page.cursor)
+    scan = reader.scan(begin, keys.after_prefix(table + start), body.page.limit)
+    skip = len(table)
+    return GroupPage(
+        [(key[skip:], value) for key, value in scan.rows], None if scan.stopped_at is None else scan.stopped_at[skip:]
+    )
+
+
+def _merge_scan(body: m.KvScan, parts: list[tuple[list[Row], GroupPage]]) -> m.KvScanReply:
+    records, cursor = page_of([page for _, page in parts], body.page.limit)
+    return m.KvScanReply([msgspec.Raw(record) for record in records], cursor)  # type: ignore[misc]
+
+
+VERBS = (
+    Verb(methods.KV_GET, KV, split=_split, merge=_merge_get, read=_read_get),
+    Verb(methods.KV_PUT, KV, split=_split, merge=_merge_put, evaluate=_evaluate_put),
+    Verb(methods.KV_DELETE, KV, split=_split, merge=merge_writes, evaluate=_evaluate_delete),
+    Verb(methods.KV_SCAN, KV, split=_split_namespace, merge=_merge_scan, read=_read_scan),
+    Verb(methods.KV_TRANSACT, KV, split=_split_transactions, merge=_merge_transact, evaluate=_evaluate_transact),
+)

@@ -1,0 +1,179 @@
+"""One group's state machine: evaluate on the leader, write entries, apply them, recover.
+
+``evaluate`` runs commands against the applied state plus what is in flight and yields the *writes* to replicate; the
+entry holds those, so applying one reads nothing, decodes nothing of a record, and cannot differ between replicas. The
+applied index goes into the same batch as the writes it covers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from metad_wire.errors import InternalError, MetadError
+from metad_wire.messages import Identity
+from metad_wire.methods import encode
+
+from ..config import DedupeConfig
+from ..errors import DamagedStoreError
+from ..storage import keys
+from ..storage.engine import Engine
+from .dedupe import DedupeWindow
+from .owners import OwnerCache
+from .registry import VERBS
+from .sessions import is_connected
+from .tables import Command, Reader
+from .view import Overlay, View, Writes
+
+ENTRY_FORMAT: Final = 1
+
+_OWNER = keys.TABLE_SESSION_OWNER
+_DEDUPE = keys.TABLE_DEDUPE
+_TABLE_AT = keys.GROUP_PREFIX_BYTES
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """What the log holds. ``now_ms`` is the leader's clock when it was evaluated."""
+
+    format: int
+    now_ms: int
+    writes: dict[bytes, bytes | None]
+
+
+_decode_entry = msgspec.msgpack.Decoder(Entry).decode
+
+
+class Known:
+    """The command was done before, by entry ``index``."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+Outcome = tuple[Any, bytes] | MetadError | Known
+"""Of one command: (reply, its encoding), why it was refused, or that it is a repetition."""
+
+
+class Proposal(NamedTuple):
+    """What to append to the log. ``outcomes`` are by position of the commands; replies may go out once committed."""
+
+    entry: bytes
+    writes: Writes
+    outcomes: list[Outcome]
+
+
+class Machine:
+    """State of one group."""
+
+    def __init__(self, name: str, group: bytes, engine: Engine, owners: OwnerCache, dedupe: DedupeConfig) -> None:
+        self.name = name
+        self.group = group
+        self.reader = Reader(group, engine, owners)
+        self.dedupe = DedupeWindow(
+            group, engine, identities_max=dedupe.identities_max, reply_bytes_max=dedupe.reply_bytes_max
+        )
+        self._engine = engine
+        self._owners = owners
+        self._overlay = Overlay()
+        self._view = View(name, group, engine, owners, self._overlay)
+        self._applied_key = keys.table_prefix(group, keys.TABLE_GROUP) + b"applied"
+        stored = engine.get(self._applied_key)
+        self.applied = 0 if stored is None else int.from_bytes(stored, "big")
+        self.unexpected: BaseException | None = None
+        """The last exception that was not a refusal: our bug, for the log."""
+
+    def evaluate(self, commands: list[tuple[Command[Any], Identity | None]], index: int, now_ms: int) -> Proposal:
+        """Run commands in order as entry ``index``. A command that is refused leaves no writes."""
+        view, overlay = self._view, self._overlay
+        view.index, view.now_ms = index, now_ms
+        entry_writes: Writes = {}
+        outcomes: list[Outcome] = []
+        done: list[tuple[Identity, bytes]] = []
+        seen: set[tuple[int, int]] = set()
+        for command, identity in commands:
+            verb = VERBS[command.method.code]
+            if identity is not None:
+                if (identity.client_id, identity.seq) in seen:
+                    outcomes.append(Known(index))
+                    continue
+                try:
+                    known = self.dedupe.lookup(identity, now_ms)
+                except MetadError as error:
+                    outcomes.append(error)
+                    continue
+                if known is not None:
+                    outcomes.append(Known(known))
+                    continue
+            view.writes = {}
+            assert verb.evaluate is not None
+            try:
+                reply = verb.evaluate(view, command)
+            except MetadError as error:
+                outcomes.append(error)
+                continue
+            except Exception as error:  # noqa: BLE001 - our bug must not take the group's other commands down
+                self.unexpected = error
+                outcomes.append(InternalError(f"{command.method.name} failed; the server's log says why"))
+                continue
+            overlay.add(index, view.writes)
+            entry_writes.update(view.writes)
+            encoded = encode(reply)
+            outcomes.append((reply, encoded))
+            if identity is not None:
+                seen.add((identity.client_id, identity.seq))
+                done.append((identity, encoded if verb.forget is None else encode(verb.forget(reply))))
+        if done:
+            self.dedupe.record(index, now_ms, done, entry_writes)
+        return Proposal(encode(Entry(ENTRY_FORMAT, now_ms, entry_writes)), entry_writes, outcomes)
+
+    def recall(self, index: int, command: Command[Any], identity: Identity) -> tuple[Any, bytes]:
+        """The reply that applied entry ``index`` gave to this command."""
+        encoded = self.dedupe.reply(index, identity)
+        verb = VERBS[command.method.code]
+        reply = command.method.decode_reply(encoded)
+        if verb.recall is not None:
+            reply = verb.recall(self.reader, command, reply)
+            encoded = encode(reply)
+        return reply, encoded
+
+    def stage(self, index: int, writes: Writes, batch: Writes) -> None:
+        """Add a committed entry to a batch that the caller writes to the engine at once, then calls :meth:`staged`."""
+        if index != self.applied + 1:
+            raise AssertionError(f"{self.name}: entry {index} applied after {self.applied}")
+        batch.update(writes)
+        batch[self._applied_key] = keys.u64(index)
+        owners, learn = self._owners, self.dedupe.learn
+        for key, value in writes.items():
+            table = key[_TABLE_AT]
+            if table == _OWNER:
+                if value is not None and is_connected(value):
+                    owners.put(key, crc32(key[_TABLE_AT + 1 :]), value)
+                else:
+                    owners.forget(key, crc32(key[_TABLE_AT + 1 :]))
+            elif table == _DEDUPE:
+                learn(key, value)
+        self.applied = index
+
+    def staged(self) -> None:
+        """The batch is in the engine."""
+        self._overlay.applied(self.applied)
+
+    def decode(self, index: int, entry: bytes) -> Writes:
+        """The writes of an entry read back from a log. Raises DamagedStoreError where it is none of ours."""
+        try:
+            decoded = _decode_entry(entry)
+        except msgspec.DecodeError as error:
+            raise DamagedStoreError(
+                f"entry {index} of group {self.name} in the log is unreadable ({error}). Restore the data directory "
+                "from a backup; starting without it would lose acknowledged writes."
+            ) from None
+        if decoded.format != ENTRY_FORMAT:
+            raise DamagedStoreError(
+                f"entry {index} of group {self.name} has format {decoded.format}, this version reads {ENTRY_FORMAT}: "
+                "it was written by a newer metad. Start that version."
+            )
+        return decoded.writes

@@ -1,0 +1,163 @@
+"""Consumer offsets: commit with fencing, compare-and-set and monotonic mode; fetch, list, delete.
+
+On disk an offset is the wire's Offset record. A consumer group's highest generation is a row of its own, written
+only when it grows; a commit of an older generation is fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import ConflictError, FencedError, NotFoundError, OffsetRegressionError
+from metad_wire.methods import encode
+
+from ..storage import keys
+from .limits import REPLY_BYTES_MAX, check_key
+from .tables import (
+    SLOTS,
+    Command,
+    GroupPage,
+    Reader,
+    Row,
+    Table,
+    Verb,
+    after_cursor,
+    by_position,
+    merge_writes,
+    page_of,
+)
+from .view import View
+
+OFFSET = Table(
+    name="offset",
+    kind="offset",
+    record=m.Offset,
+    key_fields=("tenant", "group", "topic", "partition"),
+    routing_fields=("tenant", "group"),
+    numbers=(keys.TABLE_OFFSET, keys.TABLE_OFFSET_GENERATION),
+)
+
+_decode = msgspec.msgpack.Decoder(m.Offset).decode
+_decode_generation = msgspec.msgpack.Decoder(int).decode
+
+
+def _split(body: m.OffsetCommit | m.OffsetFetch | m.OffsetDelete, slots: list[int]) -> dict[int, list[Row]]:
+    parts: dict[int, list[Row]] = {}
+    # Consumers commit all their partitions together: the group's part of the key is built once per group.
+    groups: dict[tuple[str, str], tuple[bytes, int, list[Row]]] = {}
+    topics: dict[str, bytes] = {}
+    u32 = keys.u32
+    items: Sequence[m.OffsetKey | m.OffsetCommitItem] = body.items
+    for position, item in enumerate(items):
+        known = groups.get((item.tenant, item.group))
+        if known is None:
+            prefix = keys.text2(item.tenant, item.group)
+            crc = crc32(prefix)
+            known = groups[item.tenant, item.group] = (prefix, crc, parts.setdefault(slots[crc % SLOTS], []))
+        topic = topics.get(item.topic)
+        if topic is None:
+            topic = topics[item.topic] = keys.text(item.topic)
+        suffix = known[0] + topic + u32(item.partition)
+        if len(suffix) > 256:
+            check_key(suffix, position)
+        known[2].append((position, item, suffix, known[1]))
+    return parts
+
+
+def _split_group(body: m.OffsetList, slots: list[int]) -> dict[int, list[Row]]:
+    crc = crc32(keys.text2(body.tenant, body.group))
+    return {slots[crc % SLOTS]: [(0, body, b"", crc)]}
+
+
+def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteReply:
+    monotonic = command.body.monotonic
+    prefix = keys.table_prefix(view.group, keys.TABLE_OFFSET)
+    writes, now_ms = view.writes, view.now_ms
+    generations: dict[tuple[str, str], int] = {}
+    errors: list[m.ItemError] = []
+    for position, item, suffix, _ in command.rows:
+        tenant, group, generation = item.tenant, item.group, item.generation
+        current_generation = generations.get((tenant, group))
+        if current_generation is None:
+            current_generation = generations[tenant, group] = _generation(view, tenant, group)
+        if generation < current_generation:
+            errors.append(m.ItemError(position, FencedError.code, f"generation is {current_generation}"))
+            continue
+        key = prefix + suffix
+        if monotonic or item.expected is not None:
+            value = view.get(key)
+            current = -1 if value is None else _decode(value).offset
+            if item.expected is not None and item.expected != current:
+                errors.append(m.ItemError(position, ConflictError.code, f"offset is {current}"))
+                continue
+            if monotonic and item.offset < current:
+                errors.append(m.ItemError(position, OffsetRegressionError.code, f"offset is {current}"))
+                continue
+        if generation > current_generation:
+            generations[tenant, group] = generation
+            writes[_generation_key(view, tenant, group)] = encode(generation)
+        writes[key] = encode(
+            m.Offset(tenant, group, item.topic, item.partition, item.offset, generation, now_ms, item.metadata)
+        )
+    return m.WriteReply([m.Revision(view.name, view.index)], errors)
+
+
+def _generation_key(view: View, tenant: str, group: str) -> bytes:
+    return keys.table_prefix(view.group, keys.TABLE_OFFSET_GENERATION) + keys.text2(tenant, group)
+
+
+def _generation(view: View, tenant: str, group: str) -> int:
+    value = view.get(_generation_key(view, tenant, group))
+    return 0 if value is None else _decode_generation(value)
+
+
+def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteReply:
+    prefix = keys.table_prefix(view.group, keys.TABLE_OFFSET)
+    errors: list[m.ItemError] = []
+    for position, _, suffix, _ in command.rows:
+        key = prefix + suffix
+        if view.get(key) is None:
+            errors.append(m.ItemError(position, NotFoundError.code))
+        else:
+            view.writes[key] = None
+    return m.WriteReply([m.Revision(view.name, view.index)], errors)
+
+
+def _read_fetch(reader: Reader, command: Command[m.OffsetFetch]) -> list[msgspec.Raw | None]:
+    prefix = keys.table_prefix(reader.group, keys.TABLE_OFFSET)
+    values = reader.get_many([prefix + row[2] for row in command.rows], REPLY_BYTES_MAX)
+    return [None if value is None else msgspec.Raw(value) for value in values]
+
+
+def _merge_fetch(body: m.OffsetFetch, parts: list[tuple[list[Row], list[msgspec.Raw | None]]]) -> m.OffsetFetchReply:
+    return m.OffsetFetchReply(by_position(parts))
+
+
+def _read_list(reader: Reader, command: Command[m.OffsetList]) -> GroupPage:
+    body = command.body
+    table = keys.table_prefix(reader.group, keys.TABLE_OFFSET)
+    start = keys.text2(body.tenant, body.group) + keys.text_prefix(body.topic_prefix)
+    begin = after_cursor(reader.group, keys.TABLE_OFFSET, start, body.page.cursor)
+    scan = reader.scan(begin, keys.after_prefix(table + start), body.page.limit)
+    skip = len(table)
+    return GroupPage(
+        [(key[skip:], value) for key, value in scan.rows], None if scan.stopped_at is None else scan.stopped_at[skip:]
+    )
+
+
+def _merge_list(body: m.OffsetList, parts: list[tuple[list[Row], GroupPage]]) -> m.OffsetListReply:
+    records, cursor = page_of([page for _, page in parts], body.page.limit)
+    return m.OffsetListReply([msgspec.Raw(record) for record in records], cursor)  # type: ignore[misc]
+
+
+VERBS = (
+    Verb(methods.OFFSET_COMMIT, OFFSET, split=_split, merge=merge_writes, evaluate=_evaluate_commit),
+    Verb(methods.OFFSET_FETCH, OFFSET, split=_split, merge=_merge_fetch, read=_read_fetch),
+    Verb(methods.OFFSET_DELETE, OFFSET, split=_split, merge=merge_writes, evaluate=_evaluate_delete),
+    Verb(methods.OFFSET_LIST, OFFSET, split=_split_group, merge=_merge_list, read=_read_list),
+)

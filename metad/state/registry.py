@@ -1,0 +1,29 @@
+"""All tables and verbs, by method code. Adding a table means adding its module here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metad_wire.methods import METHODS, STATUS
+
+from . import kv, offsets, sessions
+from .tables import Table, Verb
+
+TABLES: tuple[Table, ...] = (sessions.SESSION, offsets.OFFSET, kv.KV)
+
+VERBS: dict[int, Verb[Any, Any]] = {
+    verb.method.code: verb for module in (sessions, offsets, kv) for verb in module.VERBS
+}
+
+
+def _check() -> None:
+    """Refuse at import what would corrupt data later: two tables on one key byte, a method nobody serves."""
+    numbers = [number for table in TABLES for number in table.numbers]
+    if len(numbers) != len(set(numbers)):
+        raise TypeError("two tables share a table byte")
+    missing = set(METHODS) - set(VERBS) - {STATUS.code}
+    if missing:
+        raise TypeError(f"methods without a verb: {sorted(METHODS[code].name for code in missing)}")
+
+
+_check()

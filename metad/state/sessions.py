@@ -1,0 +1,360 @@
+"""Sessions: who serves a client, and what its broker keeps of it.
+
+A session is two rows. The *owner* row (connected, broker, epoch, disconnected_ms) is small, changes at every reconnect
+and is the same bytes for every session of a broker, so a takeover encodes nothing per item and logs a few dozen bytes.
+The *properties* row changes when the broker says so. Reads put both together.
+
+The rules: a takeover always wins, except that a past life of a broker (same name, lower epoch) is fenced. Everything
+else may only be done by the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import FencedError, InvalidRequestError, NotFoundError, NotOwnerError
+from metad_wire.methods import encode
+
+from ..storage import keys
+from .limits import REPLY_BYTES_MAX, check_key
+from .tables import (
+    SLOTS,
+    Command,
+    GroupPage,
+    Reader,
+    Row,
+    Table,
+    Verb,
+    after_cursor,
+    by_position,
+    merge_writes,
+    page_of,
+)
+from .view import View
+
+SESSION = Table(
+    name="session",
+    kind="data",
+    record=m.Session,
+    key_fields=("tenant", "client_id"),
+    routing_fields=("tenant", "client_id"),
+    numbers=(keys.TABLE_SESSION_OWNER, keys.TABLE_SESSION_PROPERTIES),
+)
+
+
+_Keyed = m.SessionKey | m.SessionTakeoverItem | m.SessionUpdateItem
+
+
+class OwnerRow(m.Message, frozen=True):
+    """The owner row as stored."""
+
+    connected: bool
+    broker: str
+    broker_epoch: int
+    disconnected_ms: int
+
+
+_decode_owner = msgspec.msgpack.Decoder(OwnerRow).decode
+_decode_properties = msgspec.msgpack.Decoder(m.SessionProperties).decode
+_DEFAULT_PROPERTIES = encode(m.SessionProperties())
+# A Session on the wire is an array of 7: the key's 2 fields, the owner row's 4, the properties.
+_SESSION_HEADER = b"\x97"
+
+
+def _owner(broker: str, epoch: int) -> bytes:
+    return encode(OwnerRow(True, broker, epoch, 0))
+
+
+def _split(
+    body: m.SessionTakeover | m.SessionDisconnect | m.SessionUpdate | m.SessionGet | m.SessionDelete, slots: list[int]
+) -> dict[int, list[Row]]:
+    # Runs once per session of a storm: keys.text2 is spelled out, and the common single-part batch is not special.
+    parts: dict[int, list[Row]] = {}
+    items: Sequence[_Keyed] = body.items
+    for position, item in enumerate(items):
+        suffix = f"{item.tenant}\0\x01{item.client_id}\0\x01".encode()
+        if suffix.count(0) != 2:
+            suffix = keys.text2(item.tenant, item.client_id)
+        if len(suffix) > 256:
+            check_key(suffix, position)
+        crc = crc32(suffix)
+        group = slots[crc & (SLOTS - 1)]
+        rows = parts.get(group)
+        if rows is None:
+            rows = parts[group] = []
+        rows.append((position, item, suffix, crc))
+    return parts
+
+
+def _split_everywhere(body: m.SessionList, slots: list[int]) -> dict[int, list[Row]]:
+    if body.client_id_prefix and body.tenant is None:
+        raise InvalidRequestError("client_id_prefix needs a tenant")
+    return {group: [] for group in set(slots)}
+
+
+class _Owners:
+    """The owners a reply names: each life of a broker once."""
+
+    def __init__(self) -> None:
+        self.table: list[m.Owner] = []
+        self._by_row: dict[bytes, int] = {}
+        self._by_owner: dict[tuple[str, int], int] = {}
+
+    def add(self, row: bytes) -> int:
+        number = self._by_row.get(row)
+        if number is None:
+            owner = _decode_owner(row)
+            number = self._by_owner.get((owner.broker, owner.broker_epoch))
+            if number is None:
+                number = self._by_owner[owner.broker, owner.broker_epoch] = len(self.table)
+                self.table.append(m.Owner(owner.broker, owner.broker_epoch))
+            self._by_row[row] = number
+        return number
+
+
+def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.SessionTakeoverReply:
+    body = command.body
+    broker, epoch, restore = body.broker, body.broker_epoch, body.restore
+    mine = _owner(broker, epoch)
+    owner_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_OWNER)
+    properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
+    writes, find_owner = view.writes, view.owner
+    owners = _Owners()
+    previous: list[int] = []
+    restored: list[m.SessionProperties | None] = []
+    errors: list[m.ItemError] = []
+    for position, item, suffix, crc in command.rows:
+        key = owner_prefix + suffix
+        row = find_owner(key, crc)
+        if row is None:
+            number = -1
+        else:
+            number = owners.add(row)
+            last = owners.table[number]
+            if last.broker_epoch > epoch and last.broker == broker:
+                errors.append(m.ItemError(position, FencedError.code, f"epoch is {last.broker_epoch}"))
+                previous.append(-1)
+                restored.append(None)
+                continue
+        previous.append(number)
+        properties = item.properties
+        if restore:
+            present = number >= 0 and not item.clean_start
+            value = view.get(properties_prefix + suffix) if present else None
+            restored.append(None if value is None else _decode_properties(value))
+        writes[key] = mine
+        if properties is not None:
+            writes[properties_prefix + suffix] = encode(properties)
+        elif number < 0 or item.clean_start:
+            writes[properties_prefix + suffix] = _DEFAULT_PROPERTIES
+    return m.SessionTakeoverReply(
+        [m.Revision(view.name, view.index)], errors, owners.table, previous, restored if restore else []
+    )
+
+
+def _merge_takeover(
+    body: m.SessionTakeover, parts: list[tuple[list[Row], m.SessionTakeoverReply]]
+) -> m.SessionTakeoverReply:
+    if len(parts) == 1:
+        return parts[0][1]
+    plain = merge_writes(body, parts)  # type: ignore[arg-type]  # the fields it reads are the same
+    owners: list[m.Owner] = []
+    numbers: dict[m.Owner, int] = {}
+    previous = [-1] * len(body.items)
+    properties: list[m.SessionProperties | None] = [None] * len(body.items) if body.restore else []
+    for rows, reply in parts:
+        renumbered = []
+        for owner in reply.owners:
+            number = numbers.get(owner)
+            if number is None:
+                number = numbers[owner] = len(owners)
+                owners.append(owner)
+            renumbered.append(number)
+        renumbered.append(-1)  # what -1 indexes
+        for row, number in zip(rows, reply.previous, strict=True):
+            previous[row[0]] = renumbered[number]
+        if reply.properties:
+            for row, value in zip(rows, reply.properties, strict=True):
+                properties[row[0]] = value
+    return m.SessionTakeoverReply(plain.revisions, plain.errors, owners, previous, properties)
+
+
+def _forget_restored(reply: m.SessionTakeoverReply) -> m.SessionTakeoverReply:
+    return msgspec.structs.replace(reply, properties=[])
+
+
+def _recall_restored(
+    reader: Reader, command: Command[m.SessionTakeover], reply: m.SessionTakeoverReply
+) -> m.SessionTakeoverReply:
+    if not command.body.restore:
+        return reply
+    prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
+    values = reader.get_many([prefix + row[2] for row in command.rows], REPLY_BYTES_MAX)
+    restored = [
+        _decode_properties(value) if value is not None and number >= 0 and not row[1].clean_start else None
+        for row, number, value in zip(command.rows, reply.previous, values, strict=True)
+    ]
+    return msgspec.structs.replace(reply, properties=restored)
+
+
+def _refusal(row: bytes | None, broker: str, epoch: int, position: int) -> m.ItemError | None:
+    """Why this life of a broker may not touch a session with this owner row; None if it may."""
+    if row is None:
+        return m.ItemError(position, NotFoundError.code)
+    owner = _decode_owner(row)
+    if owner.broker != broker:
+        return m.ItemError(position, NotOwnerError.code, f"owner is {owner.broker}")
+    if owner.broker_epoch != epoch:
+        return m.ItemError(position, FencedError.code, f"epoch is {owner.broker_epoch}")
+    return None
+
+
+def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteReply:
+    broker, epoch = command.body.broker, command.body.broker_epoch
+    mine = _owner(broker, epoch)
+    owner_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_OWNER)
+    properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
+    writes, find_owner = view.writes, view.owner
+    errors: list[m.ItemError] = []
+    for position, item, suffix, crc in command.rows:
+        row = find_owner(owner_prefix + suffix, crc)
+        if row != mine and (refusal := _refusal(row, broker, epoch, position)) is not None:
+            errors.append(refusal)
+            continue
+        writes[properties_prefix + suffix] = encode(item.properties)
+    return m.WriteReply([m.Revision(view.name, view.index)], errors)
+
+
+def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m.WriteReply:
+    broker, epoch = command.body.broker, command.body.broker_epoch
+    mine = _owner(broker, epoch)
+    gone = encode(OwnerRow(False, broker, epoch, view.now_ms))
+    prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_OWNER)
+    errors: list[m.ItemError] = []
+    for position, _, suffix, crc in command.rows:
+        key = prefix + suffix
+        row = view.owner(key, crc)
+        if row == mine:
+            view.writes[key] = gone
+        elif (refusal := _refusal(row, broker, epoch, position)) is not None:
+            errors.append(refusal)
+        # Otherwise it is disconnected already: its first disconnect counts for the expiry.
+    return m.WriteReply([m.Revision(view.name, view.index)], errors)
+
+
+def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteReply:
+    body = command.body
+    owner_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_OWNER)
+    properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
+    errors: list[m.ItemError] = []
+    for position, _, suffix, crc in command.rows:
+        row = view.owner(owner_prefix + suffix, crc)
+        if row is None:
+            errors.append(m.ItemError(position, NotFoundError.code))
+        elif body.broker and (refusal := _refusal(row, body.broker, body.broker_epoch, position)) is not None:
+            errors.append(refusal)
+        else:
+            view.writes[owner_prefix + suffix] = None
+            view.writes[properties_prefix + suffix] = None
+    return m.WriteReply([m.Revision(view.name, view.index)], errors)
+
+
+def _session(suffix_fields: bytes, owner: bytes, properties: bytes | None) -> bytes:
+    """The wire's Session out of its parts: array bodies behind one header."""
+    return _SESSION_HEADER + suffix_fields + owner[1:] + (properties or _DEFAULT_PROPERTIES)
+
+
+def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Raw | None]:
+    owner_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_OWNER)
+    properties_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
+    values = reader.get_many([properties_prefix + row[2] for row in command.rows], REPLY_BYTES_MAX)
+    cached, engine_get, remember = reader.owners.get, reader.engine.get, reader.owners.put
+    sessions: list[msgspec.Raw | None] = []
+    for (_, item, suffix, crc), properties in zip(command.rows, values, strict=True):
+        if properties is None:  # both rows exist or none
+            sessions.append(None)
+            continue
+        key = owner_prefix + suffix
+        owner = cached(key, crc)
+        if owner is None:
+            owner = engine_get(key)
+            if owner is None:  # pragma: no cover - both rows are written in one entry
+                raise AssertionError(f"session without owner: {suffix!r}")
+            if is_connected(owner):
+                remember(key, crc, owner)
+        sessions.append(msgspec.Raw(_session(encode(item)[1:], owner, properties)))
+    return sessions
+
+
+def is_connected(row: bytes) -> bool:
+    """Whether an owner row is of a connected session: behind the array header, its first element is true."""
+    return row[1] == 0xC3
+
+
+def _merge_get(body: m.SessionGet, parts: list[tuple[list[Row], list[msgspec.Raw | None]]]) -> m.SessionGetReply:
+    return m.SessionGetReply(by_position(parts))
+
+
+def _read_list(reader: Reader, command: Command[m.SessionList]) -> GroupPage:
+    body = command.body
+    table = keys.table_prefix(reader.group, keys.TABLE_SESSION_OWNER)
+    start = b""
+    if body.tenant is not None:
+        start = keys.text(body.tenant) + keys.text_prefix(body.client_id_prefix)
+    begin = after_cursor(reader.group, keys.TABLE_SESSION_OWNER, start, body.page.cursor)
+    keep = None
+    if body.broker is not None:
+        # The broker follows the one-byte boolean, so the filter is a comparison of bytes.
+        broker = encode(body.broker)
+
+        def keep(row: bytes) -> bool:
+            return row.startswith(broker, 2)
+
+    scan = reader.scan(begin, keys.after_prefix(table + start), body.page.limit, keep)
+    properties_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
+    skip = len(table)
+    suffixes = [key[skip:] for key, _ in scan.rows]
+    stopped_at = None if scan.stopped_at is None else scan.stopped_at[skip:]
+    rows: list[tuple[bytes, bytes]] = []
+    size = 0
+    # Owner rows are small and properties are not: a page of large sessions ends before the bytes get out of hand.
+    for at in range(0, len(suffixes), 100):
+        part = suffixes[at : at + 100]
+        values = reader.engine.get_many([properties_prefix + suffix for suffix in part])
+        for suffix, value, (_, owner) in zip(part, values, scan.rows[at : at + 100], strict=True):
+            tenant, offset = keys.split_text(suffix, 0)
+            client_id, _ = keys.split_text(suffix, offset)
+            record = _session(encode(tenant) + encode(client_id), owner, value)
+            rows.append((suffix, record))
+            size += len(record)
+        if size >= REPLY_BYTES_MAX // 4 and at + 100 < len(suffixes):
+            return GroupPage(rows, rows[-1][0])
+    return GroupPage(rows, stopped_at)
+
+
+def _merge_list(body: m.SessionList, parts: list[tuple[list[Row], GroupPage]]) -> m.SessionListReply:
+    records, cursor = page_of([page for _, page in parts], body.page.limit)
+    return m.SessionListReply([msgspec.Raw(record) for record in records], cursor)  # type: ignore[misc]
+
+
+VERBS = (
+    Verb(
+        methods.SESSION_TAKEOVER,
+        SESSION,
+        split=_split,
+        merge=_merge_takeover,
+        evaluate=_evaluate_takeover,
+        forget=_forget_restored,
+        recall=_recall_restored,
+    ),
+    Verb(methods.SESSION_DISCONNECT, SESSION, split=_split, merge=merge_writes, evaluate=_evaluate_disconnect),
+    Verb(methods.SESSION_UPDATE, SESSION, split=_split, merge=merge_writes, evaluate=_evaluate_update),
+    Verb(methods.SESSION_GET, SESSION, split=_split, merge=_merge_get, read=_read_get),
+    Verb(methods.SESSION_DELETE, SESSION, split=_split, merge=merge_writes, evaluate=_evaluate_delete),
+    Verb(methods.SESSION_LIST, SESSION, split=_split_everywhere, merge=_merge_list, read=_read_list),
+)

@@ -1,0 +1,211 @@
+"""The registry: which table lives in which kind of group, and what every verb does.
+
+A table module declares its :class:`Table` and a :class:`Verb` per method. A verb that writes has ``evaluate``, one
+that reads has ``read``; both work on one group's part of the batch. ``split`` says which part of a request belongs to
+which group, ``merge`` puts the parts' replies together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from metad_wire import messages as m
+from metad_wire.errors import InvalidRequestError
+from metad_wire.methods import Body, Method, Reply
+
+from ..storage.engine import Engine
+from ..storage.keys import table_prefix
+from .owners import OwnerCache
+from .view import View
+
+SLOTS = 1024
+"""Hash buckets of routing keys per group kind. Fixed for the life of a cluster."""
+
+PAGE_BYTES_MAX = 2 * 1024 * 1024  # of one page; a client that reads on gets the rest with the next
+SCAN_ROWS_MAX = 10_000  # rows one group looks at for one page: a filter that matches little must not stall the others
+_READ_KEYS = 128  # keys per engine call, so that values of the largest size cannot add up to gigabytes
+
+Row = tuple[int, Any, bytes, int]
+"""One item of a batch on its way to its group: (position in the request, item, key behind the table prefix, CRC-32 of
+the routing fields)."""
+
+
+class Table(NamedTuple):
+    """A kind of record."""
+
+    name: str
+    kind: str
+    """Of the groups that hold it."""
+    record: type[m.Message]
+    """What a read returns."""
+    key_fields: tuple[str, ...]
+    routing_fields: tuple[str, ...]
+    """Records that agree in these live in one group, and can change in one entry."""
+    numbers: tuple[int, ...]
+    """Table bytes it uses on disk (storage.keys)."""
+
+
+class Command(Generic[Body]):
+    """One group's part of a request. ``rows`` may be empty for verbs that are not about single records."""
+
+    __slots__ = ("body", "method", "rows")
+
+    def __init__(self, method: Method[Body, Any], body: Body, rows: list[Row]) -> None:
+        self.method = method
+        self.body = body
+        self.rows = rows
+
+
+class Reader:
+    """What a read sees: the applied state of one group."""
+
+    def __init__(self, group: bytes, engine: Engine, owners: OwnerCache) -> None:
+        self.group = group
+        self.engine = engine
+        self.owners = owners
+
+    def get_many(self, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
+        """Values by position. Raises InvalidRequestError when they are more than ``bytes_max`` together."""
+        if len(keys) <= _READ_KEYS:
+            values = self.engine.get_many(keys)
+            _check_size(values, bytes_max)
+            return values
+        values = []
+        remaining = bytes_max
+        for start in range(0, len(keys), _READ_KEYS):
+            part = self.engine.get_many(keys[start : start + _READ_KEYS])
+            remaining -= _check_size(part, remaining)
+            values += part
+        return values
+
+    def scan(
+        self,
+        begin: bytes,
+        end: bytes,
+        limit: int,
+        keep: Callable[[bytes], bool] | None = None,
+    ) -> Scan:
+        """Up to ``limit`` rows whose value ``keep`` accepts, with a bound on the rows looked at and on their bytes."""
+        rows: list[tuple[bytes, bytes]] = []
+        size = looked_at = 0
+        while True:
+            wanted = min(1_000, SCAN_ROWS_MAX - looked_at, limit if keep is None else 1_000)
+            chunk = self.engine.scan(begin, end, wanted)
+            for key, value in chunk:
+                if keep is None or keep(value):
+                    rows.append((key, value))
+                    size += len(key) + len(value)
+                    if len(rows) >= limit or size >= PAGE_BYTES_MAX:
+                        return Scan(rows, key)
+            looked_at += len(chunk)
+            if len(chunk) < wanted:
+                return Scan(rows, None)
+            begin = chunk[-1][0] + b"\0"
+            if looked_at >= SCAN_ROWS_MAX:
+                return Scan(rows, chunk[-1][0])
+
+
+class Scan(NamedTuple):
+    """Rows found, in order, and the last key looked at; None where the range is exhausted."""
+
+    rows: list[tuple[bytes, bytes]]
+    stopped_at: bytes | None
+
+
+def _check_size(values: Iterable[bytes | None], bytes_max: int) -> int:
+    size = sum([len(value) for value in values if value is not None])
+    if size > bytes_max:
+        raise InvalidRequestError(f"the reply would be over {bytes_max} bytes: ask for fewer records at once")
+    return size
+
+
+class GroupPage(NamedTuple):
+    """One group's contribution to a page: (key behind the table prefix, encoded record), and where it stopped."""
+
+    rows: list[tuple[bytes, bytes]]
+    stopped_at: bytes | None
+
+
+def page_of(pages: list[GroupPage], limit: int) -> tuple[list[bytes], bytes]:
+    """Merge the groups' pages into (encoded records in key order, cursor).
+
+    A group that stopped early has said nothing about keys behind its stop, so the page ends at the lowest stop.
+    """
+    stops = [page.stopped_at for page in pages if page.stopped_at is not None]
+    bound = min(stops, default=None)
+    rows = sorted(
+        (row for page in pages for row in page.rows if bound is None or row[0] <= bound), key=lambda row: row[0]
+    )
+    records: list[bytes] = []
+    size = 0
+    for key, record in rows:
+        records.append(record)
+        size += len(record)
+        if (len(records) >= limit or size >= PAGE_BYTES_MAX) and key != rows[-1][0]:
+            return records, key
+    return records, bound or b""
+
+
+Evaluate = Callable[[View, Command[Body]], Reply]
+Read = Callable[[Reader, Command[Body]], Any]
+Split = Callable[[Body, list[int]], dict[int, list[Row]]]
+Merge = Callable[[Body, list[tuple[list[Row], Any]]], Reply]
+
+_Body = TypeVar("_Body", bound=m.Message)
+_Reply = TypeVar("_Reply", bound=m.Message)
+
+
+class Verb(Generic[_Body, _Reply]):
+    """One row of the registry. ``read`` returns what ``merge`` takes; ``evaluate`` returns a reply.
+
+    ``forget``/``recall``: what of a reply need not be remembered for retries because it can be read again.
+    """
+
+    def __init__(
+        self,
+        method: Method[_Body, _Reply],
+        table: Table,
+        *,
+        split: Callable[[_Body, list[int]], dict[int, list[Row]]],
+        merge: Callable[[_Body, list[tuple[list[Row], Any]]], _Reply],
+        evaluate: Callable[[View, Command[_Body]], _Reply] | None = None,
+        read: Callable[[Reader, Command[_Body]], Any] | None = None,
+        forget: Callable[[_Reply], _Reply] | None = None,
+        recall: Callable[[Reader, Command[_Body], _Reply], _Reply] | None = None,
+    ) -> None:
+        if (evaluate is None) == (read is None) or method.mutates != (evaluate is not None):
+            raise TypeError(f"{method.name}: a verb either evaluates (and mutates) or reads")
+        self.method = method
+        self.table = table
+        self.split = split
+        self.merge = merge
+        self.evaluate = evaluate
+        self.read = read
+        self.forget = forget
+        self.recall = recall
+
+
+def merge_writes(body: m.Message, parts: list[tuple[list[Row], m.WriteReply]]) -> m.WriteReply:
+    """Merge for every verb that answers with a plain WriteReply. Item errors carry request positions already."""
+    replies = [reply for _, reply in parts]
+    return m.WriteReply(
+        [revision for reply in replies for revision in reply.revisions],
+        sorted((error for reply in replies for error in reply.errors), key=lambda error: error.index),
+    )
+
+
+def by_position(parts: list[tuple[list[Row], list[Any]]]) -> list[Any]:
+    """Put per-row results of several groups back into request order."""
+    if len(parts) == 1:
+        return parts[0][1]
+    merged: list[Any] = [None] * sum(len(rows) for rows, _ in parts)
+    for rows, results in parts:
+        for row, result in zip(rows, results, strict=True):
+            merged[row[0]] = result
+    return merged
+
+
+def after_cursor(group: bytes, table: int, begin: bytes, cursor: bytes) -> bytes:
+    """Where a listing starts in a group's table: at ``begin``, or just behind the cursor if that is further on."""
+    return table_prefix(group, table) + max(begin, cursor + b"\0" if cursor else b"")
