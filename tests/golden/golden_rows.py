@@ -1,0 +1,79 @@
+"""Reads and writes the golden files; what a row means is told at the top of each file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from metad_wire import errors, messages
+from metad_wire.frame import FrameType, encode_frame
+
+HERE = Path(__file__).parent
+MESSAGES = HERE / "messages.txt"
+FRAMES = HERE / "frames.txt"
+_ROW = re.compile(r"^(?P<name>\w\S*)\n  value (?P<value>.+)\n(?:  bytes (?P<hex>[0-9a-f]*)\n)?", re.MULTILINE)
+
+
+class Row(NamedTuple):
+    """One row: ``hex`` is empty where it has not been filled in yet."""
+
+    name: str
+    value: str
+    hex: str
+
+
+def rows(path: Path) -> list[Row]:
+    """The rows of a golden file. Raises ValueError where a line belongs to none."""
+    text = path.read_text(encoding="utf-8")
+    left = "".join(line for line in _ROW.sub("", text).splitlines() if not line.startswith("#")).strip()
+    if left:
+        raise ValueError(f"{path.name}: not a row: {left[:80]!r}")
+    return [Row(match["name"], match["value"], match["hex"] or "") for match in _ROW.finditer(text)]
+
+
+def is_whole(row: Row) -> bool:
+    """Whether a messages.txt row has all fields that its message has today; older, shorter rows only decode."""
+    return len(json.loads(row.value)) == len(msgspec.structs.fields(message_type(row.name)))
+
+
+def fill(path: Path, encode: Any) -> None:
+    """Write the bytes of every row anew, but for those of shorter, older messages."""
+
+    def filled(match: re.Match[str]) -> str:
+        if path == MESSAGES and not is_whole(Row(match["name"], match["value"], "")):
+            return match[0]
+        data: bytes = encode(match["name"], match["value"])
+        return f"{match['name']}\n  value {match['value']}\n  bytes {data.hex()}\n"
+
+    path.write_text(_ROW.sub(filled, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def message_type(name: str) -> Any:
+    """``Hello`` or ``Request[KvPut]`` -> its type."""
+    outer, _, inner = name.partition("[")
+    if outer == "ErrorBody":
+        return errors.ErrorBody
+    type_ = getattr(messages, outer)
+    return type_[message_type(inner.removesuffix("]"))] if inner else type_
+
+
+def message_value(row: Row) -> Any:
+    """The message that a row's ``value`` describes."""
+    return msgspec.json.decode(row.value, type=message_type(row.name))
+
+
+def encode_message(name: str, value: str) -> bytes:
+    """The bytes of a messages.txt row."""
+    return msgspec.msgpack.encode(message_value(Row(name, value, "")))
+
+
+def encode_frame_row(name: str, value: str) -> bytes:
+    """The bytes of a frames.txt row."""
+    type_, method, request_id, payload = json.loads(value)
+    if FrameType[name] != type_:
+        raise ValueError(f"{name} is not type {type_}")
+    return encode_frame(type_, bytes.fromhex(payload), request_id, method)
