@@ -1,1 +1,140 @@
+"""The Python SDK of metad: sessions, offsets and key-values over one self-healing connection.
 
+::
+
+    from metad_client import connect, SessionTakeoverItem
+
+    async with connect("metad://127.0.0.1:7420") as m:
+        result = await m.sessions.takeover_many("broker-1", 7, [SessionTakeoverItem("acme", "device-1")])
+        result.raise_for_error()
+
+Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. The way of a call:
+
+- :mod:`metad_client.sessions`, ``offsets``, ``kv``: the verbs
+- :mod:`metad_client.requests`: items -> encoded requests; cuts long calls; :mod:`~metad_client.batcher` joins singles
+- :mod:`metad_client.dispatcher`: waiting, in flight, retried, until the deadline
+- :mod:`metad_client.connection`: one connection's stream of frames; :mod:`~metad_client.dialer` opens it
+- :mod:`metad_client.client`: what keeps a connection up; :mod:`metad_client.blocking`: the same, without asyncio
+- :mod:`metad_client.cli`: ``metadctl``
+"""
+
+from metad_wire.messages import (
+    GroupStatus,
+    Kv,
+    KvCompare,
+    KvDeleteItem,
+    KvKey,
+    KvOperation,
+    KvPutItem,
+    KvTransaction,
+    KvTransactionResult,
+    Offset,
+    OffsetCommitItem,
+    OffsetKey,
+    Owner,
+    Revision,
+    Session,
+    SessionKey,
+    SessionProperties,
+    SessionTakeoverItem,
+    SessionUpdateItem,
+    StatusReply,
+)
+from metad_wire.policy import Backoff
+
+from .client import Client, Statistics, connect
+from .endpoint import PORT_DEFAULT
+from .errors import (
+    CancelledError,
+    ClosedError,
+    ConflictError,
+    ConnectionLostError,
+    CreditError,
+    DeadlineExceededError,
+    DrainingError,
+    FencedError,
+    FrameError,
+    FrameTooLargeError,
+    HandshakeError,
+    IdentityExpiredError,
+    InternalError,
+    InvalidRequestError,
+    MetadError,
+    NotFoundError,
+    NotLeaderError,
+    NotOwnerError,
+    OffsetRegressionError,
+    OverloadedError,
+    SlowReaderError,
+    UnauthenticatedError,
+    UnexpectedFrameError,
+    UnknownMethodError,
+    UnknownOutcomeError,
+)
+from .kv import KeyValue
+from .offsets import Offsets
+from .options import Options
+from .results import PutResult, Takeover, TakeoverResult, TransactResult, WriteResult
+from .sessions import Sessions
+
+__all__ = [
+    "PORT_DEFAULT",
+    "Backoff",
+    "CancelledError",
+    "Client",
+    "ClosedError",
+    "ConflictError",
+    "ConnectionLostError",
+    "CreditError",
+    "DeadlineExceededError",
+    "DrainingError",
+    "FencedError",
+    "FrameError",
+    "FrameTooLargeError",
+    "GroupStatus",
+    "HandshakeError",
+    "IdentityExpiredError",
+    "InternalError",
+    "InvalidRequestError",
+    "KeyValue",
+    "Kv",
+    "KvCompare",
+    "KvDeleteItem",
+    "KvKey",
+    "KvOperation",
+    "KvPutItem",
+    "KvTransaction",
+    "KvTransactionResult",
+    "MetadError",
+    "NotFoundError",
+    "NotLeaderError",
+    "NotOwnerError",
+    "Offset",
+    "OffsetCommitItem",
+    "OffsetKey",
+    "OffsetRegressionError",
+    "Offsets",
+    "Options",
+    "OverloadedError",
+    "Owner",
+    "PutResult",
+    "Revision",
+    "Session",
+    "SessionKey",
+    "SessionProperties",
+    "SessionTakeoverItem",
+    "SessionUpdateItem",
+    "Sessions",
+    "SlowReaderError",
+    "Statistics",
+    "StatusReply",
+    "Takeover",
+    "TakeoverResult",
+    "TransactResult",
+    "UnauthenticatedError",
+    "UnexpectedFrameError",
+    "UnknownMethodError",
+    "UnknownOutcomeError",
+    "WriteResult",
+    "connect",
+]

@@ -1,0 +1,173 @@
+"""Joins single calls of one kind into batches, and gives each caller its own outcome.
+
+One batcher exists per kind (verb, shared header fields, deadline) while it has work. A batch closes when its
+window says so (:class:`metad_wire.policy.BatchWindow`), but while enough batches of its kind are unanswered it
+fills further instead: the slower the server, the larger the batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from metad_wire.messages import Message
+from metad_wire.methods import Method, encode
+from metad_wire.policy import BatchWindow
+
+from .dispatcher import Dispatcher
+from .errors import InternalError, MetadError, another
+
+Reply = TypeVar("Reply", bound=Message)
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+ENCODE_ERRORS = (TypeError, ValueError, OverflowError)
+"""What the encoder says of a value that does not fit its field."""
+
+Outcomes = Callable[[list[Item], Reply], list[Outcome | MetadError]]
+"""(items, reply) -> by position, what each caller is given or its error."""
+
+
+class Batcher(Generic[Item, Reply, Outcome]):
+    """The open batch of one kind, and those in flight. ``on_idle`` is called when neither is left."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        method: Method[Any, Reply],
+        body_of: Callable[[list[Item]], Message],
+        outcomes: Outcomes[Item, Reply, Outcome],
+        *,
+        window: BatchWindow,
+        in_flight_max: int,
+        deadline_s: float,
+        on_idle: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._dispatcher = dispatcher
+        self._method = method
+        self._body_of = body_of
+        self._outcomes = outcomes
+        self._window = window
+        self._in_flight_max = in_flight_max
+        self._deadline_s = deadline_s
+        self._on_idle = on_idle
+        self._items: list[Item] = []  # the open batch
+        self._futures: list[asyncio.Future[Outcome]] = []
+        self._size_bytes = 0
+        self._deadline = 0.0  # of the open batch: that of its first item, so that no caller waits beyond its own
+        self._due: asyncio.Handle | None = None
+        self._overdue = False  # the window has closed, but too many are in flight
+        self._in_flight = 0
+        self.batches = 0
+
+    def add(self, item: Item, size_bytes: int) -> asyncio.Future[Outcome]:
+        """Put an item into the open batch; the future ends with its outcome or MetadError."""
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        if not self._items:
+            self._deadline = self._loop.time() + self._deadline_s
+            linger_s = self._window.linger_s
+            self._due = (
+                self._loop.call_later(linger_s, self._linger_over)
+                if linger_s > 0
+                else self._loop.call_soon(self._linger_over)
+            )
+        self._items.append(item)
+        self._futures.append(future)
+        self._size_bytes += size_bytes
+        if self._window.is_full(len(self._items), self._size_bytes):
+            self._close()
+        return future
+
+    def _linger_over(self) -> None:
+        self._due = None
+        if self._in_flight < self._in_flight_max:
+            self._close()
+        else:
+            self._overdue = True
+
+    def _close(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        self._overdue = False
+        items, futures = self._items, self._futures
+        self._items, self._futures, self._size_bytes = [], [], 0
+        if any(future.done() for future in futures):  # cancelled before they were sent: they never happen
+            live = [(item, future) for item, future in zip(items, futures, strict=True) if not future.done()]
+            if not live:
+                self._rest()
+                return
+            items, futures = [item for item, _ in live], [future for _, future in live]
+        try:
+            call = self._dispatcher.submit(self._method, encode(self._body_of(items)), self._deadline)
+        except MetadError as error:
+            self._fail(futures, error)
+            self._rest()
+            return
+        except ENCODE_ERRORS as error:
+            self._refuse(items, futures, error)
+            return
+        self.batches += 1
+        self._in_flight += 1
+
+        def done(answer: asyncio.Future[bytes]) -> None:
+            self._in_flight -= 1
+            self._hand_out(items, futures, answer)
+            if self._overdue and self._items:
+                self._close()
+            else:
+                self._rest()
+
+        call.future.add_done_callback(done)
+
+    def _hand_out(
+        self, items: list[Item], futures: list[asyncio.Future[Outcome]], answer: asyncio.Future[bytes]
+    ) -> None:
+        try:
+            outcomes = self._outcomes(items, self._method.decode_reply(answer.result()))
+            if len(outcomes) != len(items):
+                raise IndexError(f"{len(outcomes)} outcomes for {len(items)} items")
+        except MetadError as error:
+            self._fail(futures, error)
+            return
+        except (LookupError, ValueError) as error:
+            self._fail(futures, InternalError(f"{self._method.name}: the reply does not fit the request: {error}"))
+            return
+        for future, outcome in zip(futures, outcomes, strict=True):
+            if future.done():  # cancelled meanwhile
+                continue
+            if isinstance(outcome, MetadError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+    def _fail(self, futures: list[asyncio.Future[Outcome]], error: MetadError) -> None:
+        for future in futures:
+            if not future.done():
+                future.set_exception(another(error))
+
+    def _refuse(self, items: list[Item], futures: list[asyncio.Future[Outcome]], error: Exception) -> None:
+        """An item that cannot be encoded is its caller's mistake alone: the others go again without it."""
+        good: list[tuple[Item, asyncio.Future[Outcome]]] = []
+        for item, future in zip(items, futures, strict=True):
+            try:
+                encode(item)
+            except ENCODE_ERRORS as own:
+                future.set_exception(own)
+            else:
+                good.append((item, future))
+        if len(good) == len(items):  # it is what they share, such as the broker's name
+            for future in futures:
+                future.set_exception(type(error)(*error.args))
+            good.clear()
+        if good:
+            self._items, self._futures = [item for item, _ in good], [future for _, future in good]
+            self._close()
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        if not self._items and not self._in_flight:
+            self._on_idle()

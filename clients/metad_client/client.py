@@ -1,0 +1,224 @@
+"""The client as its user sees it: opened, used, closed. Keeps one connection up as long as it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from metad_wire import methods
+from metad_wire.messages import Status, StatusReply
+from metad_wire.transport import Transport
+from metad_wire.transport.tcp import TcpTransport
+
+from .connection import Connection
+from .dialer import Dialer
+from .dispatcher import Dispatcher
+from .endpoint import name_of, parse_url
+from .errors import ConnectionLostError, InternalError, MetadError
+from .kv import KeyValue
+from .offsets import Offsets
+from .options import Options
+from .requests import Requests
+from .sessions import Sessions
+
+# After close, what is buffered has this long to leave.
+CLOSE_GRACE_S = 1.0
+
+
+class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters since the client was opened, and gauges of now."""
+
+    requests: int
+    """Requests accepted from callers; a batch of singles is one."""
+    answers: int
+    """Answers received, errors included."""
+    retries: int
+    """Attempts beyond each request's first."""
+    batches: int
+    """Requests that were made of singles."""
+    connects: int
+    """Handshakes that succeeded."""
+    reconnects: int
+    """Those after the first."""
+    in_flight: int
+    """Requests sent and unanswered now."""
+    waiting: int
+    """Requests that wait for room or for their next attempt now."""
+    endpoint: str
+    """host:port that takes new requests now, empty while there is none."""
+
+
+class Client:
+    """A connection to metad that keeps itself up. Use :func:`connect`, or :meth:`open` and :meth:`close`.
+
+    Belongs to the event loop it was made in; not for use from other threads (see :mod:`metad_client.blocking`).
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[tuple[str, int]],
+        options: Options,
+        *,
+        transport: Transport,
+        rng: random.Random,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._endpoints = list(endpoints)
+        self._options = options
+        self._rng = rng
+        self._dispatcher = Dispatcher(options, rng)
+        self._dialer = Dialer(transport, self._dispatcher, options)
+        self._requests = Requests(self._dispatcher, options)
+        self._first: asyncio.Future[None] = self._loop.create_future()  # the first connection is up
+        self._runner: asyncio.Task[None] | None = None
+        self._connects = 0
+        self._obstacle: MetadError | None = None  # the last failure to connect
+        self.sessions = Sessions(self._requests)
+        self.offsets = Offsets(self._requests)
+        self.kv = KeyValue(self._requests)
+
+    async def open(self) -> Self:
+        """Connect. Raises the last endpoint's error where none is reached within ``connect_timeout_s``."""
+        if self._runner is not None:
+            raise RuntimeError("a client is opened once")
+        # The client's only task; everything else is callbacks. close() awaits it.
+        self._runner = asyncio.create_task(self.run(), name="metad-client")
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_s or None):
+                await asyncio.shield(self._first)
+        except TimeoutError:
+            await self.close()
+            names = ", ".join(name_of(endpoint) for endpoint in self._endpoints)
+            raise (
+                self._obstacle
+                or ConnectionLostError(f"no answer from {names} within {self._options.connect_timeout_s:.3g} s")
+            ) from None
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        """End what is pending with ClosedError and hang up. Safe to call again."""
+        connections = self._dispatcher.close()
+        runner = self._runner
+        if runner is not None and not runner.done():
+            runner.cancel()
+            await asyncio.wait([runner])
+        if runner is not None and not runner.cancelled() and (bug := runner.exception()) is not None:
+            raise bug
+        if not self._first.done():
+            self._first.cancel()
+        closed = [connection.closed for connection in connections]
+        if closed:
+            _, stuck = await asyncio.wait(closed, timeout=CLOSE_GRACE_S)
+            if stuck:
+                for connection in connections:
+                    connection.abort()
+                await asyncio.wait(stuck)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def status(self, *, deadline_s: float | None = None) -> StatusReply:
+        """How the node at the other end is: groups, log, memory, connections."""
+        return await self._requests.one(methods.STATUS, Status(), deadline_s)
+
+    def statistics(self) -> Statistics:
+        """What this client has done so far."""
+        dispatcher = self._dispatcher
+        connection = dispatcher.connection
+        return Statistics(
+            requests=dispatcher.requests,
+            answers=dispatcher.answers,
+            retries=dispatcher.retries,
+            batches=self._requests.batches,
+            connects=self._connects,
+            reconnects=max(0, self._connects - 1),
+            in_flight=dispatcher.in_flight,
+            waiting=dispatcher.waiting,
+            endpoint=connection.endpoint if connection is not None else "",
+        )
+
+    async def run(self) -> None:
+        """Keep one connection up until cancelled: endpoints in turn, a wait after each round without success."""
+        try:
+            await self._keep_connected()
+        except MetadError as error:  # nobody was reached, and waiting would not help
+            self._never_up(error)
+        except Exception as error:
+            self._dispatcher.close()
+            self._never_up(InternalError(f"the client failed: {error!r}"))
+            raise
+
+    async def _keep_connected(self) -> None:
+        backoff, rng = self._options.backoff, self._rng
+        round_errors: list[MetadError] = []
+        rounds = 0
+        for endpoint in itertools.cycle(self._endpoints):
+            try:
+                connection = await self._dialer.dial(endpoint)
+            except MetadError as error:
+                self._obstacle = error
+                self._dispatcher.detach(error)
+                round_errors.append(error)
+                if len(round_errors) < len(self._endpoints):
+                    continue
+                hopeless = not any(error.retryable for error in round_errors)
+                if not self._first.done() and (hopeless or not self._options.connect_timeout_s):
+                    raise
+            else:
+                await self._use(connection)
+                if connection.was_useful:
+                    rounds = 0
+            round_errors.clear()
+            await asyncio.sleep(backoff.delay_s(rounds, rng))
+            rounds += 1
+
+    async def _use(self, connection: Connection) -> None:
+        """Send requests over this connection until it takes no more."""
+        self._connects += 1
+        self._dispatcher.attach(connection)
+        if not self._first.done():
+            self._first.set_result(None)
+        self._dispatcher.detach(await connection.retired)
+
+    def _never_up(self, error: MetadError) -> None:
+        if not self._first.done():
+            self._first.set_exception(error)
+            self._first.exception()  # open() may have given up already: then nobody else looks at it
+
+
+def connect(
+    url: str,
+    options: Options | None = None,
+    *,
+    transport: Transport | None = None,
+    rng: random.Random | None = None,
+) -> Client:
+    """A client of ``metad://host[:port][,host[:port]...]`` (port 7420 where none is given), not yet opened::
+
+        async with connect("metad://127.0.0.1:7420") as m:
+            version = await m.kv.put("config", "greeting", b"hello")
+
+    Call it in the event loop that will use it. Raises ValueError where the URL makes no sense; entering raises
+    ConnectionLostError where no endpoint is reached in ``options.connect_timeout_s``. ``transport`` and ``rng``
+    replace TCP and the system's randomness, for tests and for other networks.
+    """
+    return Client(
+        parse_url(url),
+        options if options is not None else Options(),
+        transport=transport if transport is not None else TcpTransport(),
+        rng=rng if rng is not None else random.Random(),
+    )

@@ -1,0 +1,242 @@
+"""One connection: between a stream of bytes and the calls that are in flight on it.
+
+Drives one :class:`metad_wire.session.ClientSession`. Frames written in one turn of the event loop leave in one
+write at its end. Knows nothing of retries, deadlines or other connections: what happens to it, it tells its
+:class:`Owner`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from metad_wire.errors import ConnectionLostError, MetadError
+from metad_wire.frame import FrameType
+from metad_wire.session import ClientSession, State, decode_error
+from metad_wire.transport import Stream
+
+from .call import Call
+
+_RESPONSE = int(FrameType.RESPONSE)
+_ERROR = int(FrameType.ERROR)
+_WELCOME = int(FrameType.WELCOME)
+_GOAWAY = int(FrameType.GOAWAY)
+
+
+class Owner(Protocol):
+    """Who is told what happens on a connection."""
+
+    def answered(self, call: Call, payload: bytes) -> None:
+        """The reply has come."""
+
+    def failed(self, call: Call, error: MetadError) -> None:
+        """The peer answered with an error."""
+
+    def ready(self) -> None:
+        """There may be room for more requests."""
+
+    def lost(self, connection: Connection, calls: list[Call], error: MetadError) -> None:
+        """The connection has ended before these calls were answered."""
+
+
+class Connection:
+    """From dialling to the end. ``welcomed`` ends with the handshake; ``retired`` once it takes no new requests
+    (goaway or loss), with the error where there was one; ``closed`` once the stream has gone."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        owner: Owner,
+        *,
+        ping_interval_s: float,
+        credentials: bytes = b"",
+        client_name: str = "",
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.endpoint = endpoint
+        self.session = ClientSession(credentials, client_name)
+        self.calls: dict[int, Call] = {}
+        self.welcomed: asyncio.Future[None] = loop.create_future()
+        self.retired: asyncio.Future[MetadError | None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self.was_useful = False  # it has said more than its greeting
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self._loop = loop
+        self._owner = owner
+        self._ping_interval_s = ping_interval_s
+        self._stream: Stream | None = None
+        self._lost = False
+        self._paused = False
+        self._flush_scheduled = False
+        self._keepalive: asyncio.TimerHandle | None = None
+        self._tick_sent = self._tick_received = 0  # byte counts at the last keepalive tick
+        self._silent_ticks = 0
+        self._pings = 0
+
+    # --- towards the peer ---
+
+    def can_send(self, payload_bytes: int) -> bool:
+        """Whether a request of this size fits the window now."""
+        return not self._paused and self.session.can_send(payload_bytes)
+
+    def send(self, call: Call, payload: bytes) -> None:
+        """Start an attempt. Raises FrameError where the payload is over the server's frame limit."""
+        request_id = self.session.request(call.method.code, payload)
+        self.calls[request_id] = call
+        call.request_id = request_id
+        call.carrier = self
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def cancel(self, call: Call) -> None:
+        """The answer is no longer wanted; tells the peer."""
+        if self.calls.pop(call.request_id, None) is not None:
+            self.session.cancel(call.request_id)
+            if not self._flush_scheduled:
+                self._flush_scheduled = True
+                self._loop.call_soon(self._flush)
+            self._close_if_done()
+
+    def close(self) -> None:
+        """Send what is buffered and hang up. Calls in flight are reported lost."""
+        self._end(ConnectionLostError(f"the connection to {self.endpoint} was closed"))
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        self.close()
+        if self._stream is not None:
+            self._stream.abort()
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        data = self.session.data_to_send()
+        if data and self._stream is not None:
+            self.bytes_sent += len(data)
+            self._stream.write(data)
+
+    # --- from the peer: StreamHandler ---
+
+    def connection_made(self, stream: Any) -> None:
+        """Greet."""
+        self._stream = stream
+        if self._lost:
+            stream.abort()
+        else:
+            self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand out the answers in a chunk."""
+        if self._lost:
+            return
+        self.bytes_received += len(data)
+        self.was_useful = self.welcomed.done()
+        session, calls, owner = self.session, self.calls, self._owner
+        next_event = session.next_event
+        session.receive_data(data)
+        try:
+            while (frame := next_event()) is not None:
+                kind = frame.type
+                if kind == _RESPONSE:
+                    call = calls.pop(frame.request_id, None)
+                    if call is not None:  # else it was given up; the session has taken the credit back
+                        call.carrier = None
+                        owner.answered(call, frame.payload)
+                elif kind == _ERROR:
+                    call = calls.pop(frame.request_id, None)
+                    if call is not None:
+                        call.carrier = None
+                        owner.failed(call, decode_error(frame.payload))
+                elif kind == _WELCOME:
+                    self._opened()
+                elif kind == _GOAWAY:
+                    self._retire(None)
+        except MetadError as error:
+            self._end(error)
+            return
+        if not self._flush_scheduled:
+            self._flush()  # pongs
+        owner.ready()
+        self._close_if_done()
+
+    def eof_received(self) -> bool | None:
+        """The peer has closed its side: so do we."""
+        return None
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly: treated as a full window."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._paused = False
+        self._owner.ready()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The stream has ended."""
+        why = f": {exc}" if exc is not None else ""
+        self._end(ConnectionLostError(f"the connection to {self.endpoint} ended{why}"))
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    # --- states ---
+
+    def _opened(self) -> None:
+        welcome = self.session.welcome
+        assert welcome is not None
+        if welcome.idle_ms > 0:
+            self._ping_interval_s = min(self._ping_interval_s, welcome.idle_ms / 3000)
+        self._keepalive = self._loop.call_later(self._ping_interval_s, self._tick)
+        if not self.welcomed.done():
+            self.welcomed.set_result(None)
+
+    def _tick(self) -> None:
+        """Ping a quiet peer; give up one that stays silent."""
+        sent, received = self.bytes_sent, self.bytes_received
+        if received != self._tick_received:
+            self._silent_ticks = 0
+        elif self._pings:  # a ping of an earlier tick should have been answered by now
+            self._silent_ticks += 1
+            if self._silent_ticks >= 2:
+                silence_s = self._silent_ticks * self._ping_interval_s
+                self._end(ConnectionLostError(f"no sign of life from {self.endpoint} for {silence_s:.3g} s"))
+                if self._stream is not None:
+                    self._stream.abort()
+                return
+        if sent == self._tick_sent or received == self._tick_received:
+            self._pings += 1
+            self.session.ping(self._pings)
+            self._flush()
+        self._tick_sent, self._tick_received = self.bytes_sent, received
+        self._keepalive = self._loop.call_later(self._ping_interval_s, self._tick)
+
+    def _retire(self, error: MetadError | None) -> None:
+        if not self.retired.done():
+            self.retired.set_result(error)
+
+    def _close_if_done(self) -> None:
+        """After a goaway, the last answer ends the connection."""
+        if self.session.state is State.DRAINING and not self.calls:
+            self.close()
+
+    def _end(self, error: MetadError) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        if self._keepalive is not None:
+            self._keepalive.cancel()
+            self._keepalive = None
+        self._flush()  # the ERROR frame that tells the peer why
+        self.session.close()
+        self._retire(error)
+        if not self.welcomed.done():
+            self.welcomed.set_exception(error)
+            self.welcomed.exception()  # whoever dials may have given up already: then nobody else looks at it
+        if self._stream is not None:
+            self._stream.close()
+        calls = list(self.calls.values())
+        self.calls.clear()
+        for call in calls:
+            call.carrier = None
+        self._owner.lost(self, calls, error)

@@ -1,0 +1,146 @@
+"""``m.kv``: small values by (namespace, key), with versions to compare and transactions within a namespace."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeAlias
+
+from metad_wire import methods
+from metad_wire.messages import (
+    Kv,
+    KvDelete,
+    KvDeleteItem,
+    KvGet,
+    KvGetReply,
+    KvKey,
+    KvPut,
+    KvPutItem,
+    KvPutReply,
+    KvScan,
+    KvTransact,
+    KvTransaction,
+    KvTransactionResult,
+    KvTransactReply,
+    Page,
+)
+
+from .errors import MetadError, error_of_item
+from .outcomes import with_errors, wrote
+from .requests import Requests
+from .results import PutResult, TransactResult, WriteResult
+
+Found: TypeAlias = list[Kv | None]
+
+
+class KeyValue:
+    """Keys by (namespace, key).
+
+    The ``*_many`` verbs answer per item in their result and raise a MetadError only where the whole call failed;
+    the others raise their item's error. Singles that are called at the same time travel together. ``deadline_s``
+    is seconds from now, None the client's default.
+    """
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    async def put_many(self, items: Sequence[KvPutItem], *, deadline_s: float | None = None) -> PutResult:
+        """Write keys; ``versions`` of the result are the new ones. Item errors: ConflictError."""
+        return PutResult(await self._requests.many(methods.KV_PUT, items, KvPut, deadline_s))
+
+    async def get_many(self, keys: Sequence[KvKey], *, deadline_s: float | None = None) -> Found:
+        """The keys by position; None where there is none."""
+        replies = await self._requests.read_many(methods.KV_GET, keys, KvGet, deadline_s)
+        return replies[0].records if len(replies) == 1 else [record for r in replies for record in r.records]
+
+    async def delete_many(self, items: Sequence[KvDeleteItem], *, deadline_s: float | None = None) -> WriteResult:
+        """Delete keys. Item errors: NotFoundError, ConflictError."""
+        return WriteResult(await self._requests.many(methods.KV_DELETE, items, KvDelete, deadline_s))
+
+    async def transact_many(self, items: Sequence[KvTransaction], *, deadline_s: float | None = None) -> TransactResult:
+        """Run transactions; each is atomic by itself, not the batch."""
+        return TransactResult(await self._requests.many(methods.KV_TRANSACT, items, KvTransact, deadline_s))
+
+    async def scan(
+        self, namespace: str, prefix: str = "", *, page_size: int = 1000, deadline_s: float | None = None
+    ) -> AsyncIterator[Kv]:
+        """Keys that start with ``prefix``, in order, read a page at a time; the deadline is each page's."""
+        cursor = b""
+        while True:
+            body = KvScan(namespace, prefix, Page(page_size, cursor))
+            reply = await self._requests.one(methods.KV_SCAN, body, deadline_s)
+            for record in reply.records:
+                yield record
+            cursor = reply.cursor
+            if not cursor:
+                return
+
+    async def put(
+        self,
+        namespace: str,
+        key: str,
+        value: bytes,
+        *,
+        expected_version: int | None = None,
+        deadline_s: float | None = None,
+    ) -> int:
+        """Write one key; returns its new version. ``expected_version`` (0: must not exist) makes it a
+        compare-and-set. Raises ConflictError."""
+        return await self._requests.single(
+            methods.KV_PUT,
+            None,
+            KvPutItem(namespace, key, value, expected_version),
+            _size(namespace, key) + len(value),
+            KvPut,
+            _put,
+            deadline_s,
+        )
+
+    async def get(self, namespace: str, key: str, *, deadline_s: float | None = None) -> Kv | None:
+        """One key, None where there is none."""
+        return await self._requests.single(
+            methods.KV_GET, None, KvKey(namespace, key), _size(namespace, key), KvGet, _got, deadline_s
+        )
+
+    async def delete(
+        self, namespace: str, key: str, *, expected_version: int | None = None, deadline_s: float | None = None
+    ) -> None:
+        """Delete one key. Raises NotFoundError, ConflictError."""
+        await self._requests.single(
+            methods.KV_DELETE,
+            None,
+            KvDeleteItem(namespace, key, expected_version),
+            _size(namespace, key),
+            KvDelete,
+            wrote,
+            deadline_s,
+        )
+
+    async def transact(self, transaction: KvTransaction, *, deadline_s: float | None = None) -> KvTransactionResult:
+        """Run one transaction."""
+        values = sum(len(o.value or b"") for o in (*transaction.then, *transaction.otherwise))
+        return await self._requests.single(
+            methods.KV_TRANSACT,
+            None,
+            transaction,
+            _size(transaction.namespace, "") + values,
+            KvTransact,
+            _transacted,
+            deadline_s,
+        )
+
+
+def _size(namespace: str, key: str) -> int:
+    return 16 + len(namespace) + len(key)
+
+
+def _put(items: list[KvPutItem], reply: KvPutReply) -> list[int | MetadError]:
+    return with_errors(reply.versions, reply.errors)
+
+
+def _got(items: list[KvKey], reply: KvGetReply) -> list[Kv | MetadError | None]:
+    return with_errors(reply.records, ())
+
+
+def _transacted(items: list[KvTransaction], reply: KvTransactReply) -> list[KvTransactionResult | MetadError]:
+    errors = {error.index: error_of_item(error) for error in reply.errors}
+    return [errors[i] if result is None else result for i, result in enumerate(reply.results)]

@@ -1,0 +1,57 @@
+"""What a user may set about a client. Frozen; validated once, when built."""
+
+from __future__ import annotations
+
+import msgspec
+
+from metad_wire.messages import BATCH_ITEMS_MAX
+from metad_wire.policy import Backoff
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one client. Raises ValueError where a value makes no sense."""
+
+    deadline_s: float = 10.0
+    """A call without a deadline of its own ends after this long, retries and waiting included."""
+    batch_items: int = 1_000
+    """Items in one request: what is more is cut, and singles that meet are joined up to here. More than 1,000
+    no longer pays, and makes the other requests wait longer."""
+    batch_bytes: int = 1024 * 1024
+    """Singles are joined up to about this many bytes: bounds the memory of one batch."""
+    linger_s: float = 0.0
+    """How long a single waits for company. 0: until the end of the current turn of the event loop."""
+    batches_in_flight: int = 4
+    """While so many batches of singles of one kind are unanswered, the next fills further instead of being sent
+    small. Two keep the server's disk busy; four leave room for a slow one."""
+    waiting_max: int = 10_000
+    """Requests that may wait for the connection or its window; one more raises OverloadedError. At 10,000 the
+    last of them waits a fraction of a second at full speed: who waits longer should hear it."""
+    waiting_bytes_max: int = 64 * 1024 * 1024
+    """The same bound, in bytes of memory."""
+    connect_timeout_s: float = 10.0
+    """How long opening a client tries to reach an endpoint. 0: each endpoint once."""
+    handshake_timeout_s: float = 3.0
+    """One endpoint has this long to accept a connection and to greet."""
+    ping_interval_s: float = 5.0
+    """A quiet connection is pinged this often (or at a third of the server's idle limit, where that is shorter);
+    after two intervals without a sign of life the peer counts as dead."""
+    backoff: Backoff = Backoff()
+    """Waits between retries of a request, and between rounds of dialling."""
+    credentials: bytes = b""
+    """Sent in the handshake, opaque to the protocol."""
+    client_name: str = ""
+    """Shown in the server's logs."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for field in ("deadline_s", "handshake_timeout_s", "ping_interval_s"):
+            if not getattr(self, field) > 0:
+                raise ValueError(f"{field} must be over 0, not {getattr(self, field)!r}")
+        for field in ("linger_s", "connect_timeout_s"):
+            if not getattr(self, field) >= 0:
+                raise ValueError(f"{field} must not be below 0, not {getattr(self, field)!r}")
+        for field in ("batch_bytes", "batches_in_flight", "waiting_max", "waiting_bytes_max"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, not {getattr(self, field)!r}")
+        if not 1 <= self.batch_items <= BATCH_ITEMS_MAX:
+            raise ValueError(f"batch_items must be 1 to {BATCH_ITEMS_MAX}, not {self.batch_items!r}")

@@ -1,0 +1,185 @@
+"""From a verb's items to their reply: encode, cut what is too long, pipeline the pieces, decode, put in order.
+
+The namespaces (sessions, offsets, kv) are written in terms of this and hold no more than their verbs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from metad_wire.messages import Message
+from metad_wire.methods import Method, encode
+from metad_wire.policy import BatchWindow
+
+from .batcher import Batcher, Outcomes
+from .call import Call
+from .dispatcher import Dispatcher
+from .errors import MetadError
+from .options import Options
+from .results import Piece
+
+# Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million
+# items neither holds a million encoded ones nor pushes everybody else out of the queue.
+PIECES_IN_FLIGHT = 8
+
+Body = TypeVar("Body", bound=Message)
+Reply = TypeVar("Reply", bound=Message)
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+
+class Requests:
+    """What the verbs share. A deadline is in seconds from now; None is the client's default."""
+
+    def __init__(self, dispatcher: Dispatcher, options: Options) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._dispatcher = dispatcher
+        self._deadline_s = options.deadline_s
+        self._batch_items = options.batch_items
+        self._batches_in_flight = options.batches_in_flight
+        self._window = BatchWindow(
+            items_max=options.batch_items, bytes_max=options.batch_bytes, linger_s=options.linger_s
+        )
+        self._batchers: dict[Hashable, Batcher[Any, Any, Any]] = {}
+        self._batches = 0  # of batchers that are no more
+
+    async def one(self, method: Method[Body, Reply], body: Body, deadline_s: float | None = None) -> Reply:
+        """One request and its reply. Raises the request's MetadError."""
+        call = self._dispatcher.submit(method, encode(body), self._deadline(deadline_s))
+        return method.decode_reply(await self._payload(call))
+
+    async def many(
+        self,
+        method: Method[Body, Reply],
+        items: Sequence[Item],
+        body_of: Callable[[list[Item]], Body],
+        deadline_s: float | None = None,
+    ) -> list[Piece[Reply]]:
+        """Items in as many requests as they need; ``body_of`` makes one of a part of them.
+
+        Raises the first error where no piece has a reply; otherwise a piece says for itself what went wrong.
+        """
+        deadline = self._deadline(deadline_s)
+        if len(items) <= self._batch_items:
+            if not items:
+                return []
+            body = encode(body_of(items if type(items) is list else list(items)))
+            if len(body) <= self._dispatcher.body_bytes_max or len(items) == 1:
+                call = self._dispatcher.submit(method, body, deadline)
+                return [Piece(0, len(items), method.decode_reply(await self._payload(call)), None)]
+        return await self._pieces(method, items, body_of, deadline)
+
+    async def read_many(
+        self,
+        method: Method[Body, Reply],
+        items: Sequence[Item],
+        body_of: Callable[[list[Item]], Body],
+        deadline_s: float | None = None,
+    ) -> list[Reply]:
+        """As :meth:`many`, but any piece's error is raised: a read that lacks a part is none."""
+        replies: list[Reply] = []
+        for piece in await self.many(method, items, body_of, deadline_s):
+            if piece.reply is None:
+                assert piece.error is not None
+                raise piece.error
+            replies.append(piece.reply)
+        return replies
+
+    def single(
+        self,
+        method: Method[Body, Reply],
+        header: Hashable,
+        item: Item,
+        size_bytes: int,
+        body_of: Callable[[list[Item]], Body],
+        outcomes: Outcomes[Item, Reply, Outcome],
+        deadline_s: float | None = None,
+    ) -> asyncio.Future[Outcome]:
+        """One item, in a batch with others of the same verb, ``header`` and deadline."""
+        key = (method.code, header, deadline_s)
+        batcher = self._batchers.get(key)
+        if batcher is None:
+            batcher = self._batchers[key] = Batcher(
+                self._dispatcher,
+                method,
+                body_of,
+                outcomes,
+                window=self._window,
+                in_flight_max=self._batches_in_flight,
+                deadline_s=self._deadline_s if deadline_s is None else deadline_s,
+                on_idle=lambda: self._retire(key),
+            )
+        future: asyncio.Future[Outcome] = batcher.add(item, size_bytes)
+        return future
+
+    @property
+    def batches(self) -> int:
+        """Requests made of singles so far."""
+        return self._batches + sum(batcher.batches for batcher in self._batchers.values())
+
+    def _retire(self, key: Hashable) -> None:
+        batcher = self._batchers.pop(key, None)
+        if batcher is not None:
+            self._batches += batcher.batches
+
+    def _deadline(self, deadline_s: float | None) -> float:
+        return self._loop.time() + (self._deadline_s if deadline_s is None else deadline_s)
+
+    async def _payload(self, call: Call) -> bytes:
+        try:
+            return await call.future
+        except asyncio.CancelledError:
+            self._dispatcher.abandon(call)
+            raise
+
+    async def _pieces(
+        self,
+        method: Method[Body, Reply],
+        items: Sequence[Item],
+        body_of: Callable[[list[Item]], Body],
+        deadline: float,
+    ) -> list[Piece[Reply]]:
+        pieces: list[Piece[Reply]] = []
+        in_flight: deque[tuple[int, int, Call]] = deque()
+
+        async def finish() -> None:
+            start, count, call = in_flight[0]
+            try:
+                pieces.append(Piece(start, count, method.decode_reply(await call.future), None))
+            except MetadError as error:
+                pieces.append(Piece(start, count, None, error))
+            in_flight.popleft()
+
+        try:
+            for start, count, body in self._cut(items, body_of):
+                if len(in_flight) == PIECES_IN_FLIGHT:
+                    await finish()
+                try:
+                    in_flight.append((start, count, self._dispatcher.submit(method, body, deadline)))
+                except MetadError as error:
+                    pieces.append(Piece(start, count, None, error))
+            while in_flight:
+                await finish()
+        finally:
+            for _, _, call in in_flight:
+                self._dispatcher.abandon(call)
+        pieces.sort(key=lambda piece: piece.start)
+        if pieces[0].error is not None and all(piece.reply is None for piece in pieces):
+            raise pieces[0].error
+        return pieces
+
+    def _cut(self, items: Sequence[Item], body_of: Callable[[list[Item]], Body]) -> Iterator[tuple[int, int, bytes]]:
+        """(start, count, encoded body) of each part: at most ``batch_items`` long, halved until it fits a frame."""
+        starts = range(0, len(items), self._batch_items)
+        todo = [(start, min(start + self._batch_items, len(items))) for start in reversed(starts)]
+        while todo:
+            start, end = todo.pop()
+            body = encode(body_of(list(items[start:end])))
+            if len(body) > self._dispatcher.body_bytes_max and end - start > 1:
+                middle = (start + end) // 2
+                todo += [(middle, end), (start, middle)]
+            else:
+                yield start, end - start, body

@@ -1,0 +1,84 @@
+"""Whether a failed attempt is tried again, when, and what the caller is told when it is not. Pure.
+
+Reads and writes are retried alike: a write carries an identity, so it happens once however often it is sent.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+
+from metad_wire.policy import Backoff
+
+from .call import Call
+from .errors import ConnectionLostError, DeadlineExceededError, MetadError
+
+
+def lost(error: MetadError) -> ConnectionLostError:
+    """The end of a connection as its calls see it: whatever ended it, another connection may answer them."""
+    return error if isinstance(error, ConnectionLostError) else ConnectionLostError(str(error))
+
+
+def verdict(call: Call, error: MetadError, now: float, backoff: Backoff, rng: random.Random) -> float | MetadError:
+    """The time of the next attempt, or the error that ends the call."""
+    if not error.retryable:
+        return error
+    if error.retry_after_ms:
+        due = now + backoff.returning_s(error.retry_after_ms, error.retry_jitter_ms, rng)
+    else:
+        due = now + backoff.delay_s(max(0, call.attempts - 1), rng)
+    if due < call.deadline:
+        return due
+    # No attempt fits before the deadline. An error that says "nothing was done" is worth more than a timeout,
+    # but only where no earlier attempt is in doubt.
+    return error if error.outcome_known and not call.in_doubt else deadline_error(call, error)
+
+
+def deadline_error(call: Call, cause: MetadError | None) -> DeadlineExceededError:
+    """What a caller is told when time is up; ``cause`` is the last obstacle known."""
+    name = call.method.name
+    why = f" ({cause})" if cause is not None else ""
+    if call.attempts == 0:
+        text = f"{name}: the deadline passed before it could be sent{why}; nothing was done"
+    elif not call.method.mutates:
+        text = f"{name}: the deadline passed without an answer{why}"
+    elif call.in_doubt or call.carrier is not None:
+        text = f"{name}: the deadline passed without an answer{why}; the write may have happened"
+    else:
+        text = f"{name}: the deadline passed{why}; the write did not happen"
+    error = DeadlineExceededError(text)
+    error.__cause__ = cause
+    return error
+
+
+class RetryQueue:
+    """Calls that wait for their next attempt, by time. Calls that end meanwhile stay until their time comes."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Call]] = []
+        self._pushed = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, due: float, call: Call) -> None:
+        """Have ``call`` come out at ``due``."""
+        self._pushed += 1
+        heapq.heappush(self._heap, (due, self._pushed, call))
+
+    def pop_due(self, now: float) -> list[Call]:
+        """The calls whose time has come and that have not ended, in order."""
+        calls = []
+        while self._heap and self._heap[0][0] <= now:
+            call = heapq.heappop(self._heap)[2]
+            if not call.future.done():
+                calls.append(call)
+        return calls
+
+    def next_due(self) -> float | None:
+        """When :meth:`pop_due` has something again."""
+        return self._heap[0][0] if self._heap else None
+
+    def calls(self) -> list[Call]:
+        """Those that have not ended."""
+        return [call for _, _, call in self._heap if not call.future.done()]

@@ -1,0 +1,245 @@
+"""``m.sessions``: what a broker keeps of its clients."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeAlias
+
+from metad_wire import methods
+from metad_wire.messages import (
+    Page,
+    Session,
+    SessionDelete,
+    SessionDisconnect,
+    SessionGet,
+    SessionGetReply,
+    SessionKey,
+    SessionList,
+    SessionProperties,
+    SessionTakeover,
+    SessionTakeoverItem,
+    SessionTakeoverReply,
+    SessionUpdate,
+    SessionUpdateItem,
+)
+
+from .errors import MetadError
+from .outcomes import with_errors, wrote
+from .requests import Requests
+from .results import Takeover, TakeoverResult, WriteResult
+
+Found: TypeAlias = list[Session | None]
+
+
+class Sessions:
+    """Sessions by (tenant, client id).
+
+    The ``*_many`` verbs answer per item in their result and raise a MetadError only where the whole call failed;
+    the others raise their item's error. Singles that are called at the same time travel together. ``deadline_s``
+    is seconds from now, None the client's default.
+    """
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    async def takeover_many(
+        self,
+        broker: str,
+        broker_epoch: int,
+        items: Sequence[SessionTakeoverItem],
+        *,
+        restore: bool = False,
+        deadline_s: float | None = None,
+    ) -> TakeoverResult:
+        """The broker, in its life ``broker_epoch``, now owns these sessions; creates those that do not exist.
+
+        ``restore`` asks for the stored properties. Item errors: FencedError (a newer life of this broker has been
+        seen).
+        """
+        pieces = await self._requests.many(
+            methods.SESSION_TAKEOVER,
+            items,
+            lambda part: SessionTakeover(broker, broker_epoch, part, restore),
+            deadline_s,
+        )
+        return TakeoverResult(pieces, tuple(items))
+
+    async def update_many(
+        self, broker: str, broker_epoch: int, items: Sequence[SessionUpdateItem], *, deadline_s: float | None = None
+    ) -> WriteResult:
+        """Replace the properties of sessions that this broker owns.
+
+        Item errors: NotFoundError, NotOwnerError, FencedError.
+        """
+        return WriteResult(
+            await self._requests.many(
+                methods.SESSION_UPDATE, items, lambda part: SessionUpdate(broker, broker_epoch, part), deadline_s
+            )
+        )
+
+    async def disconnect_many(
+        self, broker: str, broker_epoch: int, keys: Sequence[SessionKey], *, deadline_s: float | None = None
+    ) -> WriteResult:
+        """These clients have gone; their sessions stay until they expire or are taken over.
+
+        Item errors: NotFoundError, NotOwnerError, FencedError.
+        """
+        return WriteResult(
+            await self._requests.many(
+                methods.SESSION_DISCONNECT, keys, lambda part: SessionDisconnect(broker, broker_epoch, part), deadline_s
+            )
+        )
+
+    async def get_many(self, keys: Sequence[SessionKey], *, deadline_s: float | None = None) -> Found:
+        """The sessions by position; None where there is none."""
+        replies = await self._requests.read_many(methods.SESSION_GET, keys, SessionGet, deadline_s)
+        return replies[0].sessions if len(replies) == 1 else [session for r in replies for session in r.sessions]
+
+    async def delete_many(
+        self,
+        keys: Sequence[SessionKey],
+        *,
+        broker: str = "",
+        broker_epoch: int = 0,
+        deadline_s: float | None = None,
+    ) -> WriteResult:
+        """Delete sessions; with a ``broker``, only those that it owns.
+
+        Item errors: NotFoundError, NotOwnerError, FencedError.
+        """
+        return WriteResult(
+            await self._requests.many(
+                methods.SESSION_DELETE, keys, lambda part: SessionDelete(part, broker, broker_epoch), deadline_s
+            )
+        )
+
+    async def list(
+        self,
+        tenant: str | None = None,
+        client_id_prefix: str = "",
+        broker: str | None = None,
+        *,
+        page_size: int = 1000,
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[Session]:
+        """Sessions in order of (tenant, client id), read a page at a time; the deadline is each page's.
+
+        ``tenant`` and ``broker`` match exactly, None matches any; ``client_id_prefix`` needs a tenant. What is
+        written while the listing runs may or may not be in it.
+        """
+        cursor = b""
+        while True:
+            body = SessionList(tenant, client_id_prefix, broker, Page(page_size, cursor))
+            reply = await self._requests.one(methods.SESSION_LIST, body, deadline_s)
+            for session in reply.sessions:
+                yield session
+            cursor = reply.cursor
+            if not cursor:
+                return
+
+    async def takeover(
+        self,
+        broker: str,
+        broker_epoch: int,
+        tenant: str,
+        client_id: str,
+        *,
+        clean_start: bool = False,
+        properties: SessionProperties | None = None,
+        restore: bool = False,
+        deadline_s: float | None = None,
+    ) -> Takeover:
+        """One client has connected: see :meth:`takeover_many`."""
+        return await self._requests.single(
+            methods.SESSION_TAKEOVER,
+            (broker, broker_epoch, restore),
+            SessionTakeoverItem(tenant, client_id, clean_start, properties),
+            _size(tenant, client_id, properties),
+            lambda items: SessionTakeover(broker, broker_epoch, items, restore),
+            _taken,
+            deadline_s,
+        )
+
+    async def update(
+        self,
+        broker: str,
+        broker_epoch: int,
+        tenant: str,
+        client_id: str,
+        properties: SessionProperties,
+        *,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Replace one session's properties: see :meth:`update_many`."""
+        await self._requests.single(
+            methods.SESSION_UPDATE,
+            (broker, broker_epoch),
+            SessionUpdateItem(tenant, client_id, properties),
+            _size(tenant, client_id, properties),
+            lambda items: SessionUpdate(broker, broker_epoch, items),
+            wrote,
+            deadline_s,
+        )
+
+    async def disconnect(
+        self, broker: str, broker_epoch: int, tenant: str, client_id: str, *, deadline_s: float | None = None
+    ) -> None:
+        """One client has gone: see :meth:`disconnect_many`."""
+        await self._requests.single(
+            methods.SESSION_DISCONNECT,
+            (broker, broker_epoch),
+            SessionKey(tenant, client_id),
+            _size(tenant, client_id),
+            lambda items: SessionDisconnect(broker, broker_epoch, items),
+            wrote,
+            deadline_s,
+        )
+
+    async def get(self, tenant: str, client_id: str, *, deadline_s: float | None = None) -> Session | None:
+        """One session, None where there is none."""
+        return await self._requests.single(
+            methods.SESSION_GET,
+            None,
+            SessionKey(tenant, client_id),
+            _size(tenant, client_id),
+            SessionGet,
+            _found,
+            deadline_s,
+        )
+
+    async def delete(
+        self,
+        tenant: str,
+        client_id: str,
+        *,
+        broker: str = "",
+        broker_epoch: int = 0,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Delete one session: see :meth:`delete_many`."""
+        await self._requests.single(
+            methods.SESSION_DELETE,
+            (broker, broker_epoch),
+            SessionKey(tenant, client_id),
+            _size(tenant, client_id),
+            lambda items: SessionDelete(items, broker, broker_epoch),
+            wrote,
+            deadline_s,
+        )
+
+
+def _size(tenant: str, client_id: str, properties: SessionProperties | None = None) -> int:
+    return 16 + len(tenant) + len(client_id) + (len(properties.payload) if properties is not None else 0)
+
+
+def _taken(items: list[SessionTakeoverItem], reply: SessionTakeoverReply) -> list[Takeover | MetadError]:
+    properties = reply.properties or [None] * len(items)
+    taken = [
+        Takeover(reply.owners[index] if index >= 0 else None, index >= 0 and not item.clean_start, stored)
+        for item, index, stored in zip(items, reply.previous, properties, strict=True)
+    ]
+    return with_errors(taken, reply.errors)
+
+
+def _found(items: list[SessionKey], reply: SessionGetReply) -> list[Session | MetadError | None]:
+    return with_errors(reply.sessions, ())
