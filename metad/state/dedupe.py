@@ -122,13 +122,14 @@ class DedupeWindow:
         return None
 
     def reply(self, index: int, identity: Identity) -> bytes:
-        """The remembered reply of an applied entry."""
+        """The remembered reply of an applied entry. Raises IdentityExpiredError where it was confirmed meanwhile."""
         value = self._engine.get(self._prefix + keys.u64(index))
         if value is not None:
             for remembered in _decode_row(value).remembered:
                 if remembered.seq == identity.seq and remembered.client_id == identity.client_id:
                     return remembered.reply
-        raise AssertionError(f"identity {identity} is in the window but not in its row {index}")
+        # Between the look-up and now the client confirmed the answer on another connection: nobody waits for this one.
+        raise IdentityExpiredError("this write was answered before")
 
     def record(self, index: int, now_ms: int, done: list[tuple[Identity, bytes]], writes: Writes) -> None:
         """Add entry ``index``'s row and the deletions it makes possible to the entry's writes."""

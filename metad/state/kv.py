@@ -12,7 +12,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, NotFoundError
+from metad_wire.errors import ConflictError, MetadError, NotFoundError
 from metad_wire.methods import encode
 
 from ..storage import keys
@@ -29,6 +29,7 @@ from .tables import (
     by_position,
     merge_writes,
     page_of,
+    refuse_writes,
 )
 from .view import View
 
@@ -117,6 +118,10 @@ def _merge_put(body: m.KvPut, parts: list[tuple[list[Row], m.KvPutReply]]) -> m.
     return m.KvPutReply(plain.revisions, plain.errors, by_position([(rows, r.versions) for rows, r in parts]))
 
 
+def _refuse_put(body: m.KvPut, rows: list[Row], error: MetadError) -> m.KvPutReply:
+    return m.KvPutReply([], refuse_writes(body, rows, error).errors, [0] * len(rows))
+
+
 def _evaluate_delete(view: View, command: Command[m.KvDelete]) -> m.WriteReply:
     prefix = keys.table_prefix(view.group, keys.TABLE_KV)
     errors: list[m.ItemError] = []
@@ -160,6 +165,10 @@ def _merge_transact(body: m.KvTransact, parts: list[tuple[list[Row], m.KvTransac
     return m.KvTransactReply(plain.revisions, plain.errors, by_position([(rows, r.results) for rows, r in parts]))
 
 
+def _refuse_transact(body: m.KvTransact, rows: list[Row], error: MetadError) -> m.KvTransactReply:
+    return m.KvTransactReply([], refuse_writes(body, rows, error).errors, [None] * len(rows))
+
+
 def _read_get(reader: Reader, command: Command[m.KvGet]) -> list[msgspec.Raw | None]:
     prefix = keys.table_prefix(reader.group, keys.TABLE_KV)
     values = reader.get_many([prefix + row[2] for row in command.rows], REPLY_BYTES_MAX)
@@ -189,8 +198,15 @@ def _merge_scan(body: m.KvScan, parts: list[tuple[list[Row], GroupPage]]) -> m.K
 
 VERBS = (
     Verb(methods.KV_GET, KV, split=_split, merge=_merge_get, read=_read_get),
-    Verb(methods.KV_PUT, KV, split=_split, merge=_merge_put, evaluate=_evaluate_put),
-    Verb(methods.KV_DELETE, KV, split=_split, merge=merge_writes, evaluate=_evaluate_delete),
+    Verb(methods.KV_PUT, KV, split=_split, merge=_merge_put, evaluate=_evaluate_put, refuse=_refuse_put),
+    Verb(methods.KV_DELETE, KV, split=_split, merge=merge_writes, evaluate=_evaluate_delete, refuse=refuse_writes),
     Verb(methods.KV_SCAN, KV, split=_split_namespace, merge=_merge_scan, read=_read_scan),
-    Verb(methods.KV_TRANSACT, KV, split=_split_transactions, merge=_merge_transact, evaluate=_evaluate_transact),
+    Verb(
+        methods.KV_TRANSACT,
+        KV,
+        split=_split_transactions,
+        merge=_merge_transact,
+        evaluate=_evaluate_transact,
+        refuse=_refuse_transact,
+    ),
 )

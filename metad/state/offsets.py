@@ -30,6 +30,7 @@ from .tables import (
     by_position,
     merge_writes,
     page_of,
+    refuse_writes,
 )
 from .view import View
 
@@ -156,8 +157,12 @@ def _merge_list(body: m.OffsetList, parts: list[tuple[list[Row], GroupPage]]) ->
 
 
 VERBS = (
-    Verb(methods.OFFSET_COMMIT, OFFSET, split=_split, merge=merge_writes, evaluate=_evaluate_commit),
+    Verb(
+        methods.OFFSET_COMMIT, OFFSET, split=_split, merge=merge_writes, evaluate=_evaluate_commit, refuse=refuse_writes
+    ),
     Verb(methods.OFFSET_FETCH, OFFSET, split=_split, merge=_merge_fetch, read=_read_fetch),
-    Verb(methods.OFFSET_DELETE, OFFSET, split=_split, merge=merge_writes, evaluate=_evaluate_delete),
+    Verb(
+        methods.OFFSET_DELETE, OFFSET, split=_split, merge=merge_writes, evaluate=_evaluate_delete, refuse=refuse_writes
+    ),
     Verb(methods.OFFSET_LIST, OFFSET, split=_split_group, merge=_merge_list, read=_read_list),
 )

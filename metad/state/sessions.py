@@ -17,7 +17,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import FencedError, InvalidRequestError, NotFoundError, NotOwnerError
+from metad_wire.errors import FencedError, InvalidRequestError, MetadError, NotFoundError, NotOwnerError
 from metad_wire.methods import encode
 
 from ..storage import keys
@@ -34,6 +34,7 @@ from .tables import (
     by_position,
     merge_writes,
     page_of,
+    refuse_writes,
 )
 from .view import View
 
@@ -182,6 +183,11 @@ def _merge_takeover(
             for row, value in zip(rows, reply.properties, strict=True):
                 properties[row[0]] = value
     return m.SessionTakeoverReply(plain.revisions, plain.errors, owners, previous, properties)
+
+
+def _refuse_takeover(body: m.SessionTakeover, rows: list[Row], error: MetadError) -> m.SessionTakeoverReply:
+    restored: list[m.SessionProperties | None] = [None] * len(rows) if body.restore else []
+    return m.SessionTakeoverReply([], refuse_writes(body, rows, error).errors, [], [-1] * len(rows), restored)
 
 
 def _forget_restored(reply: m.SessionTakeoverReply) -> m.SessionTakeoverReply:
@@ -349,12 +355,34 @@ VERBS = (
         split=_split,
         merge=_merge_takeover,
         evaluate=_evaluate_takeover,
+        refuse=_refuse_takeover,
         forget=_forget_restored,
         recall=_recall_restored,
     ),
-    Verb(methods.SESSION_DISCONNECT, SESSION, split=_split, merge=merge_writes, evaluate=_evaluate_disconnect),
-    Verb(methods.SESSION_UPDATE, SESSION, split=_split, merge=merge_writes, evaluate=_evaluate_update),
+    Verb(
+        methods.SESSION_DISCONNECT,
+        SESSION,
+        split=_split,
+        merge=merge_writes,
+        evaluate=_evaluate_disconnect,
+        refuse=refuse_writes,
+    ),
+    Verb(
+        methods.SESSION_UPDATE,
+        SESSION,
+        split=_split,
+        merge=merge_writes,
+        evaluate=_evaluate_update,
+        refuse=refuse_writes,
+    ),
     Verb(methods.SESSION_GET, SESSION, split=_split, merge=_merge_get, read=_read_get),
-    Verb(methods.SESSION_DELETE, SESSION, split=_split, merge=merge_writes, evaluate=_evaluate_delete),
+    Verb(
+        methods.SESSION_DELETE,
+        SESSION,
+        split=_split,
+        merge=merge_writes,
+        evaluate=_evaluate_delete,
+        refuse=refuse_writes,
+    ),
     Verb(methods.SESSION_LIST, SESSION, split=_split_everywhere, merge=_merge_list, read=_read_list),
 )

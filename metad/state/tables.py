@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from metad_wire import messages as m
-from metad_wire.errors import InvalidRequestError
-from metad_wire.methods import Body, Method, Reply
+from metad_wire.errors import InvalidRequestError, MetadError
+from metad_wire.methods import Body, Method
 
 from ..storage.engine import Engine
 from ..storage.keys import table_prefix
@@ -147,11 +147,6 @@ def page_of(pages: list[GroupPage], limit: int) -> tuple[list[bytes], bytes]:
     return records, bound or b""
 
 
-Evaluate = Callable[[View, Command[Body]], Reply]
-Read = Callable[[Reader, Command[Body]], Any]
-Split = Callable[[Body, list[int]], dict[int, list[Row]]]
-Merge = Callable[[Body, list[tuple[list[Row], Any]]], Reply]
-
 _Body = TypeVar("_Body", bound=m.Message)
 _Reply = TypeVar("_Reply", bound=m.Message)
 
@@ -159,6 +154,7 @@ _Reply = TypeVar("_Reply", bound=m.Message)
 class Verb(Generic[_Body, _Reply]):
     """One row of the registry. ``read`` returns what ``merge`` takes; ``evaluate`` returns a reply.
 
+    ``refuse`` is the reply in place of a group's that could not do its part while others did theirs.
     ``forget``/``recall``: what of a reply need not be remembered for retries because it can be read again.
     """
 
@@ -170,17 +166,19 @@ class Verb(Generic[_Body, _Reply]):
         split: Callable[[_Body, list[int]], dict[int, list[Row]]],
         merge: Callable[[_Body, list[tuple[list[Row], Any]]], _Reply],
         evaluate: Callable[[View, Command[_Body]], _Reply] | None = None,
+        refuse: Callable[[_Body, list[Row], MetadError], _Reply] | None = None,
         read: Callable[[Reader, Command[_Body]], Any] | None = None,
         forget: Callable[[_Reply], _Reply] | None = None,
         recall: Callable[[Reader, Command[_Body], _Reply], _Reply] | None = None,
     ) -> None:
-        if (evaluate is None) == (read is None) or method.mutates != (evaluate is not None):
-            raise TypeError(f"{method.name}: a verb either evaluates (and mutates) or reads")
+        if not method.mutates == (evaluate is not None) == (refuse is not None) == (read is None):
+            raise TypeError(f"{method.name}: a verb either evaluates (mutates, can refuse) or reads")
         self.method = method
         self.table = table
         self.split = split
         self.merge = merge
         self.evaluate = evaluate
+        self.refuse = refuse
         self.read = read
         self.forget = forget
         self.recall = recall
@@ -193,6 +191,11 @@ def merge_writes(body: m.Message, parts: list[tuple[list[Row], m.WriteReply]]) -
         [revision for reply in replies for revision in reply.revisions],
         sorted((error for reply in replies for error in reply.errors), key=lambda error: error.index),
     )
+
+
+def refuse_writes(body: m.Message, rows: list[Row], error: MetadError) -> m.WriteReply:
+    """Refuse for every verb that answers with a plain WriteReply: each item fails with the group's error."""
+    return m.WriteReply([], [m.ItemError(row[0], error.code, error.message) for row in rows])
 
 
 def by_position(parts: list[tuple[list[Row], list[Any]]]) -> list[Any]:

@@ -150,9 +150,9 @@ class Session(Message, frozen=True):
 
     tenant: str
     client_id: str
+    connected: bool
     broker: str
     broker_epoch: U63
-    connected: bool
     disconnected_ms: U63
     properties: SessionProperties
 

@@ -1,0 +1,106 @@
+"""The ``metad`` command: the composition root of a server process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from metad_wire.transport.tcp import TcpTransport, install_uvloop
+
+from . import __version__
+from .config import Config, load_config, reference
+from .errors import ServerError
+from .logs import configure, event
+from .server.serve import Server
+
+# The fsync thread must get the interpreter back to report: at the default 5 ms a busy loop delays every commit by it.
+_SWITCH_INTERVAL_S = 0.0005
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="metad", description="Metadata and coordination service for message brokers.")
+    parser.add_argument("--version", action="version", version=f"metad {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="run a node in the foreground")
+    serve.add_argument("--data-dir", metavar="D", help="where log and state live; made if it does not exist")
+    serve.add_argument("--listen", metavar="HOST:PORT", help="address for clients (default 127.0.0.1:7420)")
+    serve.add_argument("--config", metavar="FILE", type=Path, help="TOML; `metad config` describes it")
+    serve.add_argument(
+        "--ready-file", metavar="F", type=Path, help='written with {"endpoints": [...]} once requests are served'
+    )
+    commands.add_parser("config", help="print the configuration reference as Markdown")
+    arguments = parser.parse_args(argv)
+    if arguments.command == "config":
+        print(reference())
+        return 0
+    overrides: dict[str, Any] = {}
+    if arguments.data_dir is not None:
+        overrides["data_dir"] = arguments.data_dir
+    if arguments.listen is not None:
+        overrides["listen"] = arguments.listen
+    try:
+        config = load_config(arguments.config, overrides)
+        configure(config.log_level)
+        install_uvloop()
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        asyncio.run(_serve(config, arguments.ready_file))
+    except ServerError as error:
+        print(f"metad: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if arguments.ready_file is not None:
+            arguments.ready_file.unlink(missing_ok=True)
+    return 0
+
+
+async def _serve(config: Config, ready_file: Path | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = await Server.start(config, TcpTransport())
+    # Requests make short-lived objects by the thousand; what lives long is made by now and need not be looked at again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    if ready_file is not None:
+        _write_ready(ready_file, server.endpoint)
+    running = asyncio.create_task(server.run())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():
+        event("draining")
+        await server.stop()
+        running.cancel()
+        await asyncio.wait((running,))
+        return
+    stopping.cancel()
+    try:
+        running.result()
+    finally:
+        if not await server.stop():
+            event("not everything was answered", logging.WARNING)
+
+
+def _write_ready(path: Path, endpoint: str) -> None:
+    """Appears whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.write_text(json.dumps({"endpoints": [endpoint]}) + "\n")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ServerError(f"cannot write the ready file {path}: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""A server inside this process, in one line: for tests of brokers and for trying things out.
+
+::
+
+    async with metad.embedded.serve() as server:
+        async with metad_client.connect(f"metad://{server.endpoint}") as m: ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from metad_wire.transport import Transport
+from metad_wire.transport.tcp import TcpTransport
+
+from .config import load_config
+from .server.serve import Server
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    data_dir: str | Path | None = None, *, transport: Transport | None = None, **settings: Any
+) -> AsyncIterator[Server]:
+    """Serve on a free loopback port until the block ends; yields the server (``.endpoint`` is host:port).
+
+    Without ``data_dir`` everything is kept in memory. ``settings`` are those of the configuration file, nested
+    tables as dicts. Raises :class:`metad.errors.ServerError` where it cannot start.
+    """
+    storage = {"engine": "memory"} if data_dir is None else {}
+    overrides: dict[str, Any] = {"listen": "127.0.0.1:0", "data_dir": str(data_dir or ""), **settings}
+    overrides["storage"] = storage | overrides.get("storage", {})
+    server = await Server.start(load_config(None, overrides), transport or TcpTransport())
+    running = asyncio.create_task(server.run())
+    try:
+        yield server
+    finally:
+        await server.stop()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running

@@ -1,0 +1,1 @@
+"""Key -> slot -> group. Pure."""

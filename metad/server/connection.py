@@ -1,0 +1,194 @@
+"""One client's connection: received chunks become requests, answers become one write per chunk or turn.
+
+What a peer can make the server hold is bounded here: an unfinished frame by the frame limit, requests by the credit
+window (the session closes who exceeds it), replies by not taking further requests while the peer does not read, and by
+closing it when it stays that way. No task runs per request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from metad_wire import messages as m
+from metad_wire.errors import MetadError, OverloadedError, SlowReaderError
+from metad_wire.frame import Frame, FrameType
+from metad_wire.session import ServerSession, State
+from metad_wire.transport import Stream
+
+from ..logs import event
+from .driver import Work
+from .node import Node
+
+# Replies are handed to the stream in pieces of this size even within one chunk of requests, so that its own
+# back-pressure is felt before the next request is begun.
+_FLUSH_BYTES = 256 * 1024
+# Replies to writes already taken may still come while the peer does not read; past this it is cut off.
+_STALLED_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Connection:
+    """Implements :class:`metad_wire.transport.StreamHandler`."""
+
+    def __init__(
+        self, node: Node, *, opened: Callable[[Connection], bool], closed: Callable[[Connection], None]
+    ) -> None:
+        self._node = node
+        self._limits = node.config.limits
+        self._opened = opened
+        self._closed = closed
+        self._loop = asyncio.get_running_loop()
+        self._session = ServerSession()
+        self._stream: Stream | None = None
+        self._works: dict[int, list[Work]] = {}  # by request id, for CANCEL
+        self._unflushed_bytes = 0
+        self._flush_scheduled = False
+        self._processing = False
+        self._stalled_bytes = 0
+        self.paused_since_s: float | None = None
+        self.last_heard_s = self._loop.time()
+        self.opened_s = self.last_heard_s
+        self.peer = ""
+
+    # --- StreamHandler -----------------------------------------------------------------------------------
+
+    def connection_made(self, stream: Stream) -> None:
+        self._stream = stream
+        self.peer = str(stream.get_extra_info("peername"))
+        if not self._opened(self):
+            self.close(OverloadedError("too many connections", retry_after_ms=1_000, retry_jitter_ms=1_000))
+
+    def data_received(self, data: bytes) -> None:
+        self.last_heard_s = self._loop.time()
+        self._session.receive_data(data)
+        self._process()
+
+    def eof_received(self) -> bool | None:
+        return None
+
+    def pause_writing(self) -> None:
+        self.paused_since_s = self._loop.time()
+        self._stalled_bytes = 0
+        if self._stream is not None:
+            self._stream.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.paused_since_s = None
+        if self._stream is not None:
+            self._stream.resume_reading()
+            self._loop.call_soon(self._process)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stream = None
+        self._session.close()
+        for works in self._works.values():
+            self._node.cancel(works)
+        self._works.clear()
+        self._closed(self)
+
+    # --- requests ----------------------------------------------------------------------------------------
+
+    def _process(self) -> None:
+        if self._stream is None:
+            return
+        self._processing = True
+        try:
+            while self.paused_since_s is None and (frame := self._session.next_event()) is not None:
+                self._handle(frame)
+                if self._unflushed_bytes >= _FLUSH_BYTES:
+                    self._flush()
+        except MetadError as error:
+            event("connection refused", logging.WARNING, peer=self.peer, error=error.name, detail=error.message)
+            self._flush()
+            if self._stream is not None:
+                self._stream.close()
+            return
+        finally:
+            self._processing = False
+        self._flush()
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.type == FrameType.REQUEST:
+            request_id = frame.request_id
+
+            def done(result: bytes | MetadError) -> None:
+                self._answer(request_id, result)
+
+            works = self._node.submit(frame.method, frame.payload, done)
+            if works and request_id in self._session.unanswered:
+                self._works[request_id] = works
+        elif frame.type == FrameType.CANCEL:
+            self._node.cancel(self._works.get(frame.request_id, []))
+        elif frame.type == FrameType.HELLO:
+            self._welcome()
+
+    def _welcome(self) -> None:
+        session, limits = self._session, self._limits
+        session.welcome(
+            m.Welcome(
+                session.version,
+                session.features,
+                self._node.identity.node_id,
+                self._node.identity.cluster_id,
+                limits.connection_window_bytes,
+                limits.frame_bytes_max,
+                limits.idle_timeout_ms,
+            )
+        )
+        if self._node.draining:
+            session.goaway(0, "draining")
+
+    def _answer(self, request_id: int, result: bytes | MetadError) -> None:
+        session = self._session
+        self._works.pop(request_id, None)
+        if session.state is State.CLOSED:
+            return
+        if isinstance(result, MetadError):
+            session.fail(request_id, result)
+            self._unflushed_bytes += 64
+        else:
+            session.respond(request_id, result)
+            self._unflushed_bytes += len(result)
+        if not self._processing and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        self._unflushed_bytes = 0
+        data = self._session.data_to_send()
+        if not data or self._stream is None:
+            return
+        self._stream.write(data)
+        if self.paused_since_s is not None:
+            self._stalled_bytes += len(data)
+            if self._stalled_bytes > _STALLED_BYTES_MAX:
+                self.abort(f"{self._stalled_bytes} bytes of replies are unread")
+
+    # --- called by the server ----------------------------------------------------------------------------
+
+    @property
+    def handshaken(self) -> bool:
+        """Whether the client has been welcomed."""
+        return self._session.state is not State.OPENING
+
+    def goaway(self, reason: str) -> None:
+        """Ask the client to go elsewhere."""
+        if self._session.state is State.OPEN:
+            self._session.goaway(0, reason)
+            self._flush()
+
+    def close(self, error: MetadError | None = None) -> None:
+        """Send what is answered, then close."""
+        if error is not None:
+            self._session.fail_connection(error)
+        self._flush()
+        if self._stream is not None:
+            self._stream.close()
+
+    def abort(self, reason: str) -> None:
+        """Cut off a peer that does not read; nothing more can be said to it."""
+        event("connection aborted", logging.WARNING, peer=self.peer, error=SlowReaderError.name, detail=reason)
+        if self._stream is not None:
+            self._stream.abort()

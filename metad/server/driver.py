@@ -1,0 +1,182 @@
+"""One group at work: requests wait here, become entries, are committed, applied and answered.
+
+Coalescing: an entry is made at once when nothing of the group is on its way to the disk, or when enough items wait to
+fill a good part of one; otherwise requests wait for the running fsync and share the next entry. So a lone request
+pays one fsync, and many share one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from metad_wire.errors import CancelledError, DeadlineExceededError, MetadError, UnknownOutcomeError
+from metad_wire.messages import Identity
+from metad_wire.policy import BatchWindow
+
+from ..raft.group import Group
+from ..state.machine import Known, Machine, Outcome
+from ..state.tables import Command
+from ..state.view import Writes
+
+Answer = Callable[[tuple[Any, bytes] | MetadError], None]
+"""Takes (reply, its encoding), or why there is none. Called exactly once, on the event loop."""
+
+# Waiting items that are worth an entry of their own although an earlier one is still being synced: past this the
+# entry's fixed cost (a log record, an applied index, a batch) is under 5 % of evaluating it.
+_PIPELINE_ITEMS = 64
+
+
+class Work:
+    """One group's part of a request, waiting or in flight."""
+
+    __slots__ = ("answer", "cancelled", "command", "deadline_s", "identity", "size")
+
+    def __init__(
+        self, command: Command[Any], identity: Identity | None, deadline_s: float, size: int, answer: Answer
+    ) -> None:
+        self.command = command
+        self.identity = identity
+        self.deadline_s = deadline_s
+        self.size = size
+        self.answer = answer
+        self.cancelled = False
+
+
+class _InFlight:
+    __slots__ = ("index", "outcomes", "repeats", "works", "writes")
+
+    def __init__(self, index: int, writes: Writes, works: list[Work], outcomes: list[Outcome]) -> None:
+        self.index = index
+        self.writes = writes
+        self.works = works
+        self.outcomes = outcomes
+        self.repeats: list[Work] = []  # retries of what this entry does; answered with it
+
+
+class GroupDriver:
+    """Drives one group's machine over its log. Everything runs on the event loop."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        group: Group,
+        *,
+        window: BatchWindow,
+        pipeline_max: int,
+        committed: Callable[[Any], None],
+    ) -> None:
+        self.machine = machine
+        self.group = group
+        self._window = window
+        self._pipeline_max = pipeline_max
+        self._committed = committed  # called with (driver, entry) when an entry is
+        self._queue: deque[Work] = deque()
+        self._queued_items = 0
+        self._in_flight: deque[_InFlight] = deque()
+        self._first_queued_s = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is in flight."""
+        return not self._queue and not self._in_flight
+
+    def submit(self, work: Work, now_s: float) -> None:
+        """Queue a request's part; :meth:`pump` takes it from there."""
+        if not self._queue:
+            self._first_queued_s = now_s
+        self._queue.append(work)
+        self._queued_items += len(work.command.rows)
+
+    def pump(self, now_s: float, now_ms: int) -> float | None:
+        """Make entries of what waits, as far as the rules above allow. Returns the time to be called again at the
+        latest, None where the next commit or submit will do."""
+        while self._queue:
+            if self._in_flight:
+                if len(self._in_flight) >= self._pipeline_max or self._queued_items < _PIPELINE_ITEMS:
+                    return None
+            elif self._window.linger_s and self._queued_items < self._window.items_max:
+                due_s = self._first_queued_s + self._window.linger_s
+                if now_s < due_s:
+                    return due_s
+            self._propose(self._take(now_s), now_ms)
+            self._first_queued_s = now_s
+        return None
+
+    def _take(self, now_s: float) -> list[Work]:
+        works: list[Work] = []
+        items = size = 0
+        while self._queue:
+            work = self._queue[0]
+            if works and self._window.is_full(items + len(work.command.rows), size + work.size):
+                break
+            self._queue.popleft()
+            self._queued_items -= len(work.command.rows)
+            if work.cancelled:
+                work.answer(CancelledError("cancelled before it was begun; nothing was done"))
+            elif work.deadline_s < now_s:
+                work.answer(DeadlineExceededError("the deadline passed before it was begun; nothing was done"))
+            else:
+                works.append(work)
+                items += len(work.command.rows)
+                size += work.size
+        return works
+
+    def _propose(self, works: list[Work], now_ms: int) -> None:
+        if not works:
+            return
+        index = self.group.last_index + 1
+        proposal = self.machine.evaluate([(work.command, work.identity) for work in works], index, now_ms)
+        entry = _InFlight(index, proposal.writes, works, proposal.outcomes)
+        self._in_flight.append(entry)
+        for work, outcome in zip(works, proposal.outcomes, strict=True):
+            if isinstance(outcome, Known):
+                self._repeat(work, outcome.index)
+        if self.group.propose(proposal.entry, lambda: self._committed((self, entry))) != index:
+            raise AssertionError(f"{self.group.name}: evaluated as entry {index}, appended as another")
+
+    def _repeat(self, work: Work, index: int) -> None:
+        """Answer a retry with what its first attempt did, now or once that is committed."""
+        for entry in self._in_flight:
+            if entry.index == index:
+                entry.repeats.append(work)
+                return
+        self._recall(work, index)
+
+    def _recall(self, work: Work, index: int) -> None:
+        assert work.identity is not None
+        try:
+            answer: tuple[Any, bytes] | MetadError = self.machine.recall(index, work.command, work.identity)
+        except MetadError as error:
+            answer = error
+        work.answer(answer)
+
+    def stage(self, entry: _InFlight, batch: Writes) -> None:
+        """A committed entry's part of the batch that applies it."""
+        self.machine.stage(entry.index, entry.writes, batch)
+
+    def finish(self, entry: _InFlight) -> None:
+        """The entry is applied: answer."""
+        self.machine.staged()
+        first = self._in_flight.popleft()
+        if first is not entry:
+            raise AssertionError(f"{self.group.name}: entry {entry.index} finished before {first.index}")
+        for work, outcome in zip(entry.works, entry.outcomes, strict=True):
+            if not isinstance(outcome, Known):
+                work.answer(outcome)
+        for work in entry.repeats:
+            self._recall(work, entry.index)
+
+    def abandon(self, reason: str) -> None:
+        """The node cannot go on: what is in flight may or may not have happened, what waits has not."""
+        for entry in self._in_flight:
+            for work, outcome in zip(entry.works, entry.outcomes, strict=True):
+                if not isinstance(outcome, Known):
+                    work.answer(UnknownOutcomeError(reason))
+            for work in entry.repeats:
+                work.answer(UnknownOutcomeError(reason))
+        self._in_flight.clear()
+        while self._queue:
+            self._queue.popleft().answer(UnknownOutcomeError(reason))
+        self._queued_items = 0

@@ -1,0 +1,103 @@
+"""A listening server: accepts, sweeps out what is idle or stuck, drains on request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from metad_wire.errors import DrainingError, FrameError, SlowReaderError
+from metad_wire.transport import Listener, Transport, split_endpoint
+
+from ..config import Config
+from ..errors import ConfigError, ServerError
+from ..logs import event
+from .connection import Connection
+from .node import Node
+
+_SWEEP_S = 0.5
+
+
+class Server:
+    """A node and its listener. ``await Server.start(...)``, ``await server.run()``, ``await server.stop()``."""
+
+    def __init__(self, config: Config, node: Node) -> None:
+        self.config = config
+        self.node = node
+        self.endpoint = ""
+        self._listener: Listener | None = None
+        self._connections: set[Connection] = set()
+
+    @classmethod
+    async def start(cls, config: Config, transport: Transport) -> Server:
+        """Open the node, recover, listen. Raises :class:`ServerError`."""
+        try:
+            host, port = split_endpoint(config.listen)
+        except ValueError as error:
+            raise ConfigError(f"listen: {error}") from None
+        node = await Node.open(config)
+        server = cls(config, node)
+        try:
+            server._listener = await transport.listen(host, port, server._accept)
+        except OSError as error:
+            await node.close()
+            raise ConfigError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
+        server.endpoint = server._listener.endpoint
+        event("listening", endpoint=server.endpoint, node=config.node_id, fsync=config.fsync)
+        return server
+
+    async def run(self) -> None:
+        """Work until cancelled, or until the node fails, whose error is raised."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.node.run())
+                tasks.create_task(self._sweep())
+        except* ServerError as group:
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error from None
+
+    async def stop(self) -> bool:
+        """Drain and close. True if every request taken was answered in time."""
+        if self._listener is not None:
+            await self._listener.close()
+        for connection in list(self._connections):
+            connection.goaway("the node is shutting down")
+        drained = await self.node.drain(self.config.drain_timeout_ms / 1000)
+        # One turn of the loop lets the last answers reach their streams.
+        await asyncio.sleep(0)
+        for connection in list(self._connections):
+            connection.close(DrainingError("the node has shut down"))
+        await self.node.close()
+        event("stopped", drained=drained)
+        return drained
+
+    def _accept(self) -> Connection:
+        return Connection(self.node, opened=self._opened, closed=self._closed)
+
+    def _opened(self, connection: Connection) -> bool:
+        if len(self._connections) >= self.config.limits.connections_max:
+            return False
+        self._connections.add(connection)
+        self.node.connections = len(self._connections)
+        return True
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self.node.connections = len(self._connections)
+
+    async def _sweep(self) -> None:
+        limits = self.config.limits
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now_s = loop.time()
+            for connection in list(self._connections):
+                stalled_s = connection.paused_since_s
+                if stalled_s is not None and now_s - stalled_s > limits.write_stall_timeout_ms / 1000:
+                    connection.abort(f"no reply was read for {limits.write_stall_timeout_ms} ms")
+                elif not connection.handshaken and now_s - connection.opened_s > limits.handshake_timeout_ms / 1000:
+                    connection.close(FrameError(f"no handshake within {limits.handshake_timeout_ms} ms"))
+                elif stalled_s is None and now_s - connection.last_heard_s > limits.idle_timeout_ms / 1000:
+                    event("connection idle", logging.DEBUG, peer=connection.peer)
+                    connection.close(SlowReaderError(f"nothing was heard for {limits.idle_timeout_ms} ms"))

@@ -1,0 +1,131 @@
+"""The two stores of a node, opened together: who they belong to, and what is refused.
+
+Both carry the same identity record: a random store id, the node, the cluster, the number of groups. A store that is
+missing, or belongs to another pair, would silently lose or mix data; it is refused with what to do.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from ..config import Config
+from ..errors import ConfigError, DamagedStoreError, StorageError
+from ..storage import keys
+from ..storage.engine import Engine
+from ..storage.log import LogStore
+from ..storage.memory import MemoryEngine
+
+STORE_FORMAT = 1
+_IDENTITY_KEY = keys.STORE_PREFIX + b"identity"
+
+
+class StoreIdentity(msgspec.Struct, frozen=True):
+    """Written once, when a data directory is made."""
+
+    format: int
+    store_id: str
+    node_id: str
+    cluster_id: str
+    groups: dict[str, int]
+
+
+class Stores:
+    """Log and state of one node."""
+
+    def __init__(self, log: Engine, state: Engine, identity: StoreIdentity, *, rebuild: bool) -> None:
+        self.log = LogStore(log)
+        self.state = state
+        self.identity = identity
+        self.rebuild = rebuild
+        """The state was missing and is being made again from a log that reaches back to the start."""
+        self._log_engine = log
+
+    def close(self) -> None:
+        """Release both."""
+        self.state.close()
+        self._log_engine.close()
+
+
+def open_stores(config: Config) -> Stores:
+    """Open or create both stores. Raises StorageError, DamagedStoreError or ConfigError; then nothing is left open."""
+    log, state = _engines(config)
+    try:
+        identity, rebuild = _identify(config, log, state)
+    except BaseException:
+        state.close()
+        log.close()
+        raise
+    return Stores(log, state, identity, rebuild=rebuild)
+
+
+def _engines(config: Config) -> tuple[Engine, Engine]:
+    if config.storage.engine == "memory":
+        return MemoryEngine(), MemoryEngine()
+    from ..storage.rocks import RocksEngine, Shared, log_options, state_options
+
+    directory = Path(config.data_dir)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot use the data directory {directory}: {error.strerror}") from None
+    if not os.access(directory, os.W_OK):
+        raise StorageError(f"cannot use the data directory {directory}: not writable")
+    shared = Shared(config.storage)
+    log = RocksEngine(directory / "raft", log_options(shared), wal=True)
+    try:
+        return log, RocksEngine(directory / "state", state_options(shared), wal=False)
+    except BaseException:
+        log.close()
+        raise
+
+
+def _identify(config: Config, log: Engine, state: Engine) -> tuple[StoreIdentity, bool]:
+    in_log, in_state = _read(log, "raft"), _read(state, "state")
+    if in_log is None and in_state is not None:
+        raise DamagedStoreError(
+            "the data directory has a state but no log (raft/): writes acknowledged after the last flush of the state "
+            "are in the log only. Restore the whole data directory from a backup."
+        )
+    wanted = {"offset": config.groups.offset, "data": config.groups.data}
+    if in_log is None:
+        identity = StoreIdentity(STORE_FORMAT, os.urandom(16).hex(), config.node_id, config.cluster_id, wanted)
+        # The log is the authority: it is marked first, so a crash in between leaves a state that can be made again.
+        _write(log, identity)
+        _write(state, identity)
+        return identity, False
+    if in_log.cluster_id != config.cluster_id or in_log.node_id != config.node_id:
+        raise ConfigError(
+            f"the data directory belongs to node {in_log.node_id!r} of cluster {in_log.cluster_id!r}, the "
+            f"configuration says {config.node_id!r} of {config.cluster_id!r}"
+        )
+    if in_state is None:
+        _write(state, in_log)
+        return in_log, True
+    if in_state.store_id != in_log.store_id:
+        raise DamagedStoreError(
+            "raft/ and state/ belong to two different data directories. Restore both from the same backup."
+        )
+    return in_log, False
+
+
+def _read(engine: Engine, name: str) -> StoreIdentity | None:
+    value = engine.get(_IDENTITY_KEY)
+    if value is None:
+        return None
+    try:
+        identity = msgspec.msgpack.decode(value, type=StoreIdentity)
+    except msgspec.DecodeError as error:
+        raise DamagedStoreError(f"{name}/: its identity is unreadable ({error}). Restore it from a backup.") from None
+    if identity.format != STORE_FORMAT:
+        raise ConfigError(
+            f"{name}/ has format {identity.format}, this version reads {STORE_FORMAT}: start the metad that wrote it"
+        )
+    return identity
+
+
+def _write(engine: Engine, identity: StoreIdentity) -> None:
+    engine.write({_IDENTITY_KEY: msgspec.msgpack.encode(identity)})
+    engine.sync()
