@@ -16,7 +16,7 @@ from metad_wire.methods import Method, encode
 from metad_wire.policy import BatchWindow
 
 from .dispatcher import Dispatcher
-from .errors import InternalError, MetadError, another
+from .errors import InternalError, InvalidRequestError, MetadError, another
 
 Reply = TypeVar("Reply", bound=Message)
 Item = TypeVar("Item")
@@ -96,25 +96,35 @@ class Batcher(Generic[Item, Reply, Outcome]):
         self._items, self._futures, self._size_bytes = [], [], 0
         if any(future.done() for future in futures):  # cancelled before they were sent: they never happen
             live = [(item, future) for item, future in zip(items, futures, strict=True) if not future.done()]
-            if not live:
-                self._rest()
-                return
             items, futures = [item for item, _ in live], [future for _, future in live]
+        self._send(items, futures, self._deadline)
+        self._rest()
+
+    def _send(self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float) -> None:
+        if not items:
+            return
         try:
-            call = self._dispatcher.submit(self._method, encode(self._body_of(items)), self._deadline)
+            body = encode(self._body_of(items))
+        except ENCODE_ERRORS as error:
+            self._apart(items, futures, deadline, error)
+            return
+        try:
+            call = self._dispatcher.submit(self._method, body, deadline)
         except MetadError as error:
             self._fail(futures, error)
-            self._rest()
-            return
-        except ENCODE_ERRORS as error:
-            self._refuse(items, futures, error)
             return
         self.batches += 1
         self._in_flight += 1
 
         def done(answer: asyncio.Future[bytes]) -> None:
             self._in_flight -= 1
-            self._hand_out(items, futures, answer)
+            error = answer.exception()
+            if isinstance(error, InvalidRequestError):
+                self._apart(items, futures, deadline, error)
+            elif isinstance(error, MetadError):
+                self._fail(futures, error)
+            else:
+                self._hand_out(items, futures, answer.result())
             if self._overdue and self._items:
                 self._close()
             else:
@@ -122,17 +132,25 @@ class Batcher(Generic[Item, Reply, Outcome]):
 
         call.future.add_done_callback(done)
 
-    def _hand_out(
-        self, items: list[Item], futures: list[asyncio.Future[Outcome]], answer: asyncio.Future[bytes]
+    def _apart(
+        self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float, error: Exception
     ) -> None:
+        """Some item is malformed, which is its caller's mistake alone: halve the batch until it stands alone. The
+        batch was refused as a whole, so nothing happens twice."""
+        if len(items) == 1:
+            if not futures[0].done():
+                futures[0].set_exception(error)
+            return
+        middle = len(items) // 2
+        self._send(items[:middle], futures[:middle], deadline)
+        self._send(items[middle:], futures[middle:], deadline)
+
+    def _hand_out(self, items: list[Item], futures: list[asyncio.Future[Outcome]], payload: bytes) -> None:
         try:
-            outcomes = self._outcomes(items, self._method.decode_reply(answer.result()))
+            outcomes = self._outcomes(items, self._method.decode_reply(payload))
             if len(outcomes) != len(items):
                 raise IndexError(f"{len(outcomes)} outcomes for {len(items)} items")
-        except MetadError as error:
-            self._fail(futures, error)
-            return
-        except (LookupError, ValueError) as error:
+        except (MetadError, LookupError, ValueError) as error:
             self._fail(futures, InternalError(f"{self._method.name}: the reply does not fit the request: {error}"))
             return
         for future, outcome in zip(futures, outcomes, strict=True):
@@ -147,26 +165,6 @@ class Batcher(Generic[Item, Reply, Outcome]):
         for future in futures:
             if not future.done():
                 future.set_exception(another(error))
-
-    def _refuse(self, items: list[Item], futures: list[asyncio.Future[Outcome]], error: Exception) -> None:
-        """An item that cannot be encoded is its caller's mistake alone: the others go again without it."""
-        good: list[tuple[Item, asyncio.Future[Outcome]]] = []
-        for item, future in zip(items, futures, strict=True):
-            try:
-                encode(item)
-            except ENCODE_ERRORS as own:
-                future.set_exception(own)
-            else:
-                good.append((item, future))
-        if len(good) == len(items):  # it is what they share, such as the broker's name
-            for future in futures:
-                future.set_exception(type(error)(*error.args))
-            good.clear()
-        if good:
-            self._items, self._futures = [item for item, _ in good], [future for _, future in good]
-            self._close()
-        else:
-            self._rest()
 
     def _rest(self) -> None:
         if not self._items and not self._in_flight:

@@ -175,6 +175,7 @@ class Connection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The stream has ended."""
+        self._stream = None  # it takes no more bytes
         why = f": {exc}" if exc is not None else ""
         self._end(ConnectionLostError(f"the connection to {self.endpoint} ended{why}"))
         if not self.closed.done():

@@ -30,6 +30,7 @@ _CLOSED = "the client is closed; nothing was done"
 
 # Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most.
 ENVELOPE_BYTES_MAX = 48
+DEADLINE_MS_MAX = 0xFFFF_FFFF  # the field is a u32
 # Deadlines are kept to within this: a sweep looks at every call, so sweeps must not follow each other at once.
 SWEEP_INTERVAL_MIN_S = 0.01
 
@@ -184,7 +185,7 @@ class Dispatcher:
         if call.attempts:
             self.retries += 1
         call.attempts += 1
-        deadline_ms = max(1, int((call.deadline - now) * 1000))
+        deadline_ms = min(max(1, int((call.deadline - now) * 1000)), DEADLINE_MS_MAX)
         try:
             connection.send(call, encode(Request(deadline_ms, identity, msgspec.Raw(call.body))))
         except FrameError as error:  # over the limit of this server, which no retry changes

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from metad_wire import methods
 from metad_wire.messages import (
+    TRANSACTIONS_MAX,
     Kv,
     KvDelete,
     KvDeleteItem,
@@ -58,7 +59,9 @@ class KeyValue:
 
     async def transact_many(self, items: Sequence[KvTransaction], *, deadline_s: float | None = None) -> TransactResult:
         """Run transactions; each is atomic by itself, not the batch."""
-        return TransactResult(await self._requests.many(methods.KV_TRANSACT, items, KvTransact, deadline_s))
+        return TransactResult(
+            await self._requests.many(methods.KV_TRANSACT, items, KvTransact, deadline_s, items_max=TRANSACTIONS_MAX)
+        )
 
     async def scan(
         self, namespace: str, prefix: str = "", *, page_size: int = 1000, deadline_s: float | None = None
@@ -126,6 +129,7 @@ class KeyValue:
             KvTransact,
             _transacted,
             deadline_s,
+            items_max=TRANSACTIONS_MAX,
         )
 
 

@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from metad_wire.messages import Message
+from msgspec.structs import replace
+
+from metad_wire.messages import BATCH_ITEMS_MAX, Message
 from metad_wire.methods import Method, encode
 from metad_wire.policy import BatchWindow
 
@@ -57,20 +59,23 @@ class Requests:
         items: Sequence[Item],
         body_of: Callable[[list[Item]], Body],
         deadline_s: float | None = None,
+        *,
+        items_max: int = BATCH_ITEMS_MAX,
     ) -> list[Piece[Reply]]:
         """Items in as many requests as they need; ``body_of`` makes one of a part of them.
 
         Raises the first error where no piece has a reply; otherwise a piece says for itself what went wrong.
         """
         deadline = self._deadline(deadline_s)
-        if len(items) <= self._batch_items:
+        items_max = min(items_max, self._batch_items)
+        if len(items) <= items_max:
             if not items:
                 return []
             body = encode(body_of(items if type(items) is list else list(items)))
             if len(body) <= self._dispatcher.body_bytes_max or len(items) == 1:
                 call = self._dispatcher.submit(method, body, deadline)
                 return [Piece(0, len(items), method.decode_reply(await self._payload(call)), None)]
-        return await self._pieces(method, items, body_of, deadline)
+        return await self._pieces(method, items, body_of, deadline, items_max)
 
     async def read_many(
         self,
@@ -97,6 +102,8 @@ class Requests:
         body_of: Callable[[list[Item]], Body],
         outcomes: Outcomes[Item, Reply, Outcome],
         deadline_s: float | None = None,
+        *,
+        items_max: int = BATCH_ITEMS_MAX,
     ) -> asyncio.Future[Outcome]:
         """One item, in a batch with others of the same verb, ``header`` and deadline."""
         key = (method.code, header, deadline_s)
@@ -107,7 +114,7 @@ class Requests:
                 method,
                 body_of,
                 outcomes,
-                window=self._window,
+                window=self._window if items_max >= self._batch_items else replace(self._window, items_max=items_max),
                 in_flight_max=self._batches_in_flight,
                 deadline_s=self._deadline_s if deadline_s is None else deadline_s,
                 on_idle=lambda: self._retire(key),
@@ -141,6 +148,7 @@ class Requests:
         items: Sequence[Item],
         body_of: Callable[[list[Item]], Body],
         deadline: float,
+        items_max: int,
     ) -> list[Piece[Reply]]:
         pieces: list[Piece[Reply]] = []
         in_flight: deque[tuple[int, int, Call]] = deque()
@@ -154,7 +162,7 @@ class Requests:
             in_flight.popleft()
 
         try:
-            for start, count, body in self._cut(items, body_of):
+            for start, count, body in self._cut(items, body_of, items_max):
                 if len(in_flight) == PIECES_IN_FLIGHT:
                     await finish()
                 try:
@@ -171,10 +179,12 @@ class Requests:
             raise pieces[0].error
         return pieces
 
-    def _cut(self, items: Sequence[Item], body_of: Callable[[list[Item]], Body]) -> Iterator[tuple[int, int, bytes]]:
-        """(start, count, encoded body) of each part: at most ``batch_items`` long, halved until it fits a frame."""
-        starts = range(0, len(items), self._batch_items)
-        todo = [(start, min(start + self._batch_items, len(items))) for start in reversed(starts)]
+    def _cut(
+        self, items: Sequence[Item], body_of: Callable[[list[Item]], Body], items_max: int
+    ) -> Iterator[tuple[int, int, bytes]]:
+        """(start, count, encoded body) of each part: at most ``items_max`` long, halved until it fits a frame."""
+        starts = range(0, len(items), items_max)
+        todo = [(start, min(start + items_max, len(items))) for start in reversed(starts)]
         while todo:
             start, end = todo.pop()
             body = encode(body_of(list(items[start:end])))

@@ -1,0 +1,286 @@
+"""A metad that a test scripts, on a network and a clock of the test's own.
+
+The loop's clock jumps to the next timer whenever nothing else is to be done, so deadlines, backoffs and dead
+peers cost no time and come in a fixed order. The server is the wire's own ServerSession behind the in-memory
+transport; what it answers is up to the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from metad_client import Client, Options, connect
+from metad_wire import messages as m
+from metad_wire.errors import MetadError
+from metad_wire.frame import FrameType
+from metad_wire.methods import METHODS, encode
+from metad_wire.session import ServerSession
+from metad_wire.transport import Listener
+from metad_wire.transport.memory import MemoryTransport
+
+
+class JumpingSelector(selectors.DefaultSelector):
+    """Passes the time that a wait would take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        ready = super().select(0)
+        if ready:
+            return ready
+        if timeout is None:  # only another thread can wake the loop
+            ready = super().select(10)
+            if not ready:
+                raise RuntimeError("deadlock: nothing is left that could happen")
+            return ready
+        self.now += timeout
+        return []
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop on that selector's clock."""
+
+    def __init__(self) -> None:
+        self._jumping = JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Any]:
+    return {"jumping": JumpingLoop}
+
+
+class Received:
+    """A request as the server got it; answer it once."""
+
+    def __init__(self, peer: Peer, request_id: int, method: int, payload: bytes) -> None:
+        self.peer = peer
+        self.request_id = request_id
+        self.method = METHODS[method]
+        self.payload = payload
+        self.request: m.Request[Any] = self.method.decode_request(payload)
+        self.cancelled = False
+
+    @property
+    def body(self) -> Any:
+        return self.request.body
+
+    @property
+    def identity(self) -> m.Identity:
+        assert self.request.identity is not None
+        return self.request.identity
+
+    @property
+    def body_bytes(self) -> bytes:
+        """The body as it travelled."""
+        head = b"\x93" + encode(self.request.deadline_ms) + encode(self.request.identity)
+        assert self.payload.startswith(head)
+        return self.payload[len(head) :]
+
+    def reply(self, reply: m.Message | None = None) -> None:
+        """Answer; without a reply with what a server would say when all is well."""
+        self.peer.session.respond(self.request_id, encode(all_well(self.body) if reply is None else reply))
+        self.peer.flush()
+
+    def fail(self, error: MetadError) -> None:
+        self.peer.session.fail(self.request_id, error)
+        self.peer.flush()
+
+
+def all_well(body: Any) -> m.Message:
+    """The reply to a request where everything succeeds and every read finds something."""
+    revisions = [m.Revision("data-0", 1)]
+    match body:
+        case m.Status():
+            group = m.GroupStatus("data-0", "data", 1024, 5, 1, 5, 100)
+            return m.StatusReply("n1", "c1", "0.1.0", 1, 2000, 3000, 4 << 20, True, 1, 1, 0, 5, 5, [group])
+        case m.SessionTakeover():
+            count = len(body.items)
+            restored = [m.SessionProperties(60, i.client_id.encode()) for i in body.items] if body.restore else []
+            return m.SessionTakeoverReply(revisions, [], [m.Owner("old", 1)], [0] * count, list(restored))
+        case m.SessionGet():
+            return m.SessionGetReply([a_session(key.tenant, key.client_id) for key in body.items])
+        case m.OffsetFetch():
+            return m.OffsetFetchReply(
+                [m.Offset(k.tenant, k.group, k.topic, k.partition, 42, 1, 1_700_000_000_000, "") for k in body.items]
+            )
+        case m.KvGet():
+            return m.KvGetReply([m.Kv(k.namespace, k.key, k.key.encode(), 1, 1, 1) for k in body.items])
+        case m.KvPut():
+            return m.KvPutReply(revisions, [], [int(item.value) if item.value.isdigit() else 1 for item in body.items])
+        case m.KvTransact():
+            return m.KvTransactReply(revisions, [], [m.KvTransactionResult(True, []) for _ in body.items])
+        case m.SessionList():
+            return m.SessionListReply([a_session("t", f"c{i}") for i in range(3)], b"")
+        case m.OffsetList():
+            return m.OffsetListReply([m.Offset(body.tenant, body.group, "topic", 0, 42, 1, 0, "")], b"")
+        case m.KvScan():
+            return m.KvScanReply([m.Kv(body.namespace, "k", b"v", 1, 1, 1)], b"")
+    return m.WriteReply(revisions, [])
+
+
+def a_session(tenant: str, client_id: str) -> m.Session:
+    return m.Session(tenant, client_id, "b1", 1, True, 0, m.SessionProperties(60, b"state"))
+
+
+class Peer:
+    """The server's end of one connection."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.session = ServerSession()
+        self.stream: Any = None
+        self.gone = False
+
+    def flush(self) -> None:
+        data = self.session.data_to_send()
+        if data and not self.gone:
+            self.stream.write(data)
+
+    def goaway(self) -> None:
+        self.session.goaway()
+        self.flush()
+
+    def cut(self) -> None:
+        """The connection breaks."""
+        self.stream.abort()
+
+    def connection_made(self, stream: Any) -> None:
+        self.stream = stream
+        self.server.peers.append(self)
+
+    def data_received(self, data: bytes) -> None:
+        server = self.server
+        server.chunks += 1
+        if server.deaf:
+            return
+        self.session.receive_data(data)
+        while (frame := self.session.next_event()) is not None:
+            if frame.type == FrameType.HELLO:
+                if server.greeting_error is not None:
+                    self.session.fail_connection(server.greeting_error)
+                elif server.greets:
+                    self.session.welcome(
+                        m.Welcome(1, 0, "n1", "c1", server.window_bytes, server.frame_bytes_max, server.idle_ms)
+                    )
+            elif frame.type == FrameType.REQUEST:
+                received = Received(self, frame.request_id, frame.method, frame.payload)
+                server.received.append(received)
+                if server.answer is not None:
+                    server.answer(received)
+            elif frame.type == FrameType.CANCEL:
+                for received in server.received:
+                    if received.peer is self and received.request_id == frame.request_id:
+                        received.cancelled = True
+        self.flush()
+        server.notify()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone = True
+        self.server.notify()
+
+
+class Server:
+    """Several endpoints of one scripted server. ``answer`` is called with each request; None leaves them open."""
+
+    def __init__(self, transport: MemoryTransport) -> None:
+        self.transport = transport
+        self.peers: list[Peer] = []
+        self.received: list[Received] = []
+        self.chunks = 0
+        self.answer: Callable[[Received], None] | None = Received.reply
+        self.greets = True
+        self.greeting_error: MetadError | None = None
+        self.deaf = False
+        self.window_bytes = 8 * 1024 * 1024
+        self.frame_bytes_max = 16 * 1024 * 1024
+        self.idle_ms = 60_000
+        self._changed = asyncio.Event()
+        self._listeners: dict[str, Listener] = {}
+
+    async def listen(self, host: str = "a") -> None:
+        self._listeners[host] = await self.transport.listen(host, 7420, lambda: Peer(self))
+
+    async def stop_listening(self, host: str = "a") -> None:
+        await self._listeners.pop(host).close()
+
+    def notify(self) -> None:
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that shows at the server."""
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def requests(self, count: int) -> list[Received]:
+        """Wait until so many requests have come, ever."""
+        await self.until(lambda: len(self.received) >= count)
+        return self.received
+
+    @property
+    def live(self) -> list[Peer]:
+        return [peer for peer in self.peers if not peer.gone]
+
+
+@pytest.fixture
+async def server() -> Server:
+    server = Server(MemoryTransport())
+    await server.listen()
+    return server
+
+
+class Dial:
+    """Makes clients of the scripted server; all are closed at the end of the test."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.clients: list[Client] = []
+
+    def make(self, url: str = "metad://a", **options: Any) -> Client:
+        client = connect(url, Options(**options), transport=self.server.transport, rng=random.Random(7))
+        self.clients.append(client)
+        return client
+
+    async def __call__(self, url: str = "metad://a", **options: Any) -> Client:
+        return await self.make(url, **options).open()
+
+
+@pytest.fixture
+async def dial(server: Server) -> AsyncIterator[Dial]:
+    dial = Dial(server)
+    yield dial
+    for client in dial.clients:
+        await client.close()
+    await settle()
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and "metad" in task.get_name()]
+    assert not left, "a closed client leaks no task"
+    assert not server.live, "a closed client leaves no connection"
+
+
+async def settle() -> None:
+    """Let everything happen that needs no time to pass."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(name="settle")
+def settle_fixture() -> Callable[[], Any]:
+    return settle
