@@ -1,0 +1,196 @@
+"""``metad-perf``: reads the command line, runs one command, turns errors into one line and an exit code.
+
+Exit codes: 0 all well; 1 the run failed or found a fault; 2 the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from metad_wire.errors import MetadError
+from metad_wire.transport.tcp import install_uvloop
+
+from .errors import PerfError, UsageError
+
+VERBS = ("session.takeover", "session.update", "session.get", "offset.commit", "kv.put", "kv.get")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the command."""
+    args = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _terminated)  # so that servers and directories are cleaned up
+    install_uvloop()
+    try:
+        return int(args.run(args))
+    except (MetadError, PerfError, OSError) as error:
+        return _failed(error)
+    except ExceptionGroup as group:
+        return _failed(_leaf(group))
+    except KeyboardInterrupt:
+        print("metad-perf: interrupted", file=sys.stderr)
+        return 130
+
+
+def _failed(error: BaseException) -> int:
+    if not isinstance(error, MetadError | PerfError | OSError):
+        raise error  # our bug: the trace is what helps
+    print(f"metad-perf: {getattr(error, 'name', type(error).__name__)}: {error}", file=sys.stderr)
+    return 2 if isinstance(error, UsageError) else 1
+
+
+def _leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
+def _terminated(_signal: int, _frame: object) -> NoReturn:
+    sys.exit(143)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="metad-perf", description="Measures metad, and tries to break it.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _load(commands)
+    _grpc(commands)
+    _crash(commands)
+    _hold(commands)
+    _demo(commands)
+    return parser
+
+
+Commands = argparse._SubParsersAction  # the only name argparse has for it
+
+
+def _command(
+    commands: Commands[argparse.ArgumentParser], name: str, text: str, run: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text, formatter_class=_Defaults)
+    parser.set_defaults(run=run)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
+    return parser
+
+
+class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, False) else super()._get_help_string(action)
+
+
+def _server_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--server-config", type=Path, metavar="FILE", help="configuration of the started server")
+
+
+def _load(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "load", "one verb under load: throughput, latency, server CPU", _run_load)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--endpoint", metavar="HOST:PORT", help="a running server")
+    where.add_argument("--spawn", action="store_true", help="start a server in a temporary directory")
+    _server_config(parser)
+    parser.add_argument("--verb", required=True, choices=VERBS)
+    parser.add_argument("--batch", type=int, default=1_000, help="items in a request")
+    parser.add_argument("--in-flight", type=int, default=8, help="requests in flight, over all processes")
+    parser.add_argument("--items", type=_count, default=1_000_000, help="items to send, over all processes")
+    parser.add_argument("--value-bytes", type=int, default=200, help="size of a value or payload")
+    parser.add_argument("--processes", type=int, default=1, help="load-generating processes, one connection each")
+    parser.add_argument("--rate", type=float, default=0.0, help="items/s of an open loop; 0: closed loop")
+    parser.add_argument("--keys", type=_count, default=0, help="size of the key space; 0: min(items, 100,000)")
+    parser.add_argument("--restore", action="store_true", help="session.takeover asks for the stored properties")
+    parser.add_argument("--seed", type=int, default=1)
+
+
+def _run_load(args: argparse.Namespace) -> int:
+    from .load import Load, run
+
+    if args.server_config is not None and not args.spawn:
+        raise UsageError("--server-config needs --spawn")
+    load = Load(
+        verb=args.verb,
+        batch=args.batch,
+        in_flight=args.in_flight,
+        items=args.items,
+        value_bytes=args.value_bytes,
+        processes=args.processes,
+        rate=args.rate,
+        keys=args.keys,
+        restore=args.restore,
+        seed=args.seed,
+    )
+    return run(load, endpoint=args.endpoint, config=args.server_config, json=args.json)
+
+
+def _grpc(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "grpc", "metad against grpc.aio, the same service on the same core", _run_grpc)
+    _server_config(parser)
+    parser.add_argument("--pairs", type=int, default=3, help="runs of each case on each side, in turn")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of one run")
+    parser.add_argument("--keys", type=_count, default=100_000, help="sessions")
+
+
+def _run_grpc(args: argparse.Namespace) -> int:
+    from .grpc_baseline import run
+
+    return run(pairs=args.pairs, seconds=args.seconds, keys=args.keys, config=args.server_config, json=args.json)
+
+
+def _crash(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "crash", "kill -9 under load, again and again; is every write there once?", _run_crash)
+    _server_config(parser)
+    parser.add_argument("--rounds", type=int, default=20, help="times the server is killed")
+    parser.add_argument("--writers", type=int, default=6, help="clients that write, each with its own records")
+    parser.add_argument("--seed", type=int, default=None, help="of the writes and the moments; default: random")
+
+
+def _run_crash(args: argparse.Namespace) -> int:
+    from .crash import run
+
+    return run(rounds=args.rounds, writers=args.writers, seed=args.seed, config=args.server_config, json=args.json)
+
+
+def _hold(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "hold", "many sessions: memory, restart time, cost of a write", _run_hold)
+    _server_config(parser)
+    parser.add_argument("--sessions", type=_count, default=10_000_000, help="sessions to hold; 1e7 will do")
+    parser.add_argument("--updates", type=_count, default=1_000_000, help="items written per verb and size")
+    parser.add_argument("--value-bytes", type=int, default=200, help="payload of a session")
+
+
+def _run_hold(args: argparse.Namespace) -> int:
+    from .hold import run
+
+    return run(
+        sessions=args.sessions,
+        updates=args.updates,
+        value_bytes=args.value_bytes,
+        config=args.server_config,
+        json=args.json,
+    )
+
+
+def _demo(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "demo", "a reconnect storm with a broker and the server dying in it", _run_demo)
+    _server_config(parser)
+    parser.add_argument("--sessions", type=_count, default=100_000, help="sessions that come back at once")
+    parser.add_argument("--brokers", type=int, default=8, help="simulated brokers, one connection each")
+
+
+def _run_demo(args: argparse.Namespace) -> int:
+    from .demo import run
+
+    return run(sessions=args.sessions, brokers=args.brokers, config=args.server_config, json=args.json)
+
+
+def _count(text: str) -> int:
+    """An integer, also written as 1e7 or 10_000_000."""
+    try:
+        number = float(text.replace("_", "").replace(",", ""))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not a number: {text!r}") from None
+    if number != int(number):
+        raise argparse.ArgumentTypeError(f"not a whole number: {text!r}")
+    return int(number)

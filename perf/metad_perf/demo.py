@@ -1,0 +1,230 @@
+"""``metad-perf demo``: a reconnect storm with everything dying in it, and a table of what became of the sessions.
+
+A fleet of brokers stores its clients' sessions. Then one broker dies for good and every client of the fleet loses
+its connection; all of them come back at once, to the brokers that are left. In the middle of that a second broker
+restarts in a new epoch and has to begin again, and metad itself is killed with SIGKILL and restarted. In the end
+every session must belong to the broker life that serves its client now, with what was stored of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from metad_client.errors import FencedError, NotOwnerError
+from metad_wire.messages import SessionProperties
+
+from . import report
+from .errors import ServerError, UsageError
+from .spawn import Server, temporary_server
+from .storm import TENANT, Broker, Life, Storm, verify
+
+_PAYLOAD_BYTES = 200
+_BROKER_RESTART_SHARE = 0.25  # of the clients are back when the second broker restarts
+_KILL_SHARE = 0.5  # of the clients are back when metad is killed
+
+
+class Phase(msgspec.Struct, kw_only=True):
+    """One row of the table. Latencies in milliseconds, None where there are none."""
+
+    phase: str
+    sessions: int
+    seconds: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    retries: int | None = None
+    lost: int | None = None
+
+
+def run(*, sessions: int, brokers: int, config: Path | None, json: Path | None) -> int:
+    """The exit code: 1 if anything was lost."""
+    if brokers < 3 or sessions < 10 * brokers:
+        raise UsageError("--brokers must be at least 3, and --sessions ten times as many")
+    begin = time.monotonic()
+    with temporary_server(config=config) as server:
+        told = asyncio.run(_tell(server, sessions, brokers))
+        server.stop()
+    told["seconds"] = report.rounded(time.monotonic() - begin)
+    report.write_json(json, told)
+    _show(told)
+    return 1 if told["lost"] else 0
+
+
+async def _tell(server: Server, sessions: int, count: int) -> dict[str, Any]:
+    rng = random.Random(1)
+    stored = {f"client-{i:07}": rng.randbytes(_PAYLOAD_BYTES) for i in range(sessions)}
+    clients = list(stored)
+    start_s = await asyncio.to_thread(server.start)
+    brokers = [Broker(server.endpoint, f"broker-{i + 1}", clients[i::count]) for i in range(count)]
+    phases = [Phase(phase="metad starts", sessions=0, seconds=start_s)]
+    try:
+        for broker in brokers:
+            await broker.begin()
+        phases.append(await _first_connect(brokers, stored))
+        dead = brokers.pop(0)
+        await dead.end()
+        phases.append(Phase(phase=f"{dead.name} dies; every client is cut off", sessions=sessions, seconds=0.0))
+        _hand_over(brokers, clients, rng)
+        storm_phases, damaged = await _storm(server, brokers, stored, sessions)
+        phases += storm_phases
+        begin = time.monotonic()
+        wrong = await verify(server.endpoint, brokers, stored)
+        lost = max(len(wrong), damaged)
+        phases.append(Phase(phase="every session is read back", sessions=sessions, seconds=_since(begin), lost=lost))
+    finally:
+        for broker in brokers:
+            await broker.end()
+    storm = storm_phases[0]
+    return report.rounded(
+        {
+            "sessions": sessions,
+            "lost": lost,
+            "storm_s": storm.seconds,
+            "storm_sessions_per_s": report.ratio(storm.sessions, storm.seconds),
+            "p50_ms": storm.p50_ms,
+            "p99_ms": storm.p99_ms,
+            "retries": storm.retries,
+            "brokers": count,
+            "phases": [msgspec.to_builtins(phase) for phase in phases],
+            "wrong": wrong[:20],
+            "setting": report.machine(),
+            "versions": report.versions(),
+        }
+    )
+
+
+async def _first_connect(brokers: list[Broker], stored: dict[str, bytes]) -> Phase:
+    begin = time.monotonic()
+    async with asyncio.TaskGroup() as tasks:
+        for broker in brokers:
+            assert broker.life is not None
+            tasks.create_task(broker.life.store({client_id: stored[client_id] for client_id in broker.clients}))
+    return Phase(phase=f"{len(brokers)} brokers store their clients", sessions=len(stored), seconds=_since(begin))
+
+
+def _hand_over(brokers: list[Broker], clients: list[str], rng: random.Random) -> None:
+    """Each client comes back to whichever broker the load balancer picks."""
+    shuffled = rng.sample(clients, len(clients))
+    for at, broker in enumerate(brokers):
+        broker.clients = shuffled[at :: len(brokers)]
+
+
+class _Disasters:
+    """Strikes in the middle: decides by the number of clients that are back, acts in the same turn of the loop."""
+
+    def __init__(self, server: Server, sessions: int) -> None:
+        self._server = server
+        self._restart_at = int(sessions * _BROKER_RESTART_SHARE)
+        self._kill_at = int(sessions * _KILL_SHARE)
+        self.broker_dies = asyncio.Event()
+        self.metad_died = asyncio.Event()
+
+    def on_return(self, returned: int) -> None:
+        """One more client is back."""
+        if returned == self._restart_at:
+            self.broker_dies.set()
+        elif returned == self._kill_at:
+            self._server.kill()
+            self.metad_died.set()
+
+
+async def _storm(
+    server: Server, brokers: list[Broker], stored: dict[str, bytes], sessions: int
+) -> tuple[list[Phase], int]:
+    """The phases, and the number of sessions that came back without their payload."""
+    disasters = _Disasters(server, sessions)
+    storm = Storm(stored, disasters.on_return)
+    unlucky = brokers[0]
+    ghost = unlucky.life
+    begin = time.monotonic()
+    async with asyncio.TaskGroup() as tasks:
+        again = tasks.create_task(_restart_broker(unlucky, storm, disasters.broker_dies))
+        outage = tasks.create_task(_restart_metad(server, disasters.metad_died))
+        async with asyncio.TaskGroup() as returning:
+            for broker in brokers:
+                assert broker.life is not None
+                returning.create_task(storm.come_back(broker.life, broker.clients))
+        if not disasters.metad_died.is_set():
+            raise ServerError(f"the storm ended with {storm.returned:,} clients back: {dict(storm.errors)}")
+    seconds = _since(begin)
+    assert ghost is not None
+    fenced = await _ghost_is_fenced(ghost, unlucky)
+    retries = sum(broker.retries for broker in brokers)
+    retries += sum(broker.life.client.statistics().retries for broker in brokers if broker.life is not None)
+    phases = [
+        Phase(
+            phase="every client comes back at once",
+            sessions=storm.returned,
+            seconds=seconds,
+            p50_ms=storm.latencies.percentile_ms(50),
+            p99_ms=storm.latencies.percentile_ms(99),
+            retries=retries,
+            lost=storm.damaged + sum(storm.errors.values()),
+        ),
+        Phase(
+            phase=f"  {unlucky.name} restarts as epoch {unlucky.epoch} and begins again",
+            sessions=len(unlucky.clients),
+            seconds=again.result(),
+            lost=0 if fenced else 1,
+        ),
+        Phase(phase="  metad is killed (SIGKILL) and restarted", sessions=0, seconds=outage.result()),
+    ]
+    return phases, storm.damaged + (not fenced)
+
+
+async def _restart_broker(broker: Broker, storm: Storm, dies: asyncio.Event) -> float:
+    """Seconds from its death until all its clients are back."""
+    await dies.wait()
+    begin = time.monotonic()
+    await broker.end()
+    await storm.come_back(await broker.begin(), broker.clients)
+    return _since(begin)
+
+
+async def _restart_metad(server: Server, died: asyncio.Event) -> float:
+    """Seconds until it serves again."""
+    await died.wait()
+    return await asyncio.to_thread(server.start)
+
+
+async def _ghost_is_fenced(ghost: Life, broker: Broker) -> bool:
+    """A write in the name of the past life must be refused."""
+    assert broker.life is not None
+    try:
+        await broker.life.client.sessions.update(
+            ghost.broker, ghost.epoch, TENANT, broker.clients[0], SessionProperties(0, b"from the grave")
+        )
+    except (FencedError, NotOwnerError):
+        return True
+    return False
+
+
+def _since(begin: float) -> float:
+    return time.monotonic() - begin
+
+
+def _show(told: dict[str, Any]) -> None:
+    columns = ["what happened", "sessions", "seconds", "sessions/s", "p50 ms", "p99 ms", "retries", "lost"]
+    rows = [
+        [
+            phase["phase"],
+            phase["sessions"] or "",
+            phase["seconds"] or "",
+            float(phase["sessions"] / phase["seconds"]) if phase["seconds"] and phase["sessions"] else "",
+            *("" if phase[key] is None else phase[key] for key in ("p50_ms", "p99_ms", "retries", "lost")),
+        ]
+        for phase in told["phases"]
+    ]
+    report.table("A reconnect storm", columns, rows)
+    for line in told["wrong"]:
+        report.say(line)
+    verdict = "nothing was lost" if not told["lost"] else f"{told['lost']} sessions were LOST or are wrong"
+    report.say(
+        f"{told['sessions']:,} sessions came back in {told['storm_s']:.1f} s, through the death of one broker, the "
+        f"restart of another and a kill -9 of metad: {verdict}."
+    )

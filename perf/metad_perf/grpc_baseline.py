@@ -1,0 +1,158 @@
+"""``metad-perf grpc``: metad's protocol against grpc.aio, over the same node core, load, disk and machine.
+
+Both servers run at once and only one is loaded at a time; each case runs on both in turn, several times, and the
+order changes from pair to pair. What is reported is the median over the pairs of each pair's ratio, because what
+slows the machine for seconds slows both runs of a pair. Both clients are one process with one connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from . import report
+from .errors import UsageError
+from .fleet import run_fleet
+from .load import Load, create, epoch_now, plans, status_of
+from .spawn import Server, temporary_server
+
+VERB = "session.update"
+VALUE_BYTES = 200
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One load: ``batch`` items a call, ``in_flight`` calls at a time."""
+
+    name: str
+    batch: int
+    in_flight: int
+
+
+CASES = (Case("unary_1", 1, 1), Case("unary_16", 1, 16), Case("unary_256", 1, 256), Case("batch_1000", 1_000, 4))
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What one side measured in one run."""
+
+    case: str
+    side: str
+    items: int
+    failed: int
+    items_per_s: float
+    server_cpu_us_per_item: float
+    client_cpu_us_per_item: float
+    p50_ms: float
+    p99_ms: float
+    errors: dict[str, int]
+
+
+def run(*, pairs: int, seconds: float, keys: int, config: Path | None, json: Path | None) -> int:
+    """The exit code: 1 if items failed."""
+    if pairs < 1 or seconds <= 0 or keys < CASES[-1].batch:
+        raise UsageError(f"--pairs and --seconds must be over 0, --keys at least {CASES[-1].batch}")
+    grpc_server = [sys.executable, "-m", "metad_perf.grpc_server"]
+    with temporary_server(config=config) as metad, temporary_server(command=grpc_server, config=config) as grpc:
+        metad.start()
+        grpc.start()
+        compared = _compare(metad, grpc, pairs, seconds, keys)
+        metad.stop()
+        grpc.stop()
+    report.write_json(json, compared)
+    _show(compared)
+    return 1 if any(one["failed"] for one in compared["runs"]) else 0
+
+
+def _compare(metad: Server, grpc: Server, pairs: int, seconds: float, keys: int) -> dict[str, Any]:
+    from . import grpc_client
+
+    epoch = epoch_now()
+    load = Load(verb=VERB, keys=keys, value_bytes=VALUE_BYTES, items=keys)
+    create(metad.endpoint, load, epoch)
+    with report.progress("prepare gRPC", keys) as progress:
+        asyncio.run(grpc_client.fill(grpc.endpoint, epoch, keys, VALUE_BYTES, progress))
+    sides: dict[str, tuple[str, Callable[[], int]]] = {
+        "metad": (metad.endpoint, lambda: status_of(metad.endpoint).cpu_us),
+        "grpc": (grpc.endpoint, lambda: grpc_client.cpu_us(grpc.endpoint)),
+    }
+    runs: list[Run] = []
+    with report.progress("runs", len(CASES) * pairs * 2) as progress:
+        for case in CASES:
+            for pair in range(pairs):
+                for side in ("metad", "grpc") if pair % 2 == 0 else ("grpc", "metad"):
+                    endpoint, cpu_us = sides[side]
+                    runs.append(_run(case, side, endpoint, cpu_us, load, epoch, seconds))
+                    progress(1)
+    status = status_of(metad.endpoint)
+    return {
+        "ratio_items_per_s": ratios(runs, lambda metad, grpc: (metad.items_per_s, grpc.items_per_s)),
+        "ratio_server_cpu": ratios(
+            runs, lambda metad, grpc: (grpc.server_cpu_us_per_item, metad.server_cpu_us_per_item)
+        ),
+        "verb": VERB,
+        "pairs": pairs,
+        "seconds": seconds,
+        "keys": keys,
+        "value_bytes": VALUE_BYTES,
+        "fsync": status.fsync,
+        "replicas": status.replicas,
+        "groups": len(status.groups),
+        "runs": report.rounded([msgspec.to_builtins(one) for one in runs]),
+        "setting": report.machine(),
+        "versions": report.versions(),
+    }
+
+
+def _run(
+    case: Case, side: str, endpoint: str, cpu_us: Callable[[], int], load: Load, epoch: int, seconds: float
+) -> Run:
+    load = msgspec.structs.replace(load, batch=case.batch, in_flight=case.in_flight)
+    cpu: list[int] = []
+    result = run_fleet(
+        plans(endpoint, load, epoch, seconds=seconds, via=side),
+        on_begin=lambda: cpu.append(cpu_us()),
+        on_end=lambda: cpu.append(cpu_us()),
+        progress=lambda _: None,
+    )
+    return Run(
+        case=case.name,
+        side=side,
+        items=result.items,
+        failed=result.failed,
+        items_per_s=result.items_per_s(),
+        server_cpu_us_per_item=report.ratio(cpu[1] - cpu[0], result.items),
+        client_cpu_us_per_item=report.ratio(result.client_cpu_s * 1e6, result.items),
+        p50_ms=result.latencies.percentile_ms(50),
+        p99_ms=result.latencies.percentile_ms(99),
+        errors=result.errors,
+    )
+
+
+def ratios(runs: list[Run], parts: Callable[[Run, Run], tuple[float, float]]) -> dict[str, float]:
+    """Per case, the median over pairs of the ratio that ``parts(metad's run, gRPC's run)`` names. The n-th runs of
+    the two sides are a pair."""
+    by_case: dict[str, float] = {}
+    for case in dict.fromkeys(one.case for one in runs):
+        metad = [one for one in runs if one.case == case and one.side == "metad"]
+        grpc = [one for one in runs if one.case == case and one.side == "grpc"]
+        by_case[case] = report.rounded(report.median_ratio(map(parts, metad, grpc)))
+    return by_case
+
+
+def _show(compared: dict[str, Any]) -> None:
+    columns = ["case", "side", "items/s", "server CPU µs/item", "client CPU µs/item", "p50 ms", "p99 ms", "failed"]
+    keys = ("items_per_s", "server_cpu_us_per_item", "client_cpu_us_per_item", "p50_ms", "p99_ms", "failed")
+    report.table(
+        f"{VERB}, metad and grpc.aio",
+        columns,
+        [[one["case"], one["side"], *(one[key] for key in keys)] for one in compared["runs"]],
+    )
+    report.table(
+        "median of the pairs",
+        ["case", "items/s: metad ÷ gRPC", "server CPU: gRPC ÷ metad"],
+        [[case, value, compared["ratio_server_cpu"][case]] for case, value in compared["ratio_items_per_s"].items()],
+    )

@@ -1,0 +1,174 @@
+"""``metad-perf hold``: fill it with sessions, then ask what holding them costs.
+
+Three questions: how much memory (resident set of the server, sampled throughout), how long from a restart to
+serving (after a drain and after a kill -9), and how much more server CPU a written item takes at N sessions than
+at 100,000 (uniformly random over all of them, same run, same settings). Before each cost is measured the server is
+left alone until its background work is done, so that the fill's compaction is not charged to the writes; the
+compaction that the writes themselves cause is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from metad_client import Options, connect
+from metad_wire.messages import SessionKey
+
+from . import report
+from .errors import ServerError, UsageError
+from .load import MIB, Load, epoch_now, measure, status_of
+from .prepare import fill_sessions
+from .spawn import Server, temporary_server
+from .workload import TENANT, session_names
+
+SMALL = 100_000  # the number of sessions that costs are compared with
+VERBS = ("session.update", "session.takeover")
+_SAMPLE_S = 0.1
+_QUIET_CPU_SHARE = 0.05  # of one core: below it, background work is done
+_QUIET_S = 1.0
+_QUIET_WAIT_S_MAX = 180.0
+
+
+def run(*, sessions: int, updates: int, value_bytes: int, config: Path | None, json: Path | None) -> int:
+    """The exit code: 1 if a write failed or a session was not there after a restart."""
+    if sessions < SMALL // 100 or updates < 1:
+        raise UsageError(f"--sessions must be at least {SMALL // 100:,} and --updates at least 1")
+    with temporary_server(config=config) as server:
+        held = _hold(server, sessions, updates, value_bytes)
+    report.write_json(json, held)
+    report.table("hold", ["", "value"], [row for row in held.items() if not isinstance(row[1], dict)])
+    costs = held["server_cpu_us_per_item"]
+    report.table(
+        "server CPU µs per item", ["sessions", *VERBS], [[int(size), *cost.values()] for size, cost in costs.items()]
+    )
+    return 1 if held["errors"] else 0
+
+
+def _hold(server: Server, sessions: int, updates: int, value_bytes: int) -> dict[str, Any]:
+    server.start()
+    small = min(SMALL, sessions)
+    epoch = epoch_now()
+    costs: dict[str, dict[str, float]] = {}
+    with _sampled_rss(server) as rss_max:
+        _fill(server.endpoint, epoch, small, value_bytes)
+        costs[str(small)], errors = _costs(server, epoch, small, updates, value_bytes)
+        fill_s = _fill(server.endpoint, epoch, sessions, value_bytes)
+        filled_mib = server.rss_bytes() / MIB
+        at_size, more_errors = _costs(server, epoch, sessions, updates, value_bytes)
+        costs[str(sessions)] = at_size
+        written_mib = server.rss_bytes() / MIB
+        stop_s = server.stop()
+        restart_s = server.start()
+        errors += more_errors + _missing(server.endpoint, sessions)
+        restarted_mib = server.rss_bytes() / MIB
+        # A kill with writes behind it leaves a log to replay; a drained server leaves none.
+        killed = measure(server.endpoint, _load(VERBS[1], sessions, min(updates, 100_000), value_bytes), epoch)
+        server.kill()
+        restart_killed_s = server.start()
+        errors += killed["errors"] + _missing(server.endpoint, sessions)
+        peak_mib = rss_max() / MIB
+    status = status_of(server.endpoint)
+    server.stop()
+    ratios = {verb: report.ratio(at_size[verb], costs[str(small)][verb]) for verb in VERBS}
+    return report.rounded(
+        {
+            "sessions": sessions,
+            "rss_mib": written_mib,
+            "rss_max_mib": peak_mib,
+            "restart_s": restart_s,
+            "write_cost_ratio": max(ratios.values()),
+            "fill_items_per_s": sessions / fill_s,
+            "rss_filled_mib": filled_mib,
+            "rss_restarted_mib": restarted_mib,
+            "restart_killed_s": restart_killed_s,
+            "drain_s": stop_s,
+            "updates": updates,
+            "value_bytes": value_bytes,
+            "errors": errors,
+            "fsync": status.fsync,
+            "replicas": status.replicas,
+            "groups": len(status.groups),
+            "write_cost_ratio_by_verb": ratios,
+            "server_cpu_us_per_item": costs,
+            "setting": report.machine(),
+            "versions": report.versions(),
+        }
+    )
+
+
+def _load(verb: str, sessions: int, items: int, value_bytes: int) -> Load:
+    return Load(verb=verb, items=items, keys=sessions, value_bytes=value_bytes, batch=min(1_000, items)).checked()
+
+
+def _fill(endpoint: str, epoch: int, sessions: int, value_bytes: int) -> float:
+    """Seconds it took."""
+
+    async def fill(progress: Callable[[int], None]) -> None:
+        async with connect(f"metad://{endpoint}", Options(deadline_s=60.0)) as client:
+            await fill_sessions(client, epoch, sessions, value_bytes, progress)
+
+    begin = time.monotonic()
+    with report.progress(f"fill {sessions:,} sessions", sessions) as progress:
+        asyncio.run(fill(progress))
+    return time.monotonic() - begin
+
+
+def _costs(server: Server, epoch: int, sessions: int, updates: int, value_bytes: int) -> tuple[dict[str, float], int]:
+    """Server CPU in µs per item of each verb, and how many items failed."""
+    costs: dict[str, float] = {}
+    errors = 0
+    for verb in VERBS:
+        _wait_until_quiet(server)
+        measured = measure(server.endpoint, _load(verb, sessions, updates, value_bytes), epoch)
+        costs[verb] = measured["server_cpu_us_per_item"]
+        errors += measured["errors"]
+    return costs, errors
+
+
+def _wait_until_quiet(server: Server) -> None:
+    """Until the server uses next to no CPU for a while."""
+    until = time.monotonic() + _QUIET_WAIT_S_MAX
+    while time.monotonic() < until:
+        before = server.cpu_s()
+        time.sleep(_QUIET_S)
+        if server.cpu_s() - before <= _QUIET_CPU_SHARE * _QUIET_S:
+            return
+    raise ServerError(f"the server was still busy by itself after {_QUIET_WAIT_S_MAX:g} s")
+
+
+def _missing(endpoint: str, sessions: int) -> int:
+    """How many of a thousand sessions, spread over all, are not there."""
+    names = session_names(sessions)
+    keys = [SessionKey(TENANT, names[i]) for i in range(0, sessions, max(1, sessions // 1_000))]
+
+    async def read() -> int:
+        async with connect(f"metad://{endpoint}", Options(deadline_s=60.0)) as client:
+            return sum(session is None for session in await client.sessions.get_many(keys))
+
+    return asyncio.run(read())
+
+
+@contextmanager
+def _sampled_rss(server: Server) -> Iterator[Callable[[], int]]:
+    """Samples the server's resident set from a thread; the function gives the largest seen."""
+    largest = 0
+    done = threading.Event()
+
+    def sample() -> None:
+        nonlocal largest
+        while not done.wait(_SAMPLE_S):
+            largest = max(largest, server.rss_bytes())
+
+    thread = threading.Thread(target=sample, name="rss-sampler", daemon=True)
+    thread.start()
+    try:
+        yield lambda: largest
+    finally:
+        done.set()
+        thread.join()

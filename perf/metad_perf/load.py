@@ -1,0 +1,194 @@
+"""``metad-perf load``: one verb, one setting, one measured run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from metad_client import Options, connect
+from metad_wire.messages import StatusReply
+
+from . import report
+from .errors import UsageError
+from .fleet import Result, run_fleet
+from .prepare import prepare, records_needed
+from .spawn import temporary_server
+from .worker import Plan
+from .workload import VERBS, Settings
+
+KEYS_DEFAULT_MAX = 100_000
+MIB = 1024 * 1024
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """One load. ``items`` are counted over all processes, as are ``in_flight`` requests and ``rate`` items/s."""
+
+    verb: str
+    batch: int = 1_000
+    in_flight: int = 8
+    items: int = 1_000_000
+    value_bytes: int = 200
+    processes: int = 1
+    rate: float = 0.0
+    keys: int = 0
+    restore: bool = False
+    seed: int = 1
+
+    def checked(self) -> Load:
+        """With ``keys`` settled. Raises UsageError."""
+        if self.verb not in VERBS:
+            raise UsageError(f"no verb {self.verb}; there are {', '.join(VERBS)}")
+        for field in ("batch", "in_flight", "items", "value_bytes", "processes"):
+            if getattr(self, field) < 1:
+                raise UsageError(f"--{field.replace('_', '-')} must be at least 1")
+        if self.rate < 0 or self.keys < 0:
+            raise UsageError("--rate and --keys must not be negative")
+        if self.restore and self.verb != "session.takeover":
+            raise UsageError("--restore is for session.takeover")
+        batch = min(self.batch, self.items)
+        processes = min(self.processes, self.in_flight, self.items // batch)
+        keys = self.keys or max(min(self.items, KEYS_DEFAULT_MAX), batch * processes)
+        return msgspec.structs.replace(self, batch=batch, keys=keys, processes=processes)
+
+
+def run(load: Load, *, endpoint: str | None, config: Path | None, json: Path | None) -> int:
+    """Measure against ``endpoint``, or a server of our own where it is None. The exit code: 1 if items failed."""
+    load = load.checked()
+    if endpoint is not None:
+        measured = prepare_and_measure(endpoint, load)
+    else:
+        with temporary_server(config=config) as server:
+            server.start()
+            measured = prepare_and_measure(server.endpoint, load)
+            server.stop()
+    report.write_json(json, measured)
+    show(measured)
+    return 1 if measured["errors"] else 0
+
+
+def prepare_and_measure(endpoint: str, load: Load) -> dict[str, Any]:
+    """Create what the verb needs, then measure."""
+    epoch = epoch_now()
+    create(endpoint, load, epoch)
+    return measure(endpoint, load, epoch)
+
+
+def create(endpoint: str, load: Load, epoch: int) -> None:
+    """Create the records that the verb needs."""
+    if records_needed(load.verb):
+        with report.progress("prepare", load.keys) as progress:
+            asyncio.run(_prepare(endpoint, _settings(load, epoch), progress))
+
+
+def epoch_now() -> int:
+    """Brokers of this run outlive those of earlier runs."""
+    return time.time_ns() // 1_000_000
+
+
+def measure(endpoint: str, load: Load, epoch: int) -> dict[str, Any]:
+    """Run the load on what is there and report it; ``load`` is checked."""
+    status: list[StatusReply] = []
+    with report.progress(load.verb, load.items) as progress:
+        result = run_fleet(
+            plans(endpoint, load, epoch),
+            on_begin=lambda: status.append(status_of(endpoint)),
+            on_end=lambda: status.append(status_of(endpoint)),
+            progress=progress,
+        )
+    before, after = status
+    return _report(load, result, before, after)
+
+
+def plans(endpoint: str, load: Load, epoch: int, *, seconds: float | None = None, via: str = "metad") -> list[Plan]:
+    """One process's share each; ``seconds`` takes the place of ``items``."""
+    requests, rest = divmod(load.items // load.batch, load.processes)
+    in_flight, spare = divmod(load.in_flight, load.processes)
+    return [
+        Plan(
+            endpoint=endpoint,
+            settings=_settings(load, epoch, share),
+            in_flight=in_flight + (share < spare),
+            requests=None if seconds is not None else requests + (share < rest),
+            seconds=seconds,
+            interval_ns=1e9 * load.batch * load.processes / load.rate if load.rate else 0,
+            via=via,
+        )
+        for share in range(load.processes)
+    ]
+
+
+def status_of(endpoint: str) -> StatusReply:
+    """The server's account of itself."""
+
+    async def ask() -> StatusReply:
+        async with connect(f"metad://{endpoint}", options=Options(client_name="metad-perf")) as client:
+            return await client.status()
+
+    return asyncio.run(ask())
+
+
+def show(measured: dict[str, Any]) -> None:
+    """The table."""
+    title = f"{measured['verb']}: batch {measured['batch']:,}, {measured['in_flight']:,} in flight"
+    shown = {key: value for key, value in measured.items() if not isinstance(value, dict)}
+    report.table(title, ["", "value"], shown.items())
+    for name, count in measured["errors_by_name"].items():
+        report.say(f"{count:,} items failed with {name}")
+
+
+async def _prepare(endpoint: str, settings: Settings, progress: Callable[[int], None]) -> None:
+    async with connect(f"metad://{endpoint}", options=Options(deadline_s=60.0)) as client:
+        await prepare(client, settings, progress)
+
+
+def _settings(load: Load, epoch: int, share: int = 0) -> Settings:
+    return Settings(
+        verb=load.verb,
+        batch=load.batch,
+        keys=load.keys,
+        value_bytes=load.value_bytes,
+        epoch=epoch,
+        seed=load.seed,
+        share=share,
+        shares=load.processes,
+        restore=load.restore,
+    )
+
+
+def _report(load: Load, result: Result, before: StatusReply, after: StatusReply) -> dict[str, Any]:
+    latencies, seconds, items = result.latencies, result.seconds, result.items
+    return {
+        "verb": load.verb,
+        "items": items,
+        "items_per_s": report.rounded(result.items_per_s()),
+        "entries_per_s": report.rounded(report.ratio(after.entries - before.entries, seconds)),
+        "syncs_per_s": report.rounded(report.ratio(after.syncs - before.syncs, seconds)),
+        "p50_ms": report.rounded(latencies.percentile_ms(50)),
+        "p99_ms": report.rounded(latencies.percentile_ms(99)),
+        "p999_ms": report.rounded(latencies.percentile_ms(99.9)),
+        "max_ms": report.rounded(latencies.max_ms()),
+        "errors": result.failed,
+        "batch": load.batch,
+        "in_flight": load.in_flight,
+        "value_bytes": load.value_bytes,
+        "processes": load.processes,
+        "keys": load.keys,
+        "rate": load.rate,
+        "loop": "open" if load.rate else "closed",
+        "restore": load.restore,
+        "seconds": report.rounded(seconds),
+        "fsync": after.fsync,
+        "replicas": after.replicas,
+        "groups": len(after.groups),
+        "server_cpu_us_per_item": report.rounded(report.ratio(after.cpu_us - before.cpu_us, items)),
+        "server_rss_mib": report.rounded(after.rss_bytes / MIB),
+        "client_cpu_us_per_item": report.rounded(report.ratio(result.client_cpu_s * 1e6, items)),
+        "errors_by_name": result.errors,
+        "setting": report.machine() | {"seed": load.seed, "warm_up": "a tenth of the run, at most 2 s, not counted"},
+        "versions": report.versions(),
+    }

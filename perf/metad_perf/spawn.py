@@ -1,0 +1,186 @@
+"""Runs a server under test as a child process: start, wait until it serves, kill, stop, and always clean up.
+
+Any command that takes ``--data-dir``, ``--listen``, ``--config`` and ``--ready-file`` as ``metad serve`` does.
+Blocking by design: asyncio code calls it through ``asyncio.to_thread``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from .errors import ServerError
+
+_POLL_S = 0.002  # the ready file is waited for at this grain
+_LOG_LINES_SHOWN = 3
+
+
+class _Ready(msgspec.Struct):
+    endpoints: list[str]
+
+
+def metad_serve() -> list[str]:
+    """The command that runs metad: the one installed beside this interpreter, else the one on PATH."""
+    beside = Path(sys.executable).with_name("metad")
+    found = str(beside) if beside.exists() else shutil.which("metad")
+    if found is None:
+        raise ServerError("the metad command is not installed beside this Python nor on PATH")
+    return [found, "serve"]
+
+
+class Server:
+    """One server on one data directory, started any number of times; after the first it keeps its port."""
+
+    def __init__(self, directory: Path, *, command: Sequence[str] | None = None, config: Path | None = None) -> None:
+        self._command = list(command) if command is not None else metad_serve()
+        self._directory = directory
+        self._config = config
+        self._listen = "127.0.0.1:0"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """host:port, known from the first start on."""
+        return self._listen
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        if self._process is None:
+            raise ServerError("the server is not running")
+        return self._process.pid
+
+    @property
+    def _ready_file(self) -> Path:
+        return self._directory / "ready.json"
+
+    @property
+    def _log_file(self) -> Path:
+        return self._directory / "server.log"
+
+    def launch(self) -> None:
+        """Start the process without waiting for it to serve."""
+        if self._process is not None:
+            raise ServerError("the server is running already")
+        self._ready_file.unlink(missing_ok=True)
+        argv = [*self._command, "--data-dir", str(self._directory / "data"), "--listen", self._listen]
+        argv += ["--ready-file", str(self._ready_file)]
+        if self._config is not None:
+            argv += ["--config", str(self._config)]
+        with self._log_file.open("ab") as log:
+            # A session of its own: Ctrl-C reaches us only, and we stop it.
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def wait_ready(self, timeout_s: float = 120.0) -> None:
+        """Return once requests are served."""
+        process = self._process
+        if process is None:
+            raise ServerError("the server is not running")
+        until = time.monotonic() + timeout_s
+        while True:
+            with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # not there, or half written
+                self._listen = msgspec.json.decode(self._ready_file.read_bytes(), type=_Ready).endpoints[0]
+                return
+            if process.poll() is not None:
+                self._process = None
+                raise ServerError(f"the server ended with {process.returncode} before it served: {self._last_words()}")
+            if time.monotonic() > until:
+                raise ServerError(f"the server did not serve within {timeout_s:g} s: {self._last_words()}")
+            time.sleep(_POLL_S)
+
+    def start(self, timeout_s: float = 120.0) -> float:
+        """Start and wait until requests are served; seconds from the one to the other."""
+        begin = time.monotonic()
+        self.launch()
+        self.wait_ready(timeout_s)
+        return time.monotonic() - begin
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.kill()
+            process.wait()
+
+    def stop(self, timeout_s: float = 60.0) -> float:
+        """SIGTERM and wait for the drain; seconds it took. SIGKILL and an error where it takes too long."""
+        begin = time.monotonic()
+        process = self._process
+        if process is None:
+            return 0.0
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ServerError(f"the server did not drain within {timeout_s:g} s: {self._last_words()}") from None
+        finally:
+            self.kill()
+        if code:
+            raise ServerError(f"the server drained with exit code {code}: {self._last_words()}")
+        return time.monotonic() - begin
+
+    def rss_bytes(self) -> int:
+        """Resident memory now; 0 while it is not running."""
+        try:
+            return int(psutil.Process(self.pid).memory_info().rss)
+        except (psutil.Error, ServerError):
+            return 0
+
+    def cpu_s(self) -> float:
+        """User and system time so far; 0 while it is not running."""
+        try:
+            times = psutil.Process(self.pid).cpu_times()
+        except (psutil.Error, ServerError):
+            return 0.0
+        return float(times.user + times.system)
+
+    def _last_words(self) -> str:
+        try:
+            lines = self._log_file.read_text(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        return " / ".join(line.strip() for line in lines[-_LOG_LINES_SHOWN:]) or "it said nothing"
+
+
+@contextlib.contextmanager
+def temporary_server(*, command: Sequence[str] | None = None, config: Path | None = None) -> Iterator[Server]:
+    """A server in a temporary directory, not started; it is killed and the directory removed in any case."""
+    directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
+    server = Server(directory, command=command, config=config)
+    try:
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def disk_directory() -> Path:
+    """Where temporary data goes: the first of the usual places that is on a disk, for fsync on tmpfs is free."""
+    places = [Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()]
+    for place in places:
+        if place.is_dir() and _filesystem(place) not in ("tmpfs", "ramfs", "devtmpfs"):
+            return place
+    return places[0]
+
+
+def _filesystem(path: Path) -> str:
+    """Type of the file system that holds ``path``; empty where the system does not say."""
+    resolved = path.resolve()
+    best, kind = -1, ""
+    for partition in psutil.disk_partitions(all=True):
+        mount = Path(partition.mountpoint)
+        if resolved.is_relative_to(mount) and len(mount.parts) >= best:
+            best, kind = len(mount.parts), partition.fstype
+    return kind
