@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import resource
 import signal
@@ -27,6 +28,11 @@ from metad_wire import methods
 from metad_wire.errors import MetadError
 
 from .baseline import CHANNEL_OPTIONS, pb, stubs
+
+# As the metad command sets up its process.
+_SWITCH_INTERVAL_S = 0.0005
+_GC_THRESHOLD = (50_000, 20, 100)
+_DRAIN_S = 10.0
 
 
 class Sessions(stubs.SessionsServicer):  # type: ignore[misc]  # made at run time
@@ -76,7 +82,9 @@ def _properties(properties: Any) -> m.SessionProperties:
 @contextlib.asynccontextmanager
 async def _serving(config: Config) -> AsyncIterator[str]:
     """Yields the endpoint."""
-    async with Node(config) as node:
+    node = await Node.open(config)
+    checkpoints = asyncio.create_task(node.run())
+    try:
         server = grpc.aio.server(options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)])
         stubs.add_SessionsServicer_to_server(Sessions(node), server)
         host, _, _ = config.listen.rpartition(":")
@@ -86,13 +94,21 @@ async def _serving(config: Config) -> AsyncIterator[str]:
             yield f"{host}:{port}"
         finally:
             await server.stop(grace=5.0)
+            await node.drain(_DRAIN_S)
+    finally:
+        checkpoints.cancel()
+        await asyncio.wait([checkpoints])
+        await node.close()
 
 
 async def _serve(config: Config, ready_file: Path) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with _serving(config) as endpoint:
-        ready_file.write_text(json.dumps({"endpoints": [endpoint]}))
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLD)
+        await asyncio.to_thread(ready_file.write_text, json.dumps({"endpoints": [endpoint]}))
         await stop.wait()
 
 
@@ -105,6 +121,7 @@ def main() -> int:
     parser.add_argument("--config", type=Path)
     args = parser.parse_args()
     config = load_config(args.config, {"data_dir": args.data_dir, "listen": args.listen})
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     uvloop.run(_serve(config, args.ready_file))
     return 0
 
