@@ -1,0 +1,335 @@
+"""``metadctl``: read and write what metad keeps, from a shell.
+
+Exit status: 0 when done, 1 with one line on stderr where metad (or the network) says no, 2 for a wrong command
+line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from metad_wire.messages import SessionProperties
+
+from .client import Client, connect
+from .endpoint import PORT_DEFAULT, parse_url
+from .errors import MetadError, NotFoundError
+from .options import Options
+from .printing import Printer
+
+Record = TypeVar("Record")
+Arguments = argparse.Namespace
+Command = Callable[[Client, Arguments, Printer], Awaitable[None]]
+
+LIST_LIMIT_DEFAULT = 1_000
+
+EPILOG = """\
+examples:
+  metadctl status
+  metadctl put kv config greeting hello
+  metadctl get kv config greeting --json
+  metadctl put session acme device-1 --broker b1 --epoch 7 --payload subscriptions
+  metadctl list sessions --tenant acme --prefix device-
+  metadctl put offset acme billing orders 0 42 --monotonic
+  metadctl list offsets acme billing
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    url = arguments.endpoint if "://" in arguments.endpoint else f"metad://{arguments.endpoint}"
+    try:
+        parse_url(url)
+        _prepare(arguments)
+    except UnicodeEncodeError:
+        parser.error("an argument is not UTF-8")
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        asyncio.run(_run(arguments.command, url, arguments))
+        sys.stdout.flush()
+    except MetadError as error:
+        sys.stderr.write(f"metadctl: {' '.join(str(error).split())}\n")
+        return 1
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _prepare(arguments: Arguments) -> None:
+    """What the grammar cannot say, and values as bytes: stdin is read before a connection waits for it."""
+    if vars(arguments).get("prefix") and vars(arguments).get("tenant", "") is None:
+        raise ValueError("--prefix needs --tenant")
+    for name, text in vars(arguments).items():
+        if name in ("value", "payload") and text is not None:
+            setattr(arguments, name, sys.stdin.buffer.read() if text == "-" else text.encode())
+        elif isinstance(text, str):
+            text.encode()
+
+
+async def _run(command: Command, url: str, arguments: Arguments) -> None:
+    options = Options(
+        deadline_s=arguments.timeout,
+        connect_timeout_s=0,  # a person waits: say at once that nobody is there
+        handshake_timeout_s=min(3.0, arguments.timeout),
+        client_name="metadctl",
+    )
+    async with connect(url, options) as client:
+        await command(client, arguments, Printer(arguments.json))
+
+
+# --- commands ---
+
+
+async def _status(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.sections(await m.status(), ["groups"])
+
+
+async def _get_session(m: Client, a: Arguments, printer: Printer) -> None:
+    session = await m.sessions.get(a.tenant, a.client_id)
+    printer.one(_present(session, f"no session {a.tenant}/{a.client_id}"))
+
+
+async def _get_offset(m: Client, a: Arguments, printer: Printer) -> None:
+    offset = await m.offsets.fetch(a.tenant, a.group, a.topic, a.partition)
+    printer.one(_present(offset, f"no offset {a.tenant}/{a.group}/{a.topic}/{a.partition}"))
+
+
+async def _get_kv(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.one(_present(await m.kv.get(a.namespace, a.key), f"no key {a.namespace}/{a.key}"))
+
+
+async def _put_session(m: Client, a: Arguments, printer: Printer) -> None:
+    properties = None
+    if a.payload is not None or a.expiry is not None:
+        properties = SessionProperties(a.expiry or 0, a.payload or b"")
+    taken = await m.sessions.takeover(
+        a.broker, a.epoch, a.tenant, a.client_id, clean_start=a.clean_start, properties=properties
+    )
+    owner = taken.previous
+    printer.one(
+        {
+            "session_present": taken.session_present,
+            "previous_broker": owner.broker if owner is not None else None,
+            "previous_epoch": owner.broker_epoch if owner is not None else None,
+        }
+    )
+
+
+async def _put_offset(m: Client, a: Arguments, printer: Printer) -> None:
+    await m.offsets.commit(
+        a.tenant,
+        a.group,
+        a.topic,
+        a.partition,
+        a.offset,
+        generation=a.generation,
+        expected=a.expected,
+        metadata=a.metadata,
+        monotonic=a.monotonic,
+    )
+    printer.one({"committed": a.offset})
+
+
+async def _put_kv(m: Client, a: Arguments, printer: Printer) -> None:
+    version = await m.kv.put(a.namespace, a.key, a.value, expected_version=a.expected_version)
+    printer.one({"version": version})
+
+
+async def _delete_session(m: Client, a: Arguments, printer: Printer) -> None:
+    await m.sessions.delete(a.tenant, a.client_id)
+    printer.one({"deleted": True})
+
+
+async def _delete_offset(m: Client, a: Arguments, printer: Printer) -> None:
+    await m.offsets.delete(a.tenant, a.group, a.topic, a.partition)
+    printer.one({"deleted": True})
+
+
+async def _delete_kv(m: Client, a: Arguments, printer: Printer) -> None:
+    await m.kv.delete(a.namespace, a.key, expected_version=a.expected_version)
+    printer.one({"deleted": True})
+
+
+async def _list_sessions(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.many(await _first(m.sessions.list(a.tenant, a.prefix, a.broker, page_size=_page(a)), a.limit))
+
+
+async def _list_offsets(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.many(await _first(m.offsets.list(a.tenant, a.group, a.prefix, page_size=_page(a)), a.limit))
+
+
+async def _list_kv(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.many(await _first(m.kv.scan(a.namespace, a.prefix, page_size=_page(a)), a.limit))
+
+
+def _present(record: Record | None, complaint: str) -> Record:
+    if record is None:
+        raise NotFoundError(complaint)
+    return record
+
+
+def _page(a: Arguments) -> int:
+    """One record more than is shown tells whether there are more."""
+    return min(1_000, a.limit + 1) if a.limit else 1_000
+
+
+async def _first(records: AsyncIterator[Record], limit: int) -> list[Record]:
+    found: list[Record] = []
+    async with contextlib.aclosing(records):  # type: ignore[type-var]
+        async for record in records:
+            if limit and len(found) == limit:
+                sys.stderr.write(f"metadctl: the first {limit} are shown; --limit 0 shows all\n")
+                break
+            found.append(record)
+    return found
+
+
+# --- command line ---
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The grammar. Options that every command has may stand before or behind it."""
+    parser = argparse.ArgumentParser(
+        prog="metadctl",
+        description="Read and write what metad keeps.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _common(parser, f"127.0.0.1:{PORT_DEFAULT}", False, 10.0)
+    common = argparse.ArgumentParser(add_help=False)
+    _common(common, argparse.SUPPRESS, argparse.SUPPRESS, argparse.SUPPRESS)
+    verbs = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def verb(name: str, help: str) -> Callable[[str, str, Command], argparse.ArgumentParser]:
+        kinds = verbs.add_parser(name, help=help).add_subparsers(metavar="KIND", required=True)
+
+        def kind(name: str, help: str, command: Command) -> argparse.ArgumentParser:
+            leaf = kinds.add_parser(name, help=help, parents=[common])
+            leaf.set_defaults(command=command)
+            return leaf
+
+        return kind
+
+    status = verbs.add_parser("status", help="how the node is", parents=[common])
+    status.set_defaults(command=_status)
+
+    get = verb("get", "read one record")
+    _session_key(get("session", "an MQTT session", _get_session))
+    _offset_key(get("offset", "a consumer group's offset", _get_offset))
+    _kv_key(get("kv", "a key", _get_kv))
+
+    put = verb("put", "write one record")
+    session = put("session", "take a session over, or create it", _put_session)
+    _session_key(session)
+    session.add_argument("--broker", required=True, help="the broker that owns it from now on")
+    session.add_argument("--epoch", required=True, type=_count, help="that broker's epoch")
+    session.add_argument("--payload", help="what the broker keeps of it; - reads stdin")
+    session.add_argument("--expiry", type=_count, metavar="S", help="expiry interval in seconds")
+    session.add_argument("--clean-start", action="store_true", help="drop what was stored")
+    offset = put("offset", "commit an offset", _put_offset)
+    _offset_key(offset)
+    offset.add_argument("offset", metavar="OFFSET", type=_count)
+    offset.add_argument("--generation", type=_count, default=0, help="of the consumer group")
+    offset.add_argument("--expected", type=int, metavar="N", help="only if it is N now; -1: only if there is none")
+    offset.add_argument("--metadata", default="", help="kept beside it")
+    offset.add_argument("--monotonic", action="store_true", help="refuse to go back")
+    kv = put("kv", "write a key", _put_kv)
+    _kv_key(kv)
+    kv.add_argument("value", metavar="VALUE", help="- reads stdin")
+    _expected_version(kv, "only if it has version N now; 0: only if it is absent")
+
+    delete = verb("delete", "delete one record")
+    _session_key(delete("session", "an MQTT session", _delete_session))
+    _offset_key(delete("offset", "a consumer group's offset", _delete_offset))
+    kv = delete("kv", "a key", _delete_kv)
+    _kv_key(kv)
+    _expected_version(kv, "only if it has version N now")
+
+    listing = verb("list", "read many records")
+    sessions = listing("sessions", "by tenant and client id", _list_sessions)
+    sessions.add_argument("--tenant", help="only of this tenant")
+    sessions.add_argument("--prefix", default="", help="client ids that start so; needs --tenant")
+    sessions.add_argument("--broker", help="only those this broker owns")
+    _limit(sessions)
+    offsets = listing("offsets", "of one consumer group", _list_offsets)
+    offsets.add_argument("tenant", metavar="TENANT")
+    offsets.add_argument("group", metavar="GROUP")
+    offsets.add_argument("--prefix", default="", help="topics that start so")
+    _limit(offsets)
+    keys = listing("kv", "of one namespace", _list_kv)
+    keys.add_argument("namespace", metavar="NS")
+    keys.add_argument("--prefix", default="", help="keys that start so")
+    _limit(keys)
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser, endpoint: Any, as_json: Any, timeout: Any) -> None:
+    parser.add_argument(
+        "--endpoint",
+        default=endpoint,
+        metavar="HOST:PORT",
+        help=f"or metad://HOST:PORT[,HOST:PORT...]; default 127.0.0.1:{PORT_DEFAULT}",
+    )
+    parser.add_argument("--json", action="store_true", default=as_json, help="print one JSON document")
+    parser.add_argument(
+        "--timeout", type=_seconds, default=timeout, metavar="S", help="give up after this long; default 10 s"
+    )
+
+
+def _session_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tenant", metavar="TENANT")
+    parser.add_argument("client_id", metavar="CLIENT")
+
+
+def _offset_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tenant", metavar="TENANT")
+    parser.add_argument("group", metavar="GROUP")
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("partition", metavar="PARTITION", type=_count)
+
+
+def _kv_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("namespace", metavar="NS")
+    parser.add_argument("key", metavar="KEY")
+
+
+def _expected_version(parser: argparse.ArgumentParser, help: str) -> None:
+    parser.add_argument("--expected-version", type=_count, metavar="N", help=help)
+
+
+def _limit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--limit",
+        type=_count,
+        default=LIST_LIMIT_DEFAULT,
+        metavar="N",
+        help=f"show at most so many, 0 for all; default {LIST_LIMIT_DEFAULT}",
+    )
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 1 << 63:
+        raise argparse.ArgumentTypeError(f"not between 0 and 2**63: {text}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"not between 0 and 3600 seconds: {text}")
+    return seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

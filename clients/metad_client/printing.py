@@ -1,0 +1,125 @@
+"""How ``metadctl`` shows records: tables for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+import msgspec
+
+# A wider cell helps nobody in a table; --json holds it whole.
+CELL_CHARS_MAX = 60
+
+
+def plain(value: Any) -> Any:
+    """A record as JSON values. Bytes are text where they are UTF-8; otherwise their key ends in ``_base64``."""
+    if isinstance(value, msgspec.Struct):
+        return plain(msgspec.structs.asdict(value))
+    if isinstance(value, dict):
+        return dict(_field(key, item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def _field(key: str, value: Any) -> tuple[str, Any]:
+    if not isinstance(value, bytes):
+        return key, plain(value)
+    try:
+        return key, value.decode()
+    except UnicodeDecodeError:
+        return f"{key}_base64", base64.b64encode(value).decode()
+
+
+def flat(record: dict[str, Any]) -> dict[str, Any]:
+    """One row of a table: a record's nested fields beside its own."""
+    row: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            row.update(flat(value))
+        else:
+            row[key] = value
+    return row
+
+
+def cell(value: Any) -> str:
+    """A value in one line, without what a terminal would obey."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = str(value)
+    if not text.isprintable():
+        text = repr(text)[1:-1]
+    return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…"
+
+
+def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns of text, two spaces apart."""
+    widths = [max(len(line[i]) for line in (header, *rows)) for i in range(len(header))]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in (header, *rows)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+class Printer:
+    """Prints results in one of the two forms."""
+
+    def __init__(self, as_json: bool, out: TextIO | None = None) -> None:
+        self._as_json = as_json
+        self._out = out if out is not None else sys.stdout
+
+    def one(self, record: Any) -> None:
+        """One record, or a dict of what there is to tell."""
+        fields = plain(record)
+        if self._as_json:
+            self._json(fields)
+        else:
+            self._table(("field", "value"), [(key, cell(value)) for key, value in flat(fields).items()])
+
+    def many(self, records: Sequence[Any]) -> None:
+        """Records of one kind, one row each."""
+        fields = [plain(record) for record in records]
+        if self._as_json:
+            self._json(fields)
+            return
+        rows = [flat(record) for record in fields]
+        header = list(dict.fromkeys(key for row in rows for key in row))
+        if rows:
+            self._table(header, [[cell(row.get(key)) for key in header] for row in rows])
+        else:
+            self._out.write("nothing found\n")
+
+    def sections(self, record: Any, lists: Sequence[str]) -> None:
+        """One record whose fields ``lists`` hold records: in JSON one document, for people a table each."""
+        fields = plain(record)
+        if self._as_json:
+            self._json(fields)
+            return
+        self.one({key: value for key, value in fields.items() if key not in lists})
+        for name in lists:
+            self._out.write("\n")
+            self.many(fields[name])
+
+    def _json(self, document: Any) -> None:
+        json.dump(document, self._out, indent=2, ensure_ascii=False)
+        self._out.write("\n")
+
+    def _table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        if not self._out.isatty() or not self._rich_table(header, rows):
+            self._out.write(plain_table(header, rows) + "\n")
+
+    def _rich_table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+        """The same in colour where rich is installed, which the base install does without."""
+        try:
+            console, table, text = (importlib.import_module(f"rich.{name}") for name in ("console", "table", "text"))
+        except ImportError:
+            return False
+        drawn = table.Table(*header, box=None, header_style="bold")
+        for row in rows:
+            drawn.add_row(*(text.Text(value) for value in row))  # Text: a value's brackets are not markup
+        console.Console(file=self._out).print(drawn)
+        return True
