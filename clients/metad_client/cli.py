@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from metad_wire.messages import SessionProperties
@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         asyncio.run(_run(arguments.command, url, arguments))
         sys.stdout.flush()
     except MetadError as error:
-        sys.stderr.write(f"metadctl: {' '.join(str(error).split())}\n")
+        kind = f"{error.name.replace('_', ' ')}: " if error.code > 200 else ""  # its message alone is too short
+        sys.stderr.write(f"metadctl: {kind}{' '.join(str(error).split())}\n")
         return 1
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -146,17 +147,20 @@ async def _put_kv(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _delete_session(m: Client, a: Arguments, printer: Printer) -> None:
-    await m.sessions.delete(a.tenant, a.client_id)
+    with _absent(f"no session {a.tenant}/{a.client_id}"):
+        await m.sessions.delete(a.tenant, a.client_id)
     printer.one({"deleted": True})
 
 
 async def _delete_offset(m: Client, a: Arguments, printer: Printer) -> None:
-    await m.offsets.delete(a.tenant, a.group, a.topic, a.partition)
+    with _absent(f"no offset {a.tenant}/{a.group}/{a.topic}/{a.partition}"):
+        await m.offsets.delete(a.tenant, a.group, a.topic, a.partition)
     printer.one({"deleted": True})
 
 
 async def _delete_kv(m: Client, a: Arguments, printer: Printer) -> None:
-    await m.kv.delete(a.namespace, a.key, expected_version=a.expected_version)
+    with _absent(f"no key {a.namespace}/{a.key}"):
+        await m.kv.delete(a.namespace, a.key, expected_version=a.expected_version)
     printer.one({"deleted": True})
 
 
@@ -176,6 +180,14 @@ def _present(record: Record | None, complaint: str) -> Record:
     if record is None:
         raise NotFoundError(complaint)
     return record
+
+
+@contextlib.contextmanager
+def _absent(complaint: str) -> Iterator[None]:
+    try:
+        yield
+    except NotFoundError:
+        raise NotFoundError(complaint) from None
 
 
 def _page(a: Arguments) -> int:

@@ -7,7 +7,14 @@ import asyncio
 import errno
 import socket
 
-from metad_wire.errors import ConnectionLostError, MetadError
+from metad_wire.errors import (
+    ConnectionLostError,
+    FrameError,
+    FrameTooLargeError,
+    HandshakeError,
+    MetadError,
+    UnexpectedFrameError,
+)
 from metad_wire.transport import Transport
 
 from .connection import Connection, Owner
@@ -39,6 +46,8 @@ class Dialer:
             async with asyncio.timeout(timeout_s):
                 await self._transport.dial(*endpoint, lambda: connection, timeout_s)
                 await connection.welcomed
+        except (FrameError, FrameTooLargeError, UnexpectedFrameError) as error:
+            raise HandshakeError(f"{name} does not speak metad's protocol: {error}") from error
         except MetadError:
             raise
         except OSError as error:  # TimeoutError is one

@@ -19,7 +19,7 @@ from metad_wire.policy import BatchWindow
 from .batcher import Batcher, Outcomes
 from .call import Call
 from .dispatcher import Dispatcher
-from .errors import MetadError
+from .errors import InvalidRequestError, MetadError
 from .options import Options
 from .results import Piece
 
@@ -84,13 +84,27 @@ class Requests:
         body_of: Callable[[list[Item]], Body],
         deadline_s: float | None = None,
     ) -> list[Reply]:
-        """As :meth:`many`, but any piece's error is raised: a read that lacks a part is none."""
+        """As :meth:`many`, but any piece's error is raised: a read that lacks a part is none.
+
+        What a server refuses as a whole (a reply over its limit, one malformed item) is asked for in halves.
+        """
+        try:
+            pieces = await self.many(method, items, body_of, deadline_s)
+        except InvalidRequestError as error:
+            if len(items) == 1:
+                raise
+            pieces = [Piece(0, len(items), None, error)]
         replies: list[Reply] = []
-        for piece in await self.many(method, items, body_of, deadline_s):
-            if piece.reply is None:
-                assert piece.error is not None
+        for piece in pieces:
+            if piece.reply is not None:
+                replies.append(piece.reply)
+                continue
+            assert piece.error is not None
+            if piece.count == 1 or not isinstance(piece.error, InvalidRequestError):
                 raise piece.error
-            replies.append(piece.reply)
+            middle, end = piece.start + piece.count // 2, piece.start + piece.count
+            for half in (items[piece.start : middle], items[middle:end]):
+                replies += await self.read_many(method, half, body_of, deadline_s)
         return replies
 
     def single(

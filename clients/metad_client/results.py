@@ -120,12 +120,14 @@ class TakeoverResult(WriteResult):
             self.previous_index += [-1] * piece.count
             self.restored += [None] * piece.count
             return
-        known = len(self.owners)
-        self.owners += reply.owners
-        if known:
-            self.previous_index += [known + index if index >= 0 else -1 for index in reply.previous]
-        else:
-            self.previous_index += reply.previous
+        # Owners are few: the same life of a broker gets one index, however many requests the call became.
+        table = []
+        for owner in reply.owners:
+            if owner not in self.owners:
+                self.owners.append(owner)
+            table.append(self.owners.index(owner))
+        table.append(-1)  # where -1 points
+        self.previous_index += [table[index] for index in reply.previous]
         self.restored += reply.properties or [None] * piece.count
 
     def previous(self, i: int) -> Owner | None:
