@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from pathlib import Path
+from typing import Any, cast
 
 import grpc
 
-pb: Any
-stubs: Any
-pb, stubs = grpc.protos_and_services("metad_perf/baseline.proto")
+
+def _compile() -> tuple[Any, Any]:
+    # The compiler looks along sys.path, where an editable install's folder is not.
+    folder = str(Path(__file__).parent)
+    sys.path.append(folder)
+    try:
+        return cast("tuple[Any, Any]", grpc.protos_and_services("baseline.proto"))
+    finally:
+        sys.path.remove(folder)
+
+
+pb, stubs = _compile()
 
 # Sensible settings: no retry or tracing machinery, room for large batches, and HTTP/2 pings that do not interfere.
 CHANNEL_OPTIONS = (
