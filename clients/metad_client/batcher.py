@@ -17,6 +17,7 @@ from metad_wire.policy import BatchWindow
 
 from .dispatcher import Dispatcher
 from .errors import InternalError, InvalidRequestError, MetadError, another
+from .outcomes import reply_of
 
 Reply = TypeVar("Reply", bound=Message)
 Item = TypeVar("Item")
@@ -147,7 +148,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
 
     def _hand_out(self, items: list[Item], futures: list[asyncio.Future[Outcome]], payload: bytes) -> None:
         try:
-            outcomes = self._outcomes(items, self._method.decode_reply(payload))
+            outcomes = self._outcomes(items, reply_of(self._method, payload))
             if len(outcomes) != len(items):
                 raise IndexError(f"{len(outcomes)} outcomes for {len(items)} items")
         except (MetadError, LookupError, ValueError) as error:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from typing import Any, TypeVar
 
 from metad_wire.messages import SessionProperties
+from metad_wire.transport import Transport
 
 from .client import Client, connect
 from .endpoint import PORT_DEFAULT, parse_url
@@ -40,7 +41,7 @@ examples:
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
     """Run one command; returns the exit status."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
@@ -53,10 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     try:
-        asyncio.run(_run(arguments.command, url, arguments))
+        asyncio.run(_run(arguments, url, transport))
         sys.stdout.flush()
     except MetadError as error:
-        kind = f"{error.name.replace('_', ' ')}: " if error.code > 200 else ""  # its message alone is too short
+        kind = f"{error.name.replace('_', ' ')}: " if error.code > NotFoundError.code else ""  # a terse answer of the server
         sys.stderr.write(f"metadctl: {kind}{' '.join(str(error).split())}\n")
         return 1
     except BrokenPipeError:  # the reader of our output has seen enough
@@ -77,14 +78,15 @@ def _prepare(arguments: Arguments) -> None:
             text.encode()
 
 
-async def _run(command: Command, url: str, arguments: Arguments) -> None:
+async def _run(arguments: Arguments, url: str, transport: Transport | None) -> None:
+    command: Command = arguments.command
     options = Options(
         deadline_s=arguments.timeout,
         connect_timeout_s=0,  # a person waits: say at once that nobody is there
         handshake_timeout_s=min(3.0, arguments.timeout),
         client_name="metadctl",
     )
-    async with connect(url, options) as client:
+    async with connect(url, options, transport=transport) as client:
         await command(client, arguments, Printer(arguments.json))
 
 

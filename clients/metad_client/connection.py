@@ -71,8 +71,8 @@ class Connection:
         self._flush_scheduled = False
         self._keepalive: asyncio.TimerHandle | None = None
         self._tick_sent = self._tick_received = 0  # byte counts at the last keepalive tick
-        self._silent_ticks = 0
         self._pings = 0
+        self._unanswered_pings = 0
 
     # --- towards the peer ---
 
@@ -188,25 +188,25 @@ class Connection:
         assert welcome is not None
         if welcome.idle_ms > 0:
             self._ping_interval_s = min(self._ping_interval_s, welcome.idle_ms / 3000)
+        self._tick_sent, self._tick_received = self.bytes_sent, self.bytes_received
         self._keepalive = self._loop.call_later(self._ping_interval_s, self._tick)
         if not self.welcomed.done():
             self.welcomed.set_result(None)
 
     def _tick(self) -> None:
-        """Ping a quiet peer; give up one that stays silent."""
+        """Ping a quiet peer; give up one that leaves two pings unanswered."""
         sent, received = self.bytes_sent, self.bytes_received
         if received != self._tick_received:
-            self._silent_ticks = 0
-        elif self._pings:  # a ping of an earlier tick should have been answered by now
-            self._silent_ticks += 1
-            if self._silent_ticks >= 2:
-                silence_s = self._silent_ticks * self._ping_interval_s
-                self._end(ConnectionLostError(f"no sign of life from {self.endpoint} for {silence_s:.3g} s"))
-                if self._stream is not None:
-                    self._stream.abort()
-                return
+            self._unanswered_pings = 0
+        elif self._unanswered_pings == 2:
+            silence_s = 2 * self._ping_interval_s
+            self._end(ConnectionLostError(f"no sign of life from {self.endpoint} for {silence_s:.3g} s"))
+            if self._stream is not None:
+                self._stream.abort()
+            return
         if sent == self._tick_sent or received == self._tick_received:
             self._pings += 1
+            self._unanswered_pings += 1
             self.session.ping(self._pings)
             self._flush()
         self._tick_sent, self._tick_received = self.bytes_sent, received

@@ -34,7 +34,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """One endpoint has this long to accept a connection and to greet."""
     ping_interval_s: float = 5.0
     """A quiet connection is pinged this often (or at a third of the server's idle limit, where that is shorter);
-    after two intervals without a sign of life the peer counts as dead."""
+    a peer that leaves two pings unanswered counts as dead."""
     backoff: Backoff = Backoff()
     """Waits between retries of a request, and between rounds of dialling."""
     credentials: bytes = b""

@@ -1,15 +1,25 @@
-"""How a batch's reply becomes each caller's outcome. Pure."""
+"""How a reply becomes its callers' outcomes. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from metad_wire.messages import ItemError, WriteReply
+from metad_wire.messages import ItemError, Message, WriteReply
+from metad_wire.methods import Method
 
-from .errors import MetadError, error_of_item
+from .errors import InternalError, InvalidRequestError, MetadError, error_of_item
 
+Reply = TypeVar("Reply", bound=Message)
 Outcome = TypeVar("Outcome")
+
+
+def reply_of(method: Method[Any, Reply], payload: bytes) -> Reply:
+    """Raises InternalError where the server's answer makes no sense: the caller's request is not to blame."""
+    try:
+        return method.decode_reply(payload)
+    except InvalidRequestError as error:
+        raise InternalError(str(error)) from None
 
 
 def with_errors(outcomes: Sequence[Outcome], errors: Sequence[ItemError]) -> list[Outcome | MetadError]:

@@ -21,6 +21,7 @@ from .call import Call
 from .dispatcher import Dispatcher
 from .errors import InvalidRequestError, MetadError
 from .options import Options
+from .outcomes import reply_of
 from .results import Piece
 
 # Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million
@@ -51,7 +52,7 @@ class Requests:
     async def one(self, method: Method[Body, Reply], body: Body, deadline_s: float | None = None) -> Reply:
         """One request and its reply. Raises the request's MetadError."""
         call = self._dispatcher.submit(method, encode(body), self._deadline(deadline_s))
-        return method.decode_reply(await self._payload(call))
+        return reply_of(method, await self._payload(call))
 
     async def many(
         self,
@@ -74,7 +75,7 @@ class Requests:
             body = encode(body_of(items if type(items) is list else list(items)))
             if len(body) <= self._dispatcher.body_bytes_max or len(items) == 1:
                 call = self._dispatcher.submit(method, body, deadline)
-                return [Piece(0, len(items), method.decode_reply(await self._payload(call)), None)]
+                return [Piece(0, len(items), reply_of(method, await self._payload(call)), None)]
         return await self._pieces(method, items, body_of, deadline, items_max)
 
     async def read_many(
@@ -170,7 +171,7 @@ class Requests:
         async def finish() -> None:
             start, count, call = in_flight[0]
             try:
-                pieces.append(Piece(start, count, method.decode_reply(await call.future), None))
+                pieces.append(Piece(start, count, reply_of(method, await call.future), None))
             except MetadError as error:
                 pieces.append(Piece(start, count, None, error))
             in_flight.popleft()

@@ -18,7 +18,7 @@ import pytest
 from metad_client import Client, Options, connect
 from metad_wire import messages as m
 from metad_wire.errors import MetadError
-from metad_wire.frame import FrameType
+from metad_wire.frame import Frame, FrameType
 from metad_wire.methods import METHODS, encode
 from metad_wire.session import ServerSession
 from metad_wire.transport import Listener
@@ -130,7 +130,15 @@ def all_well(body: Any) -> m.Message:
 
 
 def a_session(tenant: str, client_id: str) -> m.Session:
-    return m.Session(tenant, client_id, "b1", 1, True, 0, m.SessionProperties(60, b"state"))
+    return m.Session(
+        tenant=tenant,
+        client_id=client_id,
+        broker="b1",
+        broker_epoch=1,
+        connected=True,
+        disconnected_ms=0,
+        properties=m.SessionProperties(60, b"state"),
+    )
 
 
 class Peer:
@@ -165,25 +173,33 @@ class Peer:
         if server.deaf:
             return
         self.session.receive_data(data)
-        while (frame := self.session.next_event()) is not None:
-            if frame.type == FrameType.HELLO:
-                if server.greeting_error is not None:
-                    self.session.fail_connection(server.greeting_error)
-                elif server.greets:
-                    self.session.welcome(
-                        m.Welcome(1, 0, "n1", "c1", server.window_bytes, server.frame_bytes_max, server.idle_ms)
-                    )
-            elif frame.type == FrameType.REQUEST:
-                received = Received(self, frame.request_id, frame.method, frame.payload)
-                server.received.append(received)
-                if server.answer is not None:
-                    server.answer(received)
-            elif frame.type == FrameType.CANCEL:
-                for received in server.received:
-                    if received.peer is self and received.request_id == frame.request_id:
-                        received.cancelled = True
+        try:
+            while (frame := self.session.next_event()) is not None:
+                self.act(frame)
+        except MetadError:
+            self.flush()
+            self.stream.close()
         self.flush()
         server.notify()
+
+    def act(self, frame: Frame) -> None:
+        server = self.server
+        if frame.type == FrameType.HELLO:
+            if server.greeting_error is not None:
+                self.session.fail_connection(server.greeting_error)
+            elif server.greets:
+                self.session.welcome(
+                    m.Welcome(1, 0, "n1", "c1", server.window_bytes, server.frame_bytes_max, server.idle_ms)
+                )
+        elif frame.type == FrameType.REQUEST:
+            received = Received(self, frame.request_id, frame.method, frame.payload)
+            server.received.append(received)
+            if server.answer is not None:
+                server.answer(received)
+        elif frame.type == FrameType.CANCEL:
+            for received in server.received:
+                if received.peer is self and received.request_id == frame.request_id:
+                    received.cancelled = True
 
     def eof_received(self) -> bool:
         return False
@@ -281,6 +297,19 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.fixture(name="a_session")
+def a_session_fixture() -> Callable[[str, str], m.Session]:
+    return a_session
+
+
 @pytest.fixture(name="settle")
 def settle_fixture() -> Callable[[], Any]:
     return settle
+
+
+@pytest.fixture
+def scripted_server() -> Server:
+    """The server for what brings a loop of its own."""
+    server = Server(MemoryTransport())
+    asyncio.run(server.listen())
+    return server

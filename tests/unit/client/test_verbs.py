@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from metad_client import KvPutItem
+import pytest
+
+import metad_client
+from metad_client import (
+    ClosedError,
+    ConflictError,
+    FencedError,
+    KvDeleteItem,
+    KvKey,
+    KvOperation,
+    KvPutItem,
+    KvTransaction,
+    KvTransactionResult,
+    NotFoundError,
+    OffsetCommitItem,
+    OffsetKey,
+    Owner,
+    SessionKey,
+    SessionProperties,
+    SessionTakeoverItem,
+    SessionUpdateItem,
+    Takeover,
+)
 from metad_wire import messages as m
 
-
-async def test_a_put_returns_the_new_version(server, dial):
-    client = await dial()
-    assert await client.kv.put("ns", "key", b"7") == 7
-    assert server.received[0].body == m.KvPut([m.KvPutItem("ns", "key", b"7")])
+PROPERTIES = SessionProperties(60, b"subscriptions")
 
 
 async def test_status(dial):
@@ -19,8 +37,222 @@ async def test_status(dial):
     assert status.groups[0].name == "data-0"
 
 
-async def test_put_many(dial):
+@pytest.mark.parametrize(
+    ("call", "body", "result"),
+    [
+        (
+            lambda c: c.sessions.takeover("b", 2, "t", "c", properties=PROPERTIES),
+            m.SessionTakeover("b", 2, [SessionTakeoverItem("t", "c", False, PROPERTIES)], False),
+            Takeover(Owner("old", 1), True, None),
+        ),
+        (
+            lambda c: c.sessions.takeover("b", 2, "t", "c", clean_start=True, restore=True),
+            m.SessionTakeover("b", 2, [SessionTakeoverItem("t", "c", True, None)], True),
+            Takeover(Owner("old", 1), False, SessionProperties(60, b"c")),
+        ),
+        (
+            lambda c: c.sessions.update("b", 2, "t", "c", PROPERTIES),
+            m.SessionUpdate("b", 2, [SessionUpdateItem("t", "c", PROPERTIES)]),
+            None,
+        ),
+        (
+            lambda c: c.sessions.disconnect("b", 2, "t", "c"),
+            m.SessionDisconnect("b", 2, [SessionKey("t", "c")]),
+            None,
+        ),
+        (
+            lambda c: c.sessions.get("t", "c"),
+            m.SessionGet([SessionKey("t", "c")]),
+            "the session",
+        ),
+        (
+            lambda c: c.sessions.delete("t", "c", broker="b", broker_epoch=2),
+            m.SessionDelete([SessionKey("t", "c")], "b", 2),
+            None,
+        ),
+        (
+            lambda c: c.offsets.commit(
+                "t", "g", "topic", 1, 42, generation=3, expected=-1, metadata="m", monotonic=True
+            ),
+            m.OffsetCommit([OffsetCommitItem("t", "g", "topic", 1, 42, 3, -1, "m")], True),
+            None,
+        ),
+        (
+            lambda c: c.offsets.fetch("t", "g", "topic", 1),
+            m.OffsetFetch([OffsetKey("t", "g", "topic", 1)]),
+            m.Offset("t", "g", "topic", 1, 42, 1, 1_700_000_000_000, ""),
+        ),
+        (
+            lambda c: c.offsets.delete("t", "g", "topic", 1),
+            m.OffsetDelete([OffsetKey("t", "g", "topic", 1)]),
+            None,
+        ),
+        (lambda c: c.kv.put("ns", "k", b"7", expected_version=6), m.KvPut([KvPutItem("ns", "k", b"7", 6)]), 7),
+        (lambda c: c.kv.get("ns", "k"), m.KvGet([KvKey("ns", "k")]), m.Kv("ns", "k", b"k", 1, 1, 1)),
+        (lambda c: c.kv.delete("ns", "k", expected_version=1), m.KvDelete([KvDeleteItem("ns", "k", 1)]), None),
+        (
+            lambda c: c.kv.transact(KvTransaction("ns", [], [KvOperation("k", b"v")])),
+            m.KvTransact([KvTransaction("ns", [], [KvOperation("k", b"v")])]),
+            KvTransactionResult(True, []),
+        ),
+    ],
+)
+async def test_a_single(server, dial, a_session, call, body, result):
     client = await dial()
-    result = await client.kv.put_many([KvPutItem("ns", "a", b"1"), KvPutItem("ns", "b", b"2")])
+    assert await call(client) == (a_session("t", "c") if result == "the session" else result)
+    assert [received.body for received in server.received] == [body]
+
+
+@pytest.mark.parametrize(
+    ("call", "body"),
+    [
+        (
+            lambda c: c.sessions.takeover_many("b", 2, [SessionTakeoverItem("t", "c")], restore=True),
+            m.SessionTakeover("b", 2, [SessionTakeoverItem("t", "c")], True),
+        ),
+        (
+            lambda c: c.sessions.update_many("b", 2, [SessionUpdateItem("t", "c", PROPERTIES)]),
+            m.SessionUpdate("b", 2, [SessionUpdateItem("t", "c", PROPERTIES)]),
+        ),
+        (
+            lambda c: c.sessions.disconnect_many("b", 2, [SessionKey("t", "c")]),
+            m.SessionDisconnect("b", 2, [SessionKey("t", "c")]),
+        ),
+        (
+            lambda c: c.sessions.delete_many([SessionKey("t", "c")]),
+            m.SessionDelete([SessionKey("t", "c")]),
+        ),
+        (
+            lambda c: c.offsets.commit_many([OffsetCommitItem("t", "g", "topic", 1, 42)], monotonic=True),
+            m.OffsetCommit([OffsetCommitItem("t", "g", "topic", 1, 42)], True),
+        ),
+        (
+            lambda c: c.offsets.delete_many([OffsetKey("t", "g", "topic", 1)]),
+            m.OffsetDelete([OffsetKey("t", "g", "topic", 1)]),
+        ),
+        (lambda c: c.kv.put_many([KvPutItem("ns", "k", b"7")]), m.KvPut([KvPutItem("ns", "k", b"7")])),
+        (lambda c: c.kv.put_many((KvPutItem("ns", "k", b"7"),)), m.KvPut([KvPutItem("ns", "k", b"7")])),
+        (lambda c: c.kv.delete_many([KvDeleteItem("ns", "k")]), m.KvDelete([KvDeleteItem("ns", "k")])),
+        (lambda c: c.kv.transact_many([KvTransaction("ns", [], [])]), m.KvTransact([KvTransaction("ns", [], [])])),
+    ],
+)
+async def test_a_batch_of_writes(server, dial, call, body):
+    client = await dial()
+    result = await call(client)
     assert result.ok
-    assert result.versions == [1, 2]
+    assert result.errors == {}
+    assert result.revisions == [m.Revision("data-0", 1)]
+    result.raise_for_error()
+    assert [received.body for received in server.received] == [body]
+
+
+async def test_batches_of_reads_answer_by_position(dial, server, a_session):
+    client = await dial()
+    server.answer = lambda received: received.reply(
+        {
+            "session.get": m.SessionGetReply([None, a_session("t", "b")]),
+            "offset.fetch": m.OffsetFetchReply([None, m.Offset("t", "g", "topic", 1, 5, 0, 0, "")]),
+            "kv.get": m.KvGetReply([None, m.Kv("ns", "b", b"", 1, 1, 1)]),
+        }[received.method.name]
+    )
+    missing, found = await client.sessions.get_many([SessionKey("t", "a"), SessionKey("t", "b")])
+    assert missing is None
+    assert found.client_id == "b"
+    missing, found = await client.offsets.fetch_many([OffsetKey("t", "g", "topic", 0), OffsetKey("t", "g", "topic", 1)])
+    assert missing is None
+    assert found.offset == 5
+    missing, found = await client.kv.get_many([KvKey("ns", "a"), KvKey("ns", "b")])
+    assert missing is None
+    assert found.key == "b"
+
+
+async def test_listings_read_page_after_page(dial, server):
+    client = await dial()
+    pages = {
+        b"": m.KvScanReply([m.Kv("ns", "a", b"", 1, 1, 1)], b"after a"),
+        b"after a": m.KvScanReply([], b"still"),  # a page may be empty before the end
+        b"still": m.KvScanReply([m.Kv("ns", "b", b"", 1, 1, 1)], b""),
+    }
+    server.answer = lambda received: received.reply(pages[received.body.page.cursor])
+    assert [record.key async for record in client.kv.scan("ns", "prefix", page_size=7)] == ["a", "b"]
+    assert server.received[0].body == m.KvScan("ns", "prefix", m.Page(7, b""))
+
+    server.answer = lambda received: received.reply()
+    listed = [session.client_id async for session in client.sessions.list("t", "c", "b1")]
+    assert listed == ["c0", "c1", "c2"]
+    assert server.received[-1].body == m.SessionList("t", "c", "b1", m.Page(1000))
+    assert [offset.topic async for offset in client.offsets.list("t", "g", "top")] == ["topic"]
+    assert server.received[-1].body == m.OffsetList("t", "g", "top", m.Page(1000))
+
+
+async def test_an_empty_batch_asks_nobody(server, dial):
+    client = await dial()
+    assert (await client.sessions.update_many("b", 1, [])).ok
+    taken = await client.sessions.takeover_many("b", 1, [])
+    assert (taken.ok, taken.previous_index) == (True, [])
+    assert (await client.kv.put_many([])).versions == []
+    assert await client.kv.get_many([]) == []
+    assert server.received == []
+
+
+async def test_item_errors_are_mapped_by_position(server, dial):
+    client = await dial()
+    server.answer = lambda received: received.reply(
+        m.WriteReply([], [m.ItemError(0, 200, "gone"), m.ItemError(2, 201, "epoch is 9")])
+    )
+    result = await client.sessions.update_many("b", 1, [SessionUpdateItem("t", c, PROPERTIES) for c in "abc"])
+    assert not result.ok
+    assert {index: (type(error), str(error)) for index, error in result.errors.items()} == {
+        0: (NotFoundError, "gone"),
+        2: (FencedError, "epoch is 9"),
+    }
+    with pytest.raises(NotFoundError, match="gone") as raised:
+        result.raise_for_error()
+    assert raised.value.__notes__ == ["item 0; 2 items failed"]
+
+
+async def test_a_single_raises_its_items_error(server, dial):
+    client = await dial()
+    server.answer = lambda received: received.reply(m.KvPutReply([], [m.ItemError(0, 203, "version is 3")], [0]))
+    with pytest.raises(ConflictError, match="version is 3"):
+        await client.kv.put("ns", "k", b"v", expected_version=1)
+    server.answer = lambda received: received.reply(m.KvTransactReply([], [m.ItemError(0, 203, "no")], [None]))
+    with pytest.raises(ConflictError, match="no"):
+        await client.kv.transact(KvTransaction("ns", [], []))
+
+
+async def test_takeover_results_point_at_previous_owners(server, dial):
+    client = await dial()
+    stored = SessionProperties(60, b"stored")
+    server.answer = lambda received: received.reply(
+        m.SessionTakeoverReply([], [m.ItemError(3, 201)], [Owner("x", 1)], [0, -1, 0, -1], [stored, None, None, None])
+    )
+    items = [SessionTakeoverItem("t", "a"), SessionTakeoverItem("t", "b"), SessionTakeoverItem("t", "c", True)]
+    result = await client.sessions.takeover_many("b", 2, [*items, SessionTakeoverItem("t", "d")], restore=True)
+    assert [result.previous(i) for i in range(4)] == [Owner("x", 1), None, Owner("x", 1), None]
+    assert [result.session_present(i) for i in range(4)] == [True, False, False, False]
+    assert [result.properties(i) for i in range(4)] == [stored, None, None, None]
+    assert list(result.errors) == [3]
+
+
+async def test_a_value_that_cannot_be_encoded_is_the_callers_mistake(dial):
+    client = await dial()
+    with pytest.raises(TypeError):
+        await client.kv.put_many([KvPutItem("ns", "k", object())])
+    with pytest.raises(TypeError):
+        await client.kv.put("ns", "k", object())
+    assert client.statistics().requests == 0
+
+
+async def test_a_closed_client_takes_no_calls(dial):
+    client = await dial()
+    await client.close()
+    await client.close()
+    for call in (client.status(), client.kv.put("ns", "k", b""), client.kv.get_many([KvKey("ns", "k")])):
+        with pytest.raises(ClosedError, match="nothing was done"):
+            await call
+
+
+def test_everything_public_is_exported():
+    for name in metad_client.__all__:
+        assert getattr(metad_client, name) is not None

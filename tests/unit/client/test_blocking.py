@@ -1,0 +1,98 @@
+"""The portal: the same client, without asyncio."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from metad_client import (
+    ClosedError,
+    ConflictError,
+    ConnectionLostError,
+    KvPutItem,
+    Options,
+    SessionTakeoverItem,
+    Takeover,
+    blocking,
+)
+from metad_wire import messages as m
+
+
+@pytest.fixture
+def client(scripted_server):
+    with blocking.connect("metad://a", transport=scripted_server.transport) as client:
+        yield client
+    assert not [thread for thread in threading.enumerate() if thread.name == "metad-client"]
+
+
+def test_calls_block_and_return_what_the_async_client_does(client):
+    assert client.kv.put("ns", "k", b"7") == 7
+    assert client.kv.get("ns", "k") == m.Kv("ns", "k", b"k", 1, 1, 1)
+    assert client.kv.put_many([KvPutItem("ns", "k", b"7")]).versions == [7]
+    assert client.sessions.takeover("b", 1, "t", "c") == Takeover(m.Owner("old", 1), True)
+    assert client.sessions.takeover_many("b", 1, [SessionTakeoverItem("t", "c")]).session_present(0)
+    assert client.offsets.fetch("t", "g", "topic", 0).offset == 42
+    assert client.status().node_id == "n1"
+    assert client.statistics().connects == 1
+
+
+def test_listings_are_iterators(client, scripted_server):
+    assert [session.client_id for session in client.sessions.list("t")] == ["c0", "c1", "c2"]
+    count = 3 * blocking.CHUNK_RECORDS
+    page = [m.Kv("ns", f"k{i:04}", b"", 1, 1, 1) for i in range(count)]
+    scripted_server.answer = lambda received: received.reply(m.KvScanReply(page, b""))
+    assert [record.key for record in client.kv.scan("ns")] == [record.key for record in page]
+    assert next(iter(client.kv.scan("ns"))) == page[0]  # a listing may be left halfway
+
+
+def test_errors_are_the_same(client, scripted_server):
+    scripted_server.answer = lambda received: received.fail(ConflictError("no"))
+    with pytest.raises(ConflictError, match="no"):
+        client.kv.put("ns", "k", b"7")
+    with pytest.raises(TypeError):
+        client.kv.put("ns")
+    with pytest.raises(AttributeError):
+        client.kv.no_such_verb  # noqa: B018
+    with pytest.raises(AttributeError):
+        client._private  # noqa: B018
+
+
+def test_it_looks_like_what_it_stands_for(client):
+    assert {"sessions", "offsets", "kv", "status", "close"} <= set(dir(client))
+    assert {"put", "put_many", "scan"} <= set(dir(client.kv))
+    assert client.kv.put.__doc__.startswith("Write one key")
+    assert repr(client.kv) == "<blocking KeyValue>"
+
+
+def test_threads_share_it(client, scripted_server):
+    with ThreadPoolExecutor(16) as pool:
+        versions = list(pool.map(lambda i: client.kv.put("ns", f"k{i}", str(i).encode()), range(200)))
+    assert versions == list(range(200))
+    assert sum(len(received.body.items) for received in scripted_server.received) == 200
+
+
+def test_a_call_in_flight_ends_when_the_client_is_closed(scripted_server):
+    client = blocking.connect("metad://a", transport=scripted_server.transport)
+    asked = threading.Event()
+    scripted_server.answer = lambda received: asked.set()
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(client.kv.put, "ns", "k", b"7")
+        assert asked.wait(10)
+        client.close()
+        with pytest.raises(ClosedError):
+            call.result(10)
+    client.close()
+    with pytest.raises(ClosedError, match="nothing was done"):
+        client.kv.put("ns", "k", b"7")
+    with pytest.raises(ClosedError, match="nothing was done"):
+        next(client.kv.scan("ns"))
+
+
+def test_a_client_that_cannot_be_opened_leaves_no_thread(scripted_server):
+    with pytest.raises(ConnectionLostError, match="refused"):
+        blocking.connect("metad://nobody", Options(connect_timeout_s=0), transport=scripted_server.transport)
+    with pytest.raises(ValueError, match="quic"):
+        blocking.connect("quic://a")
+    assert not [thread for thread in threading.enumerate() if thread.name == "metad-client"]

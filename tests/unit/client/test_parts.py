@@ -1,0 +1,239 @@
+"""The parts that know no loop: identities, verdicts on retries, endpoints, options, how records are shown."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, cast
+
+import pytest
+
+from metad_client import (
+    Backoff,
+    ConnectionLostError,
+    DeadlineExceededError,
+    InternalError,
+    MetadError,
+    Options,
+    OverloadedError,
+    UnknownOutcomeError,
+)
+from metad_client.call import Call
+from metad_client.dialer import explain
+from metad_client.endpoint import name_of, parse_url
+from metad_client.errors import ClosedError, another
+from metad_client.identity import IdentitySource
+from metad_client.printing import cell, plain, plain_table
+from metad_client.retry import RetryQueue, verdict
+from metad_wire import messages as m
+from metad_wire.methods import KV_GET, KV_PUT
+
+
+class Future:
+    def __init__(self) -> None:
+        self.is_done = False
+
+    def done(self) -> bool:
+        return self.is_done
+
+
+def a_call(method: Any = KV_PUT, deadline: float = 10.0, attempts: int = 1) -> Call:
+    call = Call(method, b"", deadline, cast("Any", Future()))
+    call.attempts = attempts
+    return call
+
+
+# --- identities ---
+
+
+def test_low_follows_the_lowest_unanswered():
+    source = IdentitySource(99)
+    assert source.low == 1
+    a, b, c = source.take(), source.take(), source.take()
+    assert (a, b, c) == (1, 2, 3)
+    source.release(b)
+    assert source.low == 1
+    source.release(a)
+    assert source.low == 3
+    source.release(c)
+    source.release(c)
+    assert source.low == 4
+    assert source.identity(source.take(), 7) == m.Identity(99, 4, 4, 7)
+
+
+def test_low_in_any_order_of_answers():
+    rng = random.Random(3)
+    source, unanswered = IdentitySource(1), set()
+    for _ in range(2000):
+        if unanswered and rng.random() < 0.5:
+            seq = rng.choice(sorted(unanswered))
+            unanswered.remove(seq)
+            source.release(seq)
+        else:
+            unanswered.add(source.take())
+        assert source.low == min(unanswered, default=source._next)
+
+
+# --- retries ---
+
+
+def test_what_is_not_retryable_ends_the_call():
+    error = InternalError("disk")
+    assert verdict(a_call(), error, 0.0, Backoff(), random.Random(1)) is error
+
+
+def test_waits_grow_up_to_the_cap_and_are_jittered():
+    rng = random.Random(1)
+    waits = [
+        [verdict(a_call(attempts=attempts), OverloadedError(), 0.0, Backoff(), rng) for _ in range(200)]
+        for attempts in (1, 4, 30)
+    ]
+    assert [max(wait) for wait in waits] == pytest.approx([0.02, 0.16, 2.0], rel=0.1)
+    assert all(min(wait) < 0.2 * max(wait) for wait in waits)
+
+
+@pytest.mark.parametrize(
+    ("in_doubt", "error", "expected", "text"),
+    [
+        (False, OverloadedError("busy", retry_after_ms=60_000), OverloadedError, "busy"),
+        (True, OverloadedError("busy", retry_after_ms=60_000), DeadlineExceededError, "busy.*may have happened"),
+        (True, UnknownOutcomeError("?", retry_after_ms=60_000), DeadlineExceededError, "may have happened"),
+        (True, ConnectionLostError("gone", retry_after_ms=60_000), DeadlineExceededError, "gone.*may have happened"),
+    ],
+)
+def test_no_attempt_behind_the_deadline(in_doubt, error, expected, text):
+    call = a_call()
+    call.in_doubt = in_doubt
+    outcome = verdict(call, error, 0.0, Backoff(), random.Random(1))
+    assert isinstance(outcome, expected)
+    with pytest.raises(expected, match=text):
+        raise outcome
+
+
+def test_a_read_in_doubt_is_just_late():
+    call = a_call(KV_GET)
+    call.in_doubt = True
+    outcome = verdict(call, ConnectionLostError(retry_after_ms=60_000), 0.0, Backoff(), random.Random(1))
+    assert isinstance(outcome, DeadlineExceededError)
+    assert "write" not in str(outcome)
+
+
+def test_the_retry_queue_is_in_order_of_time_and_skips_what_ended():
+    queue = RetryQueue()
+    late, soon, ended = a_call(), a_call(), a_call()
+    for due, call in ((3.0, late), (1.0, soon), (2.0, ended)):
+        queue.push(due, call)
+    cast("Any", ended.future).is_done = True
+    assert (len(queue), queue.next_due(), queue.calls()) == (3, 1.0, [soon, late])
+    assert queue.pop_due(0.5) == []
+    assert queue.pop_due(2.5) == [soon]
+    assert queue.pop_due(9.0) == [late]
+    assert queue.next_due() is None
+
+
+# --- errors ---
+
+
+def test_another_is_equal_but_not_the_same():
+    error = OverloadedError("busy", retry_after_ms=5, retry_jitter_ms=2, leader="a:1")
+    error.__cause__ = cause = ValueError()
+    twin = another(error)
+    assert twin is not error
+    assert (type(twin), twin.body(), twin.__cause__) == (OverloadedError, error.body(), cause)
+
+
+def test_closed_is_not_on_the_wire():
+    assert issubclass(ClosedError, MetadError)
+    assert ClosedError.code == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed"), "connection refused by h:1"),
+        (OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 111] ..."), "connection refused by h:1"),
+        (TimeoutError(), "no answer from h:1 within 3 s"),
+        (OSError(113, "No route to host"), "cannot reach h:1: No route to host"),
+        (OSError("odd"), "cannot reach h:1: odd"),
+    ],
+)
+def test_why_an_endpoint_was_not_reached(error, text):
+    assert explain(error, "h:1", 3.0) == text
+
+
+# --- endpoints and options ---
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoints"),
+    [
+        ("metad://h:1", [("h", 1)]),
+        ("metad://h", [("h", 7420)]),
+        ("metad://h:1,i,[::1]:3,[::1]/", [("h", 1), ("i", 7420), ("::1", 3), ("::1", 7420)]),
+    ],
+)
+def test_urls(url, endpoints):
+    assert parse_url(url) == endpoints
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("h:1", "write metad://HOST:PORT"),
+        ("quic://h:1", "no transport for quic://; there is metad://"),
+        ("metad://", "an endpoint is missing"),
+        ("metad://h,,i", "an endpoint is missing"),
+        ("metad://h:http", "not a port"),
+        ("metad://h:70000", "not a port"),
+        ("metad://h:1/path", "only a scheme and endpoints"),
+        ("metad://user@h:1", "only a scheme and endpoints"),
+        ("metad://:7420", "not HOST:PORT"),
+    ],
+)
+def test_urls_that_make_no_sense(url, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        parse_url(url)
+
+
+def test_names_of_endpoints():
+    assert [name_of(endpoint) for endpoint in (("h", 1), ("::1", 2))] == ["h:1", "[::1]:2"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"deadline_s": 0},
+        {"deadline_s": float("nan")},
+        {"linger_s": -1},
+        {"batch_items": 0},
+        {"batch_items": m.BATCH_ITEMS_MAX + 1},
+        {"batches_in_flight": 0},
+        {"waiting_max": 0},
+        {"ping_interval_s": -1},
+    ],
+)
+def test_options_that_make_no_sense(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Options(**wrong)
+
+
+# --- how records are shown ---
+
+
+def test_records_as_json_values():
+    assert plain(m.Kv("ns", "k", "Grüße".encode(), 1, 2, 3))["value"] == "Grüße"
+    assert plain(m.KvKey("ns", "k")) == {"namespace": "ns", "key": "k"}
+    assert plain([m.KvPutItem("ns", "k", b"\xff\x00")]) == [
+        {"namespace": "ns", "key": "k", "value_base64": "/wA=", "expected_version": None}
+    ]
+    nested = plain(m.SessionTakeoverItem("t", "c", False, m.SessionProperties(60, b"p")))
+    assert nested["properties"] == {"expiry_interval_s": 60, "payload": "p"}
+
+
+def test_cells_are_one_short_line_that_no_terminal_obeys():
+    assert [cell(value) for value in (None, True, False, 7, "x")] == ["-", "yes", "no", "7", "x"]
+    assert cell("a\x1b[31m\nb") == r"a\x1b[31m\nb"
+    assert len(cell("x" * 500)) == 60
+
+
+def test_plain_tables():
+    assert plain_table(["key", "n"], [["a", "1"], ["long one", "22"]]) == ("key       n\na         1\nlong one  22")
