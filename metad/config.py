@@ -72,8 +72,8 @@ class LimitsConfig(_Section, frozen=True):
 class CommitConfig(_Section, frozen=True):
     """How requests become log entries."""
 
-    entry_items_max: int = 2_000
-    """Items of one log entry."""
+    entry_items_max: int = 256
+    """Items of one log entry. Small enough that the disk works on one while the next is evaluated."""
     entry_bytes_max: int = 1 * MIB
     """Request bytes that go into one log entry; a larger single request is one entry by itself."""
     pipeline_entries_max: int = 8

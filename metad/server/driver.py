@@ -90,19 +90,20 @@ class GroupDriver:
         self._queued_items += len(work.command.rows)
 
     def pump(self, now_s: float, now_ms: int) -> float | None:
-        """Make entries of what waits, as far as the rules above allow. Returns the time to be called again at the
-        latest, None where the next commit or submit will do."""
-        while self._queue:
-            if self._in_flight:
-                if len(self._in_flight) >= self._pipeline_max or self._queued_items < _PIPELINE_ITEMS:
-                    return None
-            elif self._window.linger_s and self._queued_items < self._window.items_max:
-                due_s = self._first_queued_s + self._window.linger_s
-                if now_s < due_s:
-                    return due_s
-            self._propose(self._take(now_s), now_ms)
-            self._first_queued_s = now_s
-        return None
+        """Make one entry of what waits, as far as the rules above allow. Returns the time to be called again: now where
+        more could be done at once, None where the next commit or submit will do."""
+        if not self._queue:
+            return None
+        if self._in_flight:
+            if len(self._in_flight) >= self._pipeline_max or self._queued_items < _PIPELINE_ITEMS:
+                return None
+        elif self._window.linger_s and self._queued_items < self._window.items_max:
+            due_s = self._first_queued_s + self._window.linger_s
+            if now_s < due_s:
+                return due_s
+        self._propose(self._take(now_s), now_ms)
+        self._first_queued_s = now_s
+        return now_s if self._queue else None
 
     def _take(self, now_s: float) -> list[Work]:
         works: list[Work] = []
@@ -152,9 +153,9 @@ class GroupDriver:
             answer = error
         work.answer(answer)
 
-    def stage(self, entry: _InFlight, batch: Writes) -> None:
-        """A committed entry's part of the batch that applies it."""
-        self.machine.stage(entry.index, entry.writes, batch)
+    def stage(self, entry: _InFlight, batches: list[Writes]) -> None:
+        """A committed entry's part of the write that applies it."""
+        self.machine.stage(entry.index, entry.writes, batches)
 
     def finish(self, entry: _InFlight) -> None:
         """The entry is applied: answer."""

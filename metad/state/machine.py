@@ -23,7 +23,6 @@ from ..storage.engine import Engine
 from .dedupe import DedupeWindow
 from .owners import OwnerCache
 from .registry import VERBS
-from .sessions import is_connected
 from .tables import Command, Reader
 from .view import Overlay, View, Writes
 
@@ -79,7 +78,8 @@ class Machine:
         self._engine = engine
         self._owners = owners
         self._overlay = Overlay()
-        self._view = View(name, group, engine, owners, self._overlay)
+        self._owner_overlay = Overlay()
+        self._view = View(name, group, engine, owners, self._overlay, self._owner_overlay)
         self._applied_key = keys.table_prefix(group, keys.TABLE_GROUP) + b"applied"
         stored = engine.get(self._applied_key)
         self.applied = 0 if stored is None else int.from_bytes(stored, "big")
@@ -88,7 +88,7 @@ class Machine:
 
     def evaluate(self, commands: list[tuple[Command[Any], Identity | None]], index: int, now_ms: int) -> Proposal:
         """Run commands in order as entry ``index``. A command that is refused leaves no writes."""
-        view, overlay = self._view, self._overlay
+        view = self._view
         view.index, view.now_ms = index, now_ms
         entry_writes: Writes = {}
         outcomes: list[Outcome] = []
@@ -108,7 +108,7 @@ class Machine:
                 if known is not None:
                     outcomes.append(Known(known))
                     continue
-            view.writes = {}
+            view.writes, view.owner_writes = {}, {}
             assert verb.evaluate is not None
             try:
                 reply = verb.evaluate(view, command)
@@ -119,8 +119,12 @@ class Machine:
                 self.unexpected = error
                 outcomes.append(InternalError(f"{command.method.name} failed; the server's log says why"))
                 continue
-            overlay.add(index, view.writes)
-            entry_writes.update(view.writes)
+            if view.writes:
+                self._overlay.add(index, view.writes)
+                entry_writes = _joined(entry_writes, view.writes)
+            if view.owner_writes:
+                self._owner_overlay.add(index, view.owner_writes)
+                entry_writes = _joined(entry_writes, view.owner_writes)
             encoded = encode(reply)
             outcomes.append((reply, encoded))
             if identity is not None:
@@ -140,27 +144,25 @@ class Machine:
             encoded = encode(reply)
         return reply, encoded
 
-    def stage(self, index: int, writes: Writes, batch: Writes) -> None:
-        """Add a committed entry to a batch that the caller writes to the engine at once, then calls :meth:`staged`."""
+    def stage(self, index: int, writes: Writes, batches: list[Writes]) -> None:
+        """Add a committed entry to what the caller writes to the engine at once, then calls :meth:`staged`."""
         if index != self.applied + 1:
             raise AssertionError(f"{self.name}: entry {index} applied after {self.applied}")
-        batch.update(writes)
-        batch[self._applied_key] = keys.u64(index)
-        owners, learn = self._owners, self.dedupe.learn
+        writes[self._applied_key] = keys.u64(index)
+        batches.append(writes)
+        learn_owner, learn_identities = self._owners.learn, self.dedupe.learn
         for key, value in writes.items():
             table = key[_TABLE_AT]
             if table == _OWNER:
-                if value is not None and is_connected(value):
-                    owners.put(key, crc32(key[_TABLE_AT + 1 :]), value)
-                else:
-                    owners.forget(key, crc32(key[_TABLE_AT + 1 :]))
+                learn_owner(key, crc32(key[_TABLE_AT + 1 :]), value)
             elif table == _DEDUPE:
-                learn(key, value)
+                learn_identities(key, value)
         self.applied = index
 
     def staged(self) -> None:
         """The batch is in the engine."""
         self._overlay.applied(self.applied)
+        self._owner_overlay.applied(self.applied)
 
     def decode(self, index: int, entry: bytes) -> Writes:
         """The writes of an entry read back from a log. Raises DamagedStoreError where it is none of ours."""
@@ -177,3 +179,11 @@ class Machine:
                 "it was written by a newer metad. Start that version."
             )
         return decoded.writes
+
+
+def _joined(first: Writes, second: Writes) -> Writes:
+    """Both; copies nothing where the first is empty, as it is for an entry of one command."""
+    if not first:
+        return second
+    first.update(second)
+    return first

@@ -5,8 +5,9 @@ by all its sessions) and sessions many, so a slot holds only a check value and t
 The table is direct-mapped: a newer key simply replaces an older one, whose owner is then read from the engine
 again. It starts small and doubles up to its bound; doubling empties it, for it is only a cache.
 
-A lookup trusts a 64-bit check made of two independent hashes (the process-seeded SipHash of the key and the CRC-32
-that routes it) beside the slot number: a wrong owner is less likely than 1 in 10^19 per lookup.
+A lookup trusts a 64-bit check beside the slot number, made of two independent hashes: the process-seeded SipHash of
+the key, whose low bits choose the slot, xor the CRC-32 that routes it. A wrong owner is as likely as two such values
+agreeing by chance, 1 in 10^19 per lookup.
 
 Only rows of *connected* sessions are kept, because those repeat. For any other the answer is "unknown".
 """
@@ -17,6 +18,7 @@ from array import array
 
 _SLOT_BYTES = 10
 _SLOTS_MIN = 1 << 14
+_TRUE = 0xC3  # msgpack
 _ROWS_MAX = 65_535  # numbers 1..65535 fit the 16-bit column; 0 is an empty slot
 
 
@@ -30,56 +32,77 @@ class OwnerCache:
         self._reset(min(_SLOTS_MIN, self._slots_max))
 
     def get(self, key: bytes, crc: int) -> bytes | None:
-        """The owner row last put for the key, if it is still here."""
+        """The owner row last learned for the key, if it is still here."""
         hashed = hash(key)
+        check = hashed ^ crc
         slot = hashed & self._mask
-        if self._checks[slot] == ((hashed >> 24) & 0xFF_FFFF_FFFF) ^ (crc << 32):
+        if self._checks[slot] == check:
+            return self._rows[self._owners[slot]]
+        slot ^= 1
+        if self._checks[slot] == check:
             return self._rows[self._owners[slot]]
         return None
 
-    def put(self, key: bytes, crc: int, row: bytes) -> None:
-        """Remember the owner row of a connected session."""
+    def columns(self) -> tuple[array[int], array[int], int, list[bytes | None]]:
+        """(checks, owner numbers, slot mask, owner rows) for a loop that spells :meth:`get` out. Valid until the next
+        :meth:`learn`."""
+        return self._checks, self._owners, self._mask, self._rows
+
+    def learn(self, key: bytes, crc: int, row: bytes | None) -> None:
+        """This is the key's owner row in the engine now; None if it has none."""
+        hashed = hash(key)
+        check = hashed ^ crc
+        slot = hashed & self._mask
+        checks = self._checks
+        if checks[slot] != check:
+            if checks[slot ^ 1] == check:
+                slot ^= 1
+            elif row is not None and row[1] == _TRUE:
+                slot = self._make_room(hashed)
+                checks = self._checks
+            else:
+                return
+        # Behind the array header, the first element of an owner row says whether it is connected.
+        if row is None or row[1] != _TRUE:
+            checks[slot] = 0
+            self._owners[slot] = 0
+            return
         number = self._numbers.get(row)
         if number is None:
-            number = self._number(row)
-        hashed = hash(key)
-        slot = hashed & self._mask
-        if not self._owners[slot]:
-            self._used += 1
-            if self._used > self._grow_at:
-                self._reset(self._slots * 2)
-                number = self._number(row)
-                slot = hashed & self._mask
-        self._checks[slot] = ((hashed >> 24) & 0xFF_FFFF_FFFF) ^ (crc << 32)
+            if len(self._rows) > _ROWS_MAX:
+                self._reset(self._slots)
+                checks = self._checks
+            number = self._numbers[row] = len(self._rows)
+            self._rows.append(row)
+        checks[slot] = check
         self._owners[slot] = number
 
-    def forget(self, key: bytes, crc: int) -> None:
-        """The key has no connected owner any more."""
-        hashed = hash(key)
+    def _make_room(self, hashed: int) -> int:
+        """A slot of the key's pair: an empty one, or the first, whose key moves to the second and out of there."""
         slot = hashed & self._mask
-        if self._checks[slot] == ((hashed >> 24) & 0xFF_FFFF_FFFF) ^ (crc << 32):
-            self._owners[slot] = 0
-            self._checks[slot] = 0
+        if self._owners[slot]:
+            other = slot ^ 1
+            if not self._owners[other]:
+                self._used += 1
+            self._checks[other], self._owners[other] = self._checks[slot], self._owners[slot]
+        else:
+            self._used += 1
+        if self._used > self._grow_at:
+            self._reset(self._slots * 2)
+            slot = hashed & self._mask
+        return slot
 
     def clear(self) -> None:
         """Forget everything."""
         self._reset(self._slots)
 
-    def _number(self, row: bytes) -> int:
-        if len(self._rows) > _ROWS_MAX:
-            self._reset(self._slots)
-        number = len(self._rows)
-        self._rows.append(row)
-        self._numbers[row] = number
-        return number
-
     def _reset(self, slots: int) -> None:
         self._slots = slots
         self._mask = slots - 1
         self._used = 0
-        # Three quarters full is where doubling costs less than the lookups that collide; at the bound it never grows.
-        self._grow_at = slots * 3 // 4 if slots < self._slots_max else slots
-        self._checks = array("Q", bytes(8 * slots))
+        # At three eighths hardly a pair holds three keys. At the bound it never grows.
+        self._grow_at = slots * 3 // 8 if slots < self._slots_max else slots
+        self._checks = array("q", bytes(8 * slots))
         self._owners = array("H", bytes(2 * slots))
         self._rows = [None]
         self._numbers = {}

@@ -74,22 +74,17 @@ def _owner(broker: str, epoch: int) -> bytes:
 def _split(
     body: m.SessionTakeover | m.SessionDisconnect | m.SessionUpdate | m.SessionGet | m.SessionDelete, slots: list[int]
 ) -> dict[int, list[Row]]:
-    # Runs once per session of a storm: keys.text2 is spelled out, and the common single-part batch is not special.
-    parts: dict[int, list[Row]] = {}
+    # Runs once per session of a storm: keys.text2 is spelled out.
+    parts: list[list[Row]] = [[] for _ in range(slots[-1] + 1)]
     items: Sequence[_Keyed] = body.items
     for position, item in enumerate(items):
         suffix = f"{item.tenant}\0\x01{item.client_id}\0\x01".encode()
-        if suffix.count(0) != 2:
+        if suffix.count(0) != 2 or len(suffix) > 256:
             suffix = keys.text2(item.tenant, item.client_id)
-        if len(suffix) > 256:
             check_key(suffix, position)
         crc = crc32(suffix)
-        group = slots[crc & (SLOTS - 1)]
-        rows = parts.get(group)
-        if rows is None:
-            rows = parts[group] = []
-        rows.append((position, item, suffix, crc))
-    return parts
+        parts[slots[crc & (SLOTS - 1)]].append((position, item, suffix, crc))
+    return {group: rows for group, rows in enumerate(parts) if rows}
 
 
 def _split_everywhere(body: m.SessionList, slots: list[int]) -> dict[int, list[Row]]:
@@ -124,14 +119,16 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     mine = _owner(broker, epoch)
     owner_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_OWNER)
     properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
-    writes, find_owner = view.writes, view.owner
+    writes, owner_writes = view.writes, view.owner_writes
     owners = _Owners()
     previous: list[int] = []
     restored: list[m.SessionProperties | None] = []
     errors: list[m.ItemError] = []
-    for position, item, suffix, crc in command.rows:
-        key = owner_prefix + suffix
-        row = find_owner(key, crc)
+    for (position, item, suffix, _), (key, row) in zip(
+        command.rows, view.owner_rows(owner_prefix, command.rows), strict=True
+    ):
+        if key in owner_writes:  # the same client twice in one batch
+            row = owner_writes[key]
         if row is None:
             number = -1
         else:
@@ -148,7 +145,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
             present = number >= 0 and not item.clean_start
             value = view.get(properties_prefix + suffix) if present else None
             restored.append(None if value is None else _decode_properties(value))
-        writes[key] = mine
+        owner_writes[key] = mine
         if properties is not None:
             writes[properties_prefix + suffix] = encode(properties)
         elif number < 0 or item.clean_start:
@@ -225,10 +222,11 @@ def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteRe
     mine = _owner(broker, epoch)
     owner_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_OWNER)
     properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
-    writes, find_owner = view.writes, view.owner
+    writes = view.writes
     errors: list[m.ItemError] = []
-    for position, item, suffix, crc in command.rows:
-        row = find_owner(owner_prefix + suffix, crc)
+    for (position, item, suffix, _), (_, row) in zip(
+        command.rows, view.owner_rows(owner_prefix, command.rows), strict=True
+    ):
         if row != mine and (refusal := _refusal(row, broker, epoch, position)) is not None:
             errors.append(refusal)
             continue
@@ -242,11 +240,9 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
     gone = encode(OwnerRow(False, broker, epoch, view.now_ms))
     prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_OWNER)
     errors: list[m.ItemError] = []
-    for position, _, suffix, crc in command.rows:
-        key = prefix + suffix
-        row = view.owner(key, crc)
+    for (position, _, _, _), (key, row) in zip(command.rows, view.owner_rows(prefix, command.rows), strict=True):
         if row == mine:
-            view.writes[key] = gone
+            view.owner_writes[key] = gone
         elif (refusal := _refusal(row, broker, epoch, position)) is not None:
             errors.append(refusal)
         # Otherwise it is disconnected already: its first disconnect counts for the expiry.
@@ -258,14 +254,15 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
     owner_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_OWNER)
     properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
     errors: list[m.ItemError] = []
-    for position, _, suffix, crc in command.rows:
-        row = view.owner(owner_prefix + suffix, crc)
-        if row is None:
+    for (position, _, suffix, _), (key, row) in zip(
+        command.rows, view.owner_rows(owner_prefix, command.rows), strict=True
+    ):
+        if row is None or key in view.owner_writes:  # the second time in one batch it is gone already
             errors.append(m.ItemError(position, NotFoundError.code))
         elif body.broker and (refusal := _refusal(row, body.broker, body.broker_epoch, position)) is not None:
             errors.append(refusal)
         else:
-            view.writes[owner_prefix + suffix] = None
+            view.owner_writes[key] = None
             view.writes[properties_prefix + suffix] = None
     return m.WriteReply([m.Revision(view.name, view.index)], errors)
 
@@ -279,7 +276,7 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Ra
     owner_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_OWNER)
     properties_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
     values = reader.get_many([properties_prefix + row[2] for row in command.rows], REPLY_BYTES_MAX)
-    cached, engine_get, remember = reader.owners.get, reader.engine.get, reader.owners.put
+    cached, engine_get, learn = reader.owners.get, reader.engine.get, reader.owners.learn
     sessions: list[msgspec.Raw | None] = []
     for (_, item, suffix, crc), properties in zip(command.rows, values, strict=True):
         if properties is None:  # both rows exist or none
@@ -291,15 +288,9 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Ra
             owner = engine_get(key)
             if owner is None:  # pragma: no cover - both rows are written in one entry
                 raise AssertionError(f"session without owner: {suffix!r}")
-            if is_connected(owner):
-                remember(key, crc, owner)
+            learn(key, crc, owner)
         sessions.append(msgspec.Raw(_session(encode(item)[1:], owner, properties)))
     return sessions
-
-
-def is_connected(row: bytes) -> bool:
-    """Whether an owner row is of a connected session: behind the array header, its first element is true."""
-    return row[1] == 0xC3
 
 
 def _merge_get(body: m.SessionGet, parts: list[tuple[list[Row], list[msgspec.Raw | None]]]) -> m.SessionGetReply:

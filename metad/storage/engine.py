@@ -25,8 +25,8 @@ class Engine(Protocol):
     def scan_backwards(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """The last ``limit`` pairs with ``begin <= key < end``, highest first."""
 
-    def write(self, writes: Writes, delete_ranges: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """Delete the ranges ``[begin, end)``, then apply the writes; all or nothing. Seen by reads at once, durable
+    def write(self, *batches: Writes, delete_ranges: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Delete the ranges ``[begin, end)``, then apply the batches in order; all of it or nothing. Seen by reads at once, durable
         after the next :meth:`sync`."""
 
     def sync(self) -> None:

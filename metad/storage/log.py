@@ -53,7 +53,7 @@ class LogStore:
 
     def truncate_prefix(self, group: bytes, first: int, through: int) -> None:
         """Forget entries ``first`` to ``through``, both included."""
-        self.engine.write({}, [(keys.log_entry(group, first), keys.log_entry(group, through + 1))])
+        self.engine.write(delete_ranges=[(keys.log_entry(group, first), keys.log_entry(group, through + 1))])
 
     def sync(self) -> None:
         """Make every append that returned before this call durable. Blocks; call it in a thread."""

@@ -41,12 +41,13 @@ class MemoryEngine:
             found.append((key, self._map[key]))
         return found
 
-    def write(self, writes: Writes, delete_ranges: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    def write(self, *batches: Writes, delete_ranges: Sequence[tuple[bytes, bytes]] = ()) -> None:
         for begin, end in delete_ranges:
             for key in list(self._map.irange(begin, end, inclusive=(True, False))):
                 self._set(key, None)
-        for key, value in writes.items():
-            self._set(key, value)
+        for writes in batches:
+            for key, value in writes.items():
+                self._set(key, value)
 
     def sync(self) -> None:
         self._undo.clear()

@@ -130,15 +130,16 @@ class RocksEngine:
             raise self._mapped(error) from None
         return found
 
-    def write(self, writes: Writes, delete_ranges: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    def write(self, *batches: Writes, delete_ranges: Sequence[tuple[bytes, bytes]] = ()) -> None:
         batch = r.WriteBatch(raw_mode=True)
         for begin, end in delete_ranges:
             batch.delete_range(begin, end, self._family)
-        for key, value in writes.items():
-            if value is None:
-                batch.delete(key)
-            else:
-                batch[key] = value
+        for writes in batches:
+            for key, value in writes.items():
+                if value is None:
+                    batch.delete(key)
+                else:
+                    batch[key] = value
         try:
             self._db.write(batch, self._write_options)
         except Exception as error:
