@@ -191,6 +191,6 @@ def _count(text: str) -> int:
         number = float(text.replace("_", "").replace(",", ""))
     except ValueError:
         raise argparse.ArgumentTypeError(f"not a number: {text!r}") from None
-    if number != int(number):
+    if not number.is_integer():
         raise argparse.ArgumentTypeError(f"not a whole number: {text!r}")
     return int(number)

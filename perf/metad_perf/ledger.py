@@ -85,12 +85,12 @@ class Counted:
 
     def read(self, value: bytes | None, version: int) -> None:
         """The record as found in quiescence; ``value`` None and ``version`` 0 where there is none."""
-        before = self.version
+        before, maybe = self.version, self._maybe
         self._advance(version, f"{self._name}: version {version} where {before} was acknowledged")
         if version == before and self._value is not None and value != self._value:
             self._verdict.found_lost(1, f"{self._name}: version {version} holds {value!r}, not {self._value!r}")
-        elif value != self._value and self._value is not None and value not in self._maybe_values:
-            self._verdict.found_lost(1, f"{self._name}: holds {value!r}, which nobody wrote after {self._value!r}")
+        elif 0 < version - before <= maybe and value not in self._maybe_values:
+            self._verdict.found_lost(1, f"{self._name}: version {version} holds {value!r}, which nobody wrote")
         self.version, self._value = version, value
         self._maybe = 0
         self._maybe_values.clear()
