@@ -52,7 +52,8 @@ class StreamHandler(Protocol):
         """The next chunk."""
 
     def eof_received(self) -> bool | None:
-        """The peer sends no more; a false result closes the stream."""
+        """The peer sends no more, and the stream closes. The result must be false: half-open connections are not part
+        of the seam, for asyncio, uvloop and QUIC do not agree on them."""
 
     def pause_writing(self) -> None:
         """Unsent bytes are over the high-water mark."""

@@ -29,7 +29,7 @@ class MemoryStream:
         self._reading = True
         self._scheduled = False
         self._peer_paused = False
-        self._eof: bool | None = False  # True: to be told to the handler; None: has been told
+        self._eof = False  # the peer has closed
         self._reset = False  # the peer has aborted, or we wrote to one that has gone
         self._closing = False
         self._lost = False
@@ -40,7 +40,10 @@ class MemoryStream:
             return
         if peer._closing:
             self._reset = True
-            self._schedule()
+            if self._reading:
+                self._schedule()  # what the peer said before it went is delivered first
+            else:
+                self._close(ConnectionResetError("the peer has gone"))
             return
         for start in range(0, len(data), _CHUNK_BYTES):
             peer._inbox.append(bytes(data[start : start + _CHUNK_BYTES]))
@@ -61,7 +64,7 @@ class MemoryStream:
     def close(self) -> None:
         if not self._closing:
             self._close(None)
-            if self.peer is not None and self.peer._eof is False:
+            if self.peer is not None:
                 self.peer._eof = True
                 self.peer._schedule()
 
@@ -105,9 +108,8 @@ class MemoryStream:
         if self._reset:
             self._close(ConnectionResetError("the peer has gone"))
         elif self._eof:
-            self._eof = None
-            if not self.handler.eof_received():
-                self.close()
+            self.handler.eof_received()
+            self.close()
 
     def _close(self, exc: Exception | None) -> None:
         if not self._closing:
