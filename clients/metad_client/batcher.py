@@ -17,7 +17,6 @@ from metad_wire.policy import BatchWindow
 
 from .dispatcher import Dispatcher
 from .errors import InternalError, InvalidRequestError, MetadError, another
-from .outcomes import reply_of
 
 Reply = TypeVar("Reply", bound=Message)
 Item = TypeVar("Item")
@@ -117,7 +116,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
         self.batches += 1
         self._in_flight += 1
 
-        def done(answer: asyncio.Future[bytes]) -> None:
+        def done(answer: asyncio.Future[Reply]) -> None:
             self._in_flight -= 1
             error = answer.exception()
             if isinstance(error, InvalidRequestError):
@@ -125,7 +124,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
             elif isinstance(error, MetadError):
                 self._fail(futures, error)
             else:
-                self._hand_out(items, futures, answer.result())
+                self._hand_out(items, futures, deadline, answer.result())
             if self._overdue and self._items:
                 self._close()
             else:
@@ -136,31 +135,40 @@ class Batcher(Generic[Item, Reply, Outcome]):
     def _apart(
         self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float, error: Exception
     ) -> None:
-        """Some item is malformed, which is its caller's mistake alone: halve the batch until it stands alone. The
-        batch was refused as a whole, so nothing happens twice."""
-        if len(items) == 1:
-            if not futures[0].done():
-                futures[0].set_exception(error)
-            return
+        """The batch was refused as a whole and nothing was done, for some item is malformed. That is its caller's
+        mistake alone: find it by halves."""
+        if len(items) > 1:
+            self._send_halves(items, futures, deadline)
+        elif not futures[0].done():
+            futures[0].set_exception(error)
+
+    def _send_halves(self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float) -> None:
         middle = len(items) // 2
         self._send(items[:middle], futures[:middle], deadline)
         self._send(items[middle:], futures[middle:], deadline)
 
-    def _hand_out(self, items: list[Item], futures: list[asyncio.Future[Outcome]], payload: bytes) -> None:
+    def _hand_out(
+        self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float, reply: Reply
+    ) -> None:
         try:
-            outcomes = self._outcomes(items, reply_of(self._method, payload))
+            outcomes = self._outcomes(items, reply)
             if len(outcomes) != len(items):
                 raise IndexError(f"{len(outcomes)} outcomes for {len(items)} items")
-        except (MetadError, LookupError, ValueError) as error:
+        except (LookupError, ValueError) as error:
             self._fail(futures, InternalError(f"{self._method.name}: the reply does not fit the request: {error}"))
             return
-        for future, outcome in zip(futures, outcomes, strict=True):
+        refused: list[int] = []
+        for position, (future, outcome) in enumerate(zip(futures, outcomes, strict=True)):
             if future.done():  # cancelled meanwhile
                 continue
-            if isinstance(outcome, MetadError):
-                future.set_exception(outcome)
-            else:
+            if not isinstance(outcome, MetadError):
                 future.set_result(outcome)
+            elif isinstance(outcome, InvalidRequestError) and len(items) > 1:
+                refused.append(position)  # perhaps for another's sake: one group refused its part as a whole
+            else:
+                future.set_exception(outcome)
+        if refused:
+            self._send_halves([items[i] for i in refused], [futures[i] for i in refused], deadline)
 
     def _fail(self, futures: list[asyncio.Future[Outcome]], error: MetadError) -> None:
         for future in futures:

@@ -17,7 +17,7 @@ class Carrier(Protocol):
 
 
 class Call:
-    """A request between submission and outcome. ``future`` ends with the reply's payload or a MetadError.
+    """A request between submission and outcome. ``future`` ends with the reply or a MetadError.
 
     ``body`` is encoded once, so every attempt carries the same bytes. ``carrier`` is set while an attempt is
     in flight; ``in_doubt`` once an attempt ended without an answer, for then it may have been carried out.
@@ -38,7 +38,7 @@ class Call:
         "seq",
     )
 
-    def __init__(self, method: Method[Any, Any], body: bytes, deadline: float, future: asyncio.Future[bytes]) -> None:
+    def __init__(self, method: Method[Any, Any], body: bytes, deadline: float, future: asyncio.Future[Any]) -> None:
         self.method = method
         self.body = body
         self.deadline = deadline

@@ -57,7 +57,9 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
         asyncio.run(_run(arguments, url, transport))
         sys.stdout.flush()
     except MetadError as error:
-        kind = f"{error.name.replace('_', ' ')}: " if error.code > NotFoundError.code else ""  # a terse answer of the server
+        kind = (
+            f"{error.name.replace('_', ' ')}: " if error.code > NotFoundError.code else ""
+        )  # a terse answer of the server
         sys.stderr.write(f"metadctl: {kind}{' '.join(str(error).split())}\n")
         return 1
     except BrokenPipeError:  # the reader of our output has seen enough

@@ -24,6 +24,7 @@ from .connection import Connection
 from .errors import ClosedError, FrameError, InvalidRequestError, MetadError, OverloadedError
 from .identity import IdentitySource
 from .options import Options
+from .outcomes import reply_of, worth_a_retry
 from .retry import RetryQueue, deadline_error, lost, verdict
 
 _CLOSED = "the client is closed; nothing was done"
@@ -60,7 +61,7 @@ class Dispatcher:
     # --- callers ---
 
     def submit(self, method: Method[Any, Any], body: bytes, deadline: float) -> Call:
-        """Send or queue a request; its ``future`` ends with the reply's payload or a MetadError.
+        """Send or queue a request; its ``future`` ends with the reply or a MetadError.
 
         Raises :class:`OverloadedError` where too many wait already, :class:`ClosedError` on a closed client.
         """
@@ -111,10 +112,18 @@ class Dispatcher:
     def answered(self, call: Call, payload: bytes) -> None:
         """The reply has come."""
         self.answers += 1
+        future = call.future
+        try:
+            reply = reply_of(call.method, payload)
+        except MetadError as error:
+            self._fail(call, error)
+            return
+        if not future.done():
+            if call.method.mutates and reply.errors and self._heals(call, reply):
+                return
+            future.set_result(reply)
         if call.seq:
             self._identities.release(call.seq)
-        if not call.future.done():
-            call.future.set_result(payload)
 
     def failed(self, call: Call, error: MetadError) -> None:
         """The peer answered with an error: try again later, or tell the caller."""
@@ -220,6 +229,20 @@ class Dispatcher:
         else:
             self._retrying.push(decision, call)
             self._arm_retry()
+
+    def _heals(self, call: Call, reply: Any) -> bool:
+        """Whether the call is tried again for the sake of items that some group could not answer for."""
+        error = worth_a_retry(call.method, reply)
+        if error is None:
+            return False
+        decision = verdict(call, error, self._loop.time(), self._options.backoff, self._rng)
+        if isinstance(decision, MetadError):
+            return False  # no time left: the reply says per item what is known
+        call.obstacle = error
+        call.in_doubt = True
+        self._retrying.push(decision, call)
+        self._arm_retry()
+        return True
 
     def _fail(self, call: Call, error: MetadError) -> None:
         self._forget(call)

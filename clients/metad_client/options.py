@@ -7,6 +7,9 @@ import msgspec
 from metad_wire.messages import BATCH_ITEMS_MAX
 from metad_wire.policy import Backoff
 
+DEADLINE_S_MAX = 86_400.0
+"""A day; whoever waits longer has forgotten that it waits."""
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one client. Raises ValueError where a value makes no sense."""
@@ -53,5 +56,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         for field in ("batch_bytes", "batches_in_flight", "waiting_max", "waiting_bytes_max"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, not {getattr(self, field)!r}")
+        if self.deadline_s > DEADLINE_S_MAX:
+            raise ValueError(f"deadline_s must be at most {DEADLINE_S_MAX}, not {self.deadline_s!r}")
         if not 1 <= self.batch_items <= BATCH_ITEMS_MAX:
             raise ValueError(f"batch_items must be 1 to {BATCH_ITEMS_MAX}, not {self.batch_items!r}")

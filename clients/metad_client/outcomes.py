@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from metad_wire.errors import ERRORS
 from metad_wire.messages import ItemError, Message, WriteReply
 from metad_wire.methods import Method
 
@@ -20,6 +21,21 @@ def reply_of(method: Method[Any, Reply], payload: bytes) -> Reply:
         return method.decode_reply(payload)
     except InvalidRequestError as error:
         raise InternalError(str(error)) from None
+
+
+def worth_a_retry(method: Method[Any, Any], reply: Any) -> MetadError | None:
+    """The first item's error that a retry of the whole request may heal; None where there is none.
+
+    A group whose leader went away answers its part with such errors while the others have done theirs. With the
+    same identity those answer again what they did, and the rest is found out, or done.
+    """
+    if not method.mutates:
+        return None
+    for item in reply.errors:
+        known = ERRORS.get(item.code)
+        if known is not None and known.retryable:
+            return error_of_item(item)
+    return None
 
 
 def with_errors(outcomes: Sequence[Outcome], errors: Sequence[ItemError]) -> list[Outcome | MetadError]:

@@ -20,8 +20,7 @@ from .batcher import Batcher, Outcomes
 from .call import Call
 from .dispatcher import Dispatcher
 from .errors import InvalidRequestError, MetadError
-from .options import Options
-from .outcomes import reply_of
+from .options import DEADLINE_S_MAX, Options
 from .results import Piece
 
 # Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million
@@ -52,7 +51,8 @@ class Requests:
     async def one(self, method: Method[Body, Reply], body: Body, deadline_s: float | None = None) -> Reply:
         """One request and its reply. Raises the request's MetadError."""
         call = self._dispatcher.submit(method, encode(body), self._deadline(deadline_s))
-        return reply_of(method, await self._payload(call))
+        reply: Reply = await self._reply(call)
+        return reply
 
     async def many(
         self,
@@ -75,7 +75,7 @@ class Requests:
             body = encode(body_of(items if type(items) is list else list(items)))
             if len(body) <= self._dispatcher.body_bytes_max or len(items) == 1:
                 call = self._dispatcher.submit(method, body, deadline)
-                return [Piece(0, len(items), reply_of(method, await self._payload(call)), None)]
+                return [Piece(0, len(items), await self._reply(call), None)]
         return await self._pieces(method, items, body_of, deadline, items_max)
 
     async def read_many(
@@ -131,7 +131,7 @@ class Requests:
                 outcomes,
                 window=self._window if items_max >= self._batch_items else replace(self._window, items_max=items_max),
                 in_flight_max=self._batches_in_flight,
-                deadline_s=self._deadline_s if deadline_s is None else deadline_s,
+                deadline_s=self._checked(deadline_s),
                 on_idle=lambda: self._retire(key),
             )
         future: asyncio.Future[Outcome] = batcher.add(item, size_bytes)
@@ -148,9 +148,16 @@ class Requests:
             self._batches += batcher.batches
 
     def _deadline(self, deadline_s: float | None) -> float:
-        return self._loop.time() + (self._deadline_s if deadline_s is None else deadline_s)
+        return self._loop.time() + self._checked(deadline_s)
 
-    async def _payload(self, call: Call) -> bytes:
+    def _checked(self, deadline_s: float | None) -> float:
+        if deadline_s is None:
+            return self._deadline_s
+        if not 0 < deadline_s <= DEADLINE_S_MAX:
+            raise ValueError(f"deadline_s must be over 0 and at most {DEADLINE_S_MAX}, not {deadline_s!r}")
+        return deadline_s
+
+    async def _reply(self, call: Call) -> Any:
         try:
             return await call.future
         except asyncio.CancelledError:
@@ -171,7 +178,7 @@ class Requests:
         async def finish() -> None:
             start, count, call = in_flight[0]
             try:
-                pieces.append(Piece(start, count, reply_of(method, await call.future), None))
+                pieces.append(Piece(start, count, await call.future, None))
             except MetadError as error:
                 pieces.append(Piece(start, count, None, error))
             in_flight.popleft()
