@@ -154,7 +154,8 @@ class Machine:
         for key, value in writes.items():
             table = key[_TABLE_AT]
             if table == _OWNER:
-                learn_owner(key, crc32(key[_TABLE_AT + 1 :]), value)
+                session = key[_TABLE_AT + 1 :]
+                learn_owner(session, crc32(session), value)
             elif table == _DEDUPE:
                 learn_identities(key, value)
         self.applied = index

@@ -23,7 +23,8 @@ _ROWS_MAX = 65_535  # numbers 1..65535 fit the 16-bit column; 0 is an empty slot
 
 
 class OwnerCache:
-    """(key, routing hash) -> owner row, or None for "ask the engine"."""
+    """(session key, its CRC-32) -> owner row, or None for "ask the engine". The key is without group and table: a session
+    lives in one group only."""
 
     def __init__(self, bytes_max: int) -> None:
         self._slots_max = max(_SLOTS_MIN, 1 << (max(1, bytes_max // _SLOT_BYTES).bit_length() - 1))
@@ -100,8 +101,8 @@ class OwnerCache:
         self._slots = slots
         self._mask = slots - 1
         self._used = 0
-        # At three eighths hardly a pair holds three keys. At the bound it never grows.
-        self._grow_at = slots * 3 // 8 if slots < self._slots_max else slots
+        # At a quarter hardly a pair holds three keys. At the bound it never grows.
+        self._grow_at = slots // 4 if slots < self._slots_max else slots
         self._checks = array("q", bytes(8 * slots))
         self._owners = array("H", bytes(2 * slots))
         self._rows = [None]

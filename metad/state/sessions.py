@@ -117,16 +117,14 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     body = command.body
     broker, epoch, restore = body.broker, body.broker_epoch, body.restore
     mine = _owner(broker, epoch)
-    owner_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_OWNER)
     properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
-    writes, owner_writes = view.writes, view.owner_writes
+    owner_prefix, writes, owner_writes = view.owner_prefix, view.writes, view.owner_writes
     owners = _Owners()
     previous: list[int] = []
     restored: list[m.SessionProperties | None] = []
     errors: list[m.ItemError] = []
-    for (position, item, suffix, _), (key, row) in zip(
-        command.rows, view.owner_rows(owner_prefix, command.rows), strict=True
-    ):
+    for (position, item, suffix, _), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
+        key = owner_prefix + suffix
         if key in owner_writes:  # the same client twice in one batch
             row = owner_writes[key]
         if row is None:
@@ -220,13 +218,10 @@ def _refusal(row: bytes | None, broker: str, epoch: int, position: int) -> m.Ite
 def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteReply:
     broker, epoch = command.body.broker, command.body.broker_epoch
     mine = _owner(broker, epoch)
-    owner_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_OWNER)
     properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
     writes = view.writes
     errors: list[m.ItemError] = []
-    for (position, item, suffix, _), (_, row) in zip(
-        command.rows, view.owner_rows(owner_prefix, command.rows), strict=True
-    ):
+    for (position, item, suffix, _), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
         if row != mine and (refusal := _refusal(row, broker, epoch, position)) is not None:
             errors.append(refusal)
             continue
@@ -238,11 +233,10 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
     broker, epoch = command.body.broker, command.body.broker_epoch
     mine = _owner(broker, epoch)
     gone = encode(OwnerRow(False, broker, epoch, view.now_ms))
-    prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_OWNER)
     errors: list[m.ItemError] = []
-    for (position, _, _, _), (key, row) in zip(command.rows, view.owner_rows(prefix, command.rows), strict=True):
+    for (position, _, suffix, _), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
         if row == mine:
-            view.owner_writes[key] = gone
+            view.owner_writes[view.owner_prefix + suffix] = gone
         elif (refusal := _refusal(row, broker, epoch, position)) is not None:
             errors.append(refusal)
         # Otherwise it is disconnected already: its first disconnect counts for the expiry.
@@ -251,12 +245,10 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
 
 def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteReply:
     body = command.body
-    owner_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_OWNER)
     properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
     errors: list[m.ItemError] = []
-    for (position, _, suffix, _), (key, row) in zip(
-        command.rows, view.owner_rows(owner_prefix, command.rows), strict=True
-    ):
+    for (position, _, suffix, _), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
+        key = view.owner_prefix + suffix
         if row is None or key in view.owner_writes:  # the second time in one batch it is gone already
             errors.append(m.ItemError(position, NotFoundError.code))
         elif body.broker and (refusal := _refusal(row, body.broker, body.broker_epoch, position)) is not None:
@@ -282,13 +274,12 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Ra
         if properties is None:  # both rows exist or none
             sessions.append(None)
             continue
-        key = owner_prefix + suffix
-        owner = cached(key, crc)
+        owner = cached(suffix, crc)
         if owner is None:
-            owner = engine_get(key)
+            owner = engine_get(owner_prefix + suffix)
             if owner is None:  # pragma: no cover - both rows are written in one entry
                 raise AssertionError(f"session without owner: {suffix!r}")
-            learn(key, crc, owner)
+            learn(suffix, crc, owner)
         sessions.append(msgspec.Raw(_session(encode(item)[1:], owner, properties)))
     return sessions
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..storage.engine import Engine
+from ..storage.keys import TABLE_SESSION_OWNER, table_prefix
 from .owners import OwnerCache
 
 Writes = dict[bytes, bytes | None]
@@ -65,6 +66,7 @@ class View:
         "index",
         "name",
         "now_ms",
+        "owner_prefix",
         "owner_writes",
         "owners",
         "writes",
@@ -79,6 +81,7 @@ class View:
         self.owners = owners
         self._overlay = overlay
         self._owner_overlay = owner_overlay
+        self.owner_prefix = table_prefix(group, TABLE_SESSION_OWNER)
         self.writes: Writes = {}
         self.owner_writes: Writes = {}
         self.now_ms = 0
@@ -93,41 +96,39 @@ class View:
                 value = self._overlay.old.get(key, MISSING)
         return self.engine.get(key) if isinstance(value, _Missing) else value
 
-    def owner_rows(
-        self, prefix: bytes, rows: Sequence[tuple[Any, Any, bytes, int]]
-    ) -> list[tuple[bytes, bytes | None]]:
-        """(key, owner row) of sessions, as before this command. ``rows`` hold (_, _, key behind the prefix, CRC-32).
+    def owner_rows(self, rows: Sequence[tuple[Any, Any, bytes, int]]) -> list[bytes | None]:
+        """The owner rows of sessions, by position, as before this command. ``rows`` hold (_, _, session key, CRC-32).
 
         Once per session of a storm: what the overlay and the owner cache do is spelled out in one loop.
         """
         young, old = self._owner_overlay.young, self._owner_overlay.old
         in_flight = bool(young or old)
+        prefix = self.owner_prefix
         checks, numbers, mask, known = self.owners.columns()
-        found: list[tuple[bytes, bytes | None]] = []
+        found: list[bytes | None] = []
         missed: list[int] = []
-        for _, _, suffix, crc in rows:
-            key = prefix + suffix
+        for _, _, session, crc in rows:
             if in_flight:
+                key = prefix + session
                 if key in young:
-                    found.append((key, young[key]))
+                    found.append(young[key])
                     continue
                 if key in old:
-                    found.append((key, old[key]))
+                    found.append(old[key])
                     continue
-            hashed = hash(key)
+            hashed = hash(session)
             slot = hashed & mask
             if checks[slot] == hashed ^ crc:
-                found.append((key, known[numbers[slot]]))
+                found.append(known[numbers[slot]])
             elif checks[slot ^ 1] == hashed ^ crc:
-                found.append((key, known[numbers[slot ^ 1]]))
+                found.append(known[numbers[slot ^ 1]])
             else:
                 missed.append(len(found))
-                found.append((key, None))
+                found.append(None)
         if missed:
-            values = self.engine.get_many([found[at][0] for at in missed])
+            values = self.engine.get_many([prefix + rows[at][2] for at in missed])
             for at, value in zip(missed, values, strict=True):
                 if value is not None:
-                    key = found[at][0]
-                    found[at] = (key, value)
-                    self.owners.learn(key, rows[at][3], value)
+                    found[at] = value
+                    self.owners.learn(rows[at][2], rows[at][3], value)
         return found

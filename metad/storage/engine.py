@@ -26,7 +26,7 @@ class Engine(Protocol):
         """The last ``limit`` pairs with ``begin <= key < end``, highest first."""
 
     def write(self, *batches: Writes, delete_ranges: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """Delete the ranges ``[begin, end)``, then apply the batches in order; all of it or nothing. Seen by reads at once, durable
+        """Delete the ranges ``[begin, end)``, then apply the batches in order; all or nothing. Seen at once, durable
         after the next :meth:`sync`."""
 
     def sync(self) -> None:
