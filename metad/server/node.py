@@ -451,7 +451,8 @@ class _Gather:
     def _merged(self) -> bytes | MetadError:
         errors = [outcome for _, outcome in self._parts if isinstance(outcome, MetadError)]
         if len(errors) == len(self._parts):
-            return errors[0]
+            # "Nothing was done" must not be said for a request of which any part may have happened.
+            return next((error for error in errors if not error.outcome_known), errors[0])
         # Some groups did their part: the others' items fail one by one.
         refuse = self._verb.refuse
         assert refuse is not None  # only verbs that write have parts in flight

@@ -23,8 +23,10 @@ _ROWS_MAX = 65_535  # numbers 1..65535 fit the 16-bit column; 0 is an empty slot
 
 
 class OwnerCache:
-    """(session key, its CRC-32) -> owner row, or None for "ask the engine". The key is without group and table: a session
-    lives in one group only."""
+    """(session key, its CRC-32) -> owner row, or None for "ask the engine".
+
+    The key is without group and table: a session lives in one group only.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._slots_max = max(_SLOTS_MIN, 1 << (max(1, bytes_max // _SLOT_BYTES).bit_length() - 1))
