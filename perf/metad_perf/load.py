@@ -22,6 +22,7 @@ from .worker import Plan
 from .workload import VERBS, Settings
 
 KEYS_DEFAULT_MAX = 100_000
+CONNECT_TIMEOUT_S = 3.0  # a server that is measured is up; waiting longer only hides a wrong address
 MIB = 1024 * 1024
 
 
@@ -126,7 +127,9 @@ def status_of(endpoint: str) -> StatusReply:
     """The server's account of itself."""
 
     async def ask() -> StatusReply:
-        async with connect(f"metad://{endpoint}", options=Options(client_name="metad-perf")) as client:
+        async with connect(
+            f"metad://{endpoint}", options=Options(connect_timeout_s=CONNECT_TIMEOUT_S, client_name="metad-perf")
+        ) as client:
             return await client.status()
 
     return asyncio.run(ask())
@@ -142,7 +145,9 @@ def show(measured: dict[str, Any]) -> None:
 
 
 async def _prepare(endpoint: str, settings: Settings, progress: Callable[[int], None]) -> None:
-    async with connect(f"metad://{endpoint}", options=Options(deadline_s=60.0)) as client:
+    async with connect(
+        f"metad://{endpoint}", options=Options(deadline_s=60.0, connect_timeout_s=CONNECT_TIMEOUT_S)
+    ) as client:
         await prepare(client, settings, progress)
 
 

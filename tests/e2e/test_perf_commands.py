@@ -1,0 +1,135 @@
+"""metad-perf against a real server, in small: each command works, and its JSON has the keys of its contract."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metad_perf.cli import VERBS
+from metad_perf.spawn import temporary_server
+
+METAD_PERF = Path(sys.executable).with_name("metad-perf")
+
+
+def _metad_perf(*args: object, timeout_s: float = 100.0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(METAD_PERF), *map(str, args)], capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+def _report(tmp_path: Path, *args: object) -> dict[str, Any]:
+    path = tmp_path / "report.json"
+    done = _metad_perf(*args, "--json", path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    report: dict[str, Any] = json.loads(path.read_text())
+    return report
+
+
+LOAD_KEYS = {
+    "verb",
+    "items",
+    "items_per_s",
+    "entries_per_s",
+    "p50_ms",
+    "p99_ms",
+    "p999_ms",
+    "errors",
+    "batch",
+    "in_flight",
+    "fsync",
+    "replicas",
+    "server_cpu_us_per_item",
+}
+
+
+def test_load_measures_every_verb(tmp_path: Path) -> None:
+    with temporary_server() as server:
+        server.start()
+        for verb in VERBS:
+            size = ("--batch", 50, "--in-flight", 4, "--items", 2_000)
+            report = _report(tmp_path, "load", "--endpoint", server.endpoint, "--verb", verb, *size)
+            assert report.keys() >= LOAD_KEYS
+            assert (report["verb"], report["items"], report["batch"], report["in_flight"]) == (verb, 2_000, 50, 4)
+            assert report["errors"] == 0
+            assert report["fsync"] is True
+            assert report["replicas"] == 1
+            assert report["items_per_s"] > 0
+            assert 0 < report["p50_ms"] <= report["p99_ms"] <= report["p999_ms"]
+            assert report["server_cpu_us_per_item"] > 0
+            assert (report["entries_per_s"] > 0) == (not verb.endswith(".get"))
+        server.stop()
+
+
+def test_load_spawns_its_own_server_and_paces_several_processes(tmp_path: Path) -> None:
+    flags = ("--spawn", "--verb", "kv.put", "--batch", 1, "--in-flight", 8, "--processes", 2)
+    report = _report(tmp_path, "load", *flags, "--items", 500, "--rate", 1_000, "--value-bytes", 10)
+    assert (report["items"], report["errors"], report["processes"], report["loop"]) == (500, 0, 2, "open")
+    assert 0.4 < report["seconds"] < 5.0
+
+
+def test_load_takes_the_servers_configuration(tmp_path: Path) -> None:
+    config = tmp_path / "metad.toml"
+    config.write_text("fsync = false\n[groups]\ndata = 1\noffset = 1\n")
+    flags = ("--spawn", "--server-config", config, "--verb", "session.takeover", "--restore")
+    report = _report(tmp_path, "load", *flags, "--batch", 10, "--in-flight", 2, "--items", 200)
+    assert report["errors"] == 0
+    assert report["fsync"] is False
+    assert report["groups"] == 2
+
+
+def test_load_without_a_server_says_so_in_one_line() -> None:
+    done = _metad_perf("load", "--endpoint", "127.0.0.1:1", "--verb", "kv.get", "--items", "10")
+    assert done.returncode == 1
+    assert done.stderr.startswith("metad-perf: connection_lost: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_server_that_cannot_start_is_one_line_too(tmp_path: Path) -> None:
+    config = tmp_path / "metad.toml"
+    config.write_text("no_such_key = 1\n")
+    done = _metad_perf("load", "--spawn", "--server-config", config, "--verb", "kv.put", "--items", "10")
+    assert done.returncode == 1
+    assert done.stderr.startswith("metad-perf: server: ")
+    assert "no_such_key" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_grpc_compares_every_case(tmp_path: Path) -> None:
+    report = _report(tmp_path, "grpc", "--pairs", 1, "--seconds", 0.4, "--keys", 1_000)
+    cases = {"unary_1", "unary_16", "unary_256", "batch_1000"}
+    for key in ("ratio_items_per_s", "ratio_server_cpu"):
+        assert report[key].keys() == cases
+        assert min(report[key].values()) > 0
+    assert len(report["runs"]) == 8
+    assert all(run["failed"] == 0 and run["items"] > 0 for run in report["runs"])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_crash_finds_nothing(tmp_path: Path, seed: int) -> None:
+    report = _report(tmp_path, "crash", "--rounds", 3, "--writers", 3, "--seed", seed)
+    assert report.keys() >= {"rounds", "acknowledged", "lost", "duplicated", "seed", "unknown", "restart_ms_max"}
+    assert (report["rounds"], report["lost"], report["duplicated"], report["seed"]) == (3, 0, 0, seed)
+    assert report["kills"] >= 3
+    assert report["acknowledged"] > 100
+
+
+def test_hold_reports_memory_restart_and_cost(tmp_path: Path) -> None:
+    report = _report(tmp_path, "hold", "--sessions", "2e4", "--updates", 2_000)
+    assert report.keys() >= {"sessions", "rss_mib", "rss_max_mib", "restart_s", "write_cost_ratio", "fill_items_per_s"}
+    assert report["sessions"] == 20_000
+    assert report["errors"] == 0
+    assert 0 < report["rss_mib"] <= report["rss_max_mib"]
+    assert 0 < report["restart_s"] < 30
+    assert 0 < report["restart_killed_s"] < 30
+
+
+def test_demo_loses_nothing(tmp_path: Path) -> None:
+    report = _report(tmp_path, "demo", "--sessions", 4_000, "--brokers", 4)
+    assert (report["sessions"], report["lost"]) == (4_000, 0)
+    assert len(report["phases"]) == 7
