@@ -38,6 +38,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 0.0
     keys: int = 0
     restore: bool = False
+    singles: bool = False
     seed: int = 1
 
     def checked(self) -> Load:
@@ -51,6 +52,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--rate and --keys must not be negative")
         if self.restore and self.verb != "session.takeover":
             raise UsageError("--restore is for session.takeover")
+        if self.singles and self.batch != 1:
+            raise UsageError("--singles needs --batch 1")
         batch = min(self.batch, self.items)
         processes = min(self.processes, self.in_flight, self.items // batch)
         keys = self.keys or max(min(self.items, KEYS_DEFAULT_MAX), batch * processes)
@@ -162,6 +165,7 @@ def _settings(load: Load, epoch: int, share: int = 0) -> Settings:
         share=share,
         shares=load.processes,
         restore=load.restore,
+        singles=load.singles,
     )
 
 
@@ -186,6 +190,7 @@ def _report(load: Load, result: Result, before: StatusReply, after: StatusReply)
         "rate": load.rate,
         "loop": "open" if load.rate else "closed",
         "restore": load.restore,
+        "singles": load.singles,
         "seconds": report.rounded(seconds),
         "fsync": after.fsync,
         "replicas": after.replicas,

@@ -24,6 +24,7 @@ from metad_wire.transport.tcp import install_uvloop
 from .errors import PerfError
 from .histogram import Latencies
 from .loop import Budget, Source, Tally, drive
+from .singles import Singles
 from .workload import VERBS, Settings
 
 _WARM_UP_SECONDS_MAX = 2.0
@@ -145,12 +146,12 @@ def _counter(done: Any) -> Callable[[int], None]:
 async def _metad(plan: Plan) -> AsyncIterator[Source]:
     options = Options(
         deadline_s=REQUEST_DEADLINE_S,
-        batch_items=max(plan.settings.batch, 1),
+        batch_items=1_000 if plan.settings.singles else plan.settings.batch,
         waiting_max=max(10_000, 2 * plan.in_flight),
         client_name="metad-perf",
     )
     async with connect(f"metad://{plan.endpoint}", options=options) as client:
-        yield VERBS[plan.settings.verb](client, plan.settings)
+        yield (Singles if plan.settings.singles else VERBS[plan.settings.verb])(client, plan.settings)
 
 
 def _source(plan: Plan) -> AbstractAsyncContextManager[Source]:

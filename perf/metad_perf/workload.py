@@ -43,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     share: int = 0
     shares: int = 1
     restore: bool = False
+    singles: bool = False
 
 
 class Workload(Protocol):
