@@ -73,7 +73,8 @@ class Ping(Message, frozen=True):
 
 
 class Goaway(Message, frozen=True):
-    """No request after this frame is taken; those already sent are answered. ``code`` is an error code or 0."""
+    """No further request is taken. Those already on their way are answered: done, or ``draining`` with nothing
+    done. ``code`` is an error code that says why, or 0."""
 
     code: U63 = 0
     reason: str = ""
@@ -81,8 +82,9 @@ class Goaway(Message, frozen=True):
 
 class Identity(Message, frozen=True):
     """Makes a write happen once however often it is sent. ``client_id``: random u64 of the client's life;
-    ``seq``: grows by one per write; ``low``: every write below it has been answered, its memory may go;
-    ``age_ms``: time since the first attempt was sent, 0 on the first."""
+    ``seq``: grows by one per write, a retry repeats it; ``low``: every write below it has been answered or given
+    up, its memory may go, and it never passes one that may still be retried; ``age_ms``: time since the first
+    attempt was sent, 0 on the first only."""
 
     client_id: U64
     seq: U63
@@ -91,7 +93,8 @@ class Identity(Message, frozen=True):
 
 
 class Request(Message, Generic[T], frozen=True):
-    """Payload of REQUEST. ``deadline_ms`` counts from receipt; 0 means the server's default."""
+    """Payload of REQUEST. ``deadline_ms`` counts from receipt, 0 means the server's default; a request not begun by
+    then is not done. ``identity`` is for writes."""
 
     deadline_ms: U32
     identity: Identity | None
@@ -99,7 +102,8 @@ class Request(Message, Generic[T], frozen=True):
 
 
 class ItemError(Message, frozen=True):
-    """Item number ``index`` of the batch failed with error ``code``."""
+    """Item number ``index`` of the batch (from 0) failed with error ``code``: of the item (200 up), or of the group
+    it belongs to (100 up) where other groups did their part."""
 
     index: U32
     code: U63
@@ -165,8 +169,8 @@ class Owner(Message, frozen=True):
 
 
 class SessionTakeoverItem(Message, frozen=True):
-    """One client that has just connected. ``clean_start`` drops what was stored; ``properties`` replaces it
-    (required for what does not exist yet: it is created with defaults otherwise)."""
+    """One client that has just connected. ``clean_start`` drops the properties that were stored; ``properties``
+    replaces them, None keeps them, or creates the defaults where there are none to keep."""
 
     tenant: str
     client_id: str
@@ -175,7 +179,8 @@ class SessionTakeoverItem(Message, frozen=True):
 
 
 class SessionTakeover(Message, frozen=True):
-    """``broker`` in its life ``broker_epoch`` now owns these sessions. ``restore`` asks for the stored properties."""
+    """``broker`` in its life ``broker_epoch`` now owns these sessions. Wins over any other broker; an item whose
+    session the same broker owns in a higher epoch is fenced. ``restore`` asks for the properties stored until now."""
 
     broker: str
     broker_epoch: U63
@@ -184,7 +189,8 @@ class SessionTakeover(Message, frozen=True):
 
 
 class SessionTakeoverReply(Message, frozen=True):
-    """``previous[i]`` is the index in ``owners`` of item i's previous owner, or -1 where there was no session.
+    """``previous[i]`` is the index in ``owners`` of item i's previous owner, or -1 where there was no session or the
+    item failed.
     A session was present iff ``previous[i] >= 0`` and item i did not ask for a clean start. ``properties[i]``
     is set where a session was present and ``restore`` was asked for; otherwise the list is empty."""
 
@@ -212,7 +218,8 @@ class SessionUpdateItem(Message, frozen=True):
 
 
 class SessionUpdate(Message, frozen=True):
-    """Only the owner may update: an item whose session belongs to another answers not_owner."""
+    """Only the owner may update: an item whose session belongs to another broker answers not_owner, to another
+    life of this one fenced."""
 
     broker: str
     broker_epoch: U63
@@ -296,7 +303,8 @@ class OffsetCommitItem(Message, frozen=True):
 
 
 class OffsetCommit(Message, frozen=True):
-    """``monotonic`` refuses to move an offset back."""
+    """``monotonic`` refuses to move an offset back (the same again is fine). Checked in this order: generation,
+    ``expected``, ``monotonic``."""
 
     items: Batch[OffsetCommitItem]
     monotonic: bool = False

@@ -1,0 +1,125 @@
+"""wire/PROTOCOL.md is what others implement: its tables and examples must say what the code does."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from golden_rows import FRAMES, MESSAGES
+from wire_document import PROTOCOL, fields_of, hex_blocks, tables
+
+from metad_wire import fields, frame, messages
+from metad_wire.errors import ERRORS, ErrorBody
+from metad_wire.frame import FrameType, encode_frame
+from metad_wire.methods import KV_PUT, METHODS, encode
+from metad_wire.session import TRANSITIONS, ClientSession, Role, ServerSession, State
+
+TEXT = PROTOCOL.read_text(encoding="utf-8")
+TABLES = tables(TEXT)
+MESSAGE_CLASSES = {
+    "ErrorBody": ErrorBody,
+    **{
+        name: class_
+        for name, class_ in vars(messages).items()
+        if inspect.isclass(class_) and messages.Message in class_.__mro__[1:]
+    },
+}
+
+
+@pytest.mark.parametrize("name", MESSAGE_CLASSES)
+def test_fields_are_listed_in_wire_order_with_their_types_and_defaults(name: str) -> None:
+    expected = fields_of(MESSAGE_CLASSES[name])
+    if not expected:
+        assert f"#### `{name}`\n\nAn empty array.\n" in TEXT
+        return
+    rows = [(row[0].strip("`"), row[1], row[2]) for row in TABLES[name]]
+    assert rows == expected
+
+
+def test_no_message_is_listed_that_does_not_exist() -> None:
+    listed = [line[6:-1] for line in TEXT.splitlines() if line.startswith("#### `")]
+    assert sorted(listed) == sorted(MESSAGE_CLASSES)
+
+
+def test_error_codes() -> None:
+    def yes(value: bool) -> str:
+        return "yes" if value else "no"
+
+    assert TABLES["Error codes"] == [
+        [str(e.code), e.name, yes(e.retryable), yes(e.outcome_known), (e.__doc__ or "").splitlines()[0]]
+        for e in ERRORS.values()
+    ]
+
+
+def test_method_codes() -> None:
+    assert TABLES["Methods"] == [
+        [f"0x{e.code:04X}", e.name, e.body.__name__, e.reply.__name__, "yes" if e.mutates else "no"]
+        for e in METHODS.values()
+    ]
+    for method in METHODS.values():
+        assert f"### `{method.name}`\n" in TEXT
+
+
+def test_frame_types() -> None:
+    assert [row[:2] for row in TABLES["Frame types"]] == [[str(int(t)), t.name] for t in FrameType]
+    senders = {row[1]: row[2] for row in TABLES["Frame types"]}
+    for type_ in FrameType:
+        receivers = {role for (role, _), allowed in TRANSITIONS.items() if type_ in allowed}
+        # A server that is refused learns it by ERROR too, but has nothing left to decide: it closes in any case.
+        if type_ is not FrameType.ERROR:
+            expected = {"client": {Role.SERVER}, "server": {Role.CLIENT}, "both": set(Role)}[senders[type_.name]]
+            assert receivers == expected
+
+
+@pytest.mark.parametrize("role", Role, ids=lambda role: role.value)
+def test_states(role: Role) -> None:
+    expected = []
+    for type_ in FrameType:
+        cells = [TRANSITIONS[role, state].get(type_) for state in (State.OPENING, State.OPEN, State.DRAINING)]
+        if any(cells):
+            expected.append([type_.name, *(cell.value if cell else "-" for cell in cells)])
+    assert TABLES[role.value.capitalize()] == expected
+
+
+def test_limits() -> None:
+    constants = {**vars(messages), **vars(fields), **vars(frame)}
+    listed = {row[0]: int(row[1]) for row in TABLES["Limits"]}
+    assert listed == {name: value for name, value in constants.items() if name.endswith("_MAX")}
+
+
+def test_the_example_is_what_both_ends_send() -> None:
+    blocks = hex_blocks(TEXT)
+    client, server = ClientSession(client_name="go-1"), ServerSession()
+    hello = client.data_to_send()
+    assert hello == blocks["HELLO"]
+    server.receive_data(hello)
+    assert server.next_event() is not None
+    server.welcome(messages.Welcome(1, 0, "node-1", "metad", 4194304, 16777216, 60000))
+    welcome = server.data_to_send()
+    assert welcome == blocks["WELCOME"]
+    client.receive_data(welcome)
+    assert client.next_event() is not None
+    identity = messages.Identity(0x0123456789ABCDEF, 1, 1)
+    body = messages.KvPut([messages.KvPutItem("config", "/limits/rate", b"500")])
+    assert client.request(KV_PUT.code, KV_PUT.encode_request(body, 5000, identity)) == 1
+    request = client.data_to_send()
+    assert request == blocks["REQUEST"]
+    server.receive_data(request)
+    assert server.next_event() is not None
+    server.respond(1, encode(messages.KvPutReply([messages.Revision("data-0", 17)], [], [1])))
+    assert server.data_to_send() == blocks["RESPONSE"]
+    assert set(blocks) == {"HELLO", "WELCOME", "REQUEST", "RESPONSE"}
+
+
+def test_the_header_is_as_described() -> None:
+    rows = TABLES["Frames"]
+    sizes = [int(row[1]) for row in rows[:-1]]
+    assert [int(row[0]) for row in rows] == [sum(sizes[:i]) for i in range(len(rows))]
+    data = encode_frame(3, b"pp", request_id=0x0102030405060708, method=0x0A0B)
+    assert data.hex() == "0000000e" + "03" + "00" + "0a0b" + "0102030405060708" + b"pp".hex()
+
+
+def test_the_test_vectors_are_where_it_says() -> None:
+    for path in (MESSAGES, FRAMES):
+        assert f"../tests/golden/{path.name}" in TEXT
+        assert path.exists()

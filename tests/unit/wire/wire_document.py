@@ -1,0 +1,95 @@
+"""Renders what the code says the way wire/PROTOCOL.md says it, so that a test can compare them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+PROTOCOL = Path(__file__).resolve().parents[3] / "wire" / "PROTOCOL.md"
+
+
+def type_name(type_: inspect.Type) -> str:
+    """``u63``, ``str or nil``, ``array of KvKey (at most 10000)``…"""
+    match type_:
+        case inspect.IntType(ge=0, le=None):
+            return "u64"
+        case inspect.IntType(ge=0, le=0xFFFF_FFFF):
+            return "u32"
+        case inspect.IntType(ge=0, le=0x7FFF_FFFF_FFFF_FFFF):
+            return "u63"
+        case inspect.IntType(ge=None):
+            return "i64"
+        case inspect.IntType(ge=low, le=high):
+            return f"int {low} to {high}"
+        case inspect.StrType():
+            return "str"
+        case inspect.BytesType():
+            return "bin"
+        case inspect.BoolType():
+            return "bool"
+        case inspect.NoneType():
+            return "nil"
+        case inspect.UnionType(types=types):
+            return " or ".join(type_name(each) for each in types)
+        case inspect.ListType(item_type=item, max_length=most):
+            return f"array of {type_name(item)}" + ("" if most is None else f" (at most {most})")
+        case inspect.StructType(cls=cls):
+            return cls.__name__
+        case inspect.AnyType():
+            return "the method's body"
+    raise NotImplementedError(type_)
+
+
+def default_name(field: inspect.Field) -> str:
+    """The default as msgpack would show it; empty where the field is required."""
+    if field.required:
+        return ""
+    default: Any = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    match default:
+        case None:
+            return "nil"
+        case bool():
+            return str(default).lower()
+        case b"" | "":
+            return "empty"
+        case msgspec.Struct():
+            return "all defaults"
+        case _:
+            return str(default)
+
+
+def fields_of(class_: type) -> list[tuple[str, str, str]]:
+    """(name, type, default) of a message, in wire order."""
+    struct = inspect.type_info(class_)
+    assert isinstance(struct, inspect.StructType)
+    return [(field.name, type_name(field.type), default_name(field)) for field in struct.fields]
+
+
+def tables(text: str) -> dict[str, list[list[str]]]:
+    """The rows of each table of a Markdown page, by the nearest heading above it; header rows are left out."""
+    found: dict[str, list[list[str]]] = {}
+    heading = ""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("#"):
+            heading = line.lstrip("#").strip().strip("`")
+        elif line.startswith("|") and not set(line) <= set("|-: "):
+            if number + 1 < len(lines) and set(lines[number + 1]) <= set("|-: ") and lines[number + 1]:
+                continue
+            cells = [cell.strip().strip("`") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            found.setdefault(heading, []).append(cells)
+    return found
+
+
+def hex_blocks(text: str) -> dict[str, bytes]:
+    """The ``hex`` blocks of a Markdown page by their first line's comment, other comments left out."""
+    blocks = {}
+    for block in re.findall(r"```hex\n(.*?)```", text, re.DOTALL):
+        first, *lines = block.splitlines()
+        data = "".join(line.partition("#")[0] for line in lines)
+        blocks[first.removeprefix("#").strip()] = bytes.fromhex(data)
+    return blocks
