@@ -24,7 +24,9 @@ SLOTS = 1024
 
 PAGE_BYTES_MAX = 2 * 1024 * 1024  # of one page; a client that reads on gets the rest with the next
 SCAN_ROWS_MAX = 10_000  # rows one group looks at for one page: a filter that matches little must not stall the others
-_READ_KEYS = 128  # keys per engine call, so that values of the largest size cannot add up to gigabytes
+_READ_KEYS = (
+    32  # keys per engine call: values of the largest size are refused before they add up, and more saves nothing
+)
 
 Row = tuple[int, Any, bytes, int]
 """One item of a batch on its way to its group: (position in the request, item, key behind the table prefix, CRC-32 of
@@ -91,7 +93,7 @@ class Reader:
         size = looked_at = 0
         while True:
             wanted = min(1_000, SCAN_ROWS_MAX - looked_at, limit if keep is None else 1_000)
-            chunk = self.engine.scan(begin, end, wanted)
+            chunk = self.engine.scan(begin, end, wanted, PAGE_BYTES_MAX)
             for key, value in chunk:
                 if keep is None or keep(value):
                     rows.append((key, value))
@@ -99,7 +101,7 @@ class Reader:
                     if len(rows) >= limit or size >= PAGE_BYTES_MAX:
                         return Scan(rows, key)
             looked_at += len(chunk)
-            if len(chunk) < wanted:
+            if len(chunk) < wanted and sum(len(key) + len(value) for key, value in chunk) < PAGE_BYTES_MAX:
                 return Scan(rows, None)
             begin = chunk[-1][0] + b"\0"
             if looked_at >= SCAN_ROWS_MAX:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 Writes = Mapping[bytes, bytes | None]
 """What a batch does to each key: a value puts it, None deletes it."""
+
+UNBOUNDED_BYTES: Final = 1 << 62
+"""For scans of rows that are known to be small."""
 
 
 class Engine(Protocol):
@@ -19,8 +22,9 @@ class Engine(Protocol):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values by position. Lets other threads run while it reads."""
 
-    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """The first ``limit`` pairs with ``begin <= key < end``, in order, as of one moment."""
+    def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = UNBOUNDED_BYTES) -> list[tuple[bytes, bytes]]:
+        """The first ``limit`` pairs with ``begin <= key < end``, in order, as of one moment. Fewer where the keys and
+        values found reach ``bytes_max``; the pair that reaches it is the last."""
 
     def scan_backwards(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """The last ``limit`` pairs with ``begin <= key < end``, highest first."""

@@ -13,6 +13,7 @@ from . import keys
 from .engine import Engine
 
 _READ_ENTRIES = 256  # entries fetched per engine call when reading a range
+_READ_BYTES = 4 * 1024 * 1024  # of them; an entry may take 16 MiB, and a restart must not need gigabytes
 
 
 class LogStore:
@@ -38,11 +39,13 @@ class LogStore:
         self.engine.write({keys.log_entry(group, index): entry for group, index, entry in entries})
 
     def read(self, group: bytes, begin: int, end: int, name: str) -> list[tuple[int, bytes]]:
-        """Entries with ``begin <= index < end`` (at most 256 of them). Raises DamagedStoreError on a gap."""
+        """Entries from ``begin`` on, below ``end``: at least one, and as many as 4 MiB hold. Raises
+        DamagedStoreError on a gap."""
         end = min(end, begin + _READ_ENTRIES)
-        found = self.engine.scan(keys.log_entry(group, begin), keys.log_entry(group, end), end - begin)
+        found = self.engine.scan(keys.log_entry(group, begin), keys.log_entry(group, end), end - begin, _READ_BYTES)
         entries = [(keys.log_index(key), value) for key, value in found]
-        if len(entries) != end - begin:
+        # Short is not yet a gap: whoever reads on asks for what is missing here, and finds nothing at its beginning.
+        if not entries or entries[-1][0] != begin + len(entries) - 1:
             have = {index for index, _ in entries}
             missing = next(index for index in range(begin, end) if index not in have)
             raise DamagedStoreError(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sortedcontainers import SortedDict
 
-from .engine import Writes
+from .engine import UNBOUNDED_BYTES, Writes
 
 _ABSENT = object()
 
@@ -25,12 +25,14 @@ class MemoryEngine:
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self._map.get(key) for key in keys]
 
-    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+    def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = UNBOUNDED_BYTES) -> list[tuple[bytes, bytes]]:
         found: list[tuple[bytes, bytes]] = []
         for key in self._map.irange(begin, end, inclusive=(True, False)):
-            if len(found) >= limit:
+            if len(found) >= limit or bytes_max <= 0:
                 break
-            found.append((key, self._map[key]))
+            value = self._map[key]
+            found.append((key, value))
+            bytes_max -= len(key) + len(value)
         return found
 
     def scan_backwards(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:

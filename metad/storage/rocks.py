@@ -17,7 +17,7 @@ import rocksdict as r
 
 from ..config import StorageConfig
 from ..errors import DamagedStoreError, StorageError
-from .engine import Writes
+from .engine import UNBOUNDED_BYTES, Writes
 
 
 class Shared:
@@ -106,13 +106,17 @@ class RocksEngine:
             raise self._mapped(error) from None
         return values
 
-    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+    def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = UNBOUNDED_BYTES) -> list[tuple[bytes, bytes]]:
         found: list[tuple[bytes, bytes]] = []
         try:
             for key, value in self._db.items(from_key=begin):
                 if key >= end or len(found) >= limit:
-                    break
+                    return found
                 found.append((key, value))
+                bytes_max -= len(key) + len(value)
+                if bytes_max <= 0:
+                    return found
+            self._verify_end(found[-1][0] if found else begin)
         except Exception as error:
             raise self._mapped(error) from None
         return found
@@ -124,11 +128,28 @@ class RocksEngine:
                 if key >= end:
                     continue
                 if key < begin or len(found) >= limit:
-                    break
+                    return found
                 found.append((key, value))
+            self._verify_start(found[-1][0] if found else end)
         except Exception as error:
             raise self._mapped(error) from None
         return found
+
+    def _verify_end(self, last: bytes) -> None:
+        """Raise where a scan ended behind ``last`` because a block is damaged, and not because nothing follows: the
+        binding's iterators end silently at what RocksDB cannot read."""
+        iterator = self._db.iter()
+        iterator.seek(last)
+        if iterator.valid() and iterator.key() == last:
+            iterator.next()
+        iterator.status()
+
+    def _verify_start(self, first: bytes) -> None:
+        iterator = self._db.iter()
+        iterator.seek_for_prev(first)
+        if iterator.valid():
+            iterator.prev()
+        iterator.status()
 
     def write(self, *batches: Writes, delete_ranges: Sequence[tuple[bytes, bytes]] = ()) -> None:
         batch = r.WriteBatch(raw_mode=True)
