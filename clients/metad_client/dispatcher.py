@@ -50,6 +50,7 @@ class Dispatcher:
         self._waiting_bytes = 0
         self._retrying = RetryQueue()
         self._retry_timer: asyncio.TimerHandle | None = None
+        self._retry_at = math.inf
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._sweep_at = math.inf
         self._obstacle: MetadError | None = None  # why there is no connection, as far as known
@@ -266,15 +267,17 @@ class Dispatcher:
         if due is None:
             return
         if self._retry_timer is not None:
-            if self._retry_timer.when() <= due:
+            if self._retry_at <= due:
                 return
             self._retry_timer.cancel()
+        # Kept here and not asked of the timer: for a time that has passed, uvloop returns a handle without one.
+        self._retry_at = due
         self._retry_timer = self._loop.call_at(due, self._retry)
 
     def _retry(self) -> None:
-        timer, self._retry_timer = self._retry_timer, None
+        self._retry_timer = None
         # The loop may call a little early, by its clock's resolution.
-        now = max(self._loop.time(), timer.when() if timer is not None else 0.0)
+        now = max(self._loop.time(), self._retry_at)
         for call in reversed(self._retrying.pop_due(now)):
             self._wait(call, first=True)  # they have waited longest
         self._arm_retry()
