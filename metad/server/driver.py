@@ -15,6 +15,7 @@ from metad_wire.errors import CancelledError, DeadlineExceededError, MetadError,
 from metad_wire.messages import Identity
 from metad_wire.policy import BatchWindow
 
+from ..errors import StorageError
 from ..raft.group import Group
 from ..state.machine import Known, Machine, Outcome
 from ..state.tables import Command
@@ -151,6 +152,9 @@ class GroupDriver:
             answer: tuple[Any, bytes] | MetadError = self.machine.recall(index, work.command, work.identity)
         except MetadError as error:
             answer = error
+        except StorageError as error:
+            self.machine.unexpected = error
+            answer = UnknownOutcomeError("the node's storage failed; its log says more")
         work.answer(answer)
 
     def stage(self, entry: _InFlight, batches: list[Writes]) -> None:

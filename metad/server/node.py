@@ -129,8 +129,10 @@ class Node:
             return self._begin(row, request, len(payload), done)
         except MetadError as error:
             done(error)
+        except StorageError as error:
+            done(InternalError("the node's storage failed; its log says more"))
+            self.fail(error)
         except Exception:
-            event("request failed", logging.ERROR, method=row.name)
             logging.getLogger("metad").exception("a bug in %s", row.name)
             done(InternalError(f"{row.name} failed; the server's log says why"))
         return []
@@ -156,7 +158,7 @@ class Node:
             done(encode(self.status()))
             return []
         if self.failed.done():
-            raise UnknownOutcomeError("this node has stopped after a storage failure")
+            raise UnknownOutcomeError("the node has stopped; its log says why")
         body = request.body
         verb = VERBS[method.code]
         items = getattr(body, "items", ())
@@ -264,7 +266,10 @@ class Node:
 
     def _turn(self) -> None:
         dirty, self._dirty = self._dirty, {}
-        self._pump(dirty)
+        try:
+            self._pump(dirty)
+        except Exception as error:  # noqa: BLE001 - logged where it ends
+            self._stop_for_bug(error)
 
     def _pump(self, drivers: dict[GroupDriver, None]) -> None:
         if self.failed.done():
@@ -280,6 +285,9 @@ class Node:
                 self._dirty[driver] = None
             if driver.machine.unexpected is not None:
                 error, driver.machine.unexpected = driver.machine.unexpected, None
+                if isinstance(error, StorageError):
+                    self.fail(error)
+                    return
                 logging.getLogger("metad").error("a bug in %s", driver.group.name, exc_info=error)
         self._writer.flush()
         if due_s is not None:
@@ -300,18 +308,30 @@ class Node:
 
     def _apply(self) -> None:
         committed, self._committed = self._committed, []
+        if self.failed.done():
+            # What was committed last may be missing from the state. Nothing may be applied behind it, for the applied
+            # index would then claim what is not there; the next start replays it from the log.
+            return
         batches: list[Writes] = []
-        for driver, entry in committed:
-            driver.stage(entry, batches)
         try:
+            for driver, entry in committed:
+                driver.stage(entry, batches)
             self._stores.state.write(*batches)
+            for driver, entry in committed:
+                driver.finish(entry)
+                self._dirty[driver] = None
         except StorageError as error:
             self.fail(error)
             return
-        for driver, entry in committed:
-            driver.finish(entry)
-            self._dirty[driver] = None
+        except Exception as error:  # noqa: BLE001 - logged where it ends
+            self._stop_for_bug(error)
+            return
         self._turn()
+
+    def _stop_for_bug(self, error: Exception) -> None:
+        """A broken invariant: going on could lose or invent data, and the next start begins from what is on disk."""
+        logging.getLogger("metad").error("a bug in the node", exc_info=error)
+        self.fail(ServerError(f"stopped by a bug, see the log: {type(error).__name__}: {error}"))
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -350,11 +370,14 @@ class Node:
             for index, entry in group.read(machine.applied + 1, group.last_index + 1):
                 machine.stage(index, machine.decode(index, entry), batches)
                 size += len(entry)
+                group.log_bytes += len(entry)
                 if size >= _REPLAY_BYTES:
                     self._stores.state.write(*batches)
                     batches, size = [], 0
         self._stores.state.write(*batches)
         machine.staged()
+        # Counted as if appended now, or a node that is killed again and again would never shorten its log.
+        self._log_bytes += group.log_bytes
         return machine.applied - begin + 1
 
     async def run(self) -> None:
@@ -371,12 +394,16 @@ class Node:
         raise await asyncio.shield(self.failed)
 
     async def _checkpoint(self) -> None:
+        if self.failed.done():
+            return
         applied = {driver: driver.machine.applied for driver in self._all}
         grown, self._log_bytes = self._log_bytes, 0
         before = {driver: driver.group.log_bytes for driver in self._all}
         started_s = time.monotonic()
         try:
             await self._loop.run_in_executor(self._checkpoints, self._stores.state.sync)
+            if self.failed.done():
+                return  # an index in ``applied`` may be of an entry whose write failed
             for driver, through in applied.items():
                 driver.group.truncate(through)
                 driver.group.log_bytes -= before[driver]
@@ -389,10 +416,10 @@ class Node:
         """Stop for good: nothing in flight can be told to have happened or not."""
         if self.failed.done():
             return
-        event("storage failed", logging.ERROR, error=str(error))
+        event("node failed", logging.ERROR, error=str(error))
         self.failed.set_result(error)
         for driver in self._all:
-            driver.abandon("the node stopped after a storage failure")
+            driver.abandon("the node has stopped; its log says why")
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no more writes and wait for those taken. True if all were answered in time."""

@@ -17,7 +17,7 @@ from metad_wire.messages import Identity
 from metad_wire.methods import encode
 
 from ..config import DedupeConfig
-from ..errors import DamagedStoreError
+from ..errors import DamagedStoreError, StorageError
 from ..storage import keys
 from ..storage.engine import Engine
 from .dedupe import DedupeWindow
@@ -84,7 +84,7 @@ class Machine:
         stored = engine.get(self._applied_key)
         self.applied = 0 if stored is None else int.from_bytes(stored, "big")
         self.unexpected: BaseException | None = None
-        """The last exception that was not a refusal: our bug, for the log."""
+        """An exception that was no refusal, for the owner to deal with: a StorageError, or our bug."""
 
     def evaluate(self, commands: list[tuple[Command[Any], Identity | None]], index: int, now_ms: int) -> Proposal:
         """Run commands in order as entry ``index``. A command that is refused leaves no writes."""
@@ -115,8 +115,12 @@ class Machine:
             except MetadError as error:
                 outcomes.append(error)
                 continue
-            except Exception as error:  # noqa: BLE001 - our bug must not take the group's other commands down
+            except StorageError as error:
                 self.unexpected = error
+                outcomes.append(InternalError("the node's storage failed; its log says more"))
+                continue
+            except Exception as error:  # noqa: BLE001 - our bug must not take the group's other commands down
+                self.unexpected = self.unexpected or error
                 outcomes.append(InternalError(f"{command.method.name} failed; the server's log says why"))
                 continue
             if view.writes:
