@@ -16,6 +16,7 @@ from ..errors import ConfigError, DamagedStoreError, StorageError
 from ..storage import keys
 from ..storage.engine import Engine
 from ..storage.log import LogStore
+from ..storage.mark import DurableMark
 from ..storage.memory import MemoryEngine
 
 STORE_FORMAT = 1
@@ -35,25 +36,24 @@ class StoreIdentity(msgspec.Struct, frozen=True):
 class Stores:
     """Log and state of one node."""
 
-    def __init__(self, log: Engine, state: Engine, identity: StoreIdentity, *, rebuild: bool) -> None:
-        self.log = LogStore(log)
+    def __init__(self, log: LogStore, state: Engine, identity: StoreIdentity, *, rebuild: bool) -> None:
+        self.log = log
         self.state = state
         self.identity = identity
         self.rebuild = rebuild
         """The state was missing and is being made again from a log that reaches back to the start."""
-        self._log_engine = log
 
     def close(self) -> None:
         """Release both."""
         self.state.close()
-        self._log_engine.close()
+        self.log.close()
 
 
 def open_stores(config: Config) -> Stores:
     """Open or create both stores. Raises StorageError, DamagedStoreError or ConfigError; then nothing is left open."""
     log, state = _engines(config)
     try:
-        identity, rebuild = _identify(config, log, state)
+        identity, rebuild = _identify(config, log.engine, state)
     except BaseException:
         state.close()
         log.close()
@@ -61,20 +61,26 @@ def open_stores(config: Config) -> Stores:
     return Stores(log, state, identity, rebuild=rebuild)
 
 
-def _engines(config: Config) -> tuple[Engine, Engine]:
+def _engines(config: Config) -> tuple[LogStore, Engine]:
     if config.storage.engine == "memory":
-        return MemoryEngine(), MemoryEngine()
+        return LogStore(MemoryEngine()), MemoryEngine()
     from ..storage.rocks import RocksEngine, Shared, log_options, state_options
 
     directory = Path(config.data_dir)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot use the data directory {directory}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StorageError(f"cannot use the data directory {str(directory)!r}: {reason}") from None
     if not os.access(directory, os.W_OK):
         raise StorageError(f"cannot use the data directory {directory}: not writable")
     shared = Shared(config.storage)
-    log = RocksEngine(directory / "raft", log_options(shared), wal=True)
+    engine = RocksEngine(directory / "raft", log_options(shared), wal=True)
+    try:
+        log = LogStore(engine, DurableMark(directory / "raft" / "durable"))
+    except BaseException:
+        engine.close()
+        raise
     try:
         return log, RocksEngine(directory / "state", state_options(shared), wal=False)
     except BaseException:

@@ -1,0 +1,63 @@
+"""How far the log of every group is durable, noted outside of the log.
+
+RocksDB has to accept a torn last record of its WAL, for that is what a crash leaves. So a WAL that was cut off, or
+whose damage looks like a torn record, opens without complaint and is short of acknowledged entries. The mark tells
+the two apart: it is written behind every fsync of the log, and a log that ends before its mark has lost something.
+
+The mark itself is not synced, so it costs a copy into the page cache. When the process dies it is exact; after a
+power loss it may be older than the log, or torn and then ignored; it is never ahead. Who lets a log shrink at its end
+(a follower that drops what was never committed) must lower the mark first.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from zlib import crc32
+
+from ..errors import StorageError
+from .keys import GROUP_PREFIX_BYTES
+
+_MAGIC = b"metadmk1"
+_row = struct.Struct(f">{GROUP_PREFIX_BYTES}sQ")
+_checksum = struct.Struct(">I")
+
+
+class DurableMark:
+    """Last durable index by group prefix, in a small file. Not for two threads at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._indexes = _parse(path.read_bytes()) if path.exists() else {}
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StorageError(f"cannot open {path}: {error.strerror}") from None
+
+    def get(self, group: bytes) -> int:
+        """The index the group's log must at least reach; 0 where nothing is known."""
+        return self._indexes.get(group, 0)
+
+    def advance(self, indexes: Mapping[bytes, int]) -> None:
+        """The log is durable through these indexes."""
+        self._indexes.update(indexes)
+        body = _MAGIC + b"".join([_row.pack(group, index) for group, index in self._indexes.items()])
+        try:
+            os.pwrite(self._file, body + _checksum.pack(crc32(body)), 0)
+        except OSError as error:
+            raise StorageError(f"cannot write {self.path}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Release the file."""
+        os.close(self._file)
+
+
+def _parse(data: bytes) -> dict[bytes, int]:
+    """The indexes, or nothing where the file is torn."""
+    body = data[: -_checksum.size]
+    if not body.startswith(_MAGIC) or data[len(body) :] != _checksum.pack(crc32(body)):
+        return {}
+    rows = body[len(_MAGIC) :]
+    return dict(_row.iter_unpack(rows)) if len(rows) % _row.size == 0 else {}
