@@ -86,6 +86,7 @@ class RocksEngine:
         write_options: Any = r.WriteOptions()
         write_options.disable_wal = not wal
         self._write_options = write_options
+        _refuse_headless(path)
         try:
             self._db: Any = r.Rdict(str(path), options)
         except Exception as error:  # the binding raises plain Exception
@@ -192,12 +193,37 @@ class RocksEngine:
         return StorageError(f"{self.path}: {error}")
 
 
+# As strerror puts it: full or read-only disks, missing rights, limits of the process.
+_NOT_DAMAGE = (
+    "No space left",
+    "Disk quota exceeded",
+    "Read-only file system",
+    "Permission denied",
+    "Operation not permitted",
+    "Too many open files",
+    "Cannot allocate memory",
+)
+
+
+def _refuse_headless(path: Path) -> None:
+    """RocksDB makes an empty store where CURRENT is missing, and deletes the tables it then finds unreferenced."""
+    if (path / "CURRENT").exists() or not path.is_dir():
+        return
+    rest = sorted(file.name for file in path.iterdir() if file.suffix in (".sst", ".log") or "MANIFEST" in file.name)
+    if rest:
+        raise DamagedStoreError(
+            f"{path} is damaged and was not opened: CURRENT is missing beside {rest[0]}. Nothing was changed. Restore "
+            "the data directory from a backup."
+        )
+
+
 def _open_error(path: Path, error: Exception) -> StorageError:
     text = str(error)
     if "lock" in text.lower() and ("No locks available" in text or "temporarily unavailable" in text):
         return StorageError(f"{path} is in use by another metad process; stop it, or give this one its own --data-dir.")
-    # Anything else that keeps an existing store from opening is damage: missing or truncated files included.
-    if (path / "CURRENT").exists() or "orruption" in text:
+    # Anything else that keeps an existing store from opening is damage, missing or truncated files included, unless
+    # the system says that it is something else.
+    if "orruption" in text or ((path / "CURRENT").exists() and not any(cause in text for cause in _NOT_DAMAGE)):
         return DamagedStoreError(
             f"{path} is damaged and was not opened: {text}. Nothing was changed. Restore the data directory from a "
             "backup, or move it away and let this node start empty if its data exists elsewhere."
