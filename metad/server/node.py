@@ -36,6 +36,7 @@ from ..logs import event
 from ..raft.single import SingleReplica
 from ..raft.writer import LogWriter
 from ..routing.slots import even_slots
+from ..state.limits import reply_share
 from ..state.machine import Machine
 from ..state.owners import OwnerCache
 from ..state.registry import VERBS
@@ -170,7 +171,7 @@ class Node:
         if verb.read is not None:
             drivers = self._drivers[verb.table.kind]
             results = [
-                (rows, verb.read(drivers[ordinal].machine.reader, Command(method, body, rows)))
+                (rows, verb.read(drivers[ordinal].machine.reader, _part(method, body, rows, len(items), len(parts))))
                 for ordinal, rows in parts.items()
             ]
             done(encode(verb.merge(body, results)))
@@ -206,7 +207,7 @@ class Node:
             driver = drivers[ordinal]
             items += len(rows)
             work = Work(
-                Command(verb.method, body, rows),
+                _part(verb.method, body, rows, len(body.items), len(parts)),
                 request.identity,
                 deadline_s,
                 size // len(parts),
@@ -488,6 +489,13 @@ class _Gather:
             for rows, outcome in self._parts
         ]
         return encode(self._verb.merge(self._body, merged))
+
+
+def _part(method: Method[Any, Any], body: Any, rows: list[Row], items: int, parts: int) -> Command[Any]:
+    """One group's command; a group that is alone has the whole reply to itself."""
+    if parts == 1:
+        return Command(method, body, rows)
+    return Command(method, body, rows, reply_share(len(rows), items, parts))
 
 
 def _set(answer: asyncio.Future[bytes | MetadError]) -> Done:

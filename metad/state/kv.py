@@ -16,7 +16,7 @@ from metad_wire.errors import ConflictError, MetadError, NotFoundError
 from metad_wire.methods import encode
 
 from ..storage import keys
-from .limits import REPLY_BYTES_MAX, check_key
+from .limits import check_key, check_reply
 from .tables import (
     SLOTS,
     Command,
@@ -140,6 +140,7 @@ def _evaluate_delete(view: View, command: Command[m.KvDelete]) -> m.WriteReply:
 def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransactReply:
     table = keys.table_prefix(view.group, keys.TABLE_KV)
     results: list[m.KvTransactionResult | None] = []
+    size = 0
     for _, transaction, prefix, _ in command.rows:
         base = table + prefix
         succeeded = all(_holds(compare, _load(view, base + keys.text(compare.key))) for compare in transaction.compares)
@@ -149,7 +150,13 @@ def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransa
                 view.writes[key] = None
             else:
                 _put(view, key, _load(view, key), transaction.namespace, operation.key, operation.value)
-        records = [_load(view, base + keys.text(key)) for key in transaction.reads]
+        records: list[m.Kv | None] = []
+        for key in transaction.reads:
+            record = _load(view, base + keys.text(key))
+            records.append(record)
+            # A few bytes of request can name a megabyte each, a hundred thousand times.
+            size += 0 if record is None else len(record.value)
+            check_reply(size, command.reply_bytes_max)
         results.append(m.KvTransactionResult(succeeded, records))
     return m.KvTransactReply([m.Revision(view.name, view.index)], [], results)
 
@@ -171,7 +178,7 @@ def _refuse_transact(body: m.KvTransact, rows: list[Row], error: MetadError) -> 
 
 def _read_get(reader: Reader, command: Command[m.KvGet]) -> list[msgspec.Raw | None]:
     prefix = keys.table_prefix(reader.group, keys.TABLE_KV)
-    values = reader.get_many([prefix + row[2] for row in command.rows], REPLY_BYTES_MAX)
+    values = reader.get_many([prefix + row[2] for row in command.rows], command.reply_bytes_max)
     return [None if value is None else msgspec.Raw(value) for value in values]
 
 

@@ -9,6 +9,21 @@ REPLY_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of records in one reply; what holds more is asked for in parts."""
 
 
+_SHARED_BYTES = 7 * 1024 * 1024
+
+
+def reply_share(rows: int, items: int, parts: int) -> int:
+    """Bytes of records in the reply of one of ``parts`` groups that holds ``rows`` of a request's ``items``: half of
+    the frame is shared by rows and half by groups, for neither need hold the larger records."""
+    return min(REPLY_BYTES_MAX, _SHARED_BYTES * rows // max(items, 1) + _SHARED_BYTES // parts)
+
+
+def check_reply(size: int, bytes_max: int) -> None:
+    """Raise InvalidRequestError where a reply is getting longer than its share."""
+    if size > bytes_max:
+        raise InvalidRequestError(f"the reply would be over {bytes_max} bytes: ask for fewer records at once")
+
+
 def check_key(key: bytes, position: int) -> None:
     """Raise InvalidRequestError where an item's encoded key is too long."""
     if len(key) > KEY_BYTES_MAX:

@@ -17,7 +17,7 @@ from metad_wire.errors import ConflictError, FencedError, NotFoundError, OffsetR
 from metad_wire.methods import encode
 
 from ..storage import keys
-from .limits import REPLY_BYTES_MAX, check_key
+from .limits import check_key
 from .tables import (
     SLOTS,
     Command,
@@ -131,7 +131,7 @@ def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteRep
 
 def _read_fetch(reader: Reader, command: Command[m.OffsetFetch]) -> list[msgspec.Raw | None]:
     prefix = keys.table_prefix(reader.group, keys.TABLE_OFFSET)
-    values = reader.get_many([prefix + row[2] for row in command.rows], REPLY_BYTES_MAX)
+    values = reader.get_many([prefix + row[2] for row in command.rows], command.reply_bytes_max)
     return [None if value is None else msgspec.Raw(value) for value in values]
 
 

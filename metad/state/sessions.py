@@ -17,11 +17,18 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import FencedError, InvalidRequestError, MetadError, NotFoundError, NotOwnerError
+from metad_wire.errors import (
+    FencedError,
+    IdentityExpiredError,
+    InvalidRequestError,
+    MetadError,
+    NotFoundError,
+    NotOwnerError,
+)
 from metad_wire.methods import encode
 
 from ..storage import keys
-from .limits import REPLY_BYTES_MAX, check_key
+from .limits import REPLY_BYTES_MAX, check_key, check_reply
 from .tables import (
     SLOTS,
     Command,
@@ -65,6 +72,7 @@ _decode_properties = msgspec.msgpack.Decoder(m.SessionProperties).decode
 _DEFAULT_PROPERTIES = encode(m.SessionProperties())
 # A Session on the wire is an array of 7: the key's 2 fields, the owner row's 4, the properties.
 _SESSION_HEADER = b"\x97"
+_LIST_READ_ROWS = 32  # properties read at once for a page: of the largest size they take 32 MiB for a moment
 
 
 def _owner(broker: str, epoch: int) -> bytes:
@@ -122,6 +130,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     owners = _Owners()
     previous: list[int] = []
     restored: list[m.SessionProperties | None] = []
+    restored_bytes = 0
     errors: list[m.ItemError] = []
     for (position, item, suffix, _), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
         key = owner_prefix + suffix
@@ -143,6 +152,8 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
             present = number >= 0 and not item.clean_start
             value = view.get(properties_prefix + suffix) if present else None
             restored.append(None if value is None else _decode_properties(value))
+            restored_bytes += 0 if value is None else len(value)
+            check_reply(restored_bytes, command.reply_bytes_max)
         owner_writes[key] = mine
         if properties is not None:
             writes[properties_prefix + suffix] = encode(properties)
@@ -195,7 +206,10 @@ def _recall_restored(
     if not command.body.restore:
         return reply
     prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
-    values = reader.get_many([prefix + row[2] for row in command.rows], REPLY_BYTES_MAX)
+    try:
+        values = reader.get_many([prefix + row[2] for row in command.rows], command.reply_bytes_max)
+    except InvalidRequestError:
+        raise IdentityExpiredError("this was done before; what it restored has outgrown a reply since") from None
     restored = [
         _decode_properties(value) if value is not None and number >= 0 and not row[1].clean_start else None
         for row, number, value in zip(command.rows, reply.previous, values, strict=True)
@@ -267,8 +281,8 @@ def _session(suffix_fields: bytes, owner: bytes, properties: bytes | None) -> by
 def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Raw | None]:
     owner_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_OWNER)
     properties_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
-    values = reader.get_many([properties_prefix + row[2] for row in command.rows], REPLY_BYTES_MAX)
-    cached, engine_get, learn = reader.owners.get, reader.engine.get, reader.owners.learn
+    values = reader.get_many([properties_prefix + row[2] for row in command.rows], command.reply_bytes_max)
+    cached, engine_get, learn, raw = reader.owners.get, reader.engine.get, reader.owners.learn, msgspec.Raw
     sessions: list[msgspec.Raw | None] = []
     for (_, item, suffix, crc), properties in zip(command.rows, values, strict=True):
         if properties is None:  # both rows exist or none
@@ -280,7 +294,7 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Ra
             if owner is None:  # pragma: no cover - both rows are written in one entry
                 raise AssertionError(f"session without owner: {suffix!r}")
             learn(suffix, crc, owner)
-        sessions.append(msgspec.Raw(_session(encode(item)[1:], owner, properties)))
+        sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + owner[1:] + properties))
     return sessions
 
 
@@ -311,17 +325,17 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> GroupPage:
     rows: list[tuple[bytes, bytes]] = []
     size = 0
     # Owner rows are small and properties are not: a page of large sessions ends before the bytes get out of hand.
-    for at in range(0, len(suffixes), 100):
-        part = suffixes[at : at + 100]
+    for at in range(0, len(suffixes), _LIST_READ_ROWS):
+        part = suffixes[at : at + _LIST_READ_ROWS]
         values = reader.engine.get_many([properties_prefix + suffix for suffix in part])
-        for suffix, value, (_, owner) in zip(part, values, scan.rows[at : at + 100], strict=True):
+        for suffix, value, (_, owner) in zip(part, values, scan.rows[at : at + _LIST_READ_ROWS], strict=True):
             tenant, offset = keys.split_text(suffix, 0)
             client_id, _ = keys.split_text(suffix, offset)
             record = _session(encode(tenant) + encode(client_id), owner, value)
             rows.append((suffix, record))
             size += len(record)
-        if size >= REPLY_BYTES_MAX // 4 and at + 100 < len(suffixes):
-            return GroupPage(rows, rows[-1][0])
+            if size >= REPLY_BYTES_MAX // 4 and len(rows) < len(suffixes):
+                return GroupPage(rows, suffix)
     return GroupPage(rows, stopped_at)
 
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from metad_wire import messages as m
-from metad_wire.errors import InvalidRequestError, MetadError
+from metad_wire.errors import MetadError
 from metad_wire.methods import Body, Method
 
 from ..storage.engine import Engine
 from ..storage.keys import table_prefix
+from .limits import REPLY_BYTES_MAX, check_reply
 from .owners import OwnerCache
 from .view import View
 
@@ -49,14 +50,18 @@ class Table(NamedTuple):
 
 
 class Command(Generic[Body]):
-    """One group's part of a request. ``rows`` may be empty for verbs that are not about single records."""
+    """One group's part of a request. ``rows`` may be empty for verbs that are not about single records. Records in the
+    reply may take ``reply_bytes_max``."""
 
-    __slots__ = ("body", "method", "rows")
+    __slots__ = ("body", "method", "reply_bytes_max", "rows")
 
-    def __init__(self, method: Method[Body, Any], body: Body, rows: list[Row]) -> None:
+    def __init__(
+        self, method: Method[Body, Any], body: Body, rows: list[Row], reply_bytes_max: int = REPLY_BYTES_MAX
+    ) -> None:
         self.method = method
         self.body = body
         self.rows = rows
+        self.reply_bytes_max = reply_bytes_max
 
 
 class Reader:
@@ -117,8 +122,7 @@ class Scan(NamedTuple):
 
 def _check_size(values: Iterable[bytes | None], bytes_max: int) -> int:
     size = sum([len(value) for value in values if value is not None])
-    if size > bytes_max:
-        raise InvalidRequestError(f"the reply would be over {bytes_max} bytes: ask for fewer records at once")
+    check_reply(size, bytes_max)
     return size
 
 
