@@ -24,6 +24,10 @@ from .view import Writes
 CLIENTS_MAX = 65_536
 """Clients whose ``low`` is remembered while nothing of theirs is in the window. A client is one SDK instance."""
 
+RETRY_DELAY_MS_MAX = 5_000
+"""A retry states its age as it leaves the client; this much more may have gone by, on the way and in queues, until it
+is evaluated. Without the allowance a retry could look younger than the first attempt it repeats."""
+
 _LOAD_ROWS = 1_000
 
 
@@ -117,7 +121,11 @@ class DedupeWindow:
             if identity.seq < client.low:
                 # Its answer was received long ago: this is a copy that was stuck on a connection given up since.
                 raise IdentityExpiredError("this write was answered before; a late copy of it is not done again")
-        if identity.age_ms and now_ms - identity.age_ms <= self._forgotten_ms:
+        if (
+            identity.age_ms
+            and self._forgotten_ms
+            and now_ms - identity.age_ms - RETRY_DELAY_MS_MAX <= self._forgotten_ms
+        ):
             raise IdentityExpiredError(f"first sent {identity.age_ms} ms ago, which is further back than is remembered")
         return None
 
@@ -133,13 +141,13 @@ class DedupeWindow:
 
     def record(self, index: int, now_ms: int, done: list[tuple[Identity, bytes]], writes: Writes) -> None:
         """Add entry ``index``'s row and the deletions it makes possible to the entry's writes."""
-        for identity, _ in done:
-            self._acknowledge(identity, writes)
         value = encode(
             DedupeRow(now_ms, [Remembered(identity.client_id, identity.seq, reply) for identity, reply in done])
         )
         writes[self._prefix + keys.u64(index)] = value
         self._admit(index, now_ms, [(identity.client_id, identity.seq) for identity, _ in done], len(value))
+        for identity, _ in done:
+            self._acknowledge(identity, writes)
         if self._live > self._identities_max or self._bytes > self._reply_bytes_max:
             self._forget_oldest(index, writes)
 
