@@ -26,6 +26,7 @@ from metad_wire.errors import (
     UnknownMethodError,
     UnknownOutcomeError,
 )
+from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
 from metad_wire.methods import METHODS, STATUS, Body, Method, Reply, encode
 from metad_wire.policy import BatchWindow
 
@@ -100,6 +101,7 @@ class Node:
         self._linger: asyncio.TimerHandle | None = None
         self._committed: list[tuple[GroupDriver, Any]] = []
         self._log_bytes = 0  # appended since the last checkpoint
+        self._reply_bytes_max = min(config.limits.frame_bytes_max, FRAME_BYTES_MAX) - HEADER_BYTES
         self._checkpoint_wanted = asyncio.Event()
         self._checkpoints = ThreadPoolExecutor(1, "metad-checkpoint")
 
@@ -171,10 +173,13 @@ class Node:
         if verb.read is not None:
             drivers = self._drivers[verb.table.kind]
             results = [
-                (rows, verb.read(drivers[ordinal].machine.reader, _part(method, body, rows, len(items), len(parts))))
+                (rows, verb.read(drivers[ordinal].machine.reader, self._part(verb, body, rows, len(parts))))
                 for ordinal, rows in parts.items()
             ]
-            done(encode(verb.merge(body, results)))
+            reply = encode(verb.merge(body, results))
+            if len(reply) > self._reply_bytes_max:  # keys of 4 KiB can outweigh the records
+                raise InvalidRequestError("the reply would not fit a frame: ask for fewer records at once")
+            done(reply)
             return []
         if self.draining:
             raise DrainingError
@@ -207,7 +212,7 @@ class Node:
             driver = drivers[ordinal]
             items += len(rows)
             work = Work(
-                _part(verb.method, body, rows, len(body.items), len(parts)),
+                self._part(verb, body, rows, len(parts)),
                 request.identity,
                 deadline_s,
                 size // len(parts),
@@ -221,6 +226,11 @@ class Node:
         else:
             self._schedule_turn()
         return works
+
+    def _part(self, verb: Verb[Any, Any], body: Any, rows: list[Row], parts: int) -> Command[Any]:
+        """One group's part of a request, and its share of the frame that will carry the reply."""
+        items = len(rows) if parts == 1 else len(getattr(body, "items", ()))
+        return Command(verb.method, body, rows, reply_share(self._reply_bytes_max, len(rows), items, parts))
 
     def status(self) -> m.StatusReply:
         """How this node is."""
@@ -489,13 +499,6 @@ class _Gather:
             for rows, outcome in self._parts
         ]
         return encode(self._verb.merge(self._body, merged))
-
-
-def _part(method: Method[Any, Any], body: Any, rows: list[Row], items: int, parts: int) -> Command[Any]:
-    """One group's command; a group that is alone has the whole reply to itself."""
-    if parts == 1:
-        return Command(method, body, rows)
-    return Command(method, body, rows, reply_share(len(rows), items, parts))
 
 
 def _set(answer: asyncio.Future[bytes | MetadError]) -> Done:

@@ -9,13 +9,11 @@ REPLY_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of records in one reply; what holds more is asked for in parts."""
 
 
-_SHARED_BYTES = 7 * 1024 * 1024
-
-
-def reply_share(rows: int, items: int, parts: int) -> int:
-    """Bytes of records in the reply of one of ``parts`` groups that holds ``rows`` of a request's ``items``: half of
-    the frame is shared by rows and half by groups, for neither need hold the larger records."""
-    return min(REPLY_BYTES_MAX, _SHARED_BYTES * rows // max(items, 1) + _SHARED_BYTES // parts)
+def reply_share(frame_bytes: int, rows: int, items: int, parts: int) -> int:
+    """Bytes of records in the reply of one of ``parts`` groups that holds ``rows`` of a request's ``items``: one half of
+    the frame is shared by rows and one by groups, for either may hold the larger records. An eighth is for the rest."""
+    half = frame_bytes // 16 * 7
+    return min(REPLY_BYTES_MAX, half * rows // max(items, 1) + half // parts)
 
 
 def check_reply(size: int, bytes_max: int) -> None:

@@ -95,6 +95,13 @@ def _split(
     return {group: rows for group, rows in enumerate(parts) if rows}
 
 
+def _split_takeover(body: m.SessionTakeover, slots: list[int]) -> dict[int, list[Row]]:
+    length = len(body.broker.encode())
+    if length > m.BROKER_BYTES_MAX:
+        raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
+    return _split(body, slots)
+
+
 def _split_everywhere(body: m.SessionList, slots: list[int]) -> dict[int, list[Row]]:
     if body.client_id_prefix and body.tenant is None:
         raise InvalidRequestError("client_id_prefix needs a tenant")
@@ -348,7 +355,7 @@ VERBS = (
     Verb(
         methods.SESSION_TAKEOVER,
         SESSION,
-        split=_split,
+        split=_split_takeover,
         merge=_merge_takeover,
         evaluate=_evaluate_takeover,
         refuse=_refuse_takeover,
