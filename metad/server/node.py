@@ -102,6 +102,7 @@ class Node:
         self._committed: list[tuple[GroupDriver, Any]] = []
         self._log_bytes = 0  # appended since the last checkpoint
         self._reply_bytes_max = min(config.limits.frame_bytes_max, FRAME_BYTES_MAX) - HEADER_BYTES
+        self._reply_alone_bytes = reply_share(self._reply_bytes_max, 1, 1, 1)
         self._checkpoint_wanted = asyncio.Event()
         self._checkpoints = ThreadPoolExecutor(1, "metad-checkpoint")
 
@@ -229,7 +230,9 @@ class Node:
 
     def _part(self, verb: Verb[Any, Any], body: Any, rows: list[Row], parts: int) -> Command[Any]:
         """One group's part of a request, and its share of the frame that will carry the reply."""
-        items = len(rows) if parts == 1 else len(getattr(body, "items", ()))
+        if parts == 1:
+            return Command(verb.method, body, rows, self._reply_alone_bytes)
+        items = len(getattr(body, "items", ()))
         return Command(verb.method, body, rows, reply_share(self._reply_bytes_max, len(rows), items, parts))
 
     def status(self) -> m.StatusReply:

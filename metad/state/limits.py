@@ -10,8 +10,8 @@ REPLY_BYTES_MAX = 8 * 1024 * 1024
 
 
 def reply_share(frame_bytes: int, rows: int, items: int, parts: int) -> int:
-    """Bytes of records in the reply of one of ``parts`` groups that holds ``rows`` of a request's ``items``: one half of
-    the frame is shared by rows and one by groups, for either may hold the larger records. An eighth is for the rest."""
+    """Bytes of records in the reply of one of ``parts`` groups that holds ``rows`` of a request's ``items``. Half of the
+    frame is shared by rows, half by groups, for either may hold the larger records; an eighth is for the rest."""
     half = frame_bytes // 16 * 7
     return min(REPLY_BYTES_MAX, half * rows // max(items, 1) + half // parts)
 

@@ -24,6 +24,7 @@ MAGIC = "metad"
 PROTOCOL_VERSION = 1
 KEY_BYTES_MAX = 4_096  # of all key fields of one record together, UTF-8 encoded
 VALUE_BYTES_MAX = 1024 * 1024  # of one record's value
+BROKER_BYTES_MAX = 256  # of a broker's name, UTF-8 encoded; every session it takes over carries it
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
