@@ -10,7 +10,7 @@ REPLY_BYTES_MAX = 8 * 1024 * 1024
 
 
 def reply_share(frame_bytes: int, rows: int, items: int, parts: int) -> int:
-    """Bytes of records in the reply of one of ``parts`` groups that holds ``rows`` of a request's ``items``. Half of the
+    """Bytes of records in the reply of one of ``parts`` groups that holds ``rows`` of a request's ``items``. Half the
     frame is shared by rows, half by groups, for either may hold the larger records; an eighth is for the rest."""
     half = frame_bytes // 16 * 7
     return min(REPLY_BYTES_MAX, half * rows // max(items, 1) + half // parts)
