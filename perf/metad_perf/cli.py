@@ -6,16 +6,15 @@ Exit codes: 0 all well; 1 the run failed or found a fault; 2 the command line is
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from metad_wire.errors import MetadError
 from metad_wire.transport.tcp import install_uvloop
 
 from .errors import PerfError, UsageError
+from .running import exit_on_sigterm
 
 VERBS = ("session.takeover", "session.update", "session.get", "offset.commit", "kv.put", "kv.get")
 
@@ -23,7 +22,7 @@ VERBS = ("session.takeover", "session.update", "session.get", "offset.commit", "
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command."""
     args = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _terminated)  # so that servers and directories are cleaned up
+    exit_on_sigterm()
     install_uvloop()
     try:
         return int(args.run(args))
@@ -48,10 +47,6 @@ def _leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     return first
-
-
-def _terminated(_signal: int, _frame: object) -> NoReturn:
-    sys.exit(143)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -26,6 +26,7 @@ from metad_wire.policy import Backoff
 from . import report
 from .errors import UsageError
 from .ledger import Verdict
+from .running import run_async
 from .spawn import Server, temporary_server
 from .writers import LANES, RECORDS, Lane
 
@@ -43,7 +44,7 @@ def run(*, rounds: int, writers: int, seed: int | None, config: Path | None, jso
         raise UsageError("--rounds and --writers must be at least 1")
     seed = secrets.randbits(32) if seed is None else seed
     with temporary_server(config=config) as server:
-        made = asyncio.run(_rounds(server, rounds, writers, seed))
+        made = run_async(_rounds(server, rounds, writers, seed))
         server.stop()
     report.write_json(json, made)
     examples = made["examples"]

@@ -21,6 +21,7 @@ from metad_wire.messages import SessionProperties
 
 from . import report
 from .errors import ServerError, UsageError
+from .running import run_async
 from .spawn import Server, temporary_server
 from .storm import TENANT, Broker, Life, Storm, verify
 
@@ -47,7 +48,7 @@ def run(*, sessions: int, brokers: int, config: Path | None, json: Path | None) 
         raise UsageError("--brokers must be at least 3, and --sessions ten times as many")
     begin = time.monotonic()
     with temporary_server(config=config) as server:
-        told = asyncio.run(_tell(server, sessions, brokers))
+        told = run_async(_tell(server, sessions, brokers))
         server.stop()
     told["seconds"] = report.rounded(time.monotonic() - begin)
     report.write_json(json, told)

@@ -7,7 +7,6 @@ slows the machine for seconds slows both runs of a pair. Both clients are one pr
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from . import report
 from .errors import UsageError
 from .fleet import run_fleet
 from .load import Load, create, epoch_now, plans, status_of
+from .running import run_async
 from .spawn import Server, temporary_server
 
 VERB = "session.update"
@@ -74,7 +74,7 @@ def _compare(metad: Server, grpc: Server, pairs: int, seconds: float, keys: int)
     load = Load(verb=VERB, keys=keys, value_bytes=VALUE_BYTES, items=keys)
     create(metad.endpoint, load, epoch)
     with report.progress("prepare gRPC", keys) as progress:
-        asyncio.run(grpc_client.fill(grpc.endpoint, epoch, keys, VALUE_BYTES, progress))
+        run_async(grpc_client.fill(grpc.endpoint, epoch, keys, VALUE_BYTES, progress))
     sides: dict[str, tuple[str, Callable[[], int]]] = {
         "metad": (metad.endpoint, lambda: status_of(metad.endpoint).cpu_us),
         "grpc": (grpc.endpoint, lambda: grpc_client.cpu_us(grpc.endpoint)),

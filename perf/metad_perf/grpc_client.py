@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from .draw import Values
 from .errors import PreparationError
 from .loop import Source
 from .prepare import PREPARE_BATCH, pour
+from .running import run_async
 from .workload import BROKER, EXPIRY_INTERVAL_S, TENANT, Settings, session_names
 
 
@@ -75,7 +75,7 @@ def cpu_us(endpoint: str) -> int:
         async with _stub(endpoint) as stub:
             return int((await stub.Status(pb.StatusRequest())).cpu_us)
 
-    return asyncio.run(ask())
+    return run_async(ask())
 
 
 async def fill(endpoint: str, epoch: int, count: int, value_bytes: int, progress: Callable[[int], None]) -> None:

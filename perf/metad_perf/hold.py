@@ -9,7 +9,6 @@ compaction that the writes themselves cause is.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from . import report
 from .errors import ServerError, UsageError
 from .load import MIB, Load, epoch_now, measure, status_of
 from .prepare import fill_sessions
+from .running import run_async
 from .spawn import Server, temporary_server
 from .workload import TENANT, session_names
 
@@ -115,7 +115,7 @@ def _fill(endpoint: str, epoch: int, sessions: int, value_bytes: int) -> float:
 
     begin = time.monotonic()
     with report.progress(f"fill {sessions:,} sessions", sessions) as progress:
-        asyncio.run(fill(progress))
+        run_async(fill(progress))
     return time.monotonic() - begin
 
 
@@ -151,7 +151,7 @@ def _missing(endpoint: str, sessions: int) -> int:
         async with connect(f"metad://{endpoint}", Options(deadline_s=60.0)) as client:
             return sum(session is None for session in await client.sessions.get_many(keys))
 
-    return asyncio.run(read())
+    return run_async(read())
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from . import report
 from .errors import UsageError
 from .fleet import Result, run_fleet
 from .prepare import prepare, records_needed
+from .running import run_async
 from .spawn import temporary_server
 from .worker import Plan
 from .workload import VERBS, Settings
@@ -86,7 +86,7 @@ def create(endpoint: str, load: Load, epoch: int) -> None:
     """Create the records that the verb needs."""
     if records_needed(load.verb):
         with report.progress("prepare", load.keys) as progress:
-            asyncio.run(_prepare(endpoint, _settings(load, epoch), progress))
+            run_async(_prepare(endpoint, _settings(load, epoch), progress))
 
 
 def epoch_now() -> int:
@@ -135,7 +135,7 @@ def status_of(endpoint: str) -> StatusReply:
         ) as client:
             return await client.status()
 
-    return asyncio.run(ask())
+    return run_async(ask())
 
 
 def show(measured: dict[str, Any]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from metad_perf.cli import VERBS
@@ -16,10 +18,14 @@ from metad_perf.spawn import temporary_server
 METAD_PERF = Path(sys.executable).with_name("metad-perf")
 
 
-def _metad_perf(*args: object, timeout_s: float = 100.0) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(METAD_PERF), *map(str, args)], capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+def _metad_perf(*args: object, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    command = [str(METAD_PERF), *map(str, args)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, errors = process.communicate(timeout=timeout_s)
+        finally:
+            process.terminate()  # not SIGKILL, which would leave its server behind
+    return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
 
 def _report(tmp_path: Path, *args: object) -> dict[str, Any]:
@@ -127,6 +133,19 @@ def test_hold_reports_memory_restart_and_cost(tmp_path: Path) -> None:
     assert 0 < report["rss_mib"] <= report["rss_max_mib"]
     assert 0 < report["restart_s"] < 30
     assert 0 < report["restart_killed_s"] < 30
+
+
+def test_a_terminated_command_takes_its_server_along(tmp_path: Path) -> None:
+    command = [str(METAD_PERF), "load", "--spawn", "--verb", "kv.put", "--items", "1e9"]
+    with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(tmp_path)}) as process:
+        while not (servers := [one for one in psutil.Process(process.pid).children() if "serve" in one.cmdline()]):
+            assert process.poll() is None
+        while not list(tmp_path.glob("metad-perf-*/ready.json")):
+            assert servers[0].is_running()
+        process.terminate()
+        assert process.wait(30) == 143
+    assert not servers[0].is_running()
+    assert not list(tmp_path.glob("metad-perf-*"))
 
 
 def test_demo_loses_nothing(tmp_path: Path) -> None:

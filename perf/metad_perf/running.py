@@ -1,0 +1,54 @@
+"""Runs coroutines so that SIGTERM ends a command in good order: servers killed, directories removed, exit code 143.
+
+An exception raised by a plain signal handler would do outside of an event loop; inside of one it may come up in the
+middle of a transport's callback, where loops report it and go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+
+def exit_on_sigterm() -> None:
+    """From now on SIGTERM raises SystemExit, outside of :func:`run_async`."""
+    signal.signal(signal.SIGTERM, _terminated)
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """As ``asyncio.run``; SIGTERM cancels it and then raises SystemExit."""
+    terminated = False
+
+    async def cancelled_by_sigterm() -> T:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def cancel() -> None:
+            nonlocal terminated
+            terminated = True
+            task.cancel()
+
+        loop.add_signal_handler(signal.SIGTERM, cancel)
+        try:
+            return await main
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+            exit_on_sigterm()
+
+    try:
+        return asyncio.run(cancelled_by_sigterm())
+    except asyncio.CancelledError:
+        if terminated:
+            sys.exit(EXIT_TERMINATED)
+        raise
+
+
+def _terminated(_signal: int, _frame: object) -> NoReturn:
+    sys.exit(EXIT_TERMINATED)
