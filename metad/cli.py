@@ -57,9 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ServerError as error:
         print(f"metad: {error}", file=sys.stderr)
         return 1
-    finally:
-        if arguments.ready_file is not None:
-            arguments.ready_file.unlink(missing_ok=True)
     return 0
 
 
@@ -68,28 +65,38 @@ async def _serve(config: Config, ready_file: Path | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = await Server.start(config, TcpTransport())
+    # A process that was killed left its ready file. The stores' lock tells it from the one of a process that runs.
+    server = await Server.start(config, TcpTransport(), locked=lambda: _remove(ready_file))
     # Requests make short-lived objects by the thousand; what lives long is made by now and need not be looked at again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    if ready_file is not None:
-        _write_ready(ready_file, server.endpoint)
     running = asyncio.create_task(server.run())
     stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-    if not running.done():
-        event("draining")
-        await server.stop()
-        running.cancel()
-        await asyncio.wait((running,))
-        return
-    stopping.cancel()
     try:
-        running.result()
+        if ready_file is not None:
+            _write_ready(ready_file, server.endpoint)
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
     finally:
+        stopping.cancel()
+        _remove(ready_file)
+        event("draining")
         if not await server.stop():
             event("not everything was answered", logging.WARNING)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    if server.node.failed.done():  # while it was stopping
+        raise server.node.failed.result()
+
+
+def _remove(ready_file: Path | None) -> None:
+    if ready_file is not None:
+        try:
+            ready_file.unlink(missing_ok=True)
+        except OSError as error:
+            event("ready file remains", logging.WARNING, path=str(ready_file), error=error.strerror)
 
 
 def _write_ready(path: Path, endpoint: str) -> None:

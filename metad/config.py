@@ -18,6 +18,7 @@ import msgspec
 from .errors import ConfigError
 
 MIB = 1024 * 1024
+_NUMBER_MAX = 2**48  # more is a mistake, and would break what takes it: timers, RocksDB
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,17 +131,26 @@ class Config(_Section, frozen=True):
         for section in (self.storage, self.groups, self.limits, self.commit, self.dedupe):
             for field in section.__struct_fields__:
                 value = getattr(section, field)
-                if isinstance(value, int | float) and value < (0 if field == "linger_ms" else 1):
+                if not isinstance(value, int | float):
+                    continue
+                if value < (0 if field == "linger_ms" else 1):
                     raise ConfigError(f"{_section_name(section)}.{field}: {value} is too small")
+                if not value <= _NUMBER_MAX:  # so put, it catches nan
+                    raise ConfigError(f"{_section_name(section)}.{field}: {value} is too large")
         for kind in ("offset", "data"):
             if getattr(self.groups, kind) > 1024:
                 raise ConfigError(f"groups.{kind}: at most 1024, the number of slots")
-        if self.limits.frame_bytes_max < MIB:
-            raise ConfigError("limits.frame_bytes_max: at least 1 MiB")
+        if not 4 * MIB <= self.limits.frame_bytes_max <= 1024 * MIB:
+            raise ConfigError("limits.frame_bytes_max: at least 4 MiB, which holds any page, and at most 1 GiB")
         if self.limits.connection_window_bytes < self.limits.frame_bytes_max:
             raise ConfigError("limits.connection_window_bytes: must hold at least one frame of frame_bytes_max")
-        if self.drain_timeout_ms < 0:
-            raise ConfigError("drain_timeout_ms: must not be negative")
+        if self.limits.in_flight_bytes_max < self.limits.frame_bytes_max:
+            raise ConfigError("limits.in_flight_bytes_max: must hold at least one frame of frame_bytes_max")
+        if not 0 <= self.drain_timeout_ms <= _NUMBER_MAX:
+            raise ConfigError("drain_timeout_ms: must not be negative, nor without end")
+        for field in ("node_id", "cluster_id"):
+            if not 1 <= len(getattr(self, field).encode()) <= 256:
+                raise ConfigError(f"{field}: must take 1 to 256 bytes")
         return self
 
 

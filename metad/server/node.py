@@ -107,10 +107,13 @@ class Node:
         self._checkpoints = ThreadPoolExecutor(1, "metad-checkpoint")
 
     @classmethod
-    async def open(cls, config: Config) -> Node:
-        """Open the stores and recover every group. Raises :class:`ServerError` where starting would lose data."""
+    async def open(cls, config: Config, *, locked: Callable[[], None] | None = None) -> Node:
+        """Open the stores, call ``locked``, recover every group. Raises :class:`ServerError` where starting would lose
+        data."""
         stores = open_stores(config)
         try:
+            if locked is not None:
+                locked()
             node = cls(config, stores)
             node._recover()
         except BaseException:
@@ -455,7 +458,10 @@ class Node:
         self._checkpoints.shutdown()
         for driver in self._all:
             driver.abandon("the node was closed")
-        self._stores.close()
+        try:
+            self._stores.close()
+        except StorageError as error:
+            self.fail(error)
 
 
 class _Gather:

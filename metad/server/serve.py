@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from metad_wire.errors import DrainingError, FrameError, SlowReaderError
 from metad_wire.transport import Listener, Transport, split_endpoint
@@ -28,19 +29,21 @@ class Server:
         self._connections: set[Connection] = set()
 
     @classmethod
-    async def start(cls, config: Config, transport: Transport) -> Server:
-        """Open the node, recover, listen. Raises :class:`ServerError`."""
+    async def start(cls, config: Config, transport: Transport, *, locked: Callable[[], None] | None = None) -> Server:
+        """Open the node, recover, listen. ``locked`` is called once the stores are this process's, before recovery.
+        Raises :class:`ServerError`."""
         try:
             host, port = split_endpoint(config.listen)
         except ValueError as error:
             raise ConfigError(f"listen: {error}") from None
-        node = await Node.open(config)
+        node = await Node.open(config, locked=locked)
         server = cls(config, node)
         try:
             server._listener = await transport.listen(host, port, server._accept)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a host that cannot be encoded
             await node.close()
-            raise ConfigError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise ConfigError(f"cannot listen on {config.listen}: {reason}") from None
         server.endpoint = server._listener.endpoint
         event("listening", endpoint=server.endpoint, node=config.node_id, fsync=config.fsync)
         return server

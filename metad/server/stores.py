@@ -45,8 +45,10 @@ class Stores:
 
     def close(self) -> None:
         """Release both."""
-        self.state.close()
-        self.log.close()
+        try:
+            self.state.close()
+        finally:
+            self.log.close()
 
 
 def open_stores(config: Config) -> Stores:

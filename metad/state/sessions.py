@@ -82,7 +82,13 @@ def _owner(broker: str, epoch: int) -> bytes:
 def _split(
     body: m.SessionTakeover | m.SessionDisconnect | m.SessionUpdate | m.SessionGet | m.SessionDelete, slots: list[int]
 ) -> dict[int, list[Row]]:
-    # Runs once per session of a storm: keys.text2 is spelled out.
+    # Runs once per session of a storm: keys.text2 is spelled out, and a single session makes no lists for other groups.
+    if len(body.items) == 1:
+        item = body.items[0]
+        suffix = keys.text2(item.tenant, item.client_id)
+        check_key(suffix, 0)
+        crc = crc32(suffix)
+        return {slots[crc & (SLOTS - 1)]: [(0, item, suffix, crc)]}
     parts: list[list[Row]] = [[] for _ in range(slots[-1] + 1)]
     items: Sequence[_Keyed] = body.items
     for position, item in enumerate(items):
