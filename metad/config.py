@@ -57,7 +57,9 @@ class LimitsConfig(_Section, frozen=True):
     connection_window_bytes: int = 32 * MIB
     """Request bytes one connection may have unanswered."""
     in_flight_bytes_max: int = 128 * MIB
-    """Request bytes that all connections together may have unanswered."""
+    """Request bytes, and memory of their items, that all connections together may have unanswered."""
+    unfinished_bytes_max: int = 128 * MIB
+    """Bytes of unfinished request frames on all connections together; past it connections wait for their turn."""
     frame_bytes_max: int = 16 * MIB
     """One frame."""
     handshake_timeout_ms: int = 5_000
@@ -144,8 +146,9 @@ class Config(_Section, frozen=True):
             raise ConfigError("limits.frame_bytes_max: at least 4 MiB, which holds any page, and at most 1 GiB")
         if self.limits.connection_window_bytes < self.limits.frame_bytes_max:
             raise ConfigError("limits.connection_window_bytes: must hold at least one frame of frame_bytes_max")
-        if self.limits.in_flight_bytes_max < self.limits.frame_bytes_max:
-            raise ConfigError("limits.in_flight_bytes_max: must hold at least one frame of frame_bytes_max")
+        for field in ("in_flight_bytes_max", "unfinished_bytes_max"):
+            if getattr(self.limits, field) < self.limits.frame_bytes_max:
+                raise ConfigError(f"limits.{field}: must hold at least one frame of frame_bytes_max")
         if not 0 <= self.drain_timeout_ms <= _NUMBER_MAX:
             raise ConfigError("drain_timeout_ms: must not be negative, nor without end")
         for field in ("node_id", "cluster_id"):

@@ -19,6 +19,7 @@ from metad_wire.transport import Stream
 
 from ..logs import event
 from .driver import Work
+from .intake import Intake
 from .node import Node
 
 _REQUEST = int(FrameType.REQUEST)  # comparing with the enum's member costs several times as much
@@ -34,9 +35,15 @@ class Connection:
     """Implements :class:`metad_wire.transport.StreamHandler`."""
 
     def __init__(
-        self, node: Node, *, opened: Callable[[Connection], bool], closed: Callable[[Connection], None]
+        self,
+        node: Node,
+        intake: Intake,
+        *,
+        opened: Callable[[Connection], bool],
+        closed: Callable[[Connection], None],
     ) -> None:
         self._node = node
+        self._intake = intake
         self._limits = node.config.limits
         self._opened = opened
         self._closed = closed
@@ -48,7 +55,10 @@ class Connection:
         self._flush_scheduled = False
         self._processing = False
         self._stalled_bytes = 0
+        self._waiting_intake = False
+        self.held_bytes = 0  # of unfinished frames; the intake's
         self.paused_since_s: float | None = None
+        self.closing_since_s: float | None = None
         self.last_heard_s = self._loop.time()
         self.opened_s = self.last_heard_s
         self.peer = ""
@@ -72,14 +82,12 @@ class Connection:
     def pause_writing(self) -> None:
         self.paused_since_s = self._loop.time()
         self._stalled_bytes = 0
-        if self._stream is not None:
-            self._stream.pause_reading()
+        self._steer_reading()
 
     def resume_writing(self) -> None:
         self.paused_since_s = None
-        if self._stream is not None:
-            self._stream.resume_reading()
-            self._loop.call_soon(self._process)
+        self._steer_reading()
+        self._loop.call_soon(self._process)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stream = None
@@ -87,6 +95,7 @@ class Connection:
         for works in self._works.values():
             self._node.cancel(works)
         self._works.clear()
+        self._intake.update(self, 0, self.last_heard_s, progress=False)
         self._closed(self)
 
     # --- requests ----------------------------------------------------------------------------------------
@@ -95,20 +104,31 @@ class Connection:
         if self._stream is None:
             return
         self._processing = True
+        progress = False
         try:
             while self.paused_since_s is None and (frame := self._session.next_event()) is not None:
+                progress = True
                 self._handle(frame)
                 if self._unflushed_bytes >= _FLUSH_BYTES:
                     self._flush()
         except MetadError as error:
             event("connection refused", logging.WARNING, peer=self.peer, error=error.name, detail=error.message)
-            self._flush()
-            if self._stream is not None:
-                self._stream.close()
+            self.close()
             return
         finally:
             self._processing = False
+        held_bytes = self._session.decoder.buffered_bytes
+        if held_bytes or self.held_bytes:
+            self._intake.update(self, held_bytes, self.last_heard_s, progress=progress)
         self._flush()
+
+    def _steer_reading(self) -> None:
+        if self._stream is None:
+            return
+        if self.paused_since_s is None and not self._waiting_intake:
+            self._stream.resume_reading()
+        else:
+            self._stream.pause_reading()
 
     def _handle(self, frame: Frame) -> None:
         if frame.type == _REQUEST:
@@ -181,12 +201,19 @@ class Connection:
             self._session.goaway(0, reason)
             self._flush()
 
+    def wait_intake(self, waiting: bool) -> None:
+        """Stop reading until others have finished their frames, or go on."""
+        self._waiting_intake = waiting
+        self._steer_reading()
+
     def close(self, error: MetadError | None = None) -> None:
         """Send what is answered, then close."""
         if error is not None:
             self._session.fail_connection(error)
         self._flush()
         if self._stream is not None:
+            if self.closing_since_s is None:
+                self.closing_since_s = self._loop.time()
             self._stream.close()
 
     def abort(self, reason: str) -> None:

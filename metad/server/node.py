@@ -27,7 +27,7 @@ from metad_wire.errors import (
     UnknownOutcomeError,
 )
 from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
-from metad_wire.methods import METHODS, STATUS, Body, Method, Reply, encode
+from metad_wire.methods import KV_TRANSACT, METHODS, STATUS, Body, Method, Reply, encode
 from metad_wire.policy import BatchWindow
 
 from .. import __version__
@@ -53,6 +53,9 @@ _REPLAY_BYTES = 4 * 1024 * 1024  # of entries applied in one batch at recovery
 # A request this large gains nothing from waiting for company until the end of the turn; begun at once, it is still in
 # the CPU's cache, and the disk works on it while the next one is read.
 _AT_ONCE_ITEMS = 256
+# What a decoded item takes beside the bytes it came in: the item, its row, its key, its part of a reply. The shortest
+# take 6 bytes on the wire, so counting those alone would let a peer fill the memory forty times over.
+_ITEM_BYTES = 256
 # Values are checked one by one only in requests that could hold one over the limit.
 _CHECK_VALUES_FROM = m.VALUE_BYTES_MAX
 
@@ -168,7 +171,7 @@ class Node:
             raise UnknownOutcomeError("the node has stopped; its log says why")
         body = request.body
         verb = VERBS[method.code]
-        items = getattr(body, "items", ())
+        items: Any = getattr(body, "items", ())
         if len(items) > m.BATCH_ITEMS_MAX:
             raise InvalidRequestError(f"{len(items)} items in one request, {m.BATCH_ITEMS_MAX} are allowed")
         if size > _CHECK_VALUES_FROM:
@@ -187,16 +190,18 @@ class Node:
             return []
         if self.draining:
             raise DrainingError
-        if self.in_flight_bytes + size > self.config.limits.in_flight_bytes_max:
+        # Alone, a request is always taken: however it is weighed, it fits.
+        held = size + _ITEM_BYTES * (len(items) if method is not KV_TRANSACT else _operations(items))
+        if self.in_flight_bytes and self.in_flight_bytes + held > self.config.limits.in_flight_bytes_max:
             raise OverloadedError(
                 "too many request bytes in flight on this node", retry_after_ms=50, retry_jitter_ms=50
             )
         if not parts:
             done(encode(verb.merge(body, [])))
             return []
-        self.in_flight_bytes += size
+        self.in_flight_bytes += held
         deadline_s = self._loop.time() + (request.deadline_ms or self.config.limits.deadline_default_ms) / 1000
-        return self._send(verb, request, parts, deadline_s, size, done)
+        return self._send(verb, request, parts, deadline_s, size, held, done)
 
     def _send(
         self,
@@ -205,12 +210,13 @@ class Node:
         parts: dict[int, list[Row]],
         deadline_s: float,
         size: int,
+        held: int,
         done: Done,
     ) -> list[Work]:
         body, drivers = request.body, self._drivers[verb.table.kind]
         now_s = self._loop.time()
         works: list[Work] = []
-        gather = _Gather(self, verb, body, len(parts), size, done)
+        gather = _Gather(self, verb, body, len(parts), held, done)
         items = 0
         for ordinal, rows in parts.items():
             driver = drivers[ordinal]
@@ -508,6 +514,10 @@ class _Gather:
             for rows, outcome in self._parts
         ]
         return encode(self._verb.merge(self._body, merged))
+
+
+def _operations(transactions: list[m.KvTransaction]) -> int:
+    return sum(len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads) + 1 for t in transactions)
 
 
 def _set(answer: asyncio.Future[bytes | MetadError]) -> Done:

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from metad_wire.errors import DrainingError, FrameError, SlowReaderError
+from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError
 from metad_wire.transport import Listener, Transport, split_endpoint
 
 from ..config import Config
 from ..errors import ConfigError, ServerError
 from ..logs import event
 from .connection import Connection
+from .intake import Intake
 from .node import Node
 
 _SWEEP_S = 0.5
@@ -27,6 +28,7 @@ class Server:
         self.endpoint = ""
         self._listener: Listener | None = None
         self._connections: set[Connection] = set()
+        self._intake = Intake(config.limits.unfinished_bytes_max)
 
     @classmethod
     async def start(cls, config: Config, transport: Transport, *, locked: Callable[[], None] | None = None) -> Server:
@@ -76,7 +78,7 @@ class Server:
         return drained
 
     def _accept(self) -> Connection:
-        return Connection(self.node, opened=self._opened, closed=self._closed)
+        return Connection(self.node, self._intake, opened=self._opened, closed=self._closed)
 
     def _opened(self, connection: Connection) -> bool:
         if len(self._connections) >= self.config.limits.connections_max:
@@ -95,9 +97,16 @@ class Server:
         while True:
             await asyncio.sleep(_SWEEP_S)
             now_s = loop.time()
+            for holder in self._intake.stuck(now_s):
+                assert isinstance(holder, Connection)
+                holder.close(OverloadedError("no memory to wait any longer for the rest of a frame"))
             for connection in list(self._connections):
-                stalled_s = connection.paused_since_s
-                if stalled_s is not None and now_s - stalled_s > limits.write_stall_timeout_ms / 1000:
+                stalled_s, closing_s = connection.paused_since_s, connection.closing_since_s
+                if closing_s is not None:
+                    # What was said last may never be read: a peer cannot keep its connection that way.
+                    if now_s - closing_s > limits.write_stall_timeout_ms / 1000:
+                        connection.abort("the connection was closed and its last replies were not read")
+                elif stalled_s is not None and now_s - stalled_s > limits.write_stall_timeout_ms / 1000:
                     connection.abort(f"no reply was read for {limits.write_stall_timeout_ms} ms")
                 elif not connection.handshaken and now_s - connection.opened_s > limits.handshake_timeout_ms / 1000:
                     connection.close(FrameError(f"no handshake within {limits.handshake_timeout_ms} ms"))
