@@ -40,6 +40,11 @@ class LogWriter:
         """Start the fsync thread."""
         self._thread.start()
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is on its way to the disk; ``after_durable`` is called when it is there."""
+        return self._syncing > 0
+
     def append(self, group: bytes, index: int, entry: bytes, durable: Callable[[], None]) -> None:
         """Queue an entry for the next :meth:`flush`."""
         self._pending.append((group, index, entry))

@@ -1,8 +1,7 @@
 """One group at work: requests wait here, become entries, are committed, applied and answered.
 
-Coalescing: an entry is made at once when nothing of the group is on its way to the disk, or when enough items wait to
-fill a good part of one; otherwise requests wait for the running fsync and share the next entry. So a lone request
-pays one fsync, and many share one.
+Coalescing: what waits when the node's turn comes shares an entry, up to the window's size. The node gives a turn when
+nothing is on its way to the disk or enough waits (:mod:`.node`), so a lone request pays one fsync, and many share one.
 """
 
 from __future__ import annotations
@@ -23,10 +22,6 @@ from ..state.view import Writes
 
 Answer = Callable[[tuple[Any, bytes] | MetadError], None]
 """Takes (reply, its encoding), or why there is none. Called exactly once, on the event loop."""
-
-# Waiting items that are worth an entry of their own although an earlier one is still being synced: past this the
-# entry's fixed cost (a log record, an applied index, a batch) is under 5 % of evaluating it.
-_PIPELINE_ITEMS = 64
 
 
 class Work:
@@ -95,10 +90,9 @@ class GroupDriver:
         more could be done at once, None where the next commit or submit will do."""
         if not self._queue:
             return None
-        if self._in_flight:
-            if len(self._in_flight) >= self._pipeline_max or self._queued_items < _PIPELINE_ITEMS:
-                return None
-        elif self._window.linger_s and self._queued_items < self._window.items_max:
+        if len(self._in_flight) >= self._pipeline_max:
+            return None
+        if self._window.linger_s and not self._in_flight and self._queued_items < self._window.items_max:
             due_s = self._first_queued_s + self._window.linger_s
             if now_s < due_s:
                 return due_s

@@ -50,9 +50,9 @@ Done = Callable[[bytes | MetadError], None]
 """Takes the encoded reply, or why there is none. Called exactly once."""
 
 _REPLAY_BYTES = 4 * 1024 * 1024  # of entries applied in one batch at recovery
-# A request this large gains nothing from waiting for company until the end of the turn; begun at once, it is still in
-# the CPU's cache, and the disk works on it while the next one is read.
-_AT_ONCE_ITEMS = 256
+# This many waiting items are begun although an fsync is under way: past it an entry's fixed cost is small beside its
+# items', they are still in the CPU's cache, and the disk and the clients work on them while the next are read.
+_AT_ONCE_ITEMS = 128
 # What a decoded item takes beside the bytes it came in: the item, its row, its key, its part of a reply. The shortest
 # take 6 bytes on the wire, so counting those alone would let a peer fill the memory forty times over.
 _ITEM_BYTES = 256
@@ -101,6 +101,7 @@ class Node:
         self._all = [driver for drivers in self._drivers.values() for driver in drivers]
         self._dirty: dict[GroupDriver, None] = {}
         self._turn_scheduled = False
+        self._waiting_items = 0  # submitted since the last turn
         self._linger: asyncio.TimerHandle | None = None
         self._committed: list[tuple[GroupDriver, Any]] = []
         self._log_bytes = 0  # appended since the last checkpoint
@@ -231,9 +232,10 @@ class Node:
             works.append(work)
             driver.submit(work, now_s)
             self._dirty[driver] = None
-        if items >= _AT_ONCE_ITEMS:
+        self._waiting_items += items
+        if self._waiting_items >= _AT_ONCE_ITEMS:
             self._turn()
-        else:
+        elif not self._writer.busy:
             self._schedule_turn()
         return works
 
@@ -288,6 +290,7 @@ class Node:
         self._turn()
 
     def _turn(self) -> None:
+        self._waiting_items = 0
         dirty, self._dirty = self._dirty, {}
         try:
             self._pump(dirty)

@@ -3,7 +3,7 @@
 Every takeover, update and disconnect must know a session's owner. Owners are few (one row per broker life, shared
 by all its sessions) and sessions many, so a slot holds only a check value and the number of an owner row: 10 bytes.
 The table is direct-mapped: a newer key simply replaces an older one, whose owner is then read from the engine
-again. It starts small and doubles up to its bound; doubling empties it, for it is only a cache.
+again. It starts small and grows by large steps up to its bound; growing empties it, for it is only a cache.
 
 A lookup trusts a 64-bit check beside the slot number, made of two independent hashes: the process-seeded SipHash of
 the key, whose low bits choose the slot, xor the CRC-32 that routes it. A wrong owner is as likely as two such values
@@ -17,7 +17,8 @@ from __future__ import annotations
 from array import array
 
 _SLOT_BYTES = 10
-_SLOTS_MIN = 1 << 14
+_SLOTS_MIN = 1 << 16
+_GROWTH = 16
 _TRUE = 0xC3  # msgpack
 _ROWS_MAX = 65_535  # numbers 1..65535 fit the 16-bit column; 0 is an empty slot
 
@@ -91,7 +92,7 @@ class OwnerCache:
         else:
             self._used += 1
         if self._used > self._grow_at:
-            self._reset(self._slots * 2)
+            self._reset(min(self._slots * _GROWTH, self._slots_max))
             slot = hashed & self._mask
         return slot
 
