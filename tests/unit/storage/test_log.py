@@ -27,7 +27,7 @@ def fill(log: LogStore, group: bytes, first: int, last: int, size: int = 3) -> N
 def read_all(log: LogStore, group: bytes, begin: int, end: int) -> list[int]:
     found: list[int] = []
     while begin < end:
-        part = log.read(group, begin, end, "g")
+        part = log.read(group, begin, end, "data-0")
         assert part
         found += [index for index, _ in part]
         begin = found[-1] + 1

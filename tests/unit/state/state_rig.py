@@ -1,0 +1,142 @@
+"""Groups of one kind without a node: verbs split, evaluated, kept in flight for as long as a test wants, applied.
+
+Beside every leader a follower applies the same entries from their bytes alone, which proves that an entry holds all
+that its command did.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from metad.config import DedupeConfig
+from metad.routing.slots import even_slots
+from metad.state.machine import Known, Machine
+from metad.state.owners import OwnerCache
+from metad.state.registry import VERBS
+from metad.state.tables import Command
+from metad.storage.keys import group_prefix
+from metad.storage.memory import MemoryEngine
+from metad_wire.errors import MetadError
+from metad_wire.messages import Identity
+from metad_wire.methods import Method, encode
+
+MIB = 1024 * 1024
+
+
+class Group:
+    """A leader, its follower, and the entries between them."""
+
+    def __init__(self, kind: str, ordinal: int, dedupe: DedupeConfig, *, check_evaluate: bool = True) -> None:
+        self.name = f"{kind}-{ordinal}"
+        self.prefix = group_prefix(kind, ordinal)
+        self.dedupe = dedupe
+        self.engine, self.follower_engine = MemoryEngine(), MemoryEngine()
+        self.machine, self.follower = self._machine(self.engine), self._machine(self.follower_engine)
+        self.in_flight: deque[tuple[int, bytes, dict[bytes, bytes | None]]] = deque()
+        self.last = 0
+        self.log: list[bytes] = []
+
+    def _machine(self, engine: MemoryEngine) -> Machine:
+        return Machine(self.name, self.prefix, engine, OwnerCache(MIB), self.dedupe)
+
+    def propose(self, commands: list[tuple[Command[Any], Identity | None]], now_ms: int) -> list[Any]:
+        """Make an entry; its outcomes."""
+        proposal = self.machine.evaluate(commands, self.last + 1, now_ms)
+        assert self.machine.unexpected is None, self.machine.unexpected
+        self.last += 1
+        self.log.append(proposal.entry)
+        self.in_flight.append((self.last, proposal.entry, proposal.writes))
+        return proposal.outcomes
+
+    def apply(self, count: int) -> None:
+        """Apply the oldest entries in flight, on the leader from memory, on the follower from bytes."""
+        batches: list[Any] = []
+        followers: list[Any] = []
+        for _ in range(min(count, len(self.in_flight))):
+            index, entry, writes = self.in_flight.popleft()
+            self.machine.stage(index, writes, batches)
+            self.follower.stage(index, self.follower.decode(index, entry), followers)
+        self.engine.write(*batches)
+        self.machine.staged()
+        self.follower_engine.write(*followers)
+        self.follower.staged()
+
+    def restart(self) -> None:
+        """What is in flight is committed and replayed by a new life, as a node's recovery does."""
+        self.in_flight.clear()
+        self.machine = self._machine(self.engine)
+        self.machine.dedupe.load()
+        for index in range(self.machine.applied + 1, self.last + 1):
+            batches: list[Any] = []
+            entry = self.log[index - 1]
+            self.machine.stage(index, self.machine.decode(index, entry), batches)
+            self.engine.write(*batches)
+        self.machine.staged()
+        while self.follower.applied < self.last:
+            batches = []
+            index = self.follower.applied + 1
+            self.follower.stage(index, self.follower.decode(index, self.log[index - 1]), batches)
+            self.follower_engine.write(*batches)
+        self.follower.staged()
+
+
+def contents(engine: MemoryEngine) -> list[tuple[bytes, bytes]]:
+    """Everything an engine holds."""
+    return engine.scan(b"", b"\xff" * 16, 10**9)
+
+
+class Rig:
+    """Groups of one kind. ``lag`` entries of each stay in flight behind a write until :meth:`settle`."""
+
+    def __init__(
+        self, kind: str = "data", groups: int = 1, *, lag: int = 0, dedupe: DedupeConfig | None = None
+    ) -> None:
+        self.groups = [Group(kind, ordinal, dedupe or DedupeConfig()) for ordinal in range(groups)]
+        self.slots = even_slots(groups)
+        self.lag = lag
+        self.now_ms = 1_700_000_000_000
+
+    def write(self, method: Method[Any, Any], body: Any, identity: Identity | None = None) -> Any:
+        """The reply, evaluated by one entry per group. Raises MetadError."""
+        body = method.decode_request(method.encode_request(body)).body
+        verb = VERBS[method.code]
+        parts = []
+        for ordinal, rows in verb.split(body, self.slots).items():
+            group = self.groups[ordinal]
+            command = Command(method, body, rows)
+            (outcome,) = group.propose([(command, identity)], self.now_ms)
+            group.apply(len(group.in_flight) - self.lag)
+            if isinstance(outcome, Known):
+                group.apply(len(group.in_flight))
+                assert identity is not None
+                outcome = group.machine.recall(outcome.index, command, identity)
+            if isinstance(outcome, MetadError):
+                raise outcome
+            parts.append((rows, outcome[0]))
+        # Through the codec, as a client gets it.
+        return method.decode_reply(encode(verb.merge(body, parts)))
+
+    def read(self, method: Method[Any, Any], body: Any) -> Any:
+        """The reply, from the applied state. Raises MetadError."""
+        body = method.decode_request(method.encode_request(body)).body
+        verb = VERBS[method.code]
+        assert verb.read is not None
+        results = [
+            (rows, verb.read(self.groups[ordinal].machine.reader, Command(method, body, rows)))
+            for ordinal, rows in verb.split(body, self.slots).items()
+        ]
+        return method.decode_reply(encode(verb.merge(body, results)))
+
+    def settle(self) -> None:
+        """Apply everything; leaders and followers then hold the same bytes."""
+        for group in self.groups:
+            group.apply(len(group.in_flight))
+            assert contents(group.engine) == contents(group.follower_engine)
+
+
+def item_errors(reply: Any) -> dict[int, str]:
+    """Position -> error name."""
+    from metad_wire.errors import ERRORS
+
+    return {error.index: ERRORS[error.code].name for error in reply.errors}
