@@ -45,7 +45,7 @@ class GroupsConfig(_Section, frozen=True):
 
     offset: int = 2
     """Offset groups: consumer offsets."""
-    data: int = 4
+    data: int = 2
     """Data groups: sessions and key-value records."""
 
 

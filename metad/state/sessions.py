@@ -89,15 +89,15 @@ def _split(
         check_key(suffix, 0)
         crc = crc32(suffix)
         return {slots[crc & (SLOTS - 1)]: [(0, item, suffix, crc)]}
-    parts: list[list[Row]] = [[] for _ in range(slots[-1] + 1)]
     items: Sequence[_Keyed] = body.items
-    for position, item in enumerate(items):
-        suffix = f"{item.tenant}\0\x01{item.client_id}\0\x01".encode()
-        if suffix.count(0) != 2 or len(suffix) > 256:
-            suffix = keys.text2(item.tenant, item.client_id)
-            check_key(suffix, position)
-        crc = crc32(suffix)
-        parts[slots[crc & (SLOTS - 1)]].append((position, item, suffix, crc))
+    suffixes = [f"{item.tenant}\0\x01{item.client_id}\0\x01".encode() for item in items]
+    if b"".join(suffixes).count(0) != 2 * len(suffixes) or max(map(len, suffixes), default=0) > 256:
+        for position, item in enumerate(items):  # a NUL in a name, or a name that is long: rare, and checked one by one
+            suffixes[position] = keys.text2(item.tenant, item.client_id)
+            check_key(suffixes[position], position)
+    parts: list[list[Row]] = [[] for _ in range(slots[-1] + 1)]
+    for row in zip(range(len(items)), items, suffixes, map(crc32, suffixes), strict=True):
+        parts[slots[row[3] & (SLOTS - 1)]].append(row)
     return {group: rows for group, rows in enumerate(parts) if rows}
 
 
