@@ -70,11 +70,13 @@ class OwnerCache:
         if row is None or row[1] != _TRUE:
             checks[slot] = 0
             self._owners[slot] = 0
+            self._used -= 1
             return
         number = self._numbers.get(row)
         if number is None:
             if len(self._rows) > _ROWS_MAX:
                 self._reset(self._slots)
+                self._used = 1
                 checks = self._checks
             number = self._numbers[row] = len(self._rows)
             self._rows.append(row)
@@ -93,6 +95,7 @@ class OwnerCache:
             self._used += 1
         if self._used > self._grow_at:
             self._reset(min(self._slots * _GROWTH, self._slots_max))
+            self._used = 1
             slot = hashed & self._mask
         return slot
 
