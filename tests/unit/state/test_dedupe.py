@@ -1,0 +1,363 @@
+"""A retried write happens once: in its entry, in flight, applied, after a restart; what cannot be told is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from state_rig import Group, Rig, contents
+
+import metad.state.dedupe as dedupe
+from metad.config import DedupeConfig
+from metad.state.machine import Known
+from metad.state.registry import VERBS
+from metad.state.tables import Command
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError
+from metad_wire.messages import Identity
+
+ONE_GROUP = [0] * 1024  # slots
+NOW = 1_700_000_000_000
+
+
+class Client:
+    """Writes to one group under identities, as an SDK does."""
+
+    def __init__(self, group: Group, client_id: int = 1) -> None:
+        self.group = group
+        self.client_id = client_id
+        self.seq = 0
+        self.now_ms = NOW
+
+    def identity(self, seq: int | None = None, low: int = 0, age_ms: int = 0) -> Identity:
+        if seq is None:
+            self.seq += 1
+            seq = self.seq
+        return Identity(self.client_id, seq, low, age_ms)
+
+    def put(self, identity: Identity, value: bytes = b"v", key: str = "k") -> Any:
+        return self.group.propose([(put(value, key), identity)], self.now_ms)[0]
+
+
+def put(value: bytes = b"v", key: str = "k") -> Command[Any]:
+    body = m.KvPut([m.KvPutItem("n", key, value)])
+    return Command(methods.KV_PUT, body, VERBS[methods.KV_PUT.code].split(body, ONE_GROUP)[0])
+
+
+def version(group: Group, key: str = "k") -> int:
+    group.apply(len(group.in_flight))
+    body = m.KvGet([m.KvKey("n", key)])
+    rows = VERBS[methods.KV_GET.code].split(body, ONE_GROUP)[0]
+    verb = VERBS[methods.KV_GET.code]
+    assert verb.read is not None
+    raw = verb.read(group.machine.reader, Command(methods.KV_GET, body, rows))
+    record = methods.KV_GET.decode_reply(methods.encode(verb.merge(body, [(rows, raw)]))).records[0]
+    return record.version if record else 0
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group("data", 0, DedupeConfig())
+
+
+@pytest.fixture
+def client(group: Group) -> Client:
+    return Client(group)
+
+
+def recalled(group: Group, outcome: Any, identity: Identity) -> int:
+    assert isinstance(outcome, Known)
+    reply, encoded = group.machine.recall(outcome.index, put(), identity)
+    assert methods.encode(reply) == encoded
+    return int(reply.versions[0])
+
+
+def test_twice_in_one_entry_is_once(group: Group, client: Client) -> None:
+    identity = client.identity()
+    outcomes = group.propose([(put(), identity), (put(), identity)], NOW)
+    assert version(group) == 1
+    assert recalled(group, outcomes[1], identity) == 1
+
+
+def test_a_retry_while_the_first_is_in_flight_is_known(group: Group, client: Client) -> None:
+    identity = client.identity()
+    client.put(identity)
+    outcome = client.put(client.identity(identity.seq, age_ms=5))
+    assert version(group) == 1
+    assert recalled(group, outcome, identity) == 1
+
+
+def test_a_retry_after_it_was_applied_gets_the_same_reply(group: Group, client: Client) -> None:
+    first, second = client.identity(), client.identity()
+    client.put(first)
+    client.put(second)
+    group.apply(2)
+    for identity, expected in ((first, 1), (second, 2)):
+        retry = client.identity(identity.seq, age_ms=5)
+        assert recalled(group, client.put(retry), retry) == expected
+    assert version(group) == 2
+
+
+def test_a_retry_after_a_restart_is_known(group: Group, client: Client) -> None:
+    applied, replayed = client.identity(), client.identity()
+    client.put(applied)
+    group.apply(1)
+    client.put(replayed)
+    group.restart()
+    for identity, expected in ((applied, 1), (replayed, 2)):
+        retry = client.identity(identity.seq, age_ms=5)
+        assert recalled(group, client.put(retry), retry) == expected
+    assert version(group) == 2
+
+
+def test_a_follower_that_takes_over_knows_it_too(group: Group, client: Client) -> None:
+    identity = client.identity()
+    client.put(identity)
+    group.apply(1)
+    group.machine, group.engine = group.follower, group.follower_engine
+    group.machine.dedupe.load()
+    assert isinstance(client.put(client.identity(identity.seq, age_ms=5)), Known)
+
+
+def test_clients_and_seqs_are_apart(group: Group, client: Client) -> None:
+    other = Client(group, 2**64 - 1)
+    for identity in (client.identity(5), client.identity(6)):
+        assert isinstance(client.put(identity), tuple)
+    assert isinstance(other.put(other.identity(5)), tuple)
+    assert version(group) == 3
+
+
+def test_a_refused_write_is_not_remembered(group: Group, client: Client) -> None:
+    # Nothing was done, so the retry is simply a first attempt.
+    body = m.KvTransact([m.KvTransaction("n", [], [], reads=["k"])])
+    command = Command(methods.KV_TRANSACT, body, VERBS[methods.KV_TRANSACT.code].split(body, ONE_GROUP)[0], 0)
+    client.put(client.identity())
+    identity = client.identity()
+    (outcome,) = group.propose([(command, identity)], NOW)
+    assert isinstance(outcome, InvalidRequestError)
+    assert isinstance(client.put(identity), tuple)
+
+
+def test_item_errors_are_remembered(group: Group, client: Client) -> None:
+    body = m.KvPut([m.KvPutItem("n", "k", b"v", 7)])
+    command = Command(methods.KV_PUT, body, VERBS[methods.KV_PUT.code].split(body, ONE_GROUP)[0])
+    identity = client.identity()
+    group.propose([(command, identity)], NOW)
+    group.apply(1)
+    for _ in range(6):
+        client.put(client.identity())
+    (outcome,) = group.propose([(command, identity)], NOW)  # by now it would not even conflict
+    group.apply(7)
+    assert isinstance(outcome, Known)
+    reply, _ = group.machine.recall(outcome.index, command, identity)
+    assert reply.errors[0].index == 0
+
+
+def rows(group: Group) -> int:
+    return sum(key[3] == 1 for key, _ in contents(group.engine))
+
+
+def test_what_the_client_has_its_answers_to_is_forgotten(group: Group, client: Client) -> None:
+    for _ in range(10):
+        client.put(client.identity())
+    group.apply(10)
+    assert (rows(group), len(group.machine.dedupe)) == (10, 10)
+    client.put(client.identity(low=8))
+    group.apply(1)
+    assert (rows(group), len(group.machine.dedupe)) == (4, 4)  # 8, 9, 10 and 11
+    client.put(client.identity(low=12))
+    group.apply(1)
+    assert (rows(group), len(group.machine.dedupe)) == (1, 1)
+
+
+def test_a_row_stays_until_all_its_clients_have_their_answers(group: Group) -> None:
+    one, two = Client(group, 1), Client(group, 2)
+    group.propose([(put(), one.identity()), (put(), two.identity())], NOW)
+    one.put(one.identity(low=2))
+    group.apply(2)
+    assert rows(group) == 2
+    two.put(two.identity(low=2))
+    group.apply(1)
+    assert rows(group) == 2  # one's second and two's second
+
+
+def test_a_late_copy_of_an_answered_write_is_not_done_again(group: Group, client: Client) -> None:
+    first = client.identity()
+    client.put(first)
+    client.put(client.identity(low=2))
+    group.apply(2)
+    assert isinstance(client.put(first), IdentityExpiredError)
+    assert version(group) == 2
+
+
+def test_the_first_write_of_a_client_says_how_far_it_has_its_answers(group: Group, client: Client) -> None:
+    # Once wrong: a client's first write to a group did not leave its low mark there.
+    client.put(client.identity(9, low=9))
+    assert isinstance(client.put(client.identity(3)), IdentityExpiredError)
+
+
+def test_an_answer_confirmed_while_its_retry_waits_is_not_made_up(group: Group, client: Client) -> None:
+    identity = client.identity()
+    client.put(identity)
+    outcome = client.put(identity)
+    client.put(client.identity(low=2))
+    group.apply(3)
+    assert isinstance(outcome, Known)
+    with pytest.raises(IdentityExpiredError):
+        group.machine.recall(outcome.index, put(), identity)
+
+
+@pytest.mark.parametrize("config", [DedupeConfig(identities_max=4), DedupeConfig(reply_bytes_max=110)])
+@pytest.mark.parametrize("restart", [False, True])
+def test_past_the_bound_old_retries_are_refused_and_young_ones_served(config: DedupeConfig, restart: bool) -> None:
+    group = Group("data", 0, config)
+    client = Client(group)
+    identities = []
+    for _ in range(20):
+        identities.append(client.identity())
+        client.put(identities[-1])
+        client.now_ms += 60_000
+    group.apply(20)
+    if restart:
+        group.restart()
+    window = group.machine.dedupe
+    assert 1 <= len(window) <= 4
+    assert rows(group) == len(window)
+    for number, identity in enumerate(identities):
+        age_ms = client.now_ms - (NOW + number * 60_000)
+        outcome = client.put(client.identity(identity.seq, age_ms=age_ms))
+        if number < 20 - len(window):
+            assert isinstance(outcome, IdentityExpiredError), number
+        else:
+            assert isinstance(outcome, Known), number
+    # One that cannot have been among those forgotten is done.
+    assert isinstance(client.put(client.identity(500, age_ms=1_000)), tuple)
+    assert version(group) == 21
+
+
+def test_a_retry_that_was_long_under_way_is_not_taken_for_a_younger_one() -> None:
+    # Once wrong: the time a retry spends in queues made it look younger than the first attempt it repeats.
+    group = Group("data", 0, DedupeConfig(identities_max=1))
+    client = Client(group)
+    identity = client.identity()
+    client.put(identity)
+    client.now_ms += 10
+    client.put(client.identity())  # pushes the first out
+    client.now_ms += 1_000
+    outcome = client.put(client.identity(identity.seq, age_ms=500))  # aged 1,010 ms by now
+    assert isinstance(outcome, IdentityExpiredError)
+    assert version(group) == 2
+
+
+def test_nothing_forgotten_nothing_refused(group: Group, client: Client) -> None:
+    assert isinstance(client.put(client.identity(age_ms=2**62)), tuple)
+
+
+def test_a_restart_remembers_what_the_last_life_did() -> None:
+    config = DedupeConfig(identities_max=50)
+    group = Group("data", 0, config)
+    clients = [Client(group, number) for number in range(1, 8)]
+    for step in range(200):
+        client = clients[step * step % 7]
+        client.now_ms = NOW + step
+        client.put(client.identity(low=max(0, client.seq - 20)))
+        if step % 5 == 4:
+            group.apply(3)
+    group.apply(len(group.in_flight))
+    before = group.machine.dedupe
+
+    def known(window: dedupe.DedupeWindow) -> dict[tuple[int, int], Any]:
+        found: dict[tuple[int, int], Any] = {}
+        for client in clients:
+            for seq in range(1, client.seq + 1):
+                try:
+                    found[client.client_id, seq] = window.lookup(Identity(client.client_id, seq, 0, 150), NOW + 200)
+                except IdentityExpiredError:
+                    found[client.client_id, seq] = "expired"
+        return found
+
+    earlier = known(before)
+    assert {type(value) for value in earlier.values()} == {int, str}
+    group.restart()
+    assert group.machine.dedupe is not before
+    assert known(group.machine.dedupe) == earlier
+    assert len(group.machine.dedupe) == len(before)
+
+
+def test_the_clients_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dedupe, "CLIENTS_MAX", 10)
+    group = Group("data", 0, DedupeConfig(identities_max=5))
+    for number in range(200):
+        client = Client(group, number)
+        client.put(client.identity())
+        client.put(client.identity(low=2))
+    group.apply(len(group.in_flight))
+    assert len(group.machine.dedupe._clients) <= 11
+    assert len(group.machine.dedupe) <= 5
+
+
+def test_a_client_that_claims_answers_it_cannot_have_harms_only_itself(group: Group, client: Client) -> None:
+    identity = client.identity(5, low=2**62)
+    assert isinstance(client.put(identity), tuple)
+    group.apply(1)
+    assert len(group.machine.dedupe) == 0
+    assert isinstance(client.put(client.identity(6)), IdentityExpiredError)
+    other = Client(group, 2)
+    assert isinstance(other.put(other.identity()), tuple)
+
+
+def test_followers_hold_the_same_window(group: Group) -> None:
+    clients = [Client(group, number) for number in range(1, 4)]
+    for step in range(60):
+        client = clients[step % 3]
+        client.put(client.identity(low=max(0, client.seq - 3)))
+        if step % 7 == 0:
+            group.apply(2)
+    group.apply(len(group.in_flight))
+    assert contents(group.engine) == contents(group.follower_engine)
+    for client in clients:
+        for seq in range(1, client.seq + 1):
+            identity = Identity(client.client_id, seq, 0)
+
+            def ask(window: dedupe.DedupeWindow, identity: Identity = identity) -> Any:
+                try:
+                    return window.lookup(identity, NOW)
+                except MetadError:
+                    return None
+
+            if ask(group.machine.dedupe) is not None:
+                assert ask(group.follower.dedupe) == ask(group.machine.dedupe)
+
+
+# --- what is read again instead of remembered ------------------------------------------------------------
+
+
+def test_a_retried_takeover_restores_from_the_state() -> None:
+    rig = Rig(groups=1)
+    items = [m.SessionTakeoverItem("acme", "a"), m.SessionTakeoverItem("acme", "b", clean_start=True)]
+    items += [m.SessionTakeoverItem("acme", "new")]
+    old = [m.SessionTakeoverItem("acme", c, properties=m.SessionProperties(9, b"p" * 1000)) for c in "ab"]
+    rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b1", 1, old))
+    identity = Identity(1, 1, 0)
+    first = rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b2", 1, items, True), identity)
+    window = rig.groups[0].engine.get(rig.groups[0].prefix + b"\x01" + (2).to_bytes(8, "big"))
+    assert window is not None
+    assert b"ppp" not in window  # a storm's dedupe window must not hold every session a second time
+    again = rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b2", 1, items, True), identity)
+    assert again == first
+    assert again.properties == [m.SessionProperties(9, b"p" * 1000), None, None]
+
+
+def test_a_retried_takeover_whose_sessions_grew_is_not_called_undone() -> None:
+    rig = Rig(groups=1)
+    items = [m.SessionTakeoverItem("acme", f"c{i}") for i in range(12)]
+    rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b1", 1, items))
+    identity = Identity(1, 1, 0)
+    takeover = m.SessionTakeover("b2", 1, items, True)
+    rig.write(methods.SESSION_TAKEOVER, takeover, identity)
+    for item in items:
+        large = m.SessionUpdateItem("acme", item.client_id, m.SessionProperties(1, bytes(1_000_000)))
+        rig.write(methods.SESSION_UPDATE, m.SessionUpdate("b2", 1, [large]))
+    with pytest.raises(IdentityExpiredError, match="done before"):
+        rig.write(methods.SESSION_TAKEOVER, takeover, identity)

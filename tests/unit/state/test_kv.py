@@ -1,0 +1,181 @@
+"""Key-values: the rules that the model (test_model.py) does not reach: bounds, scans, and transactions one by one."""
+
+from __future__ import annotations
+
+import pytest
+from state_rig import MIB, Rig, item_errors
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import InvalidRequestError
+from metad_wire.messages import KvCompare as Compare
+from metad_wire.messages import KvKey as Key
+from metad_wire.messages import KvOperation as Do
+from metad_wire.messages import KvPutItem as Put
+from metad_wire.messages import KvTransaction as Transaction
+
+
+@pytest.fixture(params=(0, 3), ids=lambda lag: f"lag{lag}")
+def rig(request: pytest.FixtureRequest) -> Rig:
+    return Rig(groups=3, lag=request.param)
+
+
+def put(rig: Rig, *items: Put) -> m.KvPutReply:
+    reply: m.KvPutReply = rig.write(methods.KV_PUT, m.KvPut(list(items)))
+    return reply
+
+
+def transact(rig: Rig, *items: Transaction) -> m.KvTransactReply:
+    reply: m.KvTransactReply = rig.write(methods.KV_TRANSACT, m.KvTransact(list(items)))
+    return reply
+
+
+def get(rig: Rig, *keys: Key) -> list[m.Kv | None]:
+    rig.settle()
+    records: list[m.Kv | None] = rig.read(methods.KV_GET, m.KvGet(list(keys))).records
+    return records
+
+
+def test_versions_count_from_creation_and_start_again_after_deletion(rig: Rig) -> None:
+    assert put(rig, Put("n", "k", b"1"), Put("n", "k", b"2")).versions == [1, 2]
+    assert put(rig, Put("n", "k", b"3")).versions == [3]
+    assert get(rig, Key("n", "k")) == [m.Kv("n", "k", b"3", 3, 1, 2)]
+    assert item_errors(rig.write(methods.KV_DELETE, m.KvDelete([m.KvDeleteItem("n", "k", 3)]))) == {}
+    assert put(rig, Put("n", "k", b"4", expected_version=0)).versions == [1]
+    assert get(rig, Key("n", "k")) == [m.Kv("n", "k", b"4", 1, 4, 4)]
+
+
+def test_an_item_that_conflicts_leaves_the_others_alone(rig: Rig) -> None:
+    reply = put(rig, Put("n", "a", b"1"), Put("n", "a", b"x", 7), Put("n", "b", b"x", 1), Put("n", "c", b"3", 0))
+    assert item_errors(reply) == {1: "conflict", 2: "conflict"}
+    assert reply.versions == [1, 0, 0, 1]
+    assert [record and record.value for record in get(rig, *(Key("n", k) for k in "abc"))] == [b"1", None, b"3"]
+
+
+def test_namespaces_over_several_groups_answer_in_order(rig: Rig) -> None:
+    items = [Put(f"n{i}", "k", b"%d" % i) for i in range(40)]
+    assert put(rig, *items).versions == [1] * 40
+    assert len(put(rig, *items[:30]).revisions) == 3
+    assert put(rig, *items).versions == [3] * 30 + [2] * 10
+    found = get(rig, *(Key(item.namespace, "k") for item in items))
+    assert [record and record.value for record in found] == [item.value for item in items]
+
+
+def test_a_transaction_sees_what_it_has_done_and_its_batch_did_before_it(rig: Rig) -> None:
+    reply = transact(
+        rig,
+        Transaction("n", [Compare("a", version=0)], [Do("a", b"1"), Do("a", b"2")], reads=["a", "b"]),
+        Transaction("n", [Compare("a", version=2, value=b"2")], [Do("b", b"3")], reads=["b"]),
+        Transaction("n", [Compare("a", value=b"no")], [Do("a", b"x")], [Do("a"), Do("never")], reads=["a"]),
+        Transaction("n", [Compare("a", version=0), Compare("b", version=1)], [], reads=["a", "b"]),
+    )
+    assert [result and result.succeeded for result in reply.results] == [True, True, False, True]
+    assert [[r and (r.value, r.version) for r in result.records] for result in reply.results if result] == [
+        [(b"2", 2), None],
+        [(b"3", 1)],
+        [None],
+        [None, (b"3", 1)],
+    ]
+
+
+def test_compares(rig: Rig) -> None:
+    put(rig, Put("n", "k", b"v"))
+
+    def holds(*compares: Compare) -> bool:
+        (result,) = transact(rig, Transaction("n", list(compares), [])).results
+        assert result is not None
+        return result.succeeded
+
+    assert holds()
+    assert holds(Compare("k"))
+    assert holds(Compare("absent"))
+    assert holds(Compare("k", 1, b"v"))
+    assert not holds(Compare("k", 2, b"v"))
+    assert not holds(Compare("k", 1, b""))
+    assert not holds(Compare("absent", value=b""))  # absent is not empty
+    assert holds(Compare("absent", version=0))
+    assert not holds(Compare("k", 1), Compare("k", 2))
+
+
+def test_transactions_of_several_namespaces_answer_in_order(rig: Rig) -> None:
+    reply = transact(rig, *(Transaction(f"n{i}", [], [Do("k", b"%d" % i)], reads=["k"]) for i in range(30)))
+    assert [result.records[0].value for result in reply.results if result and result.records[0]] == [
+        b"%d" % i for i in range(30)
+    ]
+
+
+def test_keys_that_are_too_long_refuse_the_request_wherever_they_are_named(rig: Rig) -> None:
+    long = "x" * 4096
+    for transaction in (
+        Transaction("n", [Compare(long)], []),
+        Transaction("n", [], [Do(long)]),
+        Transaction("n", [], [], [Do(long)]),
+        Transaction("n", [], [], reads=[long]),
+        Transaction(long, [], [Do("k")]),
+    ):
+        with pytest.raises(InvalidRequestError, match="item 1: its key fields take"):
+            transact(rig, Transaction("n", [], [Do("a", b"1")]), transaction)
+    with pytest.raises(InvalidRequestError, match="item 0: its key fields take"):
+        put(rig, Put("n", long, b""))
+    assert get(rig, Key("n", "a")) == [None]
+
+
+def test_a_transaction_cannot_read_more_than_a_reply_holds() -> None:
+    # Once wrong: a few bytes of request named a megabyte each, 128,000 times over.
+    rig = Rig(groups=1)
+    put(rig, Put("n", "large", bytes(MIB)))
+    reads = Transaction("n", [], [Do("done", b"1")], reads=["large"] * 128)
+    with pytest.raises(InvalidRequestError, match="ask for fewer"):
+        transact(rig, *[reads] * 1000)
+    assert get(rig, Key("n", "done")) == [None]
+    assert transact(rig, Transaction("n", [], [Do("done", b"1")], reads=["large"] * 7)).errors == []
+    with pytest.raises(InvalidRequestError, match="ask for fewer"):
+        get(rig, *[Key("n", "large")] * 10_000)
+
+
+NAMES = ["", "\0", "a", "a\0", "a\0b", "a\x01", "ab", "abc", "b", "ü", "üü", "\U0001f600"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 1000])
+@pytest.mark.parametrize("prefix", ["", "\0", "a", "a\0", "ab", "ü", "no"])
+def test_a_scan_shows_each_key_of_the_namespace_once(limit: int, prefix: str) -> None:
+    rig = Rig(groups=1)
+    namespaces = ["n", "n\0", "m", "", "n2"]
+    for number, namespace in enumerate(namespaces):
+        put(rig, *(Put(namespace, name, b"%d" % number) for name in NAMES))
+    found: list[tuple[str, bytes]] = []
+    cursor = b""
+    while True:
+        reply = rig.read(methods.KV_SCAN, m.KvScan("n", prefix, m.Page(limit, cursor)))
+        assert len(reply.records) <= limit
+        found += [(record.key, record.value) for record in reply.records]
+        cursor = reply.cursor
+        if not cursor:
+            break
+    expected = sorted((name for name in NAMES if name.startswith(prefix)), key=str.encode)
+    assert found == [(name, b"0") for name in expected]
+
+
+def test_pages_of_large_values_are_short_and_complete() -> None:
+    # Once a page gathered a thousand rows before it looked at their size.
+    rig = Rig(groups=1)
+    for i in range(20):
+        put(rig, Put("n", f"{i:02}", bytes(900_000)))
+    cursor, sizes, names = b"", [], []
+    while True:
+        reply = rig.read(methods.KV_SCAN, m.KvScan("n", "", m.Page(1000, cursor)))
+        names += [record.key for record in reply.records]
+        sizes.append(sum(len(record.value) for record in reply.records))
+        cursor = reply.cursor
+        if not cursor:
+            break
+    assert names == [f"{i:02}" for i in range(20)]
+    assert max(sizes) <= 3 * MIB
+
+
+@pytest.mark.parametrize("cursor", [b"\0", b"\xff" * 30, b"zzz\0\x01"])
+def test_a_foreign_cursor_cannot_lead_out_of_the_namespace(cursor: bytes) -> None:
+    rig = Rig(groups=1)
+    put(rig, *(Put(namespace, "k", b"") for namespace in ("m", "n", "o")))
+    reply = rig.read(methods.KV_SCAN, m.KvScan("n", page=m.Page(10, cursor)))
+    assert {record.namespace for record in reply.records} <= {"n"}

@@ -1,0 +1,157 @@
+"""The rules of consumer offsets: who may commit, what a compare-and-set sees, that a listing is complete."""
+
+from __future__ import annotations
+
+import pytest
+from state_rig import Rig, item_errors
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import InvalidRequestError
+from metad_wire.messages import OffsetCommitItem as Commit
+from metad_wire.messages import OffsetKey as Key
+
+
+@pytest.fixture(params=(0, 3), ids=lambda lag: f"lag{lag}")
+def rig(request: pytest.FixtureRequest) -> Rig:
+    return Rig("offset", groups=2, lag=request.param)
+
+
+def commit(rig: Rig, *items: Commit, monotonic: bool = False) -> dict[int, str]:
+    return item_errors(rig.write(methods.OFFSET_COMMIT, m.OffsetCommit(list(items), monotonic)))
+
+
+def item(
+    offset: int, *, partition: int = 0, generation: int = 0, expected: int | None = None, topic: str = "t"
+) -> Commit:
+    return Commit("acme", "g", topic, partition, offset, generation, expected)
+
+
+def fetch(rig: Rig, *keys: Key) -> list[m.Offset | None]:
+    rig.settle()
+    offsets: list[m.Offset | None] = rig.read(methods.OFFSET_FETCH, m.OffsetFetch(list(keys))).offsets
+    return offsets
+
+
+def value(rig: Rig, partition: int = 0, topic: str = "t") -> int | None:
+    (offset,) = fetch(rig, Key("acme", "g", topic, partition))
+    return None if offset is None else offset.offset
+
+
+def test_a_commit_is_read_back_whole(rig: Rig) -> None:
+    assert commit(rig, Commit("acme", "g", "t", 2**32 - 1, 2**63 - 1, 3, None, "metadata")) == {}
+    assert fetch(rig, Key("acme", "g", "t", 2**32 - 1), Key("acme", "g", "t", 0)) == [
+        m.Offset("acme", "g", "t", 2**32 - 1, 2**63 - 1, 3, rig.now_ms, "metadata"),
+        None,
+    ]
+
+
+def test_the_last_commit_wins_and_may_go_back(rig: Rig) -> None:
+    assert commit(rig, item(10), item(20), item(5)) == {}
+    assert value(rig) == 5
+
+
+def test_an_older_generation_is_fenced_for_the_whole_group(rig: Rig) -> None:
+    assert commit(rig, item(1, generation=5)) == {}
+    assert commit(rig, item(2, generation=4), item(2, partition=1, generation=5)) == {0: "fenced"}
+    assert commit(rig, item(9, topic="other", partition=7, generation=4)) == {0: "fenced"}
+    assert (value(rig), value(rig, 1), value(rig, 7, "other")) == (1, 2, None)
+
+
+def test_a_higher_generation_fences_what_follows_in_the_same_batch(rig: Rig) -> None:
+    assert commit(rig, item(1, generation=4), item(2, generation=5), item(3, generation=4), item(4, generation=5)) == {
+        2: "fenced"
+    }
+    assert value(rig) == 4
+
+
+def test_generations_of_other_groups_do_not_fence(rig: Rig) -> None:
+    commit(rig, item(1, generation=5))
+    assert commit(rig, Commit("acme", "g2", "t", 0, 1, 1), Commit("acme2", "g", "t", 0, 1, 1)) == {}
+
+
+def test_a_generation_outlives_the_offsets(rig: Rig) -> None:
+    commit(rig, item(1, generation=5))
+    assert item_errors(rig.write(methods.OFFSET_DELETE, m.OffsetDelete([Key("acme", "g", "t", 0)]))) == {}
+    assert commit(rig, item(1, generation=4)) == {0: "fenced"}
+
+
+def test_compare_and_set(rig: Rig) -> None:
+    assert commit(rig, item(1, expected=0)) == {0: "conflict"}
+    assert commit(rig, item(1, expected=-1)) == {}
+    assert commit(rig, item(2, expected=-1)) == {0: "conflict"}
+    assert commit(rig, item(2, expected=-2)) == {0: "conflict"}
+    assert commit(rig, item(2, expected=1), item(3, expected=2), item(4, expected=2)) == {2: "conflict"}
+    assert value(rig) == 3
+
+
+def test_a_failed_compare_does_not_raise_the_generation(rig: Rig) -> None:
+    commit(rig, item(1, generation=1))
+    assert commit(rig, item(2, generation=9, expected=7)) == {0: "conflict"}
+    assert commit(rig, item(2, generation=1)) == {}
+
+
+def test_monotonic_refuses_to_go_back_but_not_to_stay(rig: Rig) -> None:
+    assert commit(rig, item(5), monotonic=True) == {}
+    assert commit(rig, item(4), item(5), item(6), item(5), monotonic=True) == {
+        0: "offset_regression",
+        3: "offset_regression",
+    }
+    assert value(rig) == 6
+
+
+def test_the_fence_is_looked_at_before_the_compare(rig: Rig) -> None:
+    commit(rig, item(5, generation=2))
+    assert commit(rig, item(4, generation=1, expected=9), monotonic=True) == {0: "fenced"}
+
+
+def test_delete_forgets_and_says_what_was_not_there(rig: Rig) -> None:
+    commit(rig, item(1), item(1, partition=1))
+    keys = [Key("acme", "g", "t", 0), Key("acme", "g", "t", 2), Key("acme", "g", "t", 0)]
+    assert item_errors(rig.write(methods.OFFSET_DELETE, m.OffsetDelete(keys))) == {1: "not_found", 2: "not_found"}
+    assert (value(rig), value(rig, 1)) == (None, 1)
+    assert commit(rig, item(1, expected=-1)) == {}
+
+
+def test_results_come_back_in_the_order_of_the_request(rig: Rig) -> None:
+    commit(rig, *(Commit("acme", f"g{i}", "t", 0, i) for i in range(40)))
+    found = fetch(rig, *(Key("acme", f"g{i}", "t", 0) for i in range(45)))
+    assert [None if offset is None else offset.offset for offset in found] == [*range(40), *[None] * 5]
+
+
+def test_keys_that_are_too_long_refuse_the_request(rig: Rig) -> None:
+    with pytest.raises(InvalidRequestError, match="item 1: its key fields take"):
+        commit(rig, item(1), Commit("acme", "g", "x" * 4096, 0, 1))
+    assert value(rig) is None
+
+
+TOPICS = ["", "\0", "a", "a\0", "a\0b", "ab", "b", "ü"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 1000])
+@pytest.mark.parametrize("prefix", ["", "a", "a\0", "b", "zz"])
+def test_a_listing_shows_each_offset_of_the_group_once(limit: int, prefix: str) -> None:
+    rig = Rig("offset", groups=2)
+    items = [Commit("acme", "g", topic, partition, 1) for topic in TOPICS for partition in (0, 1, 256, 2**32 - 1)]
+    noise = [Commit("acme", group, "a", 0, 1) for group in ("", "g\0", "g2", "f")] + [Commit("acm", "g", "a", 0, 1)]
+    commit(rig, *noise, *items)
+    found: list[tuple[str, int]] = []
+    cursor = b""
+    while True:
+        reply = rig.read(methods.OFFSET_LIST, m.OffsetList("acme", "g", prefix, m.Page(limit, cursor)))
+        assert len(reply.offsets) <= limit
+        found += [(offset.topic, offset.partition) for offset in reply.offsets]
+        cursor = reply.cursor
+        if not cursor:
+            break
+    assert found == sorted(
+        ((c.topic, c.partition) for c in items if c.topic.startswith(prefix)), key=lambda row: (row[0].encode(), row[1])
+    )
+
+
+@pytest.mark.parametrize("cursor", [b"\0", b"\xff" * 30, b"zzz\0\x01"])
+def test_a_foreign_cursor_cannot_lead_out_of_the_group(cursor: bytes) -> None:
+    rig = Rig("offset", groups=1)
+    commit(rig, *(Commit("acme", group, "a", 0, 1) for group in ("f", "g", "h")))
+    reply = rig.read(methods.OFFSET_LIST, m.OffsetList("acme", "g", page=m.Page(10, cursor)))
+    assert {offset.group for offset in reply.offsets} <= {"g"}

@@ -1,0 +1,125 @@
+"""The owner cache may forget and must never be wrong; it is bounded, and never knows a disconnected session."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from zlib import crc32
+
+import pytest
+from state_rig import MIB
+
+from metad.state.owners import _SLOTS_MIN, OwnerCache
+from metad.state.sessions import OwnerRow
+from metad_wire.methods import encode
+
+
+def owner(broker: str, epoch: int = 1, *, connected: bool = True) -> bytes:
+    return encode(OwnerRow(connected, broker, epoch, 0 if connected else 99))
+
+
+def key(number: int) -> tuple[bytes, int]:
+    name = b"data\x10acme\0\x01client-%d\0\x01" % number
+    return name, crc32(name[5:])
+
+
+def slots(cache: OwnerCache) -> int:
+    return len(cache.columns()[0])
+
+
+def test_what_was_learned_is_known_or_forgotten_but_never_another() -> None:
+    # Small, so that keys push each other out all the time; a dict says what is right.
+    cache, truth, rng = OwnerCache(1), {}, random.Random(7)
+    rows = [owner(f"b{i}") for i in range(50)]
+    hits = 0
+    for step in range(120_000):
+        number = rng.randrange(40_000)
+        name, crc = key(number)
+        known = cache.get(name, crc)
+        assert known is None or known == truth.get(number), (step, number)
+        hits += known is not None
+        action = rng.random()
+        row = rng.choice(rows) if action < 0.8 else owner("gone", connected=False) if action < 0.9 else None
+        cache.learn(name, crc, row)
+        truth[number] = row if action < 0.8 else None
+        assert cache.get(name, crc) == truth[number]
+    assert hits > 10_000
+
+
+def test_a_disconnected_session_is_unknown() -> None:
+    cache = OwnerCache(MIB)
+    name, crc = key(1)
+    cache.learn(name, crc, owner("b", connected=False))
+    assert cache.get(name, crc) is None
+    cache.learn(name, crc, owner("b"))
+    assert cache.get(name, crc) == owner("b")
+    cache.learn(name, crc, owner("b", connected=False))
+    assert cache.get(name, crc) is None
+    cache.learn(name, crc, owner("b"))
+    cache.learn(name, crc, None)
+    assert cache.get(name, crc) is None
+
+
+def test_it_grows_with_what_it_holds_and_not_past_its_bound() -> None:
+    cache = OwnerCache(4 * MIB)
+    row = owner("b")
+    assert slots(cache) == _SLOTS_MIN
+    tracemalloc.start()
+    for number in range(300_000):
+        name, crc = key(number)
+        cache.learn(name, crc, row)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert slots(cache) * 10 <= 4 * MIB < slots(cache) * 20
+    assert peak < 12 * MIB  # the old table lives until the new one is filled with zeros
+    assert sum(cache.get(*key(number)) == row for number in range(300_000)) > slots(cache) // 2
+
+
+def test_what_fits_well_is_kept() -> None:
+    cache = OwnerCache(160 * MIB)
+    row = owner("b")
+    for _ in range(2):  # growing empties it; the second round finds it large enough
+        for number in range(20_000):
+            cache.learn(*key(number), row)
+    assert sum(cache.get(*key(number)) is not None for number in range(20_000)) > 19_000
+
+
+def test_coming_and_going_neither_grows_nor_empties_it() -> None:
+    # Once wrong: every reconnect counted as a further entry, until the cache doubled or, at its bound, was emptied.
+    cache = OwnerCache(160 * MIB)
+    cache.learn(*key(0), owner("kept"))
+    for _ in range(3):
+        for number in range(1, 10_000):
+            cache.learn(*key(number), owner("b"))
+        for number in range(1, 10_000):
+            cache.learn(*key(number), None)
+    assert slots(cache) == _SLOTS_MIN
+    assert cache.get(*key(0)) == owner("kept")
+
+
+def test_more_lives_of_brokers_than_numbers_start_it_over() -> None:
+    cache = OwnerCache(MIB)
+    total = 66_000  # numbers have 16 bits
+    for number in range(total):
+        cache.learn(*key(number % 5_000), owner("b", number))
+        if number % 997 == 0 or number > 65_500:
+            assert cache.get(*key(number % 5_000)) == owner("b", number)
+    for number in range(total - 5_000, total):
+        known = cache.get(*key(number % 5_000))
+        assert known is None or known == owner("b", number)
+    assert len(cache.columns()[3]) <= 65_536
+
+
+@pytest.mark.parametrize("bytes_max", [1, 10, 10 * _SLOTS_MIN - 1, 10 * _SLOTS_MIN, 20 * _SLOTS_MIN + 9])
+def test_the_bound_is_kept_to_a_floor(bytes_max: int) -> None:
+    cache = OwnerCache(bytes_max)
+    for number in range(100_000):
+        cache.learn(*key(number), owner("b"))
+    assert slots(cache) * 10 <= max(bytes_max, 10 * _SLOTS_MIN)
+
+
+def test_clear_forgets() -> None:
+    cache = OwnerCache(MIB)
+    cache.learn(*key(1), owner("b"))
+    cache.clear()
+    assert cache.get(*key(1)) is None
