@@ -111,10 +111,12 @@ class Node:
         self._checkpoints = ThreadPoolExecutor(1, "metad-checkpoint")
 
     @classmethod
-    async def open(cls, config: Config, *, locked: Callable[[], None] | None = None) -> Node:
-        """Open the stores, call ``locked``, recover every group. Raises :class:`ServerError` where starting would lose
-        data."""
-        stores = open_stores(config)
+    async def open(
+        cls, config: Config, *, stores: Stores | None = None, locked: Callable[[], None] | None = None
+    ) -> Node:
+        """Open the stores (or take these), call ``locked``, recover every group. Raises :class:`ServerError` where
+        starting would lose data."""
+        stores = stores or open_stores(config)
         try:
             if locked is not None:
                 locked()

@@ -55,11 +55,17 @@ def open_stores(config: Config) -> Stores:
     """Open or create both stores. Raises StorageError, DamagedStoreError or ConfigError; then nothing is left open."""
     log, state = _engines(config)
     try:
-        identity, rebuild = _identify(config, log.engine, state)
+        return pair_stores(config, log, state)
     except BaseException:
         state.close()
         log.close()
         raise
+
+
+def pair_stores(config: Config, log: LogStore, state: Engine) -> Stores:
+    """Check that log and state belong together and to this configuration, or mark new ones as such. Raises
+    DamagedStoreError or ConfigError."""
+    identity, rebuild = _identify(config, log.engine, state)
     return Stores(log, state, identity, rebuild=rebuild)
 
 
