@@ -18,7 +18,7 @@ from array import array
 
 _SLOT_BYTES = 10
 _SLOTS_MIN = 1 << 16
-_GROWTH = 16
+_GROWTH = 8
 _TRUE = 0xC3  # msgpack
 _ROWS_MAX = 65_535  # numbers 1..65535 fit the 16-bit column; 0 is an empty slot
 
@@ -33,6 +33,9 @@ class OwnerCache:
         self._slots_max = max(_SLOTS_MIN, 1 << (max(1, bytes_max // _SLOT_BYTES).bit_length() - 1))
         self._rows: list[bytes | None] = [None]
         self._numbers: dict[bytes, int] = {}
+        self._checks: array[int] = array("q")
+        self._owners: array[int] = array("H")
+        self._slots = self._mask = self._used = self._grow_at = 0
         self._reset(min(_SLOTS_MIN, self._slots_max))
 
     def get(self, key: bytes, crc: int) -> bytes | None:

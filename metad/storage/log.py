@@ -23,7 +23,7 @@ class LogStore:
     def __init__(self, engine: Engine, mark: DurableMark | None = None) -> None:
         self.engine = engine
         self._mark = mark
-        self._last: dict[bytes, int] = {}  # group -> index last appended since the start
+        self._last: dict[bytes, int] = {}  # group -> index of its last entry
 
     def open_group(self, group: bytes, name: str) -> tuple[int, int]:
         """(first, last) index of a group's log, (1, 0) where it is empty. Raises DamagedStoreError where it ends before
@@ -40,6 +40,7 @@ class LogStore:
                 "has lost its tail. Restore the data directory from a backup; starting without it would lose "
                 "acknowledged writes."
             )
+        self._last[group] = last_index
         return first_index, last_index
 
     def append(self, entries: Sequence[tuple[bytes, int, bytes]]) -> None:
