@@ -338,8 +338,8 @@ class Node:
         self._committed.append(committed)
 
     def _apply(self) -> None:
-        """Apply the oldest of what is committed and answer it; the rest in the turns that follow at once, so that clients
-        work on the first answers while the next are made."""
+        """Apply the oldest of what is committed and answer it; the rest in the turns that follow at once, so that
+        clients work on the first answers while the next are made."""
         if self.failed.done():
             # What was committed last may be missing from the state. Nothing may be applied behind it, for the applied
             # index would then claim what is not there; the next start replays it from the log.
@@ -486,6 +486,7 @@ class Node:
         self._checkpoints.shutdown()
         for driver in self._all:
             driver.abandon("the node was closed")
+        self._committed.clear()
         try:
             self._stores.close()
         except StorageError as error:
