@@ -1,0 +1,538 @@
+"""A node at its limits: parts put together, limits named, overload and drain refused, damage never served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from server_rig import Rig
+
+from metad.errors import DamagedStoreError, ServerError, StorageError
+from metad.server.node import Node
+from metad.state.registry import VERBS
+from metad.storage import keys
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import (
+    DrainingError,
+    InternalError,
+    InvalidRequestError,
+    OverloadedError,
+    UnknownMethodError,
+    UnknownOutcomeError,
+)
+from metad_wire.messages import Identity
+
+MIB = 1024 * 1024
+MakeRig = Callable[..., Any]
+
+
+@pytest.fixture
+async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeRig]:
+    rigs: list[Rig] = []
+
+    async def make(**settings: Any) -> Rig:
+        rig = Rig(monkeypatch, **settings)
+        rigs.append(rig)
+        await rig.open()
+        return rig
+
+    yield make
+    for rig in rigs:
+        for engine in (rig.log_engine, rig.state_engine):
+            engine.broken.clear()
+        await rig.close()
+
+
+def puts(count: int, value: bytes = b"v", start: int = 0) -> m.KvPut:
+    """Keys in as many namespaces, and so all over the groups."""
+    return m.KvPut([m.KvPutItem(f"n{i}", "k", value) for i in range(start, start + count)])
+
+
+# --- requests --------------------------------------------------------------------------------------------
+
+
+async def test_a_request_over_several_groups_has_one_answer_in_order(make: MakeRig) -> None:
+    rig = await make()
+    answer = rig.send(methods.KV_PUT, puts(30))
+    assert not answer.done
+    await rig.settle()
+    reply = answer.reply(methods.KV_PUT)
+    assert reply.versions == [1] * 30
+    assert sorted(revision.group for revision in reply.revisions) == ["data-0", "data-1", "data-2"]
+    found = await rig.ask(methods.KV_GET, m.KvGet([m.KvKey(f"n{i}", "k") for i in range(31)]))
+    assert [record and record.namespace for record in found.records] == [*(f"n{i}" for i in range(30)), None]
+    assert rig.node.in_flight_bytes == 0
+
+
+async def test_nothing_is_answered_before_it_is_durable(make: MakeRig) -> None:
+    rig = await make()
+    answer = rig.send(methods.KV_PUT, puts(3))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not answer.done
+    assert rig.writer.step()
+    assert answer.done
+
+
+@pytest.mark.parametrize("method", list(methods.METHODS.values()), ids=lambda method: method.name)
+async def test_a_request_of_no_items_has_an_answer(make: MakeRig, method: methods.Method[Any, Any]) -> None:
+    rig = await make()
+    fields = method.body.__struct_fields__
+    values = {"items": [], "broker": "b", "broker_epoch": 1, "tenant": "t", "group": "g", "namespace": "n"}
+    body = method.body(**{name: values[name] for name in fields if name in values})
+    assert isinstance(await rig.ask(method, body), method.reply)
+
+
+async def test_parts_that_were_not_begun_are_refused_item_by_item(make: MakeRig) -> None:
+    rig = await make(commit={"pipeline_entries_max": 1})
+    alone = m.KvPut([m.KvPutItem("n0", "k", b"first")])
+    busy = rig.send(methods.KV_PUT, alone)
+    await asyncio.sleep(0)  # n0's group is on its way to the disk, the others are idle
+    answer = rig.send(methods.KV_PUT, puts(30))
+    rig.node._turn()
+    rig.node.cancel(answer.works)
+    await rig.settle()
+    assert busy.reply(methods.KV_PUT).versions == [1]
+    reply = answer.reply(methods.KV_PUT)
+    refused = {error.index for error in reply.errors}
+    rows = VERBS[methods.KV_PUT.code].split(puts(30), rig.node._slots["data"])
+    group = next(rows for rows in rows.values() if rows[0][0] == 0)
+    assert refused == {row[0] for row in group}
+    assert [version for i, version in enumerate(reply.versions) if i in refused] == [0] * len(refused)
+    assert all(version == 1 for i, version in enumerate(reply.versions) if i not in refused)
+    assert {error.code for error in reply.errors} == {103}
+    assert len(reply.revisions) == 2
+
+
+async def test_an_unknown_part_makes_the_whole_unknown(make: MakeRig) -> None:
+    # "Nothing was done" of one group must not speak for another whose outcome nobody knows.
+    rig = await make(commit={"pipeline_entries_max": 1})
+    rig.send(methods.KV_PUT, m.KvPut([m.KvPutItem("n0", "k", b"first")]))
+    await asyncio.sleep(0)
+    answer = rig.send(methods.KV_PUT, puts(30), deadline_ms=1)
+    rig.node._turn()
+    rig.log_engine.broken["sync"] = StorageError("disk full")
+    await rig.settle()
+    assert answer.error.outcome_known is False
+
+
+async def test_an_unknown_method_is_told(make: MakeRig) -> None:
+    rig = await make()
+    results: list[Any] = []
+    rig.node.submit(0x7777, b"", results.append)
+    (error,) = results
+    assert isinstance(error, UnknownMethodError)
+    assert "0x7777" in error.message
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\x93", b"\x93\x00\xc0\x01", b"\xc1", b"garbage", b"\x93\x00\xc0\x91\x91\x00"]
+)
+async def test_a_malformed_request_is_told(make: MakeRig, payload: bytes) -> None:
+    rig = await make()
+    for method in methods.METHODS.values():
+        if method is methods.STATUS:
+            continue
+        results: list[Any] = []
+        rig.node.submit(method.code, payload, results.append)
+        assert [type(result) for result in results] == [InvalidRequestError], method
+
+
+VALUE = b"x" * (MIB + 1)
+
+
+LARGE = m.SessionProperties(0, VALUE)
+TOO_LARGE: dict[str, tuple[Any, Any, Any]] = {
+    "put": (methods.KV_PUT, m.KvPut, [m.KvPutItem("n", "a", b""), m.KvPutItem("n", "k", VALUE)]),
+    "then": (
+        methods.KV_TRANSACT,
+        m.KvTransact,
+        [m.KvTransaction("n", [], []), m.KvTransaction("n", [], [m.KvOperation("k", VALUE)])],
+    ),
+    "otherwise": (
+        methods.KV_TRANSACT,
+        m.KvTransact,
+        [m.KvTransaction("n", [], []), m.KvTransaction("n", [], [], [m.KvOperation("k", VALUE)])],
+    ),
+    "takeover": (
+        methods.SESSION_TAKEOVER,
+        lambda items: m.SessionTakeover("b", 1, items),
+        [m.SessionTakeoverItem("t", "a"), m.SessionTakeoverItem("t", "c", False, LARGE)],
+    ),
+    "update": (
+        methods.SESSION_UPDATE,
+        lambda items: m.SessionUpdate("b", 1, items),
+        [m.SessionUpdateItem("t", "a", m.SessionProperties()), m.SessionUpdateItem("t", "c", LARGE)],
+    ),
+    "metadata": (
+        methods.OFFSET_COMMIT,
+        m.OffsetCommit,
+        [
+            m.OffsetCommitItem("t", "g", "t", 0, 1),
+            m.OffsetCommitItem("t", "g", "t", 0, 1, 0, None, "é" * (MIB // 2 + 1)),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TOO_LARGE)
+async def test_a_value_over_the_limit_refuses_the_request(make: MakeRig, case: str) -> None:
+    rig = await make()
+    method, body, items = TOO_LARGE[case]
+    error = rig.send(method, body(items)).error
+    assert isinstance(error, InvalidRequestError)
+    assert error.message.startswith("item 1: its value takes 104857")
+    assert rig.node.in_flight_bytes == 0
+    await rig.settle()
+    assert rig.writer.entries == 0
+
+
+async def test_values_at_the_limit_are_taken(make: MakeRig) -> None:
+    rig = await make()
+    assert (await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "k", VALUE[1:])]))).versions == [1]
+
+
+async def test_reads_of_several_groups_together_fit_a_frame(make: MakeRig) -> None:
+    # Once wrong: each group kept to its bound, and the client broke the connection over their sum.
+    rig = await make()
+    for i in range(30):
+        await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem(f"n{i}", "k", bytes(MIB - 100))]))
+    answer = rig.send(methods.KV_GET, m.KvGet([m.KvKey(f"n{i}", "k") for i in range(30)]))
+    assert isinstance(answer.error, InvalidRequestError)
+    reply = rig.send(methods.KV_GET, m.KvGet([m.KvKey(f"n{i}", "k") for i in range(6)])).reply(methods.KV_GET)
+    assert all(reply.records)
+    # Every replies that is given fits, however the keys fall on the groups.
+    for count in range(1, 31):
+        answer = rig.send(methods.KV_GET, m.KvGet([m.KvKey(f"n{i}", "k") for i in range(count)]))
+        assert answer.done
+        if isinstance(answer.results[0], bytes):
+            assert len(answer.results[0]) < 16 * MIB
+
+
+async def test_overload_refuses_and_says_when_to_come_back(make: MakeRig) -> None:
+    rig = await make(limits={"in_flight_bytes_max": 16 * MIB, "connection_window_bytes": 16 * MIB})
+    body = m.KvPut([m.KvPutItem("n", f"k{i}", bytes(MIB)) for i in range(5)])
+    taken = [rig.send(methods.KV_PUT, body) for _ in range(4)]
+    refused = [answer for answer in taken if answer.done]
+    assert len(refused) == 1
+    assert isinstance(refused[0].error, OverloadedError)
+    assert refused[0].error.retry_after_ms > 0
+    await rig.settle()
+    assert [answer.reply(methods.KV_PUT).errors for answer in taken if answer is not refused[0]] == [[], [], []]
+    assert rig.node.in_flight_bytes == 0
+    assert not rig.send(methods.KV_PUT, body).done
+    await rig.settle()
+
+
+async def test_small_items_weigh_what_they_take_in_memory(make: MakeRig) -> None:
+    # 6 bytes on the wire are a few hundred as objects: counted by their bytes, items could take gigabytes.
+    rig = await make(limits={"in_flight_bytes_max": 16 * MIB, "connection_window_bytes": 16 * MIB})
+    tiny = m.OffsetCommit([m.OffsetCommitItem("", "", "", 0, 0)] * 10_000)
+    answers = [rig.send(methods.OFFSET_COMMIT, tiny) for _ in range(20)]
+    assert 3 <= sum(not answer.done for answer in answers) <= 8
+    await rig.settle()
+    nested = m.KvTransact([m.KvTransaction("", [m.KvCompare("")] * 128, [])] * 1000)
+    answers = [rig.send(methods.KV_TRANSACT, nested) for _ in range(3)]
+    assert [answer.done for answer in answers] == [False, True, True]  # the first alone is over it, and taken
+    await rig.settle()
+    assert rig.node.in_flight_bytes == 0
+
+
+async def test_a_draining_node_takes_no_writes_and_still_reads(make: MakeRig) -> None:
+    rig = await make()
+    before = rig.send(methods.KV_PUT, puts(3))
+    draining = asyncio.create_task(rig.node.drain(10))
+    await asyncio.sleep(0)
+    assert isinstance(rig.send(methods.KV_PUT, puts(1)).error, DrainingError)
+    assert not draining.done()
+    await rig.settle()
+    assert before.reply(methods.KV_PUT).versions == [1, 1, 1]
+    assert await draining
+    assert (await rig.ask(methods.KV_GET, m.KvGet([m.KvKey("n0", "k")]))).records[0] is not None
+
+
+async def test_a_drain_ends_at_its_timeout(make: MakeRig) -> None:
+    rig = await make()
+    answer = rig.send(methods.KV_PUT, puts(1))
+    assert not await rig.node.drain(0)
+    await rig.close()
+    assert isinstance(answer.error, UnknownOutcomeError)
+
+
+async def test_status_counts(make: MakeRig) -> None:
+    rig = await make()
+    await rig.ask(methods.KV_PUT, puts(30))
+    status = await rig.ask(methods.STATUS, m.Status())
+    assert [(group.name, group.slots, group.applied) for group in status.groups] == [
+        ("offset-0", 512, 0), ("offset-1", 512, 0), ("data-0", 342, 1), ("data-1", 341, 1), ("data-2", 341, 1),
+    ]  # fmt: skip
+    assert (status.entries, status.syncs, status.in_flight_bytes) == (3, 1, 0)
+
+
+async def test_a_bug_in_a_verb_costs_one_request(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await make()
+    verb = VERBS[methods.KV_PUT.code]
+    evaluate = verb.evaluate
+    assert evaluate is not None
+
+    def broken(view: Any, command: Any) -> Any:
+        evaluate(view, command)
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(verb, "evaluate", broken)
+    bad = rig.send(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "k", b"half done")]))
+    good = rig.send(methods.KV_TRANSACT, m.KvTransact([m.KvTransaction("n", [], [m.KvOperation("k2", b"v")])]))
+    await rig.settle()
+    assert isinstance(bad.error, InternalError)
+    assert good.reply(methods.KV_TRANSACT).errors == []
+    records = (await rig.ask(methods.KV_GET, m.KvGet([m.KvKey("n", "k"), m.KvKey("n", "k2")]))).records
+    assert [record and record.value for record in records] == [None, b"v"]
+    assert not rig.node.failed.done()
+
+
+async def test_a_broken_invariant_stops_the_node(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await make()
+    answer = rig.send(methods.KV_PUT, puts(1))
+    await asyncio.sleep(0)
+    for driver in rig.node._all:
+        driver.machine.applied += 5
+    rig.writer.step()
+    assert isinstance(answer.error, UnknownOutcomeError)
+    assert "applied after" in str(rig.node.failed.result())
+
+
+# --- a disk that fails -----------------------------------------------------------------------------------
+
+
+FULL = StorageError("raft: No space left on device")
+
+
+async def stopped(rig: Rig) -> ServerError:
+    """The error that node.run ends with."""
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await asyncio.wait_for(rig.node.run(), 10)
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ServerError)
+    return error
+
+
+@pytest.mark.parametrize(("engine", "call"), [("log", "write"), ("log", "sync"), ("state", "write")])
+async def test_a_full_disk_answers_unknown_and_stops_the_node(make: MakeRig, engine: str, call: str) -> None:
+    rig = await make(commit={"pipeline_entries_max": 2})
+    await rig.ask(methods.KV_PUT, puts(3))
+    (rig.log_engine if engine == "log" else rig.state_engine).broken[call] = FULL
+    answers = []
+    for i in range(5):
+        answers.append(rig.send(methods.KV_PUT, puts(1, start=i)))
+        await asyncio.sleep(0)
+    await rig.settle()
+    assert all(isinstance(answer.error, UnknownOutcomeError) for answer in answers)
+    assert await stopped(rig) is FULL
+    assert isinstance(rig.send(methods.KV_PUT, puts(1)).error, UnknownOutcomeError)
+    assert rig.node.in_flight_bytes == 0
+
+
+@pytest.mark.parametrize("error", [FULL, DamagedStoreError("state is damaged: block checksum mismatch")])
+@pytest.mark.parametrize(
+    ("call", "method", "body"),
+    [
+        ("get get_many", methods.KV_GET, m.KvGet([m.KvKey("n0", "k")])),
+        ("get", methods.KV_PUT, puts(1)),
+        ("get get_many", methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, [m.SessionTakeoverItem("t", "c")])),
+    ],
+    ids=["read", "evaluate", "owners"],
+)
+async def test_a_read_that_fails_fails_its_request_and_stops_the_node(
+    make: MakeRig, error: StorageError, call: str, method: Any, body: Any
+) -> None:
+    # Once wrong: the request got "internal" and the node went on over a state it could not read.
+    rig = await make()
+    for name in call.split():
+        rig.state_engine.broken[name] = error
+    answer = rig.send(method, body)
+    await rig.settle()
+    assert isinstance(answer.error, InternalError | UnknownOutcomeError)
+    assert await stopped(rig) is error
+
+
+async def test_a_repeat_that_cannot_be_read_stops_the_node_and_answers_everybody(make: MakeRig) -> None:
+    # Once wrong: the error left the callback of the fsync, and the requests behind it were never answered.
+    rig = await make()
+    body = m.KvPut([m.KvPutItem("n0", "k", b"v")])
+    answers = [rig.send(methods.KV_PUT, body, Identity(1, 1, 0)) for _ in range(2)]
+    answers += [rig.send(methods.KV_PUT, puts(30)) for _ in range(2)]
+    await asyncio.sleep(0)
+    rig.state_engine.broken["get"] = FULL
+    rig.writer.step()
+    await rig.settle()
+    assert all(answer.done for answer in answers)
+    assert await stopped(rig) is FULL
+
+
+async def test_nothing_is_applied_behind_a_write_that_failed(make: MakeRig) -> None:
+    # Once wrong: the next fsync applied its entries, with an applied index that claimed the lost one.
+    rig = await make()
+    first = rig.send(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "first", b"1")]), Identity(1, 1, 0))
+    await asyncio.sleep(0)
+    second = rig.send(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "second", b"2")] * 300), Identity(1, 2, 0))
+    await asyncio.sleep(0)
+    rig.state_engine.broken["write"] = FULL
+    rig.writer.step()
+    rig.state_engine.broken.clear()  # space was freed
+    rig.writer._syncing = len(rig.writer._written)
+    rig.writer.step()
+    await rig.settle()
+    assert isinstance(first.error, UnknownOutcomeError)
+    assert isinstance(second.error, UnknownOutcomeError)
+    rig.kill()
+    await rig.open()
+    records = (await rig.ask(methods.KV_GET, m.KvGet([m.KvKey("n", "first")]))).records
+    assert records[0] is not None  # it is in the log, so it happened
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------
+
+
+def log_indexes(rig: Rig, group: bytes) -> list[int]:
+    found = rig.log_engine.scan(keys.log_entry(group, 0), keys.log_entry(group, 2**64 - 1), 10**6)
+    return [keys.log_index(key) for key, _ in found]
+
+
+async def test_a_checkpoint_cuts_the_log_through_what_is_flushed_and_keeps_the_last_entry(make: MakeRig) -> None:
+    rig = await make(groups={"data": 1})
+    group = keys.group_prefix("data", 0)
+    for i in range(10):
+        await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{i}", b"v")]))
+    in_flight = rig.send(methods.KV_PUT, puts(1))
+    await asyncio.sleep(0)
+    await rig.node._checkpoint()
+    assert log_indexes(rig, group) == [11]
+    rig.state_engine.crash()  # what the log no longer has is in the flushed state
+    rig.kill()
+    await rig.open()
+    found = (await rig.ask(methods.KV_SCAN, m.KvScan("n"))).records
+    assert len(found) == 10
+    assert not in_flight.done
+
+
+async def test_a_checkpoint_that_cannot_flush_cuts_nothing(make: MakeRig) -> None:
+    rig = await make(groups={"data": 1})
+    for i in range(5):
+        await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{i}", b"v")]))
+    rig.state_engine.broken["sync"] = FULL
+    await rig.node._checkpoint()
+    assert log_indexes(rig, keys.group_prefix("data", 0)) == [1, 2, 3, 4, 5]
+    assert await stopped(rig) is FULL
+
+
+async def test_a_checkpoint_that_the_node_does_not_outlive_cuts_nothing(
+    make: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An index is "applied" a moment before its write; if that fails while a flush runs, the log still has the entry.
+    rig = await make(groups={"data": 1})
+    for i in range(5):
+        await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{i}", b"v")]))
+    checkpoint = asyncio.create_task(rig.node._checkpoint())
+    await asyncio.sleep(0)
+    rig.node.fail(FULL)
+    await checkpoint
+    assert log_indexes(rig, keys.group_prefix("data", 0)) == [1, 2, 3, 4, 5]
+
+
+async def test_the_log_is_cut_when_it_has_grown_and_again_after_restarts(make: MakeRig) -> None:
+    rig = await make(groups={"data": 1}, storage={"log_retained_bytes": 40_000})
+    group = keys.group_prefix("data", 0)
+    for life in range(6):  # each writes a third of what starts a checkpoint
+        running = asyncio.create_task(rig.node.run())
+        for i in range(3):
+            await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{life}-{i}", bytes(5_000))]))
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        if life < 5:
+            rig.kill()
+            rig.state_engine.crash()
+            await rig.open()
+    node: Node = rig.node
+    assert node._all[-1].group.first_index > 1
+    assert len(log_indexes(rig, group)) < 18
+
+
+async def test_closing_leaves_nothing_to_replay(make: MakeRig) -> None:
+    rig = await make()
+    await rig.ask(methods.KV_PUT, puts(30))
+    await rig.close()
+    rig.state_engine.crash()
+    rig.log_engine.crash()
+    node = await rig.open()
+    assert [driver.machine.applied for driver in node._all] == [0, 0, 1, 1, 1]
+    assert sum(driver.group.log_bytes for driver in node._all) == 0
+
+
+# --- what is refused at start ----------------------------------------------------------------------------
+
+
+async def test_a_state_that_is_ahead_of_its_log_is_refused(make: MakeRig) -> None:
+    rig = await make(groups={"data": 1})
+    await rig.ask(methods.KV_PUT, puts(1))
+    await rig.ask(methods.KV_PUT, puts(1))
+    rig.kill()
+    rig.log_engine.write({keys.log_entry(keys.group_prefix("data", 0), 2): None})
+    with pytest.raises(DamagedStoreError, match=r"data-0: the state has applied entry 2 but the log ends at 1"):
+        await rig.open()
+
+
+async def test_a_state_that_is_behind_the_beginning_of_its_log_is_refused(make: MakeRig) -> None:
+    rig = await make(groups={"data": 1})
+    for _ in range(5):
+        await rig.ask(methods.KV_PUT, puts(1))
+    await rig.node._checkpoint()
+    rig.kill()
+    for key, _ in rig.state_engine.scan(b"\x01", b"\xff", 1000):
+        rig.state_engine.write({key: None})
+    with pytest.raises(DamagedStoreError, match=r"the state ends at entry 0 but the log begins at 5.*Restore"):
+        await rig.open()
+
+
+async def test_a_hole_in_the_log_is_refused(make: MakeRig) -> None:
+    rig = await make(groups={"data": 1})
+    rig.state_engine.sync()
+    for _ in range(5):
+        await rig.ask(methods.KV_PUT, puts(1))
+    rig.kill()
+    rig.state_engine.crash()
+    rig.log_engine.write({keys.log_entry(keys.group_prefix("data", 0), 3): None})
+    with pytest.raises(DamagedStoreError, match=r"data-0 lacks entry 3.*Restore"):
+        await rig.open()
+
+
+@pytest.mark.parametrize(
+    ("entry", "match"),
+    [
+        (b"garbage", "entry 2 of group data-0 in the log is unreadable.*Restore"),
+        (methods.encode((2, 1, {})), "format 2, this version reads 1.*newer metad"),
+    ],
+)
+async def test_an_entry_that_is_none_of_ours_is_refused(make: MakeRig, entry: bytes, match: str) -> None:
+    rig = await make(groups={"data": 1})
+    rig.state_engine.sync()
+    for _ in range(3):
+        await rig.ask(methods.KV_PUT, puts(1))
+    rig.kill()
+    rig.state_engine.crash()
+    rig.log_engine.write({keys.log_entry(keys.group_prefix("data", 0), 2): entry})
+    with pytest.raises(DamagedStoreError, match=match):
+        await rig.open()
+
+
+async def test_a_lost_state_is_made_again_from_a_log_that_reaches_back(make: MakeRig) -> None:
+    rig = await make()
+    await rig.ask(methods.KV_PUT, puts(30))
+    rig.kill()
+    rig.state_engine = type(rig.state_engine)()
+    node = await rig.open()
+    assert node._stores.rebuild
+    found = await rig.ask(methods.KV_GET, m.KvGet([m.KvKey(f"n{i}", "k") for i in range(30)]))
+    assert all(found.records)
