@@ -1,0 +1,128 @@
+"""Every mistake in a configuration is named by its field; the reference page is what the code says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from metad.cli import main
+from metad.config import Config, _Section, load_config, reference
+from metad.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+MIB = 1024 * 1024
+
+
+def load(tmp_path: Path, toml: str, **overrides: Any) -> Config:
+    path = tmp_path / "metad.toml"
+    path.write_text(toml)
+    return load_config(path, {"data_dir": "d"} | overrides)
+
+
+def test_defaults_need_only_a_data_directory() -> None:
+    config = load_config(None, {"data_dir": "d"})
+    assert config == Config(data_dir="d")
+    assert config.limits.connections_max == 4096
+
+
+def test_a_file_is_read_and_flags_win(tmp_path: Path) -> None:
+    config = load(
+        tmp_path, 'data_dir = "x"\nlisten = "[::]:1"\n[groups]\ndata = 9\n[commit]\nlinger_ms = 1.5\n', listen="h:2"
+    )
+    assert (config.data_dir, config.listen, config.groups.data, config.commit.linger_ms) == ("d", "h:2", 9, 1.5)
+    assert config.groups.offset == 2
+
+
+@pytest.mark.parametrize(
+    ("toml", "match"),
+    [
+        ("a", "metad.toml: "),  # no TOML
+        ("surprise = 1", "unknown field `surprise`"),
+        ("[limits]\nsurprise = 1", r"unknown field `surprise` - at `\$.limits`"),
+        ("[groups]\nmetadata = 1", "unknown field `metadata`"),
+        ("limits = 1", r"Expected `object`, got `int` - at `\$.limits`"),
+        ("listen = 7420", r"Expected `str`, got `int` - at `\$.listen`"),
+        ("fsync = 1", r"Expected `bool`, got `int` - at `\$.fsync`"),
+        ('[groups]\ndata = "4"', r"Expected `int`, got `str` - at `\$.groups.data`"),
+        ("[groups]\ndata = true", r"Expected `int`, got `bool`"),
+        ("[groups]\ndata = 1.5", r"Expected `int`, got `float`"),
+        ("[groups]\ndata = 0", r"groups\.data: 0 is too small"),
+        ("[groups]\noffset = -1", r"groups\.offset: -1 is too small"),
+        ("[groups]\ndata = 1025", r"groups\.data: at most 1024"),
+        ("[storage]\nengine = 'disk'", r"storage\.engine: 'disk' is neither"),
+        ("[storage]\nblock_cache_bytes = 0", r"storage\.block_cache_bytes: 0 is too small"),
+        (f"[storage]\nmemtable_bytes = {2**63}", r"storage\.memtable_bytes: .* is too large"),
+        (f"[storage]\nmemtable_bytes = {10**30}", "memtable_bytes|out of range|too large"),
+        ("[limits]\nframe_bytes_max = 1048576", r"limits\.frame_bytes_max: at least 4 MiB"),
+        (f"[limits]\nframe_bytes_max = {2048 * MIB}", r"limits\.frame_bytes_max: .*at most 1 GiB"),
+        (
+            f"[limits]\nconnection_window_bytes = {8 * MIB}",
+            r"limits\.connection_window_bytes: must hold at least one frame",
+        ),
+        (f"[limits]\nin_flight_bytes_max = {8 * MIB}", r"limits\.in_flight_bytes_max: must hold at least one frame"),
+        (f"[limits]\nunfinished_bytes_max = {8 * MIB}", r"limits\.unfinished_bytes_max: must hold at least one frame"),
+        ("[limits]\nhandshake_timeout_ms = 0", r"limits\.handshake_timeout_ms: 0 is too small"),
+        ("[commit]\nentry_items_max = 0", r"commit\.entry_items_max: 0 is too small"),
+        ("[commit]\nlinger_ms = -0.1", r"commit\.linger_ms: -0.1 is too small"),
+        ("[commit]\nlinger_ms = nan", r"commit\.linger_ms: nan is too large"),
+        ("[commit]\nlinger_ms = inf", r"commit\.linger_ms: inf is too large"),
+        ("[dedupe]\nidentities_max = 0", r"dedupe\.identities_max: 0 is too small"),
+        ("drain_timeout_ms = -1", "drain_timeout_ms: must not be negative"),
+        ("log_level = 'loud'", "log_level: 'loud' is not one of debug"),
+        ("node_id = ''", "node_id: must take 1 to 256 bytes"),
+        (f"cluster_id = '{'é' * 129}'", "cluster_id: must take 1 to 256 bytes"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, toml: str, match: str) -> None:
+    with pytest.raises(ConfigError, match=match) as caught:
+        load(tmp_path, toml)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_directory_is_required_for_what_shall_survive() -> None:
+    with pytest.raises(ConfigError, match=r"data_dir: give a directory \(--data-dir\)"):
+        load_config(None, {})
+    assert load_config(None, {"storage": {"engine": "memory"}}).data_dir == ""
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*missing\.toml: No such file"):
+        load_config(tmp_path / "missing.toml", {})
+    with pytest.raises(ConfigError, match=r"cannot read .*: Is a directory"):
+        load_config(tmp_path, {})
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"binary\.toml: "):
+        load_config(tmp_path / "binary.toml", {})
+    if os.getuid():
+        (tmp_path / "secret.toml").touch(mode=0)
+        with pytest.raises(ConfigError, match="Permission denied"):
+            load_config(tmp_path / "secret.toml", {})
+
+
+def sections() -> list[_Section]:
+    config = Config()
+    return [config, *(v for f in Config.__struct_fields__ if isinstance(v := getattr(config, f), _Section))]
+
+
+def test_the_reference_lists_every_field_with_its_default() -> None:
+    page = reference()
+    for section in sections():
+        for field in section.__struct_fields__:
+            default = getattr(section, field)
+            if isinstance(default, _Section):
+                assert f"## `[{field}]`" in page
+            else:
+                row = next(line for line in page.splitlines() if line.startswith(f"| `{field}` |"))
+                assert f"| `{msgspec.json.encode(default).decode()}` |" in row
+                assert len(row.split("|")[3].strip()) > 5, f"{field} is not described"
+
+
+def test_the_page_in_the_repository_is_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == reference() + "\n"
+    assert (ROOT / "CONFIGURATION.md").read_text() == printed, "run `metad config > CONFIGURATION.md`"
