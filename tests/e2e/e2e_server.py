@@ -1,0 +1,121 @@
+"""A real ``metad serve`` process: started, waited for, killed, and its words read."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+METAD = Path(sys.executable).with_name("metad")
+WAIT_S = 30.0
+SMALL = """
+[storage]
+block_cache_bytes = 8388608
+memtable_bytes = 33554432
+owner_cache_bytes = 1000000
+"""
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
+    """Look until it is so."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"{what}: not within {timeout_s} s")
+        time.sleep(0.002)
+
+
+class Server:
+    """One process on a data directory. Leaving the block kills it."""
+
+    def __init__(self, data_dir: Path, *, config: str = "", listen: str = "127.0.0.1:0") -> None:
+        self.data_dir = data_dir
+        self.home = data_dir.with_name(f"{data_dir.name}-{os.urandom(4).hex()}")
+        self.home.mkdir(parents=True)
+        self.ready_file = self.home / "ready"
+        (self.home / "metad.toml").write_text(config + SMALL if "[storage]" not in config else config)
+        command = [str(METAD), "serve", "--data-dir", str(data_dir), "--listen", listen]
+        command += ["--config", str(self.home / "metad.toml"), "--ready-file", str(self.ready_file)]
+        self._stderr = (self.home / "stderr").open("wb")
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self._stderr)
+        self.endpoint = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(WAIT_S)
+        self._stderr.close()
+
+    def ready(self) -> Self:
+        """Wait until it serves."""
+        wait_until(lambda: self.ready_file.exists() or self.process.poll() is not None, "ready file")
+        assert self.process.poll() is None, self.stderr
+        (self.endpoint,) = json.loads(self.ready_file.read_text())["endpoints"]
+        return self
+
+    @property
+    def url(self) -> str:
+        return f"metad://{self.endpoint}"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.endpoint.rpartition(":")
+        return host, int(port)
+
+    @property
+    def stderr(self) -> str:
+        return (self.home / "stderr").read_text()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Its log lines of one kind."""
+        lines = [json.loads(line) for line in self.stderr.splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == name]
+
+    def terminate(self) -> int:
+        """SIGTERM; its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.exited()
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed any more."""
+        self.process.kill()
+        self.process.wait(WAIT_S)
+
+    def exited(self) -> int:
+        """Its exit status, once it has ended by itself."""
+        return self.process.wait(WAIT_S)
+
+    def refused(self) -> str:
+        """The one line with which it refused to go on."""
+        assert self.exited() == 1, self.stderr
+        return self.last_words()
+
+    def last_words(self) -> str:
+        """The one line on stderr that is no log line. A stack trace would be more than one."""
+        words = [line for line in self.stderr.splitlines() if not line.startswith("{")]
+        assert len(words) == 1, self.stderr
+        assert words[0].startswith("metad: "), self.stderr
+        assert "Traceback" not in self.stderr
+        assert not self.ready_file.exists()
+        return words[0]
+
+    def quiet(self) -> None:
+        """It had nothing to say but log lines."""
+        assert [line for line in self.stderr.splitlines() if not line.startswith("{")] == []
+
+
+def rss_bytes(process: subprocess.Popen[bytes]) -> int:
+    """Resident memory of a process."""
+    return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
