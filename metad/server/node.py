@@ -140,17 +140,21 @@ class Node:
         if row is None:
             done(UnknownMethodError(f"no method {method:#06x}"))
             return []
+        return self._attempt(row, row.decode_request, payload, len(payload), done)
+
+    def _attempt(
+        self, method: Method[Any, Any], decode: Callable[[Any], m.Request[Any]], request: Any, size: int, done: Done
+    ) -> list[Work]:
         try:
-            request = row.decode_request(payload)
-            return self._begin(row, request, len(payload), done)
+            return self._begin(method, decode(request), size, done)
         except MetadError as error:
             done(error)
         except StorageError as error:
             done(InternalError("the node's storage failed; its log says more"))
             self.fail(error)
         except Exception:
-            logging.getLogger("metad").exception("a bug in %s", row.name)
-            done(InternalError(f"{row.name} failed; the server's log says why"))
+            logging.getLogger("metad").exception("a bug in %s", method.name)
+            done(InternalError(f"{method.name} failed; the server's log says why"))
         return []
 
     def cancel(self, works: list[Work]) -> None:
@@ -159,11 +163,18 @@ class Node:
             work.cancelled = True
 
     async def call(
-        self, method: Method[Body, Reply], body: Body, *, identity: m.Identity | None = None, deadline_ms: int = 0
+        self,
+        method: Method[Body, Reply],
+        body: Body,
+        *,
+        identity: m.Identity | None = None,
+        deadline_ms: int = 0,
+        size_bytes: int = 0,
     ) -> Reply:
-        """The same from inside the process. Raises :class:`MetadError`."""
+        """The same from inside the process. ``size_bytes`` counts against the limit on requests in flight. Raises
+        :class:`MetadError`."""
         answer: asyncio.Future[bytes | MetadError] = self._loop.create_future()
-        self.submit(method.code, method.encode_request(body, deadline_ms, identity), _set(answer))
+        self._attempt(method, _as_is, m.Request(deadline_ms, identity, body), size_bytes, _set(answer))
         result = await answer
         if isinstance(result, MetadError):
             raise result
@@ -178,7 +189,7 @@ class Node:
         body = request.body
         verb = VERBS[method.code]
         items: Any = getattr(body, "items", ())
-        if len(items) > m.BATCH_ITEMS_MAX:
+        if len(items) > m.BATCH_ITEMS_MAX:  # what comes over the wire was counted by its decoder already
             raise InvalidRequestError(f"{len(items)} items in one request, {m.BATCH_ITEMS_MAX} are allowed")
         if size > _CHECK_VALUES_FROM:
             _check_values(items)
@@ -541,6 +552,10 @@ class _Gather:
 
 def _operations(transactions: list[m.KvTransaction]) -> int:
     return sum(len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads) + 1 for t in transactions)
+
+
+def _as_is(request: m.Request[Any]) -> m.Request[Any]:
+    return request
 
 
 def _set(answer: asyncio.Future[bytes | MetadError]) -> Done:

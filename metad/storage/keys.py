@@ -12,6 +12,7 @@ process's own (:data:`STORE_PREFIX`).
 
 from __future__ import annotations
 
+import functools
 import struct
 
 TEXT_END = b"\0\x01"
@@ -41,6 +42,7 @@ def group_prefix(kind: str, ordinal: int) -> bytes:
     return struct.pack(">BH", KINDS.index(kind) + 1, ordinal)
 
 
+@functools.cache  # tables × groups; building one costs more than the rest of a key
 def table_prefix(group: bytes, table: int) -> bytes:
     """The four bytes in front of every key of one table of a group."""
     return group + bytes((table,))

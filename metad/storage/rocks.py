@@ -65,8 +65,8 @@ def state_options(shared: Shared) -> r.Options:
     options = _options(shared, memtable_bytes=8 * 1024 * 1024)
     # Each key is rewritten once per tier instead of up to ten times per level.
     options.set_compaction_style(r.DBCompactionStyle.universal())
-    # Four memtables are flushed as one file: a third of the compaction that files of 8 MiB would need. Their blooms keep
-    # reads from searching memtables that do not hold the key.
+    # Four memtables are flushed as one file: a third of the compaction that files of 8 MiB would need. Their blooms
+    # keep reads from searching memtables that do not hold the key.
     options.set_min_write_buffer_number_to_merge(4)
     options.set_memtable_prefix_bloom_ratio(0.1)
     options.set_memtable_whole_key_filtering(True)

@@ -1,4 +1,4 @@
-"""The baseline's load source: the workload of session.update as protobuf messages over one grpc.aio channel."""
+"""The baseline's load sources: metad's own workloads as protobuf messages over one grpc.aio channel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .errors import PreparationError
 from .loop import Source
 from .prepare import PREPARE_BATCH, pour
 from .running import run_async
-from .workload import BROKER, EXPIRY_INTERVAL_S, TENANT, Settings, session_names
+from .workload import ABSENT, BROKER, DIFFERENT, EXPIRY_INTERVAL_S, TENANT, Settings, session_names
 
 
 class GrpcSessionUpdate:
@@ -54,6 +54,38 @@ class GrpcSessionUpdate:
         return [ERRORS[one.code].name for one in reply.errors] if reply.errors else ()
 
 
+class GrpcSessionGet:
+    """As :class:`metad_perf.workload.SessionGet`: same keys, the other messages, the same check of the answer."""
+
+    def __init__(self, stub: Any, settings: Settings) -> None:
+        self._rng, self._stub, self._settings = random.Random(f"{settings.seed}/{settings.share}"), stub, settings
+        self._names = session_names(settings.keys)
+
+    def batch(self) -> Any:
+        """Uniformly random sessions."""
+        names = self._names.pick(self._rng, self._settings.batch)
+        return pb.GetRequest(items=[pb.Key(tenant=TENANT, client_id=name) for name in names])
+
+    async def send(self, batch: Any) -> Sequence[str]:
+        """See :class:`metad_perf.loop.Source`."""
+        try:
+            reply = await self._stub.Get(batch)
+        except grpc.aio.AioRpcError as error:
+            return [f"grpc {error.code().name}"] * self._settings.batch
+        size = self._settings.value_bytes
+        return [
+            DIFFERENT if one.client_id else ABSENT
+            for asked, one in zip(batch.items, reply.sessions, strict=True)
+            if one.client_id != asked.client_id or len(one.properties.payload) != size
+        ]
+
+
+SOURCES: dict[str, Callable[[Any, Settings], Source]] = {
+    "session.get": GrpcSessionGet,
+    "session.update": GrpcSessionUpdate,
+}
+
+
 @asynccontextmanager
 async def _stub(endpoint: str) -> AsyncIterator[Any]:
     async with grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS) as channel:
@@ -65,7 +97,7 @@ async def _stub(endpoint: str) -> AsyncIterator[Any]:
 async def source(endpoint: str, settings: Settings) -> AsyncIterator[Source]:
     """For :mod:`metad_perf.worker`."""
     async with _stub(endpoint) as stub:
-        yield GrpcSessionUpdate(stub, settings)
+        yield SOURCES[settings.verb](stub, settings)
 
 
 def cpu_us(endpoint: str) -> int:

@@ -48,7 +48,7 @@ class Sessions(stubs.SessionsServicer):  # type: ignore[misc]  # made at run tim
             for item in request.items
         ]
         body = m.SessionTakeover(request.broker, request.broker_epoch, items)
-        return await self._call(methods.SESSION_TAKEOVER, body, context)
+        return _write_reply(await self._call(methods.SESSION_TAKEOVER, body, context))
 
     async def Update(self, request: Any, context: Any) -> Any:
         """See baseline.proto."""
@@ -56,7 +56,13 @@ class Sessions(stubs.SessionsServicer):  # type: ignore[misc]  # made at run tim
             m.SessionUpdateItem(item.tenant, item.client_id, _properties(item.properties)) for item in request.items
         ]
         body = m.SessionUpdate(request.broker, request.broker_epoch, items)
-        return await self._call(methods.SESSION_UPDATE, body, context)
+        return _write_reply(await self._call(methods.SESSION_UPDATE, body, context))
+
+    async def Get(self, request: Any, context: Any) -> Any:
+        """See baseline.proto."""
+        body = m.SessionGet([m.SessionKey(item.tenant, item.client_id) for item in request.items])
+        reply = await self._call(methods.SESSION_GET, body, context)
+        return pb.GetReply(sessions=[pb.Session() if one is None else _session(one) for one in reply.sessions])
 
     async def Status(self, request: Any, context: Any) -> Any:
         """See baseline.proto."""
@@ -65,14 +71,30 @@ class Sessions(stubs.SessionsServicer):  # type: ignore[misc]  # made at run tim
 
     async def _call(self, method: methods.Method[Any, Any], body: m.Message, context: Any) -> Any:
         try:
-            reply = await self._node.call(method, body)
+            return await self._node.call(method, body)
         except MetadError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{error.name}: {error}")
             raise
-        return pb.WriteReply(
-            revisions=[pb.Revision(group=one.group, index=one.index) for one in reply.revisions],
-            errors=[pb.ItemError(index=one.index, code=one.code, message=one.message) for one in reply.errors],
-        )
+
+
+def _write_reply(reply: Any) -> Any:
+    return pb.WriteReply(
+        revisions=[pb.Revision(group=one.group, index=one.index) for one in reply.revisions],
+        errors=[pb.ItemError(index=one.index, code=one.code, message=one.message) for one in reply.errors],
+    )
+
+
+def _session(session: m.Session) -> Any:
+    properties = session.properties
+    return pb.Session(
+        tenant=session.tenant,
+        client_id=session.client_id,
+        connected=session.connected,
+        broker=session.broker,
+        broker_epoch=session.broker_epoch,
+        disconnected_ms=session.disconnected_ms,
+        properties=pb.Properties(expiry_interval_s=properties.expiry_interval_s, payload=properties.payload),
+    )
 
 
 def _properties(properties: Any) -> m.SessionProperties:

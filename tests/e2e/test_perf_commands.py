@@ -109,10 +109,12 @@ def test_a_server_that_cannot_start_is_one_line_too(tmp_path: Path) -> None:
 def test_grpc_compares_every_case(tmp_path: Path) -> None:
     report = _report(tmp_path, "grpc", "--pairs", 1, "--seconds", 0.4, "--keys", 1_000)
     cases = {"unary_1", "unary_16", "unary_256", "batch_1000"}
-    for key in ("ratio_items_per_s", "ratio_server_cpu"):
-        assert report[key].keys() == cases
-        assert min(report[key].values()) > 0
-    assert len(report["runs"]) == 8
+    for verdict, verb in ((report, "session.get"), (report["writes"], "session.update")):
+        assert verdict["verb"] == verb
+        for key in ("ratio_items_per_s", "ratio_server_cpu"):
+            assert verdict[key].keys() == cases
+            assert min(verdict[key].values()) > 0
+    assert len(report["runs"]) == 16
     assert all(run["failed"] == 0 and run["items"] > 0 for run in report["runs"])
 
 

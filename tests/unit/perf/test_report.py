@@ -13,6 +13,7 @@ from metad_perf.grpc_baseline import Run, ratios
 
 def _run(case: str, side: str, items_per_s: float, cpu_us: float) -> Run:
     return Run(
+        verb="session.get",
         case=case,
         side=side,
         items=100,
