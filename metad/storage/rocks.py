@@ -193,12 +193,18 @@ class RocksEngine:
             raise self._mapped(error) from None
 
     def _mapped(self, error: Exception) -> StorageError:
-        if "orruption" in str(error):
+        text = _one_line(error)
+        if "orruption" in text:
             return DamagedStoreError(
-                f"{self.path} is damaged: {error}. Stop this node, keep the directory for analysis, and restore it "
+                f"{self.path} is damaged: {text}. Stop this node, keep the directory for analysis, and restore it "
                 "from a backup."
             )
-        return StorageError(f"{self.path}: {error}")
+        return StorageError(f"{self.path}: {text}")
+
+
+def _one_line(error: Exception) -> str:
+    """RocksDB's messages may have several."""
+    return " ".join(str(error).split()).rstrip(".")
 
 
 # As strerror puts it: full or read-only disks, missing rights, limits of the process.
@@ -226,7 +232,7 @@ def _refuse_headless(path: Path) -> None:
 
 
 def _open_error(path: Path, error: Exception) -> StorageError:
-    text = str(error)
+    text = _one_line(error)
     if "lock" in text.lower() and ("No locks available" in text or "temporarily unavailable" in text):
         return StorageError(f"{path} is in use by another metad process; stop it, or give this one its own --data-dir.")
     # Anything else that keeps an existing store from opening is damage, missing or truncated files included, unless
