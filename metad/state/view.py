@@ -105,6 +105,7 @@ class View:
         in_flight = bool(young or old)
         prefix = self.owner_prefix
         checks, numbers, mask, known = self.owners.columns()
+        owner_of = self.owners.get
         found: list[bytes | None] = []
         missed: list[int] = []
         for _, _, session, crc in rows:
@@ -120,11 +121,11 @@ class View:
             slot = hashed & mask
             if checks[slot] == hashed ^ crc:
                 found.append(known[numbers[slot]])
-            elif checks[slot ^ 1] == hashed ^ crc:
-                found.append(known[numbers[slot ^ 1]])
             else:
-                missed.append(len(found))
-                found.append(None)
+                row = owner_of(session, crc)
+                if row is None:
+                    missed.append(len(found))
+                found.append(row)
         if missed:
             values = self.engine.get_many([prefix + rows[at][2] for at in missed])
             for at, value in zip(missed, values, strict=True):

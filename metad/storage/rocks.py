@@ -70,7 +70,8 @@ def state_options(shared: Shared) -> r.Options:
     options.set_min_write_buffer_number_to_merge(4)
     options.set_memtable_prefix_bloom_ratio(0.1)
     options.set_memtable_whole_key_filtering(True)
-    options.set_level_zero_file_num_compaction_trigger(6)
+    # Twelve files wait for each other: two passes take 10 million records from the memtable to the last tier.
+    options.set_level_zero_file_num_compaction_trigger(12)
     return options
 
 
