@@ -297,6 +297,17 @@ def test_a_store_without_its_head_is_refused_and_left_as_it_is(
     assert before <= {file.name for file in (directory / store).iterdir()}
 
 
+def test_a_state_without_head_and_log_keeps_its_tables(copy: Callable[[str], Path]) -> None:
+    # Here RocksDB itself has nothing to object to.
+    directory = copy("clean")
+    (directory / "state" / "CURRENT").unlink()
+    for wal in files(directory / "state", ".log"):
+        wal.unlink()
+    tables = files(directory / "state", ".sst")
+    assert "state is damaged and was not opened: CURRENT is missing" in refused(directory)
+    assert files(directory / "state", ".sst") == tables
+
+
 @pytest.mark.parametrize("store", ["raft", "state"])
 def test_a_damaged_manifest_is_refused(copy: Callable[[str], Path], store: str) -> None:
     directory = copy("clean")

@@ -10,7 +10,7 @@ import pytest
 from server_rig import Rig
 
 from metad.errors import DamagedStoreError, ServerError, StorageError
-from metad.server.node import Node
+from metad.server.node import Node, _Gather
 from metad.state.registry import VERBS
 from metad.storage import keys
 from metad_wire import messages as m
@@ -107,8 +107,22 @@ async def test_parts_that_were_not_begun_are_refused_item_by_item(make: MakeRig)
     assert len(reply.revisions) == 2
 
 
-async def test_an_unknown_part_makes_the_whole_unknown(make: MakeRig) -> None:
+@pytest.mark.parametrize("first", [0, 1])
+async def test_an_unknown_part_makes_the_whole_unknown(make: MakeRig, first: int) -> None:
     # "Nothing was done" of one group must not speak for another whose outcome nobody knows.
+    rig = await make()
+    results: list[Any] = []
+    body = puts(2)
+    rows: list[Any] = [[(position, item, b"", 0)] for position, item in enumerate(body.items)]
+    gather = _Gather(rig.node, VERBS[methods.KV_PUT.code], body, 2, 0, results.append)
+    parts = [(rows[0], InvalidRequestError("nothing was done")), (rows[1], UnknownOutcomeError())]
+    for at in (first, 1 - first):
+        gather.part(parts[at][0])(parts[at][1])
+    (error,) = results
+    assert isinstance(error, UnknownOutcomeError)
+
+
+async def test_a_deadline_in_a_disk_failure_is_not_called_undone(make: MakeRig) -> None:
     rig = await make(commit={"pipeline_entries_max": 1})
     rig.send(methods.KV_PUT, m.KvPut([m.KvPutItem("n0", "k", b"first")]))
     await asyncio.sleep(0)

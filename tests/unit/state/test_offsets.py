@@ -65,6 +65,14 @@ def test_a_higher_generation_fences_what_follows_in_the_same_batch(rig: Rig) -> 
     assert value(rig) == 4
 
 
+def test_a_generation_is_written_only_when_it_grows(rig: Rig) -> None:
+    # It would double what a commit writes.
+    for generation in (5, 5, 6):
+        commit(rig, item(1, generation=generation))
+    entries = [entry for group in rig.groups for entry in group.log]
+    assert [entry.count(b"\x21acme\0\x01g") for entry in entries] == [1, 0, 1]
+
+
 def test_generations_of_other_groups_do_not_fence(rig: Rig) -> None:
     commit(rig, item(1, generation=5))
     assert commit(rig, Commit("acme", "g2", "t", 0, 1, 1), Commit("acme2", "g", "t", 0, 1, 1)) == {}
