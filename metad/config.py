@@ -32,7 +32,7 @@ class StorageConfig(_Section, frozen=True):
     """``rocksdb``, or ``memory`` for tests and embedding: nothing survives the process."""
     block_cache_bytes: int = 192 * MIB
     """Cache of data blocks, filters and indexes, shared by log and state."""
-    memtable_bytes: int = 160 * MIB
+    memtable_bytes: int = 208 * MIB
     """Budget of all memtables of log and state together; past it they are flushed."""
     owner_cache_bytes: int = 160 * MIB
     """Most that the cache of session owners may grow to. 10 bytes hold one session's owner."""

@@ -35,7 +35,7 @@ def _options(shared: Shared, *, memtable_bytes: int) -> r.Options:
     # One thread writes: without the concurrent memtable each insert saves its atomics.
     options.set_allow_concurrent_memtable_write(False)
     options.set_write_buffer_size(memtable_bytes)
-    options.set_max_write_buffer_number(8)
+    options.set_max_write_buffer_number(12)
     # One flush and one compaction beside the event loop; more would only take its core away.
     options.set_max_background_jobs(2)
     options.set_max_open_files(512)
@@ -65,9 +65,9 @@ def state_options(shared: Shared) -> r.Options:
     options = _options(shared, memtable_bytes=8 * 1024 * 1024)
     # Each key is rewritten once per tier instead of up to ten times per level.
     options.set_compaction_style(r.DBCompactionStyle.universal())
-    # Four memtables are flushed as one file: a third of the compaction that files of 8 MiB would need. Their blooms
+    # Six memtables are flushed as one file: a third of the compaction that files of 8 MiB would need. Their blooms
     # keep reads from searching memtables that do not hold the key.
-    options.set_min_write_buffer_number_to_merge(4)
+    options.set_min_write_buffer_number_to_merge(6)
     options.set_memtable_prefix_bloom_ratio(0.1)
     options.set_memtable_whole_key_filtering(True)
     # Twelve files wait for each other: two passes take 10 million records from the memtable to the last tier.
