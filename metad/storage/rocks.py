@@ -28,14 +28,14 @@ class Shared:
         self.write_buffers = r.WriteBufferManager(config.memtable_bytes, False)
 
 
-def _options(shared: Shared, *, memtable_bytes: int) -> r.Options:
+def _options(shared: Shared, *, memtable_bytes: int, memtables: int) -> r.Options:
     options = r.Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_manager(shared.write_buffers)
     # One thread writes: without the concurrent memtable each insert saves its atomics.
     options.set_allow_concurrent_memtable_write(False)
     options.set_write_buffer_size(memtable_bytes)
-    options.set_max_write_buffer_number(12)
+    options.set_max_write_buffer_number(memtables)
     # One flush and one compaction beside the event loop; more would only take its core away.
     options.set_max_background_jobs(2)
     options.set_max_open_files(512)
@@ -62,7 +62,7 @@ def _options(shared: Shared, *, memtable_bytes: int) -> r.Options:
 def state_options(shared: Shared) -> r.Options:
     """For ``state/``: no WAL (the Raft log is it), many small writes, few compactions."""
     # A small memtable stays in the CPU's cache: an insert costs 0.6 us, into one of 64 MiB 1.1 us.
-    options = _options(shared, memtable_bytes=8 * 1024 * 1024)
+    options = _options(shared, memtable_bytes=8 * 1024 * 1024, memtables=12)
     # Each key is rewritten once per tier instead of up to ten times per level.
     options.set_compaction_style(r.DBCompactionStyle.universal())
     # Six memtables are flushed as one file: a third of the compaction that files of 8 MiB would need. Their blooms
@@ -77,7 +77,7 @@ def state_options(shared: Shared) -> r.Options:
 
 def log_options(shared: Shared) -> r.Options:
     """For ``raft/``: large values, written once, deleted in order by range, read at restart and by lagging peers."""
-    options = _options(shared, memtable_bytes=64 * 1024 * 1024)
+    options = _options(shared, memtable_bytes=64 * 1024 * 1024, memtables=3)
     # A torn last record is what a crash leaves and may be dropped (it was never acknowledged); damage anywhere
     # before it must be refused. RocksDB's default mode would silently drop everything behind the damage.
     options.set_wal_recovery_mode(r.DBRecoveryMode.tolerate_corrupted_tail_records())
