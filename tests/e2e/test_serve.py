@@ -93,6 +93,10 @@ def test_a_ready_file_of_a_killed_server_is_not_taken_for_the_next_ones(tmp_path
         first.ready()
         first.kill()
     stale = first.ready_file.read_text()
+    arguments = ("--data-dir", tmp_path / "d", "--listen", "..:1", "--ready-file", first.ready_file)
+    assert "cannot listen" in run(*arguments)[1]
+    assert not first.ready_file.exists()  # the next one never was ready, and nobody may think so
+    first.ready_file.write_text(stale)
     command = [str(METAD), "serve", "--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0"]
     command += ["--ready-file", str(first.ready_file)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:

@@ -226,6 +226,19 @@ async def test_reads_of_several_groups_together_fit_a_frame(make: MakeRig) -> No
             assert len(answer.results[0]) < 16 * MIB
 
 
+async def test_keys_count_for_what_fits_a_frame(make: MakeRig) -> None:
+    rig = await make(groups={"data": 1})
+    keys_ = [m.SessionKey("t", f"{i:04}" + "x" * 3_990) for i in range(3_400)]
+    for start in range(0, 3_400, 200):
+        part = keys_[start : start + 200]
+        items = [m.SessionTakeoverItem("t", k.client_id, False, m.SessionProperties(0, bytes(1_500))) for k in part]
+        await rig.ask(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
+    answer = rig.send(methods.SESSION_GET, m.SessionGet(keys_))
+    assert isinstance(answer.error, InvalidRequestError)
+    assert "would not fit a frame" in answer.error.message
+    assert all(rig.send(methods.SESSION_GET, m.SessionGet(keys_[:1_700])).reply(methods.SESSION_GET).sessions)
+
+
 async def test_overload_refuses_and_says_when_to_come_back(make: MakeRig) -> None:
     rig = await make(limits={"in_flight_bytes_max": 16 * MIB, "connection_window_bytes": 16 * MIB})
     body = m.KvPut([m.KvPutItem("n", f"k{i}", bytes(MIB)) for i in range(5)])

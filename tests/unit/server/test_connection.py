@@ -1,0 +1,229 @@
+"""A connection against a stream that a test stalls: what is unread, unfinished or closed does not stay for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+import metad.server.connection as connection_module
+import metad.server.intake as intake_module
+import metad.server.serve as serve_module
+from metad.config import load_config
+from metad.server.connection import Connection
+from metad.server.serve import Server
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import MetadError
+from metad_wire.frame import FrameDecoder, FrameType, encode_frame
+from metad_wire.methods import encode
+from metad_wire.session import decode_error
+from metad_wire.transport.memory import MemoryTransport
+
+HELLO = encode_frame(FrameType.HELLO, encode(m.Hello("metad", 1, 1)))
+MIB = 1024 * 1024
+
+
+class FakeStream:
+    """Takes what is written, and says what it was asked to do."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.reading = True
+        self.closed = False
+        self.aborted = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.aborted
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def frames(self) -> list[tuple[int, int, bytes]]:
+        decoder = FrameDecoder()
+        decoder.feed(self.written)
+        found = []
+        while (frame := decoder.next()) is not None:
+            found.append((frame.type, frame.request_id, frame.payload))
+        return found
+
+    def errors(self) -> list[MetadError]:
+        return [decode_error(payload) for kind, _, payload in self.frames() if kind == FrameType.ERROR]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - whatever the loop still has to do is the condition
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+    monkeypatch.setattr(serve_module, "_SWEEP_S", 0.001)
+    limits = {"write_stall_timeout_ms": 20, "handshake_timeout_ms": 20, "idle_timeout_ms": 60_000, "connections_max": 3}
+    config = load_config(None, {"storage": {"engine": "memory"}, "listen": "h:1", "limits": limits})
+    server = await Server.start(config, MemoryTransport())
+    running = asyncio.create_task(server.run())
+    yield server
+    await server.stop()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def connect(server: Server, *, hello: bool = True) -> tuple[Connection, FakeStream]:
+    connection, stream = server._accept(), FakeStream()
+    connection.connection_made(stream)
+    if hello:
+        connection.data_received(HELLO)
+        assert stream.frames()[0][0] == FrameType.WELCOME
+    return connection, stream
+
+
+def put(request_id: int, size: int = 10, key: str = "k") -> bytes:
+    payload = methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("n", key, bytes(size))]))
+    return encode_frame(FrameType.REQUEST, payload, request_id, methods.KV_PUT.code)
+
+
+async def test_a_request_is_answered_once(server: Server) -> None:
+    connection, stream = connect(server)
+    connection.data_received(put(1) + put(2))
+    await until(lambda: len(stream.frames()) == 3)
+    assert [frame[:2] for frame in stream.frames()[1:]] == [(FrameType.RESPONSE, 1), (FrameType.RESPONSE, 2)]
+    connection.connection_lost(None)
+    assert server.node.connections == 0
+
+
+async def test_a_closed_connection_whose_peer_does_not_read_is_aborted(server: Server) -> None:
+    # Once wrong: the stream waits for ever to deliver what was written before it was closed.
+    connection, stream = connect(server)
+    connection.data_received(b"\xff" * 64)
+    assert stream.closed
+    assert [error.name for error in stream.errors()] == ["bad_frame"]
+    await until(lambda: stream.aborted)
+    connection.connection_lost(None)
+
+
+async def test_a_peer_that_stops_reading_is_aborted(server: Server) -> None:
+    connection, stream = connect(server)
+    connection.pause_writing()
+    assert not stream.reading
+    await until(lambda: stream.aborted)
+    connection.connection_lost(None)
+
+
+async def test_a_peer_that_reads_again_in_time_goes_on(server: Server) -> None:
+    connection, stream = connect(server)
+    connection.pause_writing()
+    connection.data_received(put(1))  # it was on its way
+    assert len(stream.frames()) == 1
+    connection.resume_writing()
+    assert stream.reading
+    await until(lambda: len(stream.frames()) == 2)
+    connection.connection_lost(None)
+
+
+async def test_answers_that_pile_up_unread_end_the_connection(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "_STALLED_BYTES_MAX", 100)
+    connection, stream = connect(server)
+    connection.data_received(b"".join(put(number) for number in range(1, 50)))
+    connection.pause_writing()  # the writes were taken, their answers come
+    await until(lambda: stream.aborted)
+    connection.connection_lost(None)
+
+
+async def test_a_handshake_that_does_not_come_is_closed_with_a_reason(server: Server) -> None:
+    connection, stream = connect(server, hello=False)
+    await until(lambda: stream.closed)
+    assert "no handshake within 20 ms" in stream.errors()[0].message
+    connection.connection_lost(None)
+
+
+async def test_who_holds_up_the_others_with_half_a_frame_is_closed(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server._intake._bytes_max = 100_000
+    (slow, slow_stream), (other, other_stream) = connect(server), connect(server)
+    slow.data_received(put(1, 200_000)[:90_000])
+    other.data_received(put(1, 50_000)[:40_000])
+    assert (slow_stream.reading, other_stream.reading) == (True, False)
+    monkeypatch.setattr(intake_module, "_UNFINISHED_S_MAX", 0.0)
+    await until(lambda: slow_stream.closed)
+    assert [error.name for error in slow_stream.errors()] == ["overloaded"]
+    monkeypatch.setattr(intake_module, "_UNFINISHED_S_MAX", 60.0)
+    slow.connection_lost(None)
+    assert other_stream.reading
+    other.connection_lost(None)
+    assert server._intake.held_bytes == 0
+
+
+async def test_waiting_for_memory_and_for_the_reader_are_two_reasons_not_to_read(server: Server) -> None:
+    server._intake._bytes_max = 100_000
+    (first, first_stream), (second, stream) = connect(server), connect(server)
+    first.data_received(put(1, 200_000)[:90_000])
+    second.data_received(put(1, 50_000)[:40_000])
+    second.pause_writing()
+    second.resume_writing()
+    assert not stream.reading  # memory is still short
+    second.pause_writing()
+    first.connection_lost(None)
+    assert not stream.reading  # its replies are still unread
+    second.resume_writing()
+    assert stream.reading
+    assert first_stream.reading
+    second.connection_lost(None)
+
+
+async def test_one_connection_too_many_is_told(server: Server) -> None:
+    connections = [connect(server) for _ in range(3)]
+    extra, stream = connect(server, hello=False)
+    assert stream.closed
+    (error,) = stream.errors()
+    assert (error.name, error.retry_after_ms > 0) == ("overloaded", True)
+    extra.connection_lost(None)
+    assert server.node.connections == 3
+    connections.pop()[0].connection_lost(None)
+    assert server.node.connections == 2
+    connect(server)[0].connection_lost(None)
+    for connection, _ in connections:
+        connection.connection_lost(None)
+
+
+async def test_a_lost_connection_cancels_what_was_not_begun_and_hears_no_more(server: Server) -> None:
+    connection, stream = connect(server)
+    connection.data_received(put(1, key="gone"))
+    connection.connection_lost(ConnectionResetError())
+    before = stream.written
+    await until(lambda: all(driver.idle for driver in server.node._all))
+    assert stream.written == before
+    reply = await server.node.call(methods.KV_GET, m.KvGet([m.KvKey("n", "gone")]))
+    assert reply.records == [None]
+    assert server.node.in_flight_bytes == 0
+
+
+async def test_draining_tells_who_is_connected_and_who_comes(server: Server) -> None:
+    connection, stream = connect(server)
+    server.node.draining = True
+    connection.goaway("the node is shutting down")
+    late, late_stream = connect(server)
+    assert [frame[0] for frame in late_stream.frames()] == [FrameType.WELCOME, FrameType.GOAWAY]
+    connection.data_received(put(1))
+    await until(lambda: len(stream.frames()) == 3)
+    assert stream.frames()[1][0] == FrameType.GOAWAY
+    assert [error.name for error in stream.errors()] == ["draining"]
+    connection.connection_lost(None)
+    late.connection_lost(None)
