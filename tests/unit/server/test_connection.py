@@ -142,6 +142,7 @@ async def test_answers_that_pile_up_unread_end_the_connection(server: Server, mo
     connection, stream = connect(server)
     connection.data_received(b"".join(put(number) for number in range(1, 50)))
     connection.pause_writing()  # the writes were taken, their answers come
+    connection.paused_since_s = 1e12  # never too long
     await until(lambda: stream.aborted)
     connection.connection_lost(None)
 
