@@ -137,19 +137,19 @@ class OffsetCommit:
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._rng, self._client, self._settings = random.Random(f"{settings.seed}/{settings.share}"), client, settings
-        self._keys = [("group-%06d" % (i // PARTITIONS), i % PARTITIONS) for i in range(settings.keys)]  # noqa: UP031
+        groups = -(-settings.keys // PARTITIONS)
+        self._groups = ["group-%06d" % i for i in range(groups)]  # noqa: UP031
         self._offset = settings.epoch
 
     def batch(self) -> list[m.OffsetCommitItem]:
-        """Uniformly random partitions of uniformly random consumer groups."""
+        """All partitions of uniformly random consumer groups, for a group's coordinator commits them together; the
+        last group is cut where the batch is full."""
         count = self._settings.batch
         begin = self._offset
         self._offset = begin + count
         item = m.OffsetCommitItem
-        keys = self._rng.choices(self._keys, k=count)
-        return [
-            item(TENANT, group, "orders", partition, offset) for offset, (group, partition) in enumerate(keys, begin)
-        ]
+        groups = self._rng.choices(self._groups, k=-(-count // PARTITIONS))
+        return [item(TENANT, groups[at // PARTITIONS], "orders", at % PARTITIONS, begin + at) for at in range(count)]
 
     async def send(self, batch: list[m.OffsetCommitItem]) -> Sequence[str]:
         """See :class:`Workload`."""
