@@ -80,7 +80,7 @@ def _hold(server: Server, sessions: int, updates: int, value_bytes: int) -> dict
         {
             "sessions": sessions,
             "rss_mib": written_mib,
-            "rss_max_mib": peak_mib,
+            "rss_max_mib": max(peak_mib, filled_mib, written_mib),  # samples may miss the moment that was read
             "restart_s": restart_s,
             "write_cost_ratio": max(ratios.values()),
             "fill_items_per_s": sessions / fill_s,
