@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections.abc import Sequence
+from typing import Any
 
 _SLOT_BYTES = 10
 _SLOTS_MIN = 1 << 16
@@ -35,15 +37,34 @@ class OwnerCache:
         self._slots_max = max(_SLOTS_MIN, 1 << (max(1, bytes_max // _SLOT_BYTES).bit_length() - 1))
         self._reset(_SLOTS_MIN)
 
+    @property
+    def slots(self) -> int:
+        """How many there are now."""
+        return self._slots
+
+    @property
+    def rows(self) -> int:
+        """Distinct owner rows kept."""
+        return len(self._numbers)
+
     def get(self, key: bytes, crc: int) -> bytes | None:
         """The owner row last learned for the key, if it is still here."""
         slot = self._find(hash(key), crc)
         return None if slot is None else self._rows[self._owners[slot]]
 
-    def columns(self) -> tuple[memoryview[int], memoryview[int], int, list[bytes | None]]:
-        """(checks, owner numbers, slot mask, owner rows) for a loop that looks at a key's first slot itself and calls
-        :meth:`get` where it is not there. Valid until the next :meth:`learn`."""
-        return self._checks, self._owners, self._mask, self._rows
+    def get_many(self, rows: Sequence[tuple[Any, Any, bytes, int]]) -> list[bytes | None]:
+        """:meth:`get` of ``(_, _, key, CRC-32)`` rows, by position. Once per session of a storm: most keys are in their
+        first slot, which is looked at here."""
+        checks, numbers, mask, known = self._checks, self._owners, self._mask, self._rows
+        found: list[bytes | None] = []
+        for _, _, key, crc in rows:
+            hashed = hash(key)
+            slot = hashed & mask
+            if checks[slot] == hashed ^ crc:
+                found.append(known[numbers[slot]])
+            else:
+                found.append(self.get(key, crc))
+        return found
 
     def learn(self, key: bytes, crc: int, row: bytes | None) -> None:
         """This is the key's owner row in the engine now; None if it has none."""

@@ -295,13 +295,13 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Ra
     owner_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_OWNER)
     properties_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
     values = reader.get_many([properties_prefix + row[2] for row in command.rows], command.reply_bytes_max)
-    cached, engine_get, learn, raw = reader.owners.get, reader.engine.get, reader.owners.learn, msgspec.Raw
+    engine_get, learn, raw = reader.engine.get, reader.owners.learn, msgspec.Raw
+    owners = reader.owners.get_many(command.rows)
     sessions: list[msgspec.Raw | None] = []
-    for (_, item, suffix, crc), properties in zip(command.rows, values, strict=True):
+    for (_, item, suffix, crc), owner, properties in zip(command.rows, owners, values, strict=True):
         if properties is None:  # both rows exist or none
             sessions.append(None)
             continue
-        owner = cached(suffix, crc)
         if owner is None:
             owner = engine_get(owner_prefix + suffix)
             if owner is None:  # pragma: no cover - both rows are written in one entry

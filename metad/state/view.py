@@ -97,35 +97,24 @@ class View:
         return self.engine.get(key) if isinstance(value, _Missing) else value
 
     def owner_rows(self, rows: Sequence[tuple[Any, Any, bytes, int]]) -> list[bytes | None]:
-        """The owner rows of sessions, by position, as before this command. ``rows`` hold (_, _, session key, CRC-32).
-
-        Once per session of a storm: what the overlay and the owner cache do is spelled out in one loop.
-        """
-        young, old = self._owner_overlay.young, self._owner_overlay.old
-        in_flight = bool(young or old)
-        prefix = self.owner_prefix
-        checks, numbers, mask, known = self.owners.columns()
-        owner_of = self.owners.get
-        found: list[bytes | None] = []
-        missed: list[int] = []
-        for _, _, session, crc in rows:
-            if in_flight:
-                key = prefix + session
+        """The owner rows of sessions, by position, before this command. ``rows`` hold (_, _, session key, CRC-32)."""
+        found = self.owners.get_many(rows)
+        prefix, owners = self.owner_prefix, self._owner_overlay
+        young, old = owners.young, owners.old
+        deleted: set[int] = set()
+        if young or old:
+            for at, row in enumerate(rows):
+                key = prefix + row[2]
                 if key in young:
-                    found.append(young[key])
+                    owner = young[key]
+                elif key in old:
+                    owner = old[key]
+                else:
                     continue
-                if key in old:
-                    found.append(old[key])
-                    continue
-            hashed = hash(session)
-            slot = hashed & mask
-            if checks[slot] == hashed ^ crc:
-                found.append(known[numbers[slot]])
-            else:
-                row = owner_of(session, crc)
-                if row is None:
-                    missed.append(len(found))
-                found.append(row)
+                found[at] = owner
+                if owner is None:
+                    deleted.add(at)
+        missed = [at for at, owner in enumerate(found) if owner is None and at not in deleted] if None in found else []
         if missed:
             values = self.engine.get_many([prefix + rows[at][2] for at in missed])
             for at, value in zip(missed, values, strict=True):
