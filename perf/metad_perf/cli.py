@@ -96,7 +96,9 @@ def _load(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--rate", type=float, default=0.0, help="items/s of an open loop; 0: closed loop")
     parser.add_argument("--keys", type=_count, default=0, help="size of the key space; 0: min(items, 100,000)")
     parser.add_argument("--restore", action="store_true", help="session.takeover asks for the stored properties")
-    parser.add_argument("--singles", action="store_true", help="batch 1: the SDK's single calls, which it joins")
+    parser.add_argument(
+        "--request-each", action="store_true", help="batch 1: a request per item, not the SDK's single calls"
+    )
     parser.add_argument("--seed", type=int, default=1)
 
 
@@ -115,7 +117,7 @@ def _run_load(args: argparse.Namespace) -> int:
         rate=args.rate,
         keys=args.keys,
         restore=args.restore,
-        singles=args.singles,
+        singles=args.batch == 1 and not args.request_each,
         seed=args.seed,
     )
     return run(load, endpoint=args.endpoint, config=args.server_config, json=args.json)

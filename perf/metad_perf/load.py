@@ -53,7 +53,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         if self.restore and self.verb != "session.takeover":
             raise UsageError("--restore is for session.takeover")
         if self.singles and self.batch != 1:
-            raise UsageError("--singles needs --batch 1")
+            raise UsageError("single calls are of one item: --batch 1")
         batch = min(self.batch, self.items)
         processes = min(self.processes, self.in_flight, self.items // batch)
         keys = self.keys or max(min(self.items, KEYS_DEFAULT_MAX), batch * processes)
