@@ -1,6 +1,7 @@
 """``--batch 1``: every item is one call of the SDK's single verb, which joins calls that meet into a request.
 
-With ``--request-each`` a batch of 1 is a request of 1 instead, and joining is left to the server. The batches are the workload's own.
+With ``--request-each`` a batch of 1 is a request of 1 instead, and joining is left to the server. The
+batches are the workload's own.
 """
 
 from __future__ import annotations
