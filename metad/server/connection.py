@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from metad_wire import messages as m
 from metad_wire.errors import MetadError, OverloadedError, SlowReaderError
@@ -133,11 +134,7 @@ class Connection:
     def _handle(self, frame: Frame) -> None:
         if frame.type == _REQUEST:
             request_id = frame.request_id
-
-            def done(result: bytes | MetadError) -> None:
-                self._answer(request_id, result)
-
-            works = self._node.submit(frame.method, frame.payload, done)
+            works = self._node.submit(frame.method, frame.payload, partial(self._answer, request_id))
             if works and request_id in self._session.unanswered:
                 self._works[request_id] = works
         elif frame.type == FrameType.CANCEL:

@@ -196,10 +196,10 @@ class Node:
         parts = verb.split(body, self._slots[verb.table.kind])
         if verb.read is not None:
             drivers = self._drivers[verb.table.kind]
-            results = [
-                (rows, verb.read(drivers[ordinal].machine.reader, self._part(verb, body, rows, len(parts))))
-                for ordinal, rows in parts.items()
-            ]
+            results: list[tuple[list[Row], Any]] = []
+            for ordinal, rows in parts.items():
+                part = self._part(verb, body, rows, len(parts))
+                results.append((rows, verb.read(drivers[ordinal].machine.reader, part)))
             reply = encode(verb.merge(body, results))
             if len(reply) > self._reply_bytes_max:  # keys of 4 KiB can outweigh the records
                 raise InvalidRequestError("the reply would not fit a frame: ask for fewer records at once")
