@@ -25,10 +25,10 @@ from .tables import (
     Row,
     Table,
     Verb,
-    after_cursor,
     by_position,
     merge_writes,
     page_of,
+    read_page,
     refuse_writes,
 )
 from .view import View
@@ -188,14 +188,8 @@ def _merge_get(body: m.KvGet, parts: list[tuple[list[Row], list[msgspec.Raw | No
 
 def _read_scan(reader: Reader, command: Command[m.KvScan]) -> GroupPage:
     body = command.body
-    table = keys.table_prefix(reader.group, keys.TABLE_KV)
     start = keys.text(body.namespace) + keys.text_prefix(body.prefix)
-    begin = after_cursor(reader.group, keys.TABLE_KV, start, body.page.cursor)
-    scan = reader.scan(begin, keys.after_prefix(table + start), body.page.limit)
-    skip = len(table)
-    return GroupPage(
-        [(key[skip:], value) for key, value in scan.rows], None if scan.stopped_at is None else scan.stopped_at[skip:]
-    )
+    return read_page(reader, keys.TABLE_KV, start, body.page)
 
 
 def _merge_scan(body: m.KvScan, parts: list[tuple[list[Row], GroupPage]]) -> m.KvScanReply:

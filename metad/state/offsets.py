@@ -26,10 +26,10 @@ from .tables import (
     Row,
     Table,
     Verb,
-    after_cursor,
     by_position,
     merge_writes,
     page_of,
+    read_page,
     refuse_writes,
 )
 from .view import View
@@ -141,14 +141,8 @@ def _merge_fetch(body: m.OffsetFetch, parts: list[tuple[list[Row], list[msgspec.
 
 def _read_list(reader: Reader, command: Command[m.OffsetList]) -> GroupPage:
     body = command.body
-    table = keys.table_prefix(reader.group, keys.TABLE_OFFSET)
     start = keys.text2(body.tenant, body.group) + keys.text_prefix(body.topic_prefix)
-    begin = after_cursor(reader.group, keys.TABLE_OFFSET, start, body.page.cursor)
-    scan = reader.scan(begin, keys.after_prefix(table + start), body.page.limit)
-    skip = len(table)
-    return GroupPage(
-        [(key[skip:], value) for key, value in scan.rows], None if scan.stopped_at is None else scan.stopped_at[skip:]
-    )
+    return read_page(reader, keys.TABLE_OFFSET, start, body.page)
 
 
 def _merge_list(body: m.OffsetList, parts: list[tuple[list[Row], GroupPage]]) -> m.OffsetListReply:

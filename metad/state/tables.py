@@ -15,7 +15,7 @@ from metad_wire.errors import MetadError
 from metad_wire.methods import Body, Method
 
 from ..storage.engine import Engine
-from ..storage.keys import table_prefix
+from ..storage.keys import after_prefix, table_prefix
 from .limits import REPLY_BYTES_MAX, check_reply
 from .owners import OwnerCache
 from .view import View
@@ -220,3 +220,13 @@ def by_position(parts: list[tuple[list[Row], list[Any]]]) -> list[Any]:
 def after_cursor(group: bytes, table: int, begin: bytes, cursor: bytes) -> bytes:
     """Where a listing starts in a group's table: at ``begin``, or just behind the cursor if that is further on."""
     return table_prefix(group, table) + max(begin, cursor + b"\0" if cursor else b"")
+
+
+def read_page(reader: Reader, table: int, start: bytes, page: m.Page) -> GroupPage:
+    """A page of a table whose rows are records as the wire has them: those whose key starts with ``start``."""
+    prefix = table_prefix(reader.group, table)
+    begin = after_cursor(reader.group, table, start, page.cursor)
+    scan = reader.scan(begin, after_prefix(prefix + start), page.limit)
+    skip = len(prefix)
+    rows = [(key[skip:], value) for key, value in scan.rows]
+    return GroupPage(rows, None if scan.stopped_at is None else scan.stopped_at[skip:])
