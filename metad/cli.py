@@ -22,9 +22,6 @@ from .errors import ServerError
 from .logs import configure, event
 from .server.serve import Server
 
-# The fsync thread must get the interpreter back to report: at the default 5 ms a busy loop delays every commit by it.
-_SWITCH_INTERVAL_S = 0.0005
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
@@ -52,12 +49,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = load_config(arguments.config, overrides)
         configure(config.log_level)
         install_uvloop()
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         asyncio.run(_serve(config, arguments.ready_file))
     except ServerError as error:
         print(f"metad: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def settle_interpreter() -> None:
+    """Set up the interpreter of a process that hosts a node. Call it once the node is open."""
+    # The fsync thread must get the interpreter back to report: at the default a busy loop delays every commit by 5 ms.
+    sys.setswitchinterval(0.0005)
+    # Requests make short-lived objects by the thousand; what lives long is made by now and need not be looked at again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 async def _serve(config: Config, ready_file: Path | None) -> None:
@@ -67,10 +73,7 @@ async def _serve(config: Config, ready_file: Path | None) -> None:
         loop.add_signal_handler(number, stop.set)
     # A process that was killed left its ready file. The stores' lock tells it from the one of a process that runs.
     server = await Server.start(config, TcpTransport(), locked=lambda: _remove(ready_file))
-    # Requests make short-lived objects by the thousand; what lives long is made by now and need not be looked at again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    settle_interpreter()
     running = asyncio.create_task(server.run())
     stopping = asyncio.create_task(stop.wait())
     try:

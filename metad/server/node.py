@@ -217,21 +217,20 @@ class Node:
             done(encode(verb.merge(body, [])))
             return []
         self.in_flight_bytes += held
-        deadline_s = self._loop.time() + (request.deadline_ms or self.config.limits.deadline_default_ms) / 1000
-        return self._send(verb, request, parts, deadline_s, size, held, done)
+        return self._send(verb, request, parts, size, held, done)
 
     def _send(
         self,
         verb: Verb[Any, Any],
         request: m.Request[Any],
         parts: dict[int, list[Row]],
-        deadline_s: float,
         size: int,
         held: int,
         done: Done,
     ) -> list[Work]:
         body, drivers = request.body, self._drivers[verb.table.kind]
         now_s = self._loop.time()
+        deadline_s = now_s + (request.deadline_ms or self.config.limits.deadline_default_ms) / 1000
         works: list[Work] = []
         gather = _Gather(self, verb, body, len(parts), held, done)
         items = 0

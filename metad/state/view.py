@@ -48,11 +48,6 @@ class Overlay:
             self.old, self._old_last = self.young, self._young_last
             self.young = {}
 
-    def clear(self) -> None:
-        """Nothing in flight will ever be applied."""
-        self.young, self.old = {}, {}
-        self._young_last = self._old_last = 0
-
 
 class View:
     """Passed to ``evaluate``. Commands put their effects into ``writes``, those on session owners into

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import json
 import resource
 import signal
@@ -21,6 +20,7 @@ from typing import Any
 import grpc
 import uvloop
 
+from metad.cli import settle_interpreter
 from metad.config import Config, load_config
 from metad.server.node import Node
 from metad_wire import messages as m
@@ -29,9 +29,6 @@ from metad_wire.errors import MetadError
 
 from .baseline import CHANNEL_OPTIONS, pb, stubs
 
-# As the metad command sets up its process.
-_SWITCH_INTERVAL_S = 0.0005
-_GC_THRESHOLD = (50_000, 20, 100)
 _DRAIN_S = 10.0
 
 
@@ -127,9 +124,7 @@ async def _serve(config: Config, ready_file: Path) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with _serving(config) as endpoint:
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLD)
+        settle_interpreter()
         await asyncio.to_thread(ready_file.write_text, json.dumps({"endpoints": [endpoint]}))
         await stop.wait()
 
@@ -143,7 +138,6 @@ def main() -> int:
     parser.add_argument("--config", type=Path)
     args = parser.parse_args()
     config = load_config(args.config, {"data_dir": args.data_dir, "listen": args.listen})
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     uvloop.run(_serve(config, args.ready_file))
     return 0
 
