@@ -1,0 +1,4 @@
+"""What a simulated cluster is made of. Everything random comes from a seeded generator that is passed in.
+
+- :mod:`.linearizability`: whether what the clients saw can have happened
+"""
