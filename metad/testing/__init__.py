@@ -1,4 +1,5 @@
 """What a simulated cluster is made of. Everything random comes from a seeded generator that is passed in.
 
+- :mod:`.disk`: an engine whose power fails
 - :mod:`.linearizability`: whether what the clients saw can have happened
 """

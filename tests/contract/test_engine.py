@@ -1,12 +1,13 @@
 """Every storage engine keeps the promises of metad.storage.engine: order, bounds, atomic batches, what a sync saves.
 
-RocksDB with its WAL (the log's), without it (the state's), and the twin in memory run the same suite. Guards the
-binding's traps too: its iterators dangle on bounds, ignore them, and end silently at a damaged block.
+RocksDB with its WAL (the log's), without it (the state's), the twin in memory and the simulated disk run the same
+suite. Guards the binding's traps too: its iterators dangle on bounds, ignore them, and end silently at a damaged block.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from metad.errors import DamagedStoreError, StorageError
 from metad.storage.engine import Engine
 from metad.storage.memory import MemoryEngine
 from metad.storage.rocks import RocksEngine, Shared, log_options, state_options
+from metad.testing.disk import SimDisk
 
 MIB = 1024 * 1024
 SMALL = StorageConfig(block_cache_bytes=8 * MIB, memtable_bytes=16 * MIB)
@@ -36,6 +38,8 @@ class Opener:
     def open(self) -> Engine:
         if self.kind == "memory":
             self.engine = self.engine or MemoryEngine()
+        elif self.kind == "simulated":
+            self.engine = self.engine or SimDisk()
         else:
             options = log_options if self.kind == "rocks_wal" else state_options
             self.engine = RocksEngine(self.path, options(Shared(SMALL)), wal=self.kind == "rocks_wal")
@@ -51,7 +55,7 @@ class Opener:
             self.engine.close()
 
 
-KINDS = ("memory", "rocks_wal", "rocks_no_wal")
+KINDS = ("memory", "simulated", "rocks_wal", "rocks_no_wal")
 
 
 @pytest.fixture(params=KINDS)
@@ -159,8 +163,8 @@ def test_a_scan_is_of_one_moment_while_another_thread_writes(engine: Engine) -> 
             engine.write(dict.fromkeys(names, b"%d" % n))
 
     writer = threading.Thread(target=write)
-    if isinstance(engine, MemoryEngine):
-        # The twin has one thread: its scans are lists, made before the next write can begin.
+    if isinstance(engine, MemoryEngine | SimDisk):
+        # These have one thread: their scans are lists, made before the next write can begin.
         found = engine.scan(b"", b"\xff", 1000)
         engine.write(dict.fromkeys(names, b"1"))
         assert {value for _, value in found} == {b"0"}
@@ -195,6 +199,15 @@ def test_a_crash_loses_a_suffix_of_writes_and_never_half_of_one(opener: Opener) 
         engine.crash()
         assert everything(engine) == [(b"both", b"1"), (b"kept", b"1")]
         return
+    states = [
+        [(b"both", b"1"), (b"kept", b"1")],
+        [(b"both", b"2"), (b"half", b"2")],
+        [(b"both", b"2"), (b"half", b"2"), (b"last", b"3")],
+    ]
+    if isinstance(engine, SimDisk):
+        engine.crash(random.Random(0))
+        assert everything(engine) in states
+        return
     # A copy of the files as they are now is what a process that dies leaves behind.
     copy = Opener(opener.kind, opener.path.with_name("copy"))
     copy.path.mkdir()
@@ -203,11 +216,6 @@ def test_a_crash_loses_a_suffix_of_writes_and_never_half_of_one(opener: Opener) 
             (copy.path / file.name).write_bytes(file.read_bytes())
     after = everything(copy.open())
     copy.close()
-    states = [
-        [(b"both", b"1"), (b"kept", b"1")],
-        [(b"both", b"2"), (b"half", b"2")],
-        [(b"both", b"2"), (b"half", b"2"), (b"last", b"3")],
-    ]
     assert after in states
     if opener.kind == "rocks_no_wal":
         assert after == states[0]  # it has nothing but flushed files
