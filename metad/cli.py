@@ -76,22 +76,27 @@ async def _serve(config: Config, ready_file: Path | None) -> None:
     settle_interpreter()
     running = asyncio.create_task(server.run())
     stopping = asyncio.create_task(stop.wait())
+    serving = asyncio.create_task(server.node.serving())
     try:
-        if ready_file is not None:
-            _write_ready(ready_file, server.endpoint)
+        await asyncio.wait((running, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+        if serving.done() and not serving.exception():
+            event("serving", endpoint=server.endpoint)
+            if ready_file is not None:
+                _write_ready(ready_file, server.endpoint)
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()
     finally:
         stopping.cancel()
+        serving.cancel()
         _remove(ready_file)
         event("draining")
         if not await server.stop():
             event("not everything was answered", logging.WARNING)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    if server.node.failed.done():  # while it was stopping
-        raise server.node.failed.result()
+    if server.node.failure is not None and not server.node.closed:  # while it was stopping
+        raise server.node.failure
 
 
 def _remove(ready_file: Path | None) -> None:

@@ -85,6 +85,39 @@ class CommitConfig(_Section, frozen=True):
     """How long the first request of an entry waits for company. 0: only as long as earlier entries are being synced."""
 
 
+class ClusterConfig(_Section, frozen=True):
+    """The other nodes. Without any, this node is a cluster of its own."""
+
+    seeds: dict[str, str] = {}
+    """The founding nodes, this one included: node id = HOST:PORT of its peer listener. The same on all of them; it
+    counts when the cluster is formed, and names whom to connect to first afterwards."""
+    join: list[str] = []
+    """HOST:PORT of peer listeners of a cluster that exists, to become a member of. Any live one will do."""
+    listen: str = "127.0.0.1:0"
+    """HOST:PORT for other nodes, where ``seeds`` or ``join`` say that there are any. Keep it on a trusted net."""
+    advertise: str = ""
+    """HOST:PORT under which other nodes reach this one, where that is not what it listens on."""
+    advertise_clients: str = ""
+    """The same for clients."""
+    region: str = ""
+    """Where this node is."""
+    replicas: int = 3
+    """Voters of a new group, as far as there are nodes."""
+
+
+class RaftConfig(_Section, frozen=True):
+    """Consensus. The same on every node."""
+
+    election_timeout_ms: int = 600
+    """A follower that hears nothing for one to two of these calls an election."""
+    heartbeat_ms: int = 100
+    """How often a leader says that it lives; at most a third of the election timeout."""
+    sleep_after_ms: int = 1_000
+    """A group without work for this long stops its heartbeats, and elects only if a node is lost."""
+    log_cache_bytes: int = 8 * MIB
+    """Newest entries of a group kept in memory and in the log, so that a replica that lags needs no snapshot."""
+
+
 class DedupeConfig(_Section, frozen=True):
     """Memory of request identities, which makes a retried write happen once. Per group."""
 
@@ -115,6 +148,10 @@ class Config(_Section, frozen=True):
     """See below."""
     groups: GroupsConfig = GroupsConfig()
     """See below."""
+    cluster: ClusterConfig = ClusterConfig()
+    """See below."""
+    raft: RaftConfig = RaftConfig()
+    """See below."""
     limits: LimitsConfig = LimitsConfig()
     """See below."""
     commit: CommitConfig = CommitConfig()
@@ -130,7 +167,7 @@ class Config(_Section, frozen=True):
             raise ConfigError("data_dir: give a directory (--data-dir)")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise ConfigError(f"log_level: {self.log_level!r} is not one of debug, info, warning, error")
-        for section in (self.storage, self.groups, self.limits, self.commit, self.dedupe):
+        for section in (self.storage, self.groups, self.cluster, self.raft, self.limits, self.commit, self.dedupe):
             for field in section.__struct_fields__:
                 value = getattr(section, field)
                 if not isinstance(value, int | float):
@@ -149,6 +186,12 @@ class Config(_Section, frozen=True):
         for field in ("in_flight_bytes_max", "unfinished_bytes_max"):
             if getattr(self.limits, field) < self.limits.frame_bytes_max:
                 raise ConfigError(f"limits.{field}: must hold at least one frame of frame_bytes_max")
+        if self.raft.heartbeat_ms * 3 > self.raft.election_timeout_ms:
+            raise ConfigError("raft.heartbeat_ms: at most a third of raft.election_timeout_ms")
+        if self.cluster.seeds and self.cluster.join:
+            raise ConfigError("cluster.join: a founding node (cluster.seeds) does not join")
+        if self.cluster.seeds and self.node_id not in self.cluster.seeds:
+            raise ConfigError(f"cluster.seeds: this node, {self.node_id!r}, is not among them")
         if not 0 <= self.drain_timeout_ms <= _NUMBER_MAX:
             raise ConfigError("drain_timeout_ms: must not be negative, nor without end")
         for field in ("node_id", "cluster_id"):

@@ -1,8 +1,12 @@
-"""Group commit: what all groups append in one turn of the loop becomes one write, and one fsync makes it durable.
+"""Group commit: what all groups write to the log in one turn of the loop becomes one atomic write, and one fsync makes
+it durable.
 
 The write goes to RocksDB unsynced, on the loop (it is a memory copy and one ``write`` system call). The fsync runs in a
 thread of its own, which needs the interpreter only to be woken and to report, so the loop evaluates the next entries
 meanwhile. An fsync covers every write made before it started; while one runs, the next writes wait for the one after.
+
+Writes are numbered. A group stages what it wants to be durable, remembers the number, and is told when that number is
+on the disk; what must not leave the node before (votes, acknowledgements) waits for it.
 """
 
 from __future__ import annotations
@@ -12,98 +16,113 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Protocol
 
 from ..errors import StorageError
 from ..storage.log import LogStore
 
 
+class Syncer(Protocol):
+    """Makes the log durable without blocking the loop."""
+
+    def sync(self, done: Callable[[StorageError | None], None]) -> None:
+        """Make durable what was written before this call, then call ``done`` on the loop. Not called again before."""
+
+    def close(self) -> None:
+        """No more calls; blocks until a running sync is over."""
+
+
+class Listener(Protocol):
+    """Who staged something."""
+
+    def synced(self, number: int) -> None:
+        """Every write up to this number is durable."""
+
+
 class LogWriter:
     """Owned by the event loop. ``failed`` is called once, with the error that makes the log unusable."""
 
-    def __init__(self, store: LogStore, *, fsync: bool, failed: Callable[[StorageError], None]) -> None:
+    def __init__(self, store: LogStore, syncer: Syncer, *, failed: Callable[[StorageError], None]) -> None:
         self._store = store
-        self._fsync = fsync
+        self._syncer = syncer
         self._failed = failed
-        self._loop = asyncio.get_running_loop()
-        self._pending: list[tuple[bytes, int, bytes]] = []
-        self._pending_callbacks: list[Callable[[], None]] = []
-        self._written: deque[list[Callable[[], None]]] = deque()  # one list per write that is not durable yet
+        self.writes: dict[bytes, bytes | None] = {}
+        """What the next :meth:`flush` writes; the last value of a key counts."""
+        self.number = 1
+        """Of the write that :attr:`writes` will be."""
+        self.durable = 0
+        """Every write up to this number is durable."""
+        self._ranges: list[tuple[bytes, bytes]] = []
+        self._listeners: dict[Listener, None] = {}
+        self._last: dict[bytes, int] = {}
+        self._written: deque[tuple[int, list[Listener]]] = deque()  # not durable yet
         self._syncing = 0  # how many of those the running fsync covers
         self._broken = False
-        self._orders: SimpleQueue[int | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._sync_forever, name="metad-fsync", daemon=True)
         self.after_durable: Callable[[], None] = _nothing
         self.entries = 0
         self.syncs = 0
-
-    def start(self) -> None:
-        """Start the fsync thread."""
-        self._thread.start()
 
     @property
     def busy(self) -> bool:
         """Whether something is on its way to the disk; ``after_durable`` is called when it is there."""
         return self._syncing > 0
 
-    def append(self, group: bytes, index: int, entry: bytes, durable: Callable[[], None]) -> None:
-        """Queue an entry for the next :meth:`flush`."""
-        self._pending.append((group, index, entry))
-        self._pending_callbacks.append(durable)
+    def changed(self, listener: Listener, group: bytes, last_index: int) -> int:
+        """``listener`` put into :attr:`writes`, and its log now ends at ``last_index``. Returns the write's number."""
+        self._listeners[listener] = None
+        self._last[group] = last_index
+        return self.number
+
+    def delete_range(self, begin: bytes, end: bytes) -> None:
+        """Have the next write delete a range first."""
+        self._ranges.append((begin, end))
+
+    def shortened(self, group: bytes, last_index: int) -> None:
+        """Entries behind ``last_index`` are about to be dropped."""
+        self._store.shorten(group, last_index)
 
     def flush(self) -> None:
-        """Write what was queued and see to it that an fsync follows."""
-        if not self._pending or self._broken:
+        """Write what was staged and see to it that an fsync follows."""
+        if self._broken or not (self._listeners or self._ranges):
             return
-        entries, self._pending = self._pending, []
-        callbacks, self._pending_callbacks = self._pending_callbacks, []
+        writes, self.writes = self.writes, {}
+        ranges, self._ranges = self._ranges, []
+        listeners, self._listeners = self._listeners, {}
+        last, self._last = self._last, {}
         try:
-            self._store.append(entries)
+            self._store.write(writes, ranges, last)
         except StorageError as error:
             self._break(error)
             return
-        self.entries += len(entries)
-        self._written.append(callbacks)
+        self._written.append((self.number, list(listeners)))
+        self.number += 1
         if not self._syncing:
             self._order()
 
     def close(self) -> None:
-        """Stop the thread; blocks until a running fsync is over."""
+        """Forget what is staged; blocks until a running fsync is over."""
         self._broken = True
-        self._orders.put(None)
-        self._thread.join()
+        self._syncer.close()
 
     def _order(self) -> None:
         self._syncing = len(self._written)
-        self._orders.put(self._syncing)
+        self._syncer.sync(self._synced)
 
-    def _sync_forever(self) -> None:
-        while (count := self._orders.get()) is not None:
-            error: StorageError | None = None
-            try:
-                if self._fsync:
-                    self._store.sync()
-            except StorageError as caught:
-                error = caught
-            try:
-                self._loop.call_soon_threadsafe(self._synced, count, error)
-            except RuntimeError:  # the loop was closed without us
-                return
-
-    def _synced(self, count: int, error: StorageError | None) -> None:
+    def _synced(self, error: StorageError | None) -> None:
         if self._broken:
             return
         if error is not None:
             self._break(error)
             return
         self.syncs += 1
-        durable = [self._written.popleft() for _ in range(count)]
+        covered = [self._written.popleft() for _ in range(self._syncing)]
         self._syncing = 0
-        # The next fsync starts before the callbacks run: the disk works while the loop applies and replies.
+        self.durable = covered[-1][0]
+        # The next fsync starts before anybody is told: the disk works while the loop applies and replies.
         if self._written:
             self._order()
-        for callbacks in durable:
-            for callback in callbacks:
-                callback()
+        for listener in {listener: None for _, listeners in covered for listener in listeners}:
+            listener.synced(self.durable)
         self.after_durable()
 
     def _break(self, error: StorageError) -> None:
@@ -112,5 +131,39 @@ class LogWriter:
         self._failed(error)
 
 
+class ThreadSyncer:
+    """Fsyncs in a thread. ``fsync=False`` only reports, for measuring what durability costs."""
+
+    def __init__(self, store: LogStore, *, fsync: bool) -> None:
+        self._store = store
+        self._fsync = fsync
+        self._loop = asyncio.get_running_loop()
+        self._orders: SimpleQueue[Callable[[StorageError | None], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="metad-fsync", daemon=True)
+        self._thread.start()
+
+    def sync(self, done: Callable[[StorageError | None], None]) -> None:
+        """See :class:`Syncer`."""
+        self._orders.put(done)
+
+    def close(self) -> None:
+        """See :class:`Syncer`."""
+        self._orders.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (done := self._orders.get()) is not None:
+            error: StorageError | None = None
+            try:
+                if self._fsync:
+                    self._store.sync()
+            except StorageError as caught:
+                error = caught
+            try:
+                self._loop.call_soon_threadsafe(done, error)
+            except RuntimeError:  # the loop was closed without us
+                return
+
+
 def _nothing() -> None:
-    """What happens after callbacks until the owner says otherwise."""
+    """What happens after an fsync until the owner says otherwise."""

@@ -2,6 +2,9 @@
 
 Coalescing: what waits when the node's turn comes shares an entry, up to the window's size. The node gives a turn when
 nothing is on its way to the disk or enough waits (:mod:`.node`), so a lone request pays one fsync, and many share one.
+
+Only a leader that is ready evaluates. When it leads no longer, what it had in flight may or may not survive, and says
+so; what it had not begun goes to the next leader.
 """
 
 from __future__ import annotations
@@ -10,18 +13,27 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from metad_wire.errors import CancelledError, DeadlineExceededError, MetadError, UnknownOutcomeError
+from metad_wire.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    MetadError,
+    NotLeaderError,
+    UnknownOutcomeError,
+)
 from metad_wire.messages import Identity
 from metad_wire.policy import BatchWindow
 
 from ..errors import StorageError
-from ..raft.group import Group
+from ..raft.journal import REGULAR
+from ..raft.replica import RaftGroup
 from ..state.machine import Known, Machine, Outcome
 from ..state.tables import Command
 from ..state.view import Writes
 
 Answer = Callable[[tuple[Any, bytes] | MetadError], None]
 """Takes (reply, its encoding), or why there is none. Called exactly once, on the event loop."""
+
+_APPLY_BYTES = 1024 * 1024  # of entries read from the log to apply them
 
 
 class Work:
@@ -52,34 +64,35 @@ class _InFlight:
 
 
 class GroupDriver:
-    """Drives one group's machine over its log. Everything runs on the event loop."""
+    """Drives one group's machine over its replica. Everything runs on the event loop."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        group: Group,
-        *,
-        window: BatchWindow,
-        pipeline_max: int,
-        committed: Callable[[Any], None],
-    ) -> None:
+    def __init__(self, machine: Machine, group: RaftGroup, *, window: BatchWindow, pipeline_max: int) -> None:
         self.machine = machine
         self.group = group
         self._window = window
         self._pipeline_max = pipeline_max
-        self._committed = committed  # called with (driver, entry) when an entry is
         self._queue: deque[Work] = deque()
         self._queued_items = 0
         self._in_flight: deque[_InFlight] = deque()
+        self._staged: list[_InFlight] = []  # those whose writes are in the batch being written
         self._first_queued_s = 0.0
+        self._replayed_through = group.log.last_index
 
     @property
     def idle(self) -> bool:
         """Nothing waits and nothing is in flight."""
         return not self._queue and not self._in_flight
 
+    def not_leader(self) -> NotLeaderError:
+        """Where to go instead; the leader is a node's id."""
+        leader = self.group.leader
+        return NotLeaderError(f"{self.group.name} is led elsewhere", leader="" if leader is None else leader)
+
     def submit(self, work: Work, now_s: float) -> None:
         """Queue a request's part; :meth:`pump` takes it from there."""
+        if not self.group.is_leader:
+            work.answer(self.not_leader())
+            return
         if not self._queue:
             self._first_queued_s = now_s
         self._queue.append(work)
@@ -88,7 +101,7 @@ class GroupDriver:
     def pump(self, now_s: float, now_ms: int) -> float | None:
         """Make one entry of what waits, as far as the rules above allow. Returns the time to be called again: now where
         more could be done at once, None where the next commit or submit will do."""
-        if not self._queue:
+        if not self._queue or not self.group.accepting:
             return None
         if len(self._in_flight) >= self._pipeline_max:
             return None
@@ -122,14 +135,14 @@ class GroupDriver:
     def _propose(self, works: list[Work], now_ms: int) -> None:
         if not works:
             return
-        index = self.group.last_index + 1
+        index = self.group.log.last_index + 1
         proposal = self.machine.evaluate([(work.command, work.identity) for work in works], index, now_ms)
         entry = _InFlight(index, proposal.writes, works, proposal.outcomes)
         self._in_flight.append(entry)
         for work, outcome in zip(works, proposal.outcomes, strict=True):
             if isinstance(outcome, Known):
                 self._repeat(work, outcome.index)
-        if self.group.propose(proposal.entry, lambda: self._committed((self, entry))) != index:
+        if self.group.propose(proposal.entry) != index:
             raise AssertionError(f"{self.group.name}: evaluated as entry {index}, appended as another")
 
     def _repeat(self, work: Work, index: int) -> None:
@@ -151,31 +164,73 @@ class GroupDriver:
             answer = UnknownOutcomeError("the node's storage failed; its log says more")
         work.answer(answer)
 
-    def stage(self, entry: _InFlight, batches: list[Writes]) -> None:
-        """A committed entry's part of the write that applies it."""
-        self.machine.stage(entry.index, entry.writes, batches)
+    # --- applying ----------------------------------------------------------------------------------------
 
-    def finish(self, entry: _InFlight) -> None:
-        """The entry is applied: answer."""
+    def stage(self, batches: list[Writes], items_max: int) -> tuple[int, int]:
+        """Add committed entries to the write that applies them: (writes added, bytes of entries of an earlier life).
+        :meth:`finish` follows once the write is done."""
+        machine, group, in_flight = self.machine, self.group, self._in_flight
+        end, items, replayed = group.applicable, 0, 0
+        while machine.applied < end and items < items_max:
+            index = machine.applied + 1
+            if in_flight and in_flight[0].index == index:
+                entry = in_flight.popleft()
+                self._staged.append(entry)
+                items += len(entry.writes)
+                machine.stage(index, entry.writes, batches)
+                continue
+            # Evaluated elsewhere, or in an earlier life of this node.
+            last = in_flight[0].index if in_flight else end + 1
+            for data in group.log.records(index, _APPLY_BYTES, last):
+                writes = machine.decode(index, data) if data[8] == REGULAR else {}
+                items += len(writes)
+                if index <= self._replayed_through:
+                    replayed += len(data)
+                machine.stage(index, writes, batches)
+                index += 1
+                if items >= items_max:
+                    break
+        return items, replayed
+
+    def finish(self) -> None:
+        """What was staged is applied: answer."""
         self.machine.staged()
-        first = self._in_flight.popleft()
-        if first is not entry:
-            raise AssertionError(f"{self.group.name}: entry {entry.index} finished before {first.index}")
-        for work, outcome in zip(entry.works, entry.outcomes, strict=True):
-            if not isinstance(outcome, Known):
-                work.answer(outcome)
-        for work in entry.repeats:
-            self._recall(work, entry.index)
+        staged, self._staged = self._staged, []
+        self.group.applied_to(self.machine.applied)
+        for entry in staged:
+            for work, outcome in zip(entry.works, entry.outcomes, strict=True):
+                if not isinstance(outcome, Known):
+                    work.answer(outcome)
+            for work in entry.repeats:
+                self._recall(work, entry.index)
+
+    # --- the end of a reign, or of the node --------------------------------------------------------------
+
+    def demoted(self) -> None:
+        """This replica leads no longer."""
+        evaluated = bool(self._in_flight)
+        self._answer_in_flight(UnknownOutcomeError(f"{self.group.name} changed its leader meanwhile"))
+        if evaluated:
+            self.machine.forget_unapplied()
+        self._answer_queue(self.not_leader())
 
     def abandon(self, reason: str) -> None:
         """The node cannot go on: what is in flight may or may not have happened, what waits has not."""
-        for entry in self._in_flight:
+        self._answer_in_flight(UnknownOutcomeError(reason))
+        self._answer_queue(UnknownOutcomeError(reason))
+
+    def _answer_in_flight(self, error: MetadError) -> None:
+        in_flight, self._in_flight = [*self._staged, *self._in_flight], deque()
+        self._staged = []
+        for entry in in_flight:
             for work, outcome in zip(entry.works, entry.outcomes, strict=True):
                 if not isinstance(outcome, Known):
-                    work.answer(UnknownOutcomeError(reason))
+                    work.answer(error)
             for work in entry.repeats:
-                work.answer(UnknownOutcomeError(reason))
-        self._in_flight.clear()
-        while self._queue:
-            self._queue.popleft().answer(UnknownOutcomeError(reason))
+                work.answer(error)
+
+    def _answer_queue(self, error: MetadError) -> None:
+        queue, self._queue = self._queue, deque()
         self._queued_items = 0
+        for work in queue:
+            work.answer(error)

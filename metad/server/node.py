@@ -1,8 +1,8 @@
 """One node: takes requests, sends each part to its group, puts the answers together; opens, recovers and closes.
 
-The event loop's turn: requests queue at their groups; once per turn every group with work makes its entries
-(:meth:`Node._turn`), all of which go into one log write. When an fsync returns, everything it made durable is applied
-in one batch and answered (:meth:`Node._apply`), and what queued meanwhile is next.
+The event loop's turn (:meth:`Node._turn`): requests queue at their groups; once per turn every group with work makes
+its entries, every replica does what is due, all of it goes into one log write, and each peer gets one payload. What has
+been committed is applied in one batch and answered (:meth:`Node._apply`), and what queued meanwhile is next.
 """
 
 from __future__ import annotations
@@ -12,45 +12,51 @@ import logging
 import os
 import resource
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from metad_wire import messages as m
+from metad_wire.cluster import ClusterMap, MapReply, MapRequest, unpack_slots
 from metad_wire.errors import (
     DrainingError,
     InternalError,
     InvalidRequestError,
     MetadError,
+    NotLeaderError,
     OverloadedError,
     UnknownMethodError,
     UnknownOutcomeError,
 )
 from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
-from metad_wire.methods import KV_TRANSACT, METHODS, STATUS, Body, Method, Reply, encode
+from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, KV_TRANSACT, METHODS, STATUS, Body, Method, Reply, encode
 from metad_wire.policy import BatchWindow
 
 from .. import __version__
 from ..config import Config
+from ..control.controller import Controller
 from ..errors import DamagedStoreError, ServerError, StorageError
 from ..logs import event
-from ..raft.single import SingleReplica
+from ..raft.base import ROLES, Timing, UnsafeStateError
+from ..raft.journal import RaftLog
+from ..raft.messages import Configuration, Snapshot
+from ..raft.replica import RaftGroup
+from ..raft.replicas import PeerProtocolError, Replicas
 from ..raft.writer import LogWriter
-from ..routing.slots import even_slots
+from ..state import cluster
 from ..state.limits import reply_share
 from ..state.machine import Machine
 from ..state.owners import OwnerCache
-from ..state.registry import VERBS
+from ..state.registry import CONTROL, VERBS
 from ..state.tables import Command, Row, Verb
 from ..state.view import Writes
+from ..storage.keys import group_prefix
 from .driver import GroupDriver, Work
+from .environment import AsyncEnvironment, Environment, Timer
 from .stores import Stores, open_stores
 
 Done = Callable[[bytes | MetadError], None]
 """Takes the encoded reply, or why there is none. Called exactly once."""
 
-_REPLAY_BYTES = 4 * 1024 * 1024  # of entries applied in one batch at recovery
 # This many waiting items are begun although an fsync is under way: past it an entry's fixed cost is small beside its
 # items', they are still in the CPU's cache, and the disk and the clients work on them while the next are read.
 _AT_ONCE_ITEMS = 128
@@ -61,74 +67,95 @@ _ITEM_BYTES = 256
 _APPLY_ITEMS = 1_000
 # Values are checked one by one only in requests that could hold one over the limit.
 _CHECK_VALUES_FROM = m.VALUE_BYTES_MAX
+_METADATA = ("metadata", 0)
 
 
 class Node:
     """Everything of a server but its sockets. Use :meth:`open`, then :meth:`submit` or :meth:`call`."""
 
-    def __init__(self, config: Config, stores: Stores) -> None:
+    def __init__(self, config: Config, stores: Stores, environment: Environment) -> None:
         self.config = config
         self.identity = stores.identity
+        self.environment = environment
         self.connections = 0
         self.in_flight_bytes = 0
-        self.failed: asyncio.Future[ServerError] = asyncio.get_running_loop().create_future()
         self.draining = False
+        self.closed = False
+        self.failure: ServerError | None = None
+        self.on_failure: list[Callable[[ServerError], None]] = []
+        self.on_change: list[Callable[[], None]] = []
+        """Told when the map, or who leads a group, has changed."""
+        self.map: ClusterMap | None = None
+        self.transmit: Callable[[str, bytes], None] = _nowhere
+        """Sends a peer a payload of Raft messages; whoever has the connections sets it."""
+        self.transmit_bulk = _nowhere
+        """The same for snapshots, which travel beside."""
+        self.call_peer: Callable[[str, int, bytes, Done], None] = _nobody
+        """Sends a request to a peer, by node id."""
         self._stores = stores
-        self._loop = asyncio.get_running_loop()
         self._started_s = time.monotonic()
-        self._writer = LogWriter(stores.log, fsync=config.fsync, failed=self.fail)
+        self._writer = LogWriter(stores.log, environment.syncer(stores.log, fsync=config.fsync), failed=self.fail)
         self._writer.after_durable = self._apply
         self._owners = OwnerCache(config.storage.owner_cache_bytes)
-        window = BatchWindow(
+        self._window = BatchWindow(
             items_max=config.commit.entry_items_max,
             bytes_max=config.commit.entry_bytes_max,
             linger_s=config.commit.linger_ms / 1000,
         )
-        self._drivers: dict[str, list[GroupDriver]] = {}
-        self._slots: dict[str, list[int]] = {}
-        for kind, count in stores.identity.groups.items():
-            self._slots[kind] = even_slots(count)
-            self._drivers[kind] = []
-            for ordinal in range(count):
-                replica = SingleReplica(kind, ordinal, stores.log, self._writer)
-                machine = Machine(replica.name, replica.prefix, stores.state, self._owners, config.dedupe)
-                self._drivers[kind].append(
-                    GroupDriver(
-                        machine,
-                        replica,
-                        window=window,
-                        pipeline_max=config.commit.pipeline_entries_max,
-                        committed=self._committed_now,
-                    )
-                )
-        self._all = [driver for drivers in self._drivers.values() for driver in drivers]
+        raft = config.raft
+        timing = Timing(
+            election_s=raft.election_timeout_ms / 1000,
+            heartbeat_s=raft.heartbeat_ms / 1000,
+            sleep_after_s=raft.sleep_after_ms / 1000,
+        )
+        self.replicas = Replicas(
+            config.node_id,
+            self._writer,
+            self,
+            clock=environment.now,
+            schedule=self._schedule_turn,
+            transmit=self._transmit,
+            timing=timing,
+            rng=environment.rng,
+        )
+        self.drivers: dict[tuple[str, int], GroupDriver] = {}
+        self._by_group: dict[RaftGroup, GroupDriver] = {}
+        self._slots: dict[str, list[int]] = {"metadata": [0]}
+        self.controller = Controller(self)
         self._dirty: dict[GroupDriver, None] = {}
+        self._committed: dict[GroupDriver, None] = {}
         self._turn_scheduled = False
+        self._in_turn = False
+        self._apply_scheduled = False
         self._waiting_items = 0  # submitted since the last turn
-        self._linger: asyncio.TimerHandle | None = None
-        self._committed: deque[tuple[GroupDriver, Any]] = deque()
+        self._timer: Timer | None = None
+        self._timer_s = float("inf")
         self._log_bytes = 0  # appended since the last checkpoint
+        self._checkpointing = False
         self._reply_bytes_max = min(config.limits.frame_bytes_max, FRAME_BYTES_MAX) - HEADER_BYTES
         self._reply_alone_bytes = reply_share(self._reply_bytes_max, 1, 1, 1)
-        self._checkpoint_wanted = asyncio.Event()
-        self._checkpoints = ThreadPoolExecutor(1, "metad-checkpoint")
 
     @classmethod
     async def open(
         cls, config: Config, *, stores: Stores | None = None, locked: Callable[[], None] | None = None
     ) -> Node:
-        """Open the stores (or take these), call ``locked``, recover every group. Raises :class:`ServerError` where
-        starting would lose data."""
+        """Open the stores (or take these), call ``locked``, recover every group; a node without peers serves when this
+        returns. Raises :class:`ServerError` where starting would lose data."""
         stores = stores or open_stores(config)
         try:
             if locked is not None:
                 locked()
-            node = cls(config, stores)
-            node._recover()
+            node = cls(config, stores, AsyncEnvironment())
+            node.start()
         except BaseException:
             stores.close()
             raise
-        node._writer.start()
+        if not config.cluster.seeds and not config.cluster.join:
+            try:
+                await node.serving()
+            except BaseException:
+                await node.close()
+                raise
         return node
 
     # --- requests ----------------------------------------------------------------------------------------
@@ -137,7 +164,7 @@ class Node:
         """Begin a request whose payload is still encoded. Never raises: what is wrong with it goes to ``done``.
         Returns what :meth:`cancel` takes."""
         row = METHODS.get(method)
-        if row is None:
+        if row is None or row is CLUSTER_STORE:
             done(UnknownMethodError(f"no method {method:#06x}"))
             return []
         return self._attempt(row, row.decode_request, payload, len(payload), done)
@@ -173,37 +200,45 @@ class Node:
     ) -> Reply:
         """The same from inside the process. ``size_bytes`` counts against the limit on requests in flight. Raises
         :class:`MetadError`."""
-        answer: asyncio.Future[bytes | MetadError] = self._loop.create_future()
-        self._attempt(method, _as_is, m.Request(deadline_ms, identity, body), size_bytes, _set(answer))
+        answer: asyncio.Future[bytes | MetadError] = asyncio.get_running_loop().create_future()
+        self.request(method, body, _set(answer), identity=identity, deadline_ms=deadline_ms, size_bytes=size_bytes)
         result = await answer
         if isinstance(result, MetadError):
             raise result
         return method.decode_reply(result)
 
+    def request(
+        self,
+        method: Method[Body, Any],
+        body: Body,
+        done: Done,
+        *,
+        identity: m.Identity | None = None,
+        deadline_ms: int = 0,
+        size_bytes: int = 0,
+    ) -> None:
+        """The same with a callback."""
+        self._attempt(method, _as_is, m.Request(deadline_ms, identity, body), size_bytes, done)
+
     def _begin(self, method: Method[Any, Any], request: m.Request[Any], size: int, done: Done) -> list[Work]:
-        if method is STATUS:
-            done(encode(self.status()))
-            return []
-        if self.failed.done():
-            raise UnknownOutcomeError("the node has stopped; its log says why")
         body = request.body
+        if method.code in CONTROL:
+            self._control(method, body, done)
+            return []
+        if self.failure is not None:
+            raise UnknownOutcomeError("the node has stopped; its log says why")
         verb = VERBS[method.code]
+        slots = self._slots.get(verb.table.kind)
+        if slots is None:
+            raise NotLeaderError("the cluster is being formed")
         items: Any = getattr(body, "items", ())
         if len(items) > m.BATCH_ITEMS_MAX:  # what comes over the wire was counted by its decoder already
             raise InvalidRequestError(f"{len(items)} items in one request, {m.BATCH_ITEMS_MAX} are allowed")
         if size > _CHECK_VALUES_FROM:
             _check_values(items)
-        parts = verb.split(body, self._slots[verb.table.kind])
+        parts = verb.split(body, slots)
         if verb.read is not None:
-            drivers = self._drivers[verb.table.kind]
-            results: list[tuple[list[Row], Any]] = []
-            for ordinal, rows in parts.items():
-                part = self._part(verb, body, rows, len(parts))
-                results.append((rows, verb.read(drivers[ordinal].machine.reader, part)))
-            reply = encode(verb.merge(body, results))
-            if len(reply) > self._reply_bytes_max:  # keys of 4 KiB can outweigh the records
-                raise InvalidRequestError("the reply would not fit a frame: ask for fewer records at once")
-            done(reply)
+            self._prove(verb, body, parts, done)
             return []
         if self.draining:
             raise DrainingError
@@ -219,6 +254,57 @@ class Node:
         self.in_flight_bytes += held
         return self._send(verb, request, parts, size, held, done)
 
+    # --- reads -------------------------------------------------------------------------------------------
+
+    def _prove(self, verb: Verb[Any, Any], body: Any, parts: dict[int, list[Row]], done: Done) -> None:
+        """Read once it is certain that nobody else leads any of the groups."""
+        groups = [self._driver(verb.table.kind, ordinal).group for ordinal in parts]
+        for group in groups:
+            if not group.may_read():
+                break
+        else:
+            done(self._read(verb, body, parts))
+            return
+        for group in groups:
+            if not group.is_leader:
+                raise self._by_group[group].not_leader()
+        missing = len(groups)
+
+        def proven(ok: bool) -> None:
+            nonlocal missing
+            if missing <= 0:
+                return  # answered: another group was lost
+            if not ok:
+                missing = 0
+                done(NotLeaderError("the leader changed before the read; nothing was done"))
+                return
+            missing -= 1
+            if not missing:
+                try:
+                    answer: bytes | MetadError = self._read(verb, body, parts)
+                except MetadError as error:
+                    answer = error
+                except StorageError as error:
+                    self.fail(error)
+                    answer = InternalError("the node's storage failed; its log says more")
+                done(answer)
+
+        for group in groups:
+            group.read(proven)
+
+    def _read(self, verb: Verb[Any, Any], body: Any, parts: dict[int, list[Row]]) -> bytes:
+        assert verb.read is not None
+        results: list[tuple[list[Row], Any]] = []
+        for ordinal, rows in parts.items():
+            part = self._part(verb, body, rows, len(parts))
+            results.append((rows, verb.read(self._driver(verb.table.kind, ordinal).machine.reader, part)))
+        reply = encode(verb.merge(body, results))
+        if len(reply) > self._reply_bytes_max:  # keys of 4 KiB can outweigh the records
+            raise InvalidRequestError("the reply would not fit a frame: ask for fewer records at once")
+        return reply
+
+    # --- writes ------------------------------------------------------------------------------------------
+
     def _send(
         self,
         verb: Verb[Any, Any],
@@ -228,27 +314,27 @@ class Node:
         held: int,
         done: Done,
     ) -> list[Work]:
-        body, drivers = request.body, self._drivers[verb.table.kind]
-        now_s = self._loop.time()
+        body, kind = request.body, verb.table.kind
+        now_s = self.environment.now()
         deadline_s = now_s + (request.deadline_ms or self.config.limits.deadline_default_ms) / 1000
         works: list[Work] = []
         gather = _Gather(self, verb, body, len(parts), held, done)
         items = 0
         for ordinal, rows in parts.items():
-            driver = drivers[ordinal]
+            driver = self.drivers.get((kind, ordinal))
+            answer = gather.answer_alone if len(parts) == 1 else gather.part(rows)
+            if driver is None:
+                answer(self._elsewhere(kind, ordinal))
+                continue
             items += len(rows)
             work = Work(
-                self._part(verb, body, rows, len(parts)),
-                request.identity,
-                deadline_s,
-                size // len(parts),
-                gather.answer_alone if len(parts) == 1 else gather.part(rows),
+                self._part(verb, body, rows, len(parts)), request.identity, deadline_s, size // len(parts), answer
             )
             works.append(work)
             driver.submit(work, now_s)
             self._dirty[driver] = None
         self._waiting_items += items
-        if self._waiting_items >= _AT_ONCE_ITEMS:
+        if self._waiting_items >= _AT_ONCE_ITEMS and not self._in_turn:
             self._turn()
         elif not self._writer.busy:
             self._schedule_turn()
@@ -260,6 +346,38 @@ class Node:
             return Command(verb.method, body, rows, self._reply_alone_bytes)
         items = len(getattr(body, "items", ()))
         return Command(verb.method, body, rows, reply_share(self._reply_bytes_max, len(rows), items, parts))
+
+    def _driver(self, kind: str, ordinal: int) -> GroupDriver:
+        driver = self.drivers.get((kind, ordinal))
+        if driver is None:
+            raise self._elsewhere(kind, ordinal)
+        return driver
+
+    def _elsewhere(self, kind: str, ordinal: int) -> NotLeaderError:
+        record = (
+            next((g for g in self.map.groups if (g.kind, g.ordinal) == (kind, ordinal)), None) if self.map else None
+        )
+        leader = "" if record is None else record.preferred
+        return NotLeaderError(f"this node has no replica of {kind}-{ordinal}", leader=leader)
+
+    # --- what the node itself answers --------------------------------------------------------------------
+
+    def _control(self, method: Method[Any, Any], body: Any, done: Done) -> None:
+        if method is STATUS:
+            done(encode(self.status()))
+        elif method is CLUSTER_MAP:
+            done(encode(self.map_reply(body)))
+        elif self.failure is not None:
+            raise UnknownOutcomeError("the node has stopped; its log says why")
+        else:
+            self.controller.handle(method, body, done)
+
+    def map_reply(self, body: MapRequest) -> MapReply:
+        """The cluster map, and who leads what."""
+        known = self.map
+        leaders = {driver.group.name: driver.group.leader or "" for driver in self.drivers.values()}
+        version = 0 if known is None else known.version
+        return MapReply(version, known if version > body.version else None, leaders)
 
     def status(self) -> m.StatusReply:
         """How this node is."""
@@ -273,7 +391,7 @@ class Node:
             cpu_us=int((usage.ru_utime + usage.ru_stime) * 1e6),
             rss_bytes=_rss_bytes(),
             fsync=self.config.fsync,
-            replicas=1,
+            replicas=max((len(d.group.configuration.voters) for d in self.drivers.values()), default=0),
             connections=self.connections,
             in_flight_bytes=self.in_flight_bytes,
             entries=self._writer.entries,
@@ -281,226 +399,395 @@ class Node:
             groups=[
                 m.GroupStatus(
                     driver.group.name,
-                    driver.group.kind,
-                    self._slots[driver.group.kind].count(ordinal),
+                    kind,
+                    self._slots.get(kind, []).count(ordinal),
                     driver.machine.applied,
-                    driver.group.first_index,
-                    driver.group.last_index,
-                    driver.group.log_bytes,
+                    driver.group.log.base_index + 1,
+                    driver.group.log.last_index,
+                    driver.group.log.bytes,
+                    ROLES[driver.group.role],
+                    driver.group.leader or "",
+                    driver.group.term,
+                    driver.group.commit,
+                    list(driver.group.configuration.voters),
+                    list(driver.group.configuration.learners),
                 )
-                for drivers in self._drivers.values()
-                for ordinal, driver in enumerate(drivers)
+                for (kind, ordinal), driver in sorted(self.drivers.items())
             ],
         )
 
     # --- the loop's turn ---------------------------------------------------------------------------------
 
     def _schedule_turn(self) -> None:
-        if not self._turn_scheduled:
+        if not self._turn_scheduled and not self._in_turn:
             self._turn_scheduled = True
-            self._loop.call_soon(self._scheduled_turn)
+            self.environment.call_soon(self._scheduled_turn)
 
     def _scheduled_turn(self) -> None:
         self._turn_scheduled = False
         self._turn()
 
     def _turn(self) -> None:
+        if self.failure is not None:
+            return
         self._waiting_items = 0
         dirty, self._dirty = self._dirty, {}
+        self._in_turn = True
+        again = False
         try:
-            self._pump(dirty)
+            now_s = self.environment.now()
+            due_s = self._pump(dirty, now_s)
+            if due_s <= now_s:
+                # One entry per group and turn: the disk works on it, and its answers go out, while the next is made.
+                again = True
+                due_s = float("inf")
+            replicas_s = self.replicas.turn(now_s)
+            if replicas_s <= now_s:
+                again = True
+            else:
+                due_s = min(due_s, replicas_s)
+            self._arm(due_s)
         except Exception as error:  # noqa: BLE001 - logged where it ends
             self._stop_for_bug(error)
+        finally:
+            self._in_turn = False
+        if again:
+            self._schedule_turn()
+        if self._log_bytes >= self.config.storage.log_retained_bytes and not self._checkpointing:
+            self.checkpoint()
 
-    def _pump(self, drivers: dict[GroupDriver, None]) -> None:
-        if self.failed.done():
-            return
-        now_s, now_ms = self._loop.time(), time.time_ns() // 1_000_000
-        due_s: float | None = None
+    def _pump(self, drivers: dict[GroupDriver, None], now_s: float) -> float:
+        """Have the groups make entries of what waits; when to look again."""
+        due_s = float("inf")
+        now_ms = self.environment.wall_ms()
         for driver in drivers:
-            before = driver.group.log_bytes
+            before = driver.group.log.bytes
             again_s = driver.pump(now_s, now_ms)
-            self._log_bytes += driver.group.log_bytes - before
+            self._log_bytes += driver.group.log.bytes - before
             if again_s is not None:
-                due_s = again_s if due_s is None else min(due_s, again_s)
+                due_s = min(due_s, again_s)
                 self._dirty[driver] = None
             if driver.machine.unexpected is not None:
                 error, driver.machine.unexpected = driver.machine.unexpected, None
                 if isinstance(error, StorageError):
                     self.fail(error)
-                    return
+                    return due_s
                 logging.getLogger("metad").error("a bug in %s", driver.group.name, exc_info=error)
-        self._writer.flush()
-        if due_s is not None:
-            if due_s <= now_s:
-                # One entry per group and turn: the disk works on it, and its answers go out, while the next is made.
-                self._schedule_turn()
-            elif self._linger is None:
-                self._linger = self._loop.call_at(due_s, self._lingered)
-        if self._log_bytes >= self.config.storage.log_retained_bytes:
-            self._checkpoint_wanted.set()
+        return due_s
 
-    def _lingered(self) -> None:
-        self._linger = None
+    def _arm(self, due_s: float) -> None:
+        if due_s == self._timer_s:
+            return
+        if self._timer is not None:
+            if self._timer_s <= due_s and self._timer_s > self.environment.now():
+                return  # it comes earlier, and looks again then
+            self._timer.cancel()
+            self._timer = None
+        self._timer_s = due_s
+        if due_s < float("inf"):
+            self._timer = self.environment.call_at(due_s, self._due)
+
+    def _due(self) -> None:
+        late_s = self.environment.now() - self._timer_s
+        self._timer, self._timer_s = None, float("inf")
+        if late_s > self.replicas.timing.heartbeat_s:
+            self.replicas.overslept()
         self._turn()
-
-    def _committed_now(self, committed: tuple[GroupDriver, Any]) -> None:
-        self._committed.append(committed)
 
     def _apply(self) -> None:
         """Apply the oldest of what is committed and answer it; the rest in the turns that follow at once, so that
         clients work on the first answers while the next are made."""
-        if self.failed.done():
+        self._apply_scheduled = False
+        if self.failure is not None:
             # What was committed last may be missing from the state. Nothing may be applied behind it, for the applied
             # index would then claim what is not there; the next start replays it from the log.
-            self._committed.clear()
+            return
         if not self._committed:
             return
-        committed: list[tuple[GroupDriver, Any]] = []
-        items = 0
-        while self._committed and items < _APPLY_ITEMS:
-            driver, entry = self._committed.popleft()
-            committed.append((driver, entry))
-            items += len(entry.writes)
-        if self._committed:
-            self._loop.call_soon(self._apply)
+        staged: list[GroupDriver] = []
         batches: list[Writes] = []
+        items = 0
         try:
-            for driver, entry in committed:
-                driver.stage(entry, batches)
+            while self._committed and items < _APPLY_ITEMS:
+                driver = next(iter(self._committed))
+                added, replayed = driver.stage(batches, _APPLY_ITEMS - items)
+                self._log_bytes += replayed
+                items += max(added, 1)
+                staged.append(driver)
+                if driver.machine.applied < driver.group.applicable:
+                    break
+                del self._committed[driver]
             self._stores.state.write(*batches)
-            for driver, entry in committed:
-                driver.finish(entry)
+            for driver in staged:
+                driver.finish()
                 self._dirty[driver] = None
+                if driver.machine.map_changed:
+                    self._map_changed(driver)
         except StorageError as error:
             self.fail(error)
             return
         except Exception as error:  # noqa: BLE001 - logged where it ends
             self._stop_for_bug(error)
             return
+        if self._committed:
+            self._schedule_apply()
         self._turn()
+
+    def _schedule_apply(self) -> None:
+        if not self._apply_scheduled:
+            self._apply_scheduled = True
+            self.environment.call_soon(self._apply)
 
     def _stop_for_bug(self, error: Exception) -> None:
         """A broken invariant: going on could lose or invent data, and the next start begins from what is on disk."""
         logging.getLogger("metad").error("a bug in the node", exc_info=error)
         self.fail(ServerError(f"stopped by a bug, see the log: {type(error).__name__}: {error}"))
 
+    # --- what the replicas report ------------------------------------------------------------------------
+
+    def committed(self, group: RaftGroup) -> None:
+        """See :class:`metad.raft.replicas.Observer`."""
+        self._committed[self._by_group[group]] = None
+        self._schedule_apply()
+
+    def role_changed(self, group: RaftGroup) -> None:
+        """See :class:`metad.raft.replicas.Observer`."""
+        driver = self._by_group.get(group)
+        if driver is None:  # it is being opened
+            return
+        if not group.is_leader:
+            driver.demoted()
+        else:
+            self._dirty[driver] = None
+            self._schedule_turn()
+        if group.ready:
+            event("leading", logging.DEBUG, group=group.name, term=group.term)
+        self.environment.call_soon(self._changed)
+
+    def configured(self, group: RaftGroup) -> None:
+        """See :class:`metad.raft.replicas.Observer`."""
+        self.environment.call_soon(self._changed)
+
+    def snapshot_wanted(self, group: RaftGroup, peer: str) -> None:
+        """See :class:`metad.raft.replicas.Observer`."""
+
+    def install_snapshot(self, group: RaftGroup, message: Snapshot) -> None:
+        """See :class:`metad.raft.replicas.Observer`."""
+
+    def unsafe(self, error: UnsafeStateError) -> None:
+        """See :class:`metad.raft.replicas.Observer`."""
+        self._stop_for_bug(error)
+
+    def _changed(self) -> None:
+        if self.failure is None:
+            self.controller.reconcile()
+            for listener in self.on_change:
+                listener()
+
+    # --- peers -------------------------------------------------------------------------------------------
+
+    def peer_connected(self, peer: str) -> None:
+        """Payloads reach this node, in order."""
+        self.replicas.peer_connected(peer)
+        self._schedule_turn()
+
+    def peer_lost(self, peer: str) -> None:
+        """They do not any more."""
+        self.replicas.peer_lost(peer)
+        self._schedule_turn()
+
+    def peer_received(self, peer: str, payload: bytes) -> None:
+        """A payload of Raft messages. Raises PeerProtocolError where it is none."""
+        if self.failure is not None:
+            return
+        try:
+            self.replicas.receive(peer, payload)
+        except PeerProtocolError:
+            raise
+        except StorageError as error:
+            self.fail(error)
+        except Exception as error:  # noqa: BLE001 - logged where it ends
+            self._stop_for_bug(error)
+
+    def snapshot_received(self, peer: str, payload: bytes) -> None:
+        """A payload of the snapshot channel. Raises PeerProtocolError where it is none."""
+
+    def _transmit(self, peer: str, payload: bytes) -> None:
+        self.transmit(peer, payload)
+
+    # --- groups ------------------------------------------------------------------------------------------
+
+    def _open_group(self, kind: str, ordinal: int, initial: tuple[str, ...]) -> GroupDriver:
+        name, prefix = f"{kind}-{ordinal}", group_prefix(kind, ordinal)
+        log = RaftLog(
+            prefix,
+            name,
+            self._stores.log,
+            self._writer,
+            initial=Configuration(initial),
+            cache_bytes=self.config.raft.log_cache_bytes,
+        )
+        machine = Machine(name, prefix, self._stores.state, self._owners, self.config.dedupe)
+        if log.base_index > machine.applied:
+            raise DamagedStoreError(
+                f"group {name}: the state ends at entry {machine.applied} but the log begins at "
+                f"{log.base_index + 1}: entries between them are lost. Restore the data directory from a backup."
+            )
+        if log.last_index < machine.applied:
+            raise DamagedStoreError(
+                f"group {name}: the state has applied entry {machine.applied} but the log ends at {log.last_index}: "
+                "the log has lost its tail. Restore the data directory from a backup."
+            )
+        machine.dedupe.load()
+        group = self.replicas.open(name, kind, log, applied=machine.applied)
+        driver = GroupDriver(machine, group, window=self._window, pipeline_max=self.config.commit.pipeline_entries_max)
+        self.drivers[kind, ordinal] = driver
+        self._by_group[group] = driver
+        if group.applied < group.applicable:
+            self.committed(group)
+        return driver
+
+    def _map_changed(self, driver: GroupDriver) -> None:
+        driver.machine.map_changed = False
+        self._load_map()
+        self.environment.call_soon(self._changed)
+
+    def _load_map(self) -> None:
+        """Take over what metadata-0 says: open the groups that are to be here, route by its slots."""
+        known = self.map = cluster.read_map(self._stores.state)
+        if known is None:
+            return
+        for record in known.groups:
+            key = (record.kind, record.ordinal)
+            if key in self.drivers:
+                continue
+            if self.config.node_id in record.initial:
+                self._open_group(*key, tuple(record.initial))
+            elif self.config.node_id in record.replicas:
+                self._open_group(*key, ())
+        self._slots |= {kind: unpack_slots(packed) for kind, packed in known.slots.items()}
+
     # --- life --------------------------------------------------------------------------------------------
 
-    def _recover(self) -> None:
-        """Apply what the log has and the state has not. Raises DamagedStoreError where either lacks something."""
+    def start(self) -> None:
+        """Recover every group and begin. Raises DamagedStoreError where log or state lacks something."""
         started_s = time.monotonic()
         # A killed process may have left entries in the system's cache only. The state must never get ahead of what is
         # durable, nor may a read show what a power loss can still take back.
         self._stores.log.sync()
-        replayed = 0
-        for driver in self._all:
-            machine, group = driver.machine, driver.group
-            if group.first_index > machine.applied + 1:
-                raise DamagedStoreError(
-                    f"group {group.name}: the state ends at entry {machine.applied} but the log begins at "
-                    f"{group.first_index}: entries between them are lost. Restore the data directory from a backup."
-                )
-            if group.last_index < machine.applied:
-                raise DamagedStoreError(
-                    f"group {group.name}: the state has applied entry {machine.applied} but the log ends at "
-                    f"{group.last_index}: the log has lost its tail. Restore the data directory from a backup."
-                )
-            machine.dedupe.load()
-            replayed += self._replay(driver)
+        self._open_group(*_METADATA, self.controller.founders())
+        self._load_map()
         event(
             "recovered",
-            groups=len(self._all),
-            entries_replayed=replayed,
+            groups=len(self.drivers),
             state_rebuilt=self._stores.rebuild,
             seconds=round(time.monotonic() - started_s, 3),
         )
+        self._schedule_turn()
+        self.controller.start()
 
-    def _replay(self, driver: GroupDriver) -> int:
-        machine, group = driver.machine, driver.group
-        begin = machine.applied + 1
-        batches: list[Writes] = []
-        size = 0
-        while machine.applied < group.last_index:
-            for index, entry in group.read(machine.applied + 1, group.last_index + 1):
-                machine.stage(index, machine.decode(index, entry), batches)
-                size += len(entry)
-                group.log_bytes += len(entry)
-                if size >= _REPLAY_BYTES:
-                    self._stores.state.write(*batches)
-                    batches, size = [], 0
-        self._stores.state.write(*batches)
-        machine.staged()
-        # Counted as if appended now, or a node that is killed again and again would never shorten its log.
-        self._log_bytes += group.log_bytes
-        return machine.applied - begin + 1
+    def is_serving(self) -> bool:
+        """Whether the cluster is formed, and every group with a replica here has a leader that can work."""
+        return self.map is not None and all(
+            driver.group.ready if driver.group.is_leader else driver.group.leader is not None
+            for driver in self.drivers.values()
+        )
+
+    async def serving(self) -> None:
+        """Wait for :meth:`is_serving`. Raises the error the node failed with meanwhile."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def look() -> None:
+            if not waiter.done() and (self.failure is not None or self.is_serving()):
+                waiter.set_result(None)
+
+        self.on_change.append(look)
+        self.on_failure.append(lambda _: look())
+        look()
+        await waiter
+        self.on_change.remove(look)
+        if self.failure is not None:
+            raise self.failure
 
     async def run(self) -> None:
-        """Flush the state and shorten the log whenever the log has grown enough. Runs until cancelled; returns by
-        raising the error the node failed with."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch_failure())
-            while True:
-                await self._checkpoint_wanted.wait()
-                self._checkpoint_wanted.clear()
-                await self._checkpoint()
+        """Wait until the node fails; raises why."""
+        failed: asyncio.Future[ServerError] = asyncio.get_running_loop().create_future()
 
-    async def _watch_failure(self) -> None:
-        raise await asyncio.shield(self.failed)
+        def report(error: ServerError) -> None:
+            if not failed.done():
+                failed.set_result(error)
 
-    async def _checkpoint(self) -> None:
-        if self.failed.done():
-            return
-        applied = {driver: driver.machine.applied for driver in self._all}
+        self.on_failure.append(report)
+        if self.failure is not None:
+            raise self.failure
+        raise await failed
+
+    def checkpoint(self, then: Callable[[], None] | None = None) -> None:
+        """Flush the state, then drop what of the log is in it."""
+        self._checkpointing = True
+        applied = {driver: driver.machine.applied for driver in self.drivers.values()}
         grown, self._log_bytes = self._log_bytes, 0
-        before = {driver: driver.group.log_bytes for driver in self._all}
         started_s = time.monotonic()
-        try:
-            await self._loop.run_in_executor(self._checkpoints, self._stores.state.sync)
-            if self.failed.done():
-                return  # an index in ``applied`` may be of an entry whose write failed
-            for driver, through in applied.items():
-                driver.group.truncate(through)
-                driver.group.log_bytes -= before[driver]
-        except StorageError as error:
-            self.fail(error)
-            return
-        event("checkpoint", logging.DEBUG, log_bytes=grown, seconds=round(time.monotonic() - started_s, 3))
+
+        def done(error: BaseException | None) -> None:
+            self._checkpointing = False
+            if isinstance(error, ServerError):
+                self.fail(error)
+            elif error is not None:
+                self._stop_for_bug(error if isinstance(error, Exception) else RuntimeError(str(error)))
+            elif self.failure is None:
+                for driver, through in applied.items():
+                    driver.group.compact(through)
+                self._schedule_turn()
+                event("checkpoint", logging.DEBUG, log_bytes=grown, seconds=round(time.monotonic() - started_s, 3))
+            if then is not None:
+                then()
+
+        self.environment.beside(self._stores.state.sync, done)
 
     def fail(self, error: ServerError) -> None:
         """Stop for good: nothing in flight can be told to have happened or not."""
-        if self.failed.done():
+        if self.failure is not None:
             return
         event("node failed", logging.ERROR, error=str(error))
-        self.failed.set_result(error)
-        for driver in self._all:
+        self.failure = error
+        for driver in self.drivers.values():
             driver.abandon("the node has stopped; its log says why")
+        for listener in self.on_failure:
+            listener(error)
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no more writes and wait for those taken. True if all were answered in time."""
         self.draining = True
-        deadline_s = self._loop.time() + timeout_s
-        while not all(driver.idle for driver in self._all):
-            if self._loop.time() >= deadline_s:
+        deadline_s = self.environment.now() + timeout_s
+        while not all(driver.idle for driver in self.drivers.values()):
+            if self.environment.now() >= deadline_s:
                 return False
             await asyncio.sleep(0.005)
         return True
 
     async def close(self) -> None:
         """Flush the state, so that the next start has nothing to replay, and release the stores."""
-        if self._linger is not None:
-            self._linger.cancel()
-        if not self.failed.done():
-            await self._checkpoint()
+        self.controller.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.failure is None:
+            flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.checkpoint(lambda: flushed.set_result(None))
+            await flushed
+        if self.failure is None:
+            self._writer.flush()
         self._writer.close()
-        self._checkpoints.shutdown()
-        for driver in self._all:
+        self.environment.close()
+        for driver in self.drivers.values():
             driver.abandon("the node was closed")
-        self._committed.clear()
+        if self.failure is None:
+            self.closed = True
+            self.failure = ServerError("the node was closed")
         try:
             self._stores.close()
         except StorageError as error:
-            self.fail(error)
+            event("the stores did not close", logging.ERROR, error=str(error))
 
 
 class _Gather:
@@ -551,6 +838,14 @@ class _Gather:
 
 def _operations(transactions: list[m.KvTransaction]) -> int:
     return sum(len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads) + 1 for t in transactions)
+
+
+def _nowhere(peer: str, payload: bytes) -> None:
+    """Where payloads go while there are no connections."""
+
+
+def _nobody(peer: str, method: int, payload: bytes, done: Done) -> None:
+    done(NotLeaderError("this node is connected to no other"))
 
 
 def _as_is(request: m.Request[Any]) -> m.Request[Any]:

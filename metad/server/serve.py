@@ -15,6 +15,7 @@ from ..logs import event
 from .connection import Connection
 from .intake import Intake
 from .node import Node
+from .peers import Peers
 
 _SWEEP_S = 0.5
 
@@ -26,6 +27,7 @@ class Server:
         self.config = config
         self.node = node
         self.endpoint = ""
+        self.peers: Peers | None = None
         self._listener: Listener | None = None
         self._connections: set[Connection] = set()
         self._intake = Intake(config.limits.unfinished_bytes_max)
@@ -47,6 +49,13 @@ class Server:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise ConfigError(f"cannot listen on {config.listen}: {reason}") from None
         server.endpoint = server._listener.endpoint
+        node.controller.endpoint = config.cluster.advertise_clients or server.endpoint
+        server.peers = Peers(config, node, transport)
+        try:
+            await server.peers.start()
+        except ServerError:
+            await server.stop()
+            raise
         event("listening", endpoint=server.endpoint, node=config.node_id, fsync=config.fsync)
         return server
 
@@ -73,6 +82,8 @@ class Server:
         await asyncio.sleep(0)
         for connection in list(self._connections):
             connection.close(DrainingError("the node has shut down"))
+        if self.peers is not None:
+            await self.peers.stop()
         await self.node.close()
         event("stopped", drained=drained)
         return drained

@@ -1,6 +1,6 @@
 """The two stores of a node, opened together: who they belong to, and what is refused.
 
-Both carry the same identity record: a random store id, the node, the cluster, the number of groups. A store that is
+Both carry the same identity record: a random store id, the node, the cluster. A store that is
 missing, or belongs to another pair, would silently lose or mix data; it is refused with what to do.
 """
 
@@ -19,7 +19,7 @@ from ..storage.log import LogStore
 from ..storage.mark import DurableMark
 from ..storage.memory import MemoryEngine
 
-STORE_FORMAT = 1
+STORE_FORMAT = 2
 _IDENTITY_KEY = keys.STORE_PREFIX + b"identity"
 
 
@@ -30,7 +30,6 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     store_id: str
     node_id: str
     cluster_id: str
-    groups: dict[str, int]
 
 
 class Stores:
@@ -103,9 +102,8 @@ def _identify(config: Config, log: Engine, state: Engine) -> tuple[StoreIdentity
             "the data directory has a state but no log (raft/): writes acknowledged after the last flush of the state "
             "are in the log only. Restore the whole data directory from a backup."
         )
-    wanted = {"offset": config.groups.offset, "data": config.groups.data}
     if in_log is None:
-        identity = StoreIdentity(STORE_FORMAT, os.urandom(16).hex(), config.node_id, config.cluster_id, wanted)
+        identity = StoreIdentity(STORE_FORMAT, os.urandom(16).hex(), config.node_id, config.cluster_id)
         # The log is the authority: it is marked first, so a crash in between leaves a state that can be made again.
         _write(log, identity)
         _write(state, identity)

@@ -75,7 +75,7 @@ class DedupeWindow:
     def __init__(self, group: bytes, engine: Engine, *, identities_max: int, reply_bytes_max: int) -> None:
         self._prefix = keys.table_prefix(group, keys.TABLE_DEDUPE)
         # u64 of the group's own table: behind every row of the window, so that a scan of it does not see it.
-        self._forgotten_key = keys.table_prefix(group, keys.TABLE_GROUP) + b"forgotten_ms"
+        self.forgotten_key = keys.table_prefix(group, keys.TABLE_GROUP) + b"forgotten_ms"
         self._engine = engine
         self._identities_max = identities_max
         self._reply_bytes_max = reply_bytes_max
@@ -91,7 +91,7 @@ class DedupeWindow:
     def load(self) -> None:
         """Rebuild the memory from the engine, after a restart."""
         self._clients, self._rows, self._live, self._bytes = {}, {}, 0, 0
-        stored = self._engine.get(self._forgotten_key)
+        stored = self._engine.get(self.forgotten_key)
         self._forgotten_ms = 0 if stored is None else int.from_bytes(stored, "big")
         begin, end = self._prefix, keys.after_prefix(self._prefix)
         while True:
@@ -110,6 +110,11 @@ class DedupeWindow:
         elif index not in self._rows:
             row = _decode_row(value)
             self._admit(index, row.now_ms, [(r.client_id, r.seq) for r in row.remembered], len(value))
+
+    def learn_forgotten(self, value: bytes | None) -> None:
+        """The same for the time of the newest row that was given up unconfirmed."""
+        if value is not None:
+            self._forgotten_ms = max(self._forgotten_ms, int.from_bytes(value, "big"))
 
     def lookup(self, identity: Identity, now_ms: int) -> int | None:
         """The index of the entry that did this write, None if it is new. Raises IdentityExpiredError if unknowable."""
@@ -188,7 +193,7 @@ class DedupeWindow:
             self._forgotten_ms = max(self._forgotten_ms, self._rows[index].now_ms)
             self._drop(index)
             writes[self._prefix + keys.u64(index)] = None
-            writes[self._forgotten_key] = keys.u64(self._forgotten_ms)
+            writes[self.forgotten_key] = keys.u64(self._forgotten_ms)
 
     def _drop(self, index: int) -> None:
         row = self._rows.pop(index, None)

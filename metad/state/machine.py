@@ -27,6 +27,8 @@ from .tables import Command, Reader
 from .view import Overlay, View, Writes
 
 ENTRY_FORMAT: Final = 1
+RECORD_HEADER_BYTES: Final = 9
+"""Term and kind, in front of an entry in the log."""
 
 _OWNER = keys.TABLE_SESSION_OWNER
 _DEDUPE = keys.TABLE_DEDUPE
@@ -83,6 +85,9 @@ class Machine:
         self._applied_key = keys.table_prefix(group, keys.TABLE_GROUP) + b"applied"
         stored = engine.get(self._applied_key)
         self.applied = 0 if stored is None else int.from_bytes(stored, "big")
+        self._map_key = keys.table_prefix(group, keys.TABLE_CLUSTER) + b"map"
+        self.map_changed = False
+        """An applied entry has changed the cluster map; the node clears it."""
         self.unexpected: BaseException | None = None
         """An exception that was no refusal, for the owner to deal with: a StorageError, or our bug."""
 
@@ -155,6 +160,11 @@ class Machine:
         writes[self._applied_key] = keys.u64(index)
         batches.append(writes)
         learn_owner, learn_identities = self._owners.learn, self.dedupe.learn
+        forgotten_key = self.dedupe.forgotten_key
+        if self._map_key in writes:
+            self.map_changed = True
+        if forgotten_key in writes:
+            self.dedupe.learn_forgotten(writes[forgotten_key])
         for key, value in writes.items():
             table = key[_TABLE_AT]
             if table == _OWNER:
@@ -169,10 +179,16 @@ class Machine:
         self._overlay.applied(self.applied)
         self._owner_overlay.applied(self.applied)
 
-    def decode(self, index: int, entry: bytes) -> Writes:
-        """The writes of an entry read back from a log. Raises DamagedStoreError where it is none of ours."""
+    def forget_unapplied(self) -> None:
+        """What was evaluated and is not applied may never be: it counts no longer."""
+        self._overlay.clear()
+        self._owner_overlay.clear()
+        self.dedupe.load()
+
+    def decode(self, index: int, record: bytes) -> Writes:
+        """The writes of a log record. Raises DamagedStoreError where it is none of ours."""
         try:
-            decoded = _decode_entry(entry)
+            decoded = _decode_entry(memoryview(record)[RECORD_HEADER_BYTES:])
         except msgspec.DecodeError as error:
             raise DamagedStoreError(
                 f"entry {index} of group {self.name} in the log is unreadable ({error}). Restore the data directory "

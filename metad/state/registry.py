@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from metad_wire.methods import METHODS, STATUS
+from metad_wire import methods
+from metad_wire.methods import METHODS
 
-from . import kv, offsets, sessions
+from . import cluster, kv, offsets, sessions
 from .tables import Table, Verb
 
-TABLES: tuple[Table, ...] = (sessions.SESSION, offsets.OFFSET, kv.KV)
+TABLES: tuple[Table, ...] = (cluster.CLUSTER, sessions.SESSION, offsets.OFFSET, kv.KV)
+
+CONTROL: frozenset[int] = frozenset(
+    method.code
+    for method in (
+        methods.STATUS,
+        methods.CLUSTER_MAP,
+        methods.CLUSTER_JOIN,
+        methods.CLUSTER_LEAVE,
+        methods.CLUSTER_TRANSFER,
+        methods.CLUSTER_ADD_GROUP,
+        methods.CLUSTER_REBALANCE,
+    )
+)
+"""Methods that the node answers, not a group's state."""
 
 VERBS: dict[int, Verb[Any, Any]] = {
-    verb.method.code: verb for module in (sessions, offsets, kv) for verb in module.VERBS
+    verb.method.code: verb for module in (cluster, sessions, offsets, kv) for verb in module.VERBS
 }
 
 
@@ -21,7 +36,7 @@ def _check() -> None:
     numbers = [number for table in TABLES for number in table.numbers]
     if len(numbers) != len(set(numbers)):
         raise TypeError("two tables share a table byte")
-    missing = set(METHODS) - set(VERBS) - {STATUS.code}
+    missing = set(METHODS) - set(VERBS) - CONTROL
     if missing:
         raise TypeError(f"methods without a verb: {sorted(METHODS[code].name for code in missing)}")
 

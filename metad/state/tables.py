@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from metad_wire import messages as m
+from metad_wire.cluster import SLOTS as SLOTS
 from metad_wire.errors import MetadError
 from metad_wire.methods import Body, Method
 
@@ -19,9 +20,6 @@ from ..storage.keys import after_prefix, table_prefix
 from .limits import REPLY_BYTES_MAX, check_reply
 from .owners import OwnerCache
 from .view import View
-
-SLOTS = 1024
-"""Hash buckets of routing keys per group kind. Fixed for the life of a cluster."""
 
 PAGE_BYTES_MAX = 2 * 1024 * 1024  # of one page; a client that reads on gets the rest with the next
 SCAN_ROWS_MAX = 10_000  # rows one group looks at for one page: a filter that matches little must not stall the others

@@ -37,6 +37,10 @@ class Overlay:
         self.young.update(writes)
         self._young_last = index
 
+    def clear(self) -> None:
+        """Nothing is in flight any more."""
+        self.young, self.old = {}, {}
+
     def applied(self, index: int) -> None:
         """Every entry up to ``index`` is in the engine."""
         if index >= self._young_last:

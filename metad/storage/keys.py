@@ -30,6 +30,7 @@ GROUP_PREFIX_BYTES = 3
 # Tables, as the byte behind the group prefix. A number is never reused.
 TABLE_GROUP = 0x00  # the group's own: applied index
 TABLE_DEDUPE = 0x01
+TABLE_CLUSTER = 0x02
 TABLE_SESSION_OWNER = 0x10
 TABLE_SESSION_PROPERTIES = 0x11
 TABLE_OFFSET = 0x20

@@ -1,12 +1,13 @@
 """The Raft log of every group, in one engine: entries by index, metadata beside them.
 
-Entries are opaque here. Appends of many groups go into one atomic write (group commit); durability comes from
+Entries are opaque here. What many groups append goes into one atomic write (group commit); durability comes from
 one :meth:`LogStore.sync`. Indexes of a group are contiguous; :meth:`LogStore.read` verifies it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 
 from ..errors import DamagedStoreError
 from . import keys
@@ -24,12 +25,14 @@ class LogStore:
         self.engine = engine
         self._mark = mark
         self._last: dict[bytes, int] = {}  # group -> index of its last entry
+        self._shortened: dict[bytes, int] = {}  # the same, of logs that shrank since the last sync began
+        self._lock = threading.Lock()  # of those two: a sync runs in a thread
 
-    def open_group(self, group: bytes, name: str) -> tuple[int, int]:
-        """(first, last) index of a group's log, (1, 0) where it is empty. Raises DamagedStoreError where it ends before
-        its durable mark."""
+    def open_group(self, group: bytes, name: str, base: int = 0) -> tuple[int, int]:
+        """(first, last) index of a group's log, (base + 1, base) where it has no entry. Raises DamagedStoreError where
+        it ends before its durable mark."""
         begin, end = keys.log_entry(group, 0), keys.log_entry(group, 2**64 - 1)
-        first_index, last_index = 1, 0
+        first_index, last_index = base + 1, base
         if first := self.engine.scan(begin, end, 1):
             first_index = keys.log_index(first[0][0])
             last_index = keys.log_index(self.engine.scan_backwards(begin, end, 1)[0][0])
@@ -43,11 +46,24 @@ class LogStore:
         self._last[group] = last_index
         return first_index, last_index
 
-    def append(self, entries: Sequence[tuple[bytes, int, bytes]]) -> None:
-        """Write (group prefix, index, entry) of any number of groups at once. Not durable before :meth:`sync`."""
-        self.engine.write({keys.log_entry(group, index): entry for group, index, entry in entries})
-        for group, index, _ in entries:
-            self._last[group] = index
+    def write(
+        self,
+        writes: Mapping[bytes, bytes | None],
+        delete_ranges: Sequence[tuple[bytes, bytes]],
+        last: Mapping[bytes, int],
+    ) -> None:
+        """Delete ranges, then put and delete keys, all at once; logs end at ``last`` (by group prefix) with it. Not
+        durable before :meth:`sync`."""
+        self.engine.write(writes, delete_ranges=delete_ranges)
+        with self._lock:
+            self._last.update(last)
+
+    def shorten(self, group: bytes, last_index: int) -> None:
+        """The next write drops entries behind ``last_index``: from now on they are not missed."""
+        with self._lock:
+            self._last[group] = self._shortened[group] = last_index
+            if self._mark is not None:
+                self._mark.lower(group, last_index)
 
     def read(self, group: bytes, begin: int, end: int, name: str) -> list[tuple[int, bytes]]:
         """Entries from ``begin`` on, below ``end``: at least one, and as many as 4 MiB hold. Raises
@@ -65,16 +81,17 @@ class LogStore:
             )
         return entries
 
-    def truncate_prefix(self, group: bytes, first: int, through: int) -> None:
-        """Forget entries ``first`` to ``through``, both included."""
-        self.engine.write(delete_ranges=[(keys.log_entry(group, first), keys.log_entry(group, through + 1))])
-
     def sync(self) -> None:
-        """Make every append that returned before this call durable. Blocks; call it in a thread."""
-        last = self._last.copy()
+        """Make every write that returned before this call durable. Blocks; call it in a thread."""
+        with self._lock:
+            last = self._last.copy()
+            self._shortened.clear()
         self.engine.sync()
         if self._mark is not None:
-            self._mark.advance(last)
+            with self._lock:
+                for group, index in self._shortened.items():
+                    last[group] = min(last.get(group, index), index)
+                self._mark.advance(last)
 
     def close(self) -> None:
         """Release the engine."""
@@ -85,7 +102,3 @@ class LogStore:
     def get_metadata(self, group: bytes) -> bytes | None:
         """A group's metadata record."""
         return self.engine.get(keys.log_metadata(group))
-
-    def put_metadata(self, group: bytes, value: bytes) -> None:
-        """Replace a group's metadata record; durable after :meth:`sync`."""
-        self.engine.write({keys.log_metadata(group): value})

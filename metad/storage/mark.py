@@ -5,8 +5,8 @@ whose damage looks like a torn record, opens without complaint and is short of a
 the two apart: it is written behind every fsync of the log, and a log that ends before its mark has lost something.
 
 The mark itself is not synced, so it costs a copy into the page cache. When the process dies it is exact; after a
-power loss it may be older than the log, or torn and then ignored; it is never ahead. Who lets a log shrink at its end
-(a follower that drops what was never committed) must lower the mark first.
+power loss it may be older than the log, or torn and then ignored; it is never ahead. Where a log shrinks at its end
+(a follower drops what was never committed), the mark is lowered first.
 """
 
 from __future__ import annotations
@@ -43,6 +43,15 @@ class DurableMark:
     def advance(self, indexes: Mapping[bytes, int]) -> None:
         """The log is durable through these indexes."""
         self._indexes.update(indexes)
+        self._write()
+
+    def lower(self, group: bytes, index: int) -> None:
+        """The group's log is about to end at ``index``."""
+        if self._indexes.get(group, 0) > index:
+            self._indexes[group] = index
+            self._write()
+
+    def _write(self) -> None:
         body = _MAGIC + b"".join([_row.pack(group, index) for group, index in self._indexes.items()])
         try:
             os.pwrite(self._file, body + _checksum.pack(crc32(body)), 0)

@@ -5,7 +5,7 @@ A frame is a 4-byte length, a 12-byte header and a payload (big-endian throughou
     u32 length      bytes that follow the length field: 12 + payload
     u8  type        FrameType
     u8  flags       reserved, sent as 0, ignored when received
-    u16 method      of a REQUEST; 0 elsewhere
+    u16 method      of a REQUEST; of a PEER frame its channel; 0 elsewhere
     u64 request_id  of REQUEST, RESPONSE, ERROR, EVENT and CANCEL; 0 elsewhere
     payload         msgpack, see messages.py
 
@@ -47,6 +47,7 @@ class FrameType(enum.IntEnum):
     PING = 9
     PONG = 10
     GOAWAY = 11
+    PEER = 12
 
 
 FRAME_TYPES = frozenset(int(t) for t in FrameType)

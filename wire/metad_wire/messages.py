@@ -494,6 +494,12 @@ class GroupStatus(Message, frozen=True):
     first: U63
     last: U63
     log_bytes: U63
+    role: str = ""  # follower, candidate or leader
+    leader: str = ""  # node id, as far as known
+    term: U63 = 0
+    commit: U63 = 0
+    voters: list[str] = []
+    learners: list[str] = []
 
 
 class StatusReply(Message, frozen=True):

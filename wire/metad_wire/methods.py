@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from . import cluster as c
 from . import messages as m
 from .errors import InvalidRequestError
 
@@ -66,6 +67,14 @@ METHODS: dict[int, Method[Any, Any]] = {}
 METHODS_BY_NAME: dict[str, Method[Any, Any]] = {}
 
 STATUS = Method(0x0001, "system.status", m.Status, m.StatusReply, mutates=False)
+
+CLUSTER_MAP = Method(0x0002, "cluster.map", c.MapRequest, c.MapReply, mutates=False)
+CLUSTER_STORE = Method(0x0003, "cluster.store", c.StoreMap, m.WriteReply, mutates=True)
+CLUSTER_JOIN = Method(0x0004, "cluster.join", c.Join, c.Done, mutates=False)
+CLUSTER_LEAVE = Method(0x0005, "cluster.leave", c.Leave, c.Done, mutates=False)
+CLUSTER_TRANSFER = Method(0x0006, "cluster.transfer", c.Transfer, c.Done, mutates=False)
+CLUSTER_ADD_GROUP = Method(0x0007, "cluster.add_group", c.AddGroup, c.Done, mutates=False)
+CLUSTER_REBALANCE = Method(0x0008, "cluster.rebalance", c.Rebalance, c.Done, mutates=False)
 
 SESSION_TAKEOVER = Method(0x0101, "session.takeover", m.SessionTakeover, m.SessionTakeoverReply, mutates=True)
 SESSION_DISCONNECT = Method(0x0102, "session.disconnect", m.SessionDisconnect, m.WriteReply, mutates=True)

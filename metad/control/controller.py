@@ -1,0 +1,342 @@
+"""The controller: every node has one; what it may decide depends on which groups its node leads.
+
+- Whoever leads ``metadata-0`` decides about the map: it forms the cluster, takes nodes in and lets them go, adds
+  groups, and says where replicas should be and who should lead.
+- Whoever leads a group makes that true for it, step by step: take in a learner, promote it when it has caught up,
+  remove who should go, hand over to the preferred leader.
+- Every node says where it is, until the map says the same.
+
+Nothing here is remembered outside of the map and the groups' own configurations, so any step may be the last one before
+a crash, and the next leader goes on from what it finds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from metad_wire import cluster as c
+from metad_wire import messages as m
+from metad_wire.cluster import SLOTS, ClusterMap, GroupRecord, NodeRecord, pack_slots
+from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotFoundError, NotLeaderError
+from metad_wire.methods import (
+    CLUSTER_ADD_GROUP,
+    CLUSTER_JOIN,
+    CLUSTER_LEAVE,
+    CLUSTER_REBALANCE,
+    CLUSTER_STORE,
+    CLUSTER_TRANSFER,
+    METHODS,
+    Method,
+    encode,
+)
+
+from ..config import Config
+from ..logs import event
+from ..raft.membership import ChangeRefusedError
+from ..raft.replica import RaftGroup
+from ..routing.slots import even_slots
+from .placement import balanced_leaders, spread
+
+RECONCILE_S = 0.5
+"""How often what should be is compared with what is, besides after every change."""
+
+Done = Callable[[bytes | MetadError], None]
+
+_METADATA = ("metadata", 0)
+
+
+class Host(Protocol):
+    """The node, as its controller sees it."""
+
+    config: Config
+    identity: Any
+    environment: Any
+    map: ClusterMap | None
+    drivers: dict[tuple[str, int], Any]
+    replicas: Any
+    call_peer: Callable[[str, int, bytes, Done], None]
+
+    def request(self, method: Method[Any, Any], body: Any, done: Done) -> None:
+        """A request from inside the process."""
+
+
+class Controller:
+    """See the module."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._timer: Any = None
+        self._storing = False
+        self._announced_s = float("-inf")
+        self.endpoint = ""
+        """Where clients reach this node, once it listens."""
+        self.peer_endpoint = ""
+
+    # --- life --------------------------------------------------------------------------------------------
+
+    def founders(self) -> tuple[str, ...]:
+        """The first voters of metadata-0; nobody on a node that joins a cluster that exists."""
+        cluster = self._host.config.cluster
+        if cluster.join:
+            return ()
+        return tuple(sorted(cluster.seeds)) or (self._host.config.node_id,)
+
+    def start(self) -> None:
+        """Begin to reconcile."""
+        self._tick()
+
+    def stop(self) -> None:
+        """No more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        self.reconcile()
+        environment = self._host.environment
+        self._timer = environment.call_at(environment.now() + RECONCILE_S, self._tick)
+
+    # --- what should be ----------------------------------------------------------------------------------
+
+    def reconcile(self) -> None:
+        """Do the next step of whatever is not as it should be."""
+        host = self._host
+        if self.leads_metadata and not self._storing and host.map is None:
+            self._form()
+        if host.map is None:
+            return
+        self._announce()
+        for record in host.map.groups:
+            driver = host.drivers.get((record.kind, record.ordinal))
+            if driver is not None and driver.group.ready:
+                with contextlib.suppress(ChangeRefusedError):  # not yet
+                    self._keep(record, driver.group)
+
+    @property
+    def leads_metadata(self) -> bool:
+        """Whether this node decides about the map."""
+        return bool(self._host.drivers[_METADATA].group.ready)
+
+    def _form(self) -> None:
+        """Found the cluster: the groups of the configuration, on its seeds."""
+        config = self._host.config
+        seeds = config.cluster.seeds or {config.node_id: self.peer_endpoint}
+        nodes = sorted(seeds)
+        groups = [GroupRecord("metadata", 0, nodes, nodes)]
+        slots: dict[str, bytes] = {"metadata": pack_slots([0] * SLOTS)}
+        for kind in ("offset", "data"):
+            count: int = getattr(config.groups, kind)
+            for ordinal in range(count):
+                replicas = spread(nodes, config.cluster.replicas, groups)
+                groups.append(GroupRecord(kind, ordinal, replicas, replicas))
+            slots[kind] = pack_slots(even_slots(count))
+        groups = balanced_leaders(groups, nodes)
+        records = [NodeRecord(node, "", seeds[node]) for node in nodes]
+        self._store(ClusterMap(1, records, groups, slots), 0, _ignore)
+
+    def _announce(self) -> None:
+        """Say where this node is, until the map says so."""
+        host, now = self._host, self._host.environment.now()
+        wanted = NodeRecord(
+            host.config.node_id,
+            self.endpoint,
+            self.peer_endpoint,
+            host.config.cluster.region,
+            host.identity.store_id,
+        )
+        if wanted in self._map().nodes or not wanted.endpoint or now - self._announced_s < RECONCILE_S:
+            return
+        self._announced_s = now
+        leader = host.drivers[_METADATA].group.leader
+        if leader == host.config.node_id:
+            self._join(wanted, _ignore)
+        elif leader is not None:
+            host.call_peer(leader, CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(c.Join(wanted)), _ignore)
+
+    def _keep(self, record: GroupRecord, group: RaftGroup) -> None:
+        """One step from the replicas a group has to those it should have, and to its preferred leader."""
+        configuration, host = group.configuration, self._host
+        me = host.config.node_id
+        for member in record.replicas:
+            if member not in configuration.members:
+                if member in host.replicas.connected:
+                    group.add_learner(member)
+                    return
+            elif member in configuration.learners:
+                group.promote(member)
+                return
+        for member in configuration.members:
+            if member not in record.replicas:
+                group.remove(member)
+                return
+        preferred = record.preferred
+        if preferred != me and preferred in configuration.voters and preferred in host.replicas.connected:
+            progress = group.peers.get(preferred)
+            if progress is not None and group.log.last_index - progress.match < 1_000:
+                group.transfer(preferred)
+
+    # --- what is asked -----------------------------------------------------------------------------------
+
+    def handle(self, method: Method[Any, Any], body: Any, done: Done) -> None:
+        """A request about the cluster. Raises MetadError, or answers."""
+        if method is CLUSTER_TRANSFER:
+            self._transfer(body, done)
+            return
+        if not self.leads_metadata:
+            raise NotLeaderError(
+                "the cluster is decided about elsewhere", leader=self._host.drivers[_METADATA].group.leader or ""
+            )
+        if self._host.map is None:
+            raise NotLeaderError("the cluster is being formed", retry_after_ms=200)
+        if method is CLUSTER_JOIN:
+            self._join(body.node, done)
+        elif method is CLUSTER_LEAVE:
+            self._leave(body, done)
+        elif method is CLUSTER_ADD_GROUP:
+            self._add_group(body, done)
+        elif method is CLUSTER_REBALANCE:
+            self._rebalance(done)
+        else:
+            raise InvalidRequestError(f"{method.name} is not about the cluster")
+
+    def _join(self, node: NodeRecord, done: Done) -> None:
+        current = self._map()
+        known = next((n for n in current.nodes if n.node_id == node.node_id), None)
+        if known == node:
+            done(encode(c.Done("known already", current.version)))
+            return
+        if known is not None and known.store_id and known.store_id != node.store_id:
+            raise ConflictError(
+                f"{node.node_id} was here with another data directory; what it had promised is lost. Let it leave, "
+                "then join under a new name."
+            )
+        nodes = sorted(
+            [*(n for n in current.nodes if n.node_id != node.node_id), node], key=lambda record: record.node_id
+        )
+        groups = current.groups
+        if known is None:
+            groups = [
+                msgspec.structs.replace(g, replicas=sorted([*g.replicas, node.node_id])) if g.kind == "metadata" else g
+                for g in groups
+            ]
+            event("node joins", node=node.node_id, endpoint=node.endpoint)
+        self._change(msgspec.structs.replace(current, nodes=nodes, groups=groups), done, f"{node.node_id} is a member")
+
+    def _leave(self, body: c.Leave, done: Done) -> None:
+        current = self._map()
+        if body.node_id not in [n.node_id for n in current.nodes]:
+            raise NotFoundError(f"{body.node_id} is no member")
+        rest = [n.node_id for n in current.nodes if n.node_id != body.node_id]
+        if not rest:
+            raise InvalidRequestError("the last node cannot leave")
+        if any(body.node_id in g.replicas for g in current.groups):
+            groups: list[GroupRecord] = []
+            for group in current.groups:
+                replicas = [r for r in group.replicas if r != body.node_id]
+                if len(replicas) < len(group.replicas) and group.kind != "metadata":
+                    replicas = spread(rest, max(len(group.replicas), 1), groups, keep=replicas)
+                groups.append(msgspec.structs.replace(group, replicas=sorted(replicas)))
+            groups = balanced_leaders(groups, rest)
+            self._change(
+                msgspec.structs.replace(current, groups=groups), done, f"the replicas of {body.node_id} move away"
+            )
+            return
+        nodes = [n for n in current.nodes if n.node_id != body.node_id]
+        self._change(msgspec.structs.replace(current, nodes=nodes), done, f"{body.node_id} is no member any more")
+
+    def _add_group(self, body: c.AddGroup, done: Done) -> None:
+        current = self._map()
+        if body.kind not in ("offset", "data"):
+            raise InvalidRequestError(f"groups of kind {body.kind!r} cannot be added")
+        nodes = [n.node_id for n in current.nodes]
+        ordinal = 1 + max(g.ordinal for g in current.groups if g.kind == body.kind)
+        replicas = spread(nodes, self._host.config.cluster.replicas, current.groups)
+        groups = [*current.groups, GroupRecord(body.kind, ordinal, replicas, replicas)]
+        self._change(
+            msgspec.structs.replace(current, groups=balanced_leaders(groups, nodes)),
+            done,
+            f"{body.kind}-{ordinal} is added; it holds no slots yet",
+        )
+
+    def _rebalance(self, done: Done) -> None:
+        current = self._map()
+        nodes = [n.node_id for n in current.nodes]
+        groups: list[GroupRecord] = []
+        for group in current.groups:
+            if group.kind == "metadata":
+                groups.append(group)
+                continue
+            replicas = spread(nodes, min(self._host.config.cluster.replicas, len(nodes)), groups)
+            groups.append(msgspec.structs.replace(group, replicas=replicas))
+        self._change(
+            msgspec.structs.replace(current, groups=balanced_leaders(groups, nodes)), done, "replicas and leaders move"
+        )
+
+    def _transfer(self, body: c.Transfer, done: Done) -> None:
+        kind, _, ordinal = body.group.rpartition("-")
+        driver = self._host.drivers.get((kind, int(ordinal))) if ordinal.isdigit() else None
+        if driver is None:
+            raise NotFoundError(f"{body.group} is no group of this node")
+        if not driver.group.is_leader:
+            raise driver.not_leader()
+        try:
+            driver.group.transfer(body.to)
+        except ChangeRefusedError as error:
+            raise InvalidRequestError(str(error)) from None
+        # The preference goes with it, or the next reconciliation would take it back.
+        preferred = c.GroupRecord(kind, int(ordinal), [], [], body.to)
+        leader = self._host.drivers[_METADATA].group.leader
+        if self.leads_metadata:
+            self._prefer(preferred)
+        elif leader is not None:
+            event("transfer without preference", logging.DEBUG, group=body.group)
+        done(encode(c.Done(f"{body.group} is handed over to {body.to}")))
+
+    def _prefer(self, wanted: GroupRecord) -> None:
+        current = self._map()
+        groups = [
+            msgspec.structs.replace(g, preferred=wanted.preferred)
+            if (g.kind, g.ordinal) == (wanted.kind, wanted.ordinal)
+            else g
+            for g in current.groups
+        ]
+        self._change(msgspec.structs.replace(current, groups=groups), _ignore, "")
+
+    # --- storing -----------------------------------------------------------------------------------------
+
+    def _map(self) -> ClusterMap:
+        assert self._host.map is not None
+        return self._host.map
+
+    def _change(self, changed: ClusterMap, done: Done, text: str) -> None:
+        version = self._map().version
+        stored = msgspec.structs.replace(changed, version=version + 1)
+
+        def answer(result: bytes | MetadError) -> None:
+            done(result if isinstance(result, MetadError) else encode(c.Done(text, stored.version)))
+
+        self._store(stored, version, answer)
+
+    def _store(self, changed: ClusterMap, expected: int, done: Done) -> None:
+        if self._storing:
+            done(ConflictError("another change of the cluster is being made; try again"))
+            return
+        self._storing = True
+
+        def stored(result: bytes | MetadError) -> None:
+            self._storing = False
+            if isinstance(result, MetadError):
+                done(result)
+                return
+            reply: m.WriteReply = METHODS[CLUSTER_STORE.code].decode_reply(result)
+            done(ConflictError(reply.errors[0].message) if reply.errors else result)
+
+        self._host.request(CLUSTER_STORE, c.StoreMap(expected, changed), stored)
+
+
+def _ignore(_: bytes | MetadError) -> None:
+    """Reconciling finds out whether it was done."""

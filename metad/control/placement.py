@@ -1,0 +1,48 @@
+"""Where replicas and leaders go: evenly, and with as few moves as that takes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from metad_wire.cluster import GroupRecord
+
+
+def spread(nodes: Sequence[str], count: int, groups: Sequence[GroupRecord], keep: Sequence[str] = ()) -> list[str]:
+    """``count`` nodes (all, where there are fewer) for one more group: those kept, then those with the fewest replicas
+    of the groups so far."""
+    load = dict.fromkeys(nodes, 0)
+    for group in groups:
+        for replica in group.replicas:
+            if replica in load and group.kind != "metadata":
+                load[replica] += 1
+    chosen = [node for node in keep if node in load]
+    for node in sorted(nodes, key=lambda n: (load[n], n)):
+        if len(chosen) >= count:
+            break
+        if node not in chosen:
+            chosen.append(node)
+    return sorted(chosen)
+
+
+def balanced_leaders(groups: Sequence[GroupRecord], nodes: Sequence[str]) -> list[GroupRecord]:
+    """The groups, each with a preferred leader, so that per kind and altogether no node leads much more than another.
+    Preferences that fit stay."""
+    total = dict.fromkeys(nodes, 0)
+    by_kind: dict[tuple[str, str], int] = {}
+    placed: list[GroupRecord] = []
+    share: dict[str, int] = {}
+    for kind in {group.kind for group in groups}:
+        share[kind] = -(-sum(group.kind == kind for group in groups) // max(len(nodes), 1))
+    for group in groups:
+        candidates = [node for node in group.replicas if node in total]
+        current = group.preferred
+        if current not in candidates or by_kind.get((group.kind, current), 0) >= share[group.kind]:
+            load = {node: (by_kind.get((group.kind, node), 0), total[node], node) for node in candidates}
+            current = min(candidates, key=load.__getitem__, default="")
+        if current:
+            total[current] += 1
+            by_kind[group.kind, current] = by_kind.get((group.kind, current), 0) + 1
+        placed.append(msgspec.structs.replace(group, preferred=current))
+    return placed

@@ -1,0 +1,99 @@
+"""What the replicas of a group say to each other. wire/PROTOCOL.md, "Between nodes", specifies the bytes.
+
+Every message carries its sender's term, except where a field says otherwise. Arrays grow at their end only.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Configuration(msgspec.Struct, frozen=True, array_like=True):
+    """Who the replicas of a group are, by node id, sorted."""
+
+    voters: tuple[str, ...]
+    learners: tuple[str, ...] = ()
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Everyone the log goes to."""
+        return self.voters + self.learners
+
+    def quorum(self) -> int:
+        """How many voters decide."""
+        return len(self.voters) // 2 + 1
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """Base of every message."""
+
+    term: int
+
+
+class PreVote(Message, frozen=True, tag=1):
+    """Would you vote for me? ``term`` is the one the sender would campaign in; nobody enters it because of this."""
+
+    last_index: int
+    last_term: int
+
+
+class PreVoteReply(Message, frozen=True, tag=2):
+    """``term`` is the asked one where it is granted, the replier's own where it is not."""
+
+    granted: bool
+
+
+class Vote(Message, frozen=True, tag=3):
+    """Vote for me. Sent once the sender's own vote is durable. ``transfer``: at the leader's wish, so a live leader is
+    no reason to refuse."""
+
+    last_index: int
+    last_term: int
+    transfer: bool = False
+
+
+class VoteReply(Message, frozen=True, tag=4):
+    """Sent once the vote is durable."""
+
+    granted: bool
+
+
+class Append(Message, frozen=True, tag=5):
+    """Records that follow (prev_index, prev_term), or none, as a heartbeat. ``probe`` numbers the leader's rounds:
+    its echo proves that the sender was still followed after the round began. ``sleep``: no heartbeats will follow
+    until something happens."""
+
+    prev_index: int
+    prev_term: int
+    commit: int
+    probe: int
+    records: list[bytes] = []
+    sleep: bool = False
+
+
+class AppendReply(Message, frozen=True, tag=6):
+    """The log agrees with the sender's up to ``agreed``, and durably up to ``match``. ``rejected`` is the prev_index
+    that was not there (-1: none was rejected); the log may agree up to (hint_index, hint_term)."""
+
+    probe: int
+    match: int
+    agreed: int
+    rejected: int = -1
+    hint_index: int = 0
+    hint_term: int = 0
+
+
+class Snapshot(Message, frozen=True, tag=7):
+    """A snapshot that ends with (index, index_term) has been streamed to you as transfer ``stream``: install it."""
+
+    index: int
+    index_term: int
+    configuration: Configuration
+    stream: str
+
+
+class TimeoutNow(Message, frozen=True, tag=8):
+    """Campaign at once: the leader hands over."""
+
+
+AnyMessage = PreVote | PreVoteReply | Vote | VoteReply | Append | AppendReply | Snapshot | TimeoutNow

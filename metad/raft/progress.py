@@ -1,0 +1,92 @@
+"""What a leader knows of one peer's log, and what it may send it."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+IN_FLIGHT_MESSAGES_MAX = 64
+IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
+
+
+class Sending(Enum):
+    """The three ways to bring a peer's log up to date."""
+
+    PROBE = "probe"
+    """Where the logs agree is not known: one empty append at a time."""
+    REPLICATE = "replicate"
+    """They agree: records are pipelined."""
+    SNAPSHOT = "snapshot"
+    """What the peer needs is no longer in the log: nothing but heartbeats until it has a snapshot."""
+
+
+class Progress:
+    """One peer, as its leader sees it."""
+
+    __slots__ = (
+        "_in_flight",
+        "confirmed_s",
+        "heard_s",
+        "in_flight_bytes",
+        "match",
+        "next",
+        "paused",
+        "sending",
+    )
+
+    def __init__(self, next_index: int, now_s: float) -> None:
+        self.sending = Sending.PROBE
+        self.next = next_index
+        self.match = 0
+        """Durable there, and equal to ours."""
+        self.paused = False
+        """A probe is under way."""
+        self.heard_s = now_s
+        self.confirmed_s = float("-inf")
+        """When the newest round began that the peer has echoed."""
+        self.in_flight_bytes = 0
+        self._in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes) of appends without a reply
+
+    @property
+    def full(self) -> bool:
+        """No more records may be sent before a reply."""
+        return len(self._in_flight) >= IN_FLIGHT_MESSAGES_MAX or self.in_flight_bytes >= IN_FLIGHT_BYTES_MAX
+
+    def sent(self, last_index: int, size: int) -> None:
+        """Records up to ``last_index`` went out."""
+        self._in_flight.append((last_index, size))
+        self.in_flight_bytes += size
+        self.next = last_index + 1
+
+    def matched(self, match: int) -> bool:
+        """The peer has everything up to ``match``. True if that is news."""
+        in_flight = self._in_flight
+        while in_flight and in_flight[0][0] <= match:
+            self.in_flight_bytes -= in_flight.popleft()[1]
+        if match <= self.match:
+            return False
+        self.match = match
+        self.next = max(self.next, match + 1)
+        return True
+
+    def probe_from(self, next_index: int) -> None:
+        """Find out again where the logs agree, beginning before ``next_index``."""
+        self.sending = Sending.PROBE
+        self.next = max(next_index, self.match + 1)
+        self._forget()
+
+    def replicate_from(self, next_index: int) -> None:
+        """The logs agree before ``next_index``."""
+        self.sending = Sending.REPLICATE
+        self.next = max(next_index, self.match + 1)
+        self._forget()
+
+    def wait_for_snapshot(self) -> None:
+        """Only a snapshot can help."""
+        self.sending = Sending.SNAPSHOT
+        self._forget()
+
+    def _forget(self) -> None:
+        self.paused = False
+        self._in_flight.clear()
+        self.in_flight_bytes = 0

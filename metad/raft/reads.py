@@ -1,0 +1,123 @@
+"""Linearizable reads without writing: by lease, or by ReadIndex (dissertation §6.4).
+
+A leader whose state machine has applied its own no-op holds everything that was ever acknowledged. What is left to know
+is that it still leads *now*:
+
+- **Lease.** A quorum echoed a round. Whoever echoed it votes for nobody within the shortest election timeout after it
+  was heard, hence after the round *began*; shortened by how far clocks may drift apart, that is how long no other
+  leader can be. Handing leadership over ends the lease for the rest of the term: the successor's campaign does not
+  respect it, and the order to campaign may be delayed.
+- **ReadIndex.** Begin a round after the read arrived; once a quorum has echoed it, nobody else led when the read came.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+from .base import LEADER, Host, Timing
+from .journal import RaftLog
+from .replication import Replication
+
+
+class Reads(Replication):
+    """When a leader may answer from its state."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        node_id: str,
+        log: RaftLog,
+        host: Host,
+        *,
+        timing: Timing,
+        rng: random.Random,
+        applied: int,
+    ) -> None:
+        self._reads: deque[tuple[int, Callable[[bool], None]]] = deque()  # (round that must be echoed, whom to tell)
+        self._lease_given_up = False
+        super().__init__(name, kind, node_id, log, host, timing=timing, rng=rng, applied=applied)
+
+    @property
+    def ready(self) -> bool:
+        """A leader that has applied everything committed before it: it may evaluate, and answer reads it can prove."""
+        return self.role == LEADER and self.applied >= self.no_op_index
+
+    def may_read(self) -> bool:
+        """Whether the state may be read now: a lease is valid."""
+        return self.ready and not self._lease_given_up and self.host.now() < self.lease_until_s()
+
+    def lease_until_s(self) -> float:
+        """Until when nobody else can lead."""
+        confirmed = self._quorum_confirmed_s()
+        return confirmed + self.timing.election_s * (1 - self.timing.drift)
+
+    def read(self, done: Callable[[bool], None]) -> None:
+        """Call ``done(True)`` once the state may be read for whoever asks now, ``done(False)`` if that cannot be."""
+        if self.role != LEADER:
+            done(False)
+            return
+        if self.may_read() and not self._reads:
+            done(True)
+            return
+        # A round begun before this read may already be under way: it proves nothing about now. All reads of a turn
+        # share the next one.
+        self._reads.append((self._round + 1, done))
+        self._heartbeat_due_s = self.host.now()
+        self._worked()
+
+    def _quorum_confirmed_s(self) -> float:
+        """The latest moment at which a quorum had begun rounds it has echoed by now."""
+        configuration = self.configuration
+        confirmed = sorted(
+            [
+                self.host.now() if voter == self.node_id else self.peers[voter].confirmed_s
+                for voter in configuration.voters
+            ],
+            reverse=True,
+        )
+        return confirmed[configuration.quorum() - 1]
+
+    def _round_confirmed(self) -> None:
+        if self._reads:
+            self._release_reads()
+
+    def _release_reads(self) -> None:
+        if not self.ready:
+            return
+        confirmed = self._quorum_confirmed_s()
+        while self._reads:
+            number, done = self._reads[0]
+            began_s = self._began_s(number)
+            if began_s is None or began_s > confirmed:
+                return
+            self._reads.popleft()
+            done(True)
+
+    def _began_s(self, number: int) -> float | None:
+        """When a round began; None if it has not, long ago if that is forgotten."""
+        rounds = self._rounds
+        if not rounds or number > rounds[-1][0]:
+            return None
+        return rounds[number - rounds[0][0]][1] if number >= rounds[0][0] else float("-inf")
+
+    def _lead(self) -> None:
+        self._lease_given_up = False
+        super()._lead()
+
+    def _abdicated(self) -> None:
+        reads, self._reads = self._reads, deque()
+        super()._abdicated()
+        for _, done in reads:
+            done(False)
+
+    def applied_to(self, index: int) -> None:
+        """The state machine has applied everything up to ``index``."""
+        was_ready = self.ready
+        self._set_applied(index)
+        if self._reads:
+            self._release_reads()
+        if self.ready and not was_ready:
+            self.host.role_changed(self)

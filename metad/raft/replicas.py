@@ -1,0 +1,195 @@
+"""All groups of a node, and what they say to other nodes. Without I/O: whoever drives it brings clock and network.
+
+One turn lets every group with something to do act, hands all their log writes to the disk at once, and sends each peer
+one payload with everything all groups have for it; heartbeats of groups that beat together travel together.
+
+A payload is a msgpack array of [group prefix, message].
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from .base import FOLLOWER, NEVER, Timing, UnsafeStateError
+from .journal import RaftLog
+from .messages import AnyMessage, Append, Snapshot
+from .replica import RaftGroup
+from .writer import LogWriter
+
+PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
+"""Records of one payload, give or take one message."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[tuple[bytes, AnyMessage]]).decode
+
+
+class PeerProtocolError(Exception):
+    """A peer has sent what no node of this cluster sends."""
+
+
+class Observer(Protocol):
+    """What the node does when its groups change."""
+
+    def committed(self, group: RaftGroup) -> None:
+        """``group.applicable`` is ahead of ``group.applied``."""
+
+    def role_changed(self, group: RaftGroup) -> None:
+        """It leads, is ready, leads no longer, or follows another."""
+
+    def configured(self, group: RaftGroup) -> None:
+        """Its configuration has changed."""
+
+    def snapshot_wanted(self, group: RaftGroup, peer: str) -> None:
+        """Stream a snapshot; then ``group.snapshot_streamed`` or ``group.snapshot_failed``."""
+
+    def install_snapshot(self, group: RaftGroup, message: Snapshot) -> None:
+        """Put it into the durable state; then ``group.snapshot_installed``."""
+
+    def unsafe(self, error: UnsafeStateError) -> None:
+        """A rule is broken: stop."""
+
+
+class Replicas:
+    """The host of a node's groups. ``schedule`` asks for a :meth:`turn` soon, ``transmit`` takes a peer's payload."""
+
+    def __init__(
+        self,
+        node_id: str,
+        writer: LogWriter,
+        observer: Observer,
+        *,
+        clock: Callable[[], float],
+        schedule: Callable[[], None],
+        transmit: Callable[[str, bytes], None],
+        timing: Timing,
+        rng: random.Random,
+    ) -> None:
+        self.node_id = node_id
+        self.groups: dict[bytes, RaftGroup] = {}
+        self.connected: set[str] = set()
+        self.timing = timing
+        self.now = clock
+        self._writer = writer
+        self._observer = observer
+        self._schedule = schedule
+        self._transmit = transmit
+        self._rng = rng
+        self._woken: dict[RaftGroup, None] = {}
+        self._outbox: dict[str, list[tuple[bytes, AnyMessage]]] = {}
+        self.committed = observer.committed
+        self.role_changed = observer.role_changed
+        self.configured = observer.configured
+        self.snapshot_wanted = observer.snapshot_wanted
+        self.install_snapshot = observer.install_snapshot
+
+    def open(self, name: str, kind: str, log: RaftLog, *, applied: int) -> RaftGroup:
+        """Take a group's replica into the node."""
+        group = RaftGroup(
+            name,
+            kind,
+            self.node_id,
+            log,
+            self,
+            timing=self.timing,
+            rng=random.Random(self._rng.getrandbits(64)),
+            applied=applied,
+        )
+        self.groups[group.prefix] = group
+        for peer in sorted(self.connected):
+            group.peer_connected(peer)
+        self.wake(group)
+        return group
+
+    def close(self, group: RaftGroup) -> None:
+        """The node has no replica of this group any more."""
+        del self.groups[group.prefix]
+        self._woken.pop(group, None)
+
+    # --- the host's side of a group ----------------------------------------------------------------------
+
+    def send(self, peer: str, group: RaftGroup, message: AnyMessage) -> None:
+        """Goes out at the end of the turn."""
+        if peer in self.connected:
+            if not self._outbox:  # an fsync that was waited for is no turn
+                self._schedule()
+            self._outbox.setdefault(peer, []).append((group.prefix, message))
+
+    def wake(self, group: RaftGroup) -> None:
+        """Give it a turn soon."""
+        if not self._woken:
+            self._schedule()
+        self._woken[group] = None
+
+    # --- driving -----------------------------------------------------------------------------------------
+
+    def turn(self, now: float) -> float:
+        """Let every group act for which it is time. Returns when to be called although nothing happens."""
+        due_s = NEVER
+        try:
+            for group in [group for group in self.groups.values() if group.deadline_s <= now or group in self._woken]:
+                self._woken.pop(group, None)
+                group.turn()
+        except UnsafeStateError as error:
+            self._observer.unsafe(error)
+            return NEVER
+        for group in self.groups.values():
+            due_s = min(due_s, group.deadline_s)
+        self._writer.flush()
+        self.flush()
+        return now if self._woken else due_s
+
+    def flush(self) -> None:
+        """Send what the groups have for their peers."""
+        outbox, self._outbox = self._outbox, {}
+        for peer, messages in outbox.items():
+            if peer not in self.connected:
+                continue
+            begin = size = 0
+            for position, (_, message) in enumerate(messages):
+                if isinstance(message, Append):
+                    size += sum(map(len, message.records))
+                    if size >= PAYLOAD_BYTES_MAX:
+                        self._transmit(peer, _encode(messages[begin : position + 1]))
+                        begin, size = position + 1, 0
+            if begin < len(messages):
+                self._transmit(peer, _encode(messages[begin:]))
+
+    def receive(self, peer: str, payload: bytes) -> None:
+        """A payload from a peer. Raises PeerProtocolError where it is none."""
+        try:
+            messages = _decode(payload)
+        except msgspec.DecodeError as error:
+            raise PeerProtocolError(f"unreadable: {error}") from None
+        groups = self.groups
+        try:
+            for prefix, message in messages:
+                group = groups.get(prefix)
+                if group is not None:  # a replica that was removed here, or is yet to come, is just not there
+                    group.receive(peer, message)
+        except UnsafeStateError as error:
+            self._observer.unsafe(error)
+
+    def overslept(self) -> None:
+        """The loop was blocked for longer than a heartbeat: what peers sent meanwhile is yet to be read, so nobody
+        campaigns for lack of it."""
+        now = self.now()
+        for group in self.groups.values():
+            if group.role == FOLLOWER and not group.asleep:
+                group.excuse(now)
+
+    def peer_connected(self, peer: str) -> None:
+        """Payloads reach this node, in order."""
+        self.connected.add(peer)
+        for group in self.groups.values():
+            group.peer_connected(peer)
+
+    def peer_lost(self, peer: str) -> None:
+        """They do not any more; what was on its way is lost."""
+        self.connected.discard(peer)
+        self._outbox.pop(peer, None)
+        for group in self.groups.values():
+            group.peer_lost(peer)

@@ -1,0 +1,66 @@
+"""The cluster map's only row, in metadata-0. It is replaced as a whole, and only by who has seen the newest."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import msgspec
+
+from metad_wire import cluster as c
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import ConflictError
+from metad_wire.methods import encode
+
+from ..storage import keys
+from ..storage.engine import Engine
+from .tables import Command, Row, Table, Verb, merge_writes, refuse_writes
+from .view import View
+
+CLUSTER = Table(
+    name="cluster",
+    kind="metadata",
+    record=c.ClusterMap,
+    key_fields=(),
+    routing_fields=(),
+    numbers=(keys.TABLE_CLUSTER,),
+)
+
+GROUP = keys.group_prefix("metadata", 0)
+MAP_KEY = keys.table_prefix(GROUP, keys.TABLE_CLUSTER) + b"map"
+_SUFFIX = b"map"
+
+_decode = msgspec.msgpack.Decoder(c.ClusterMap).decode
+
+
+def read_map(engine: Engine) -> c.ClusterMap | None:
+    """The applied map; None before the cluster was formed."""
+    stored = engine.get(MAP_KEY)
+    return None if stored is None else _decode(stored)
+
+
+def _split(body: c.StoreMap, slots: list[int]) -> dict[int, list[Row]]:
+    return {0: [(0, body, _SUFFIX, crc32(_SUFFIX))]}
+
+
+def _evaluate_store(view: View, command: Command[c.StoreMap]) -> m.WriteReply:
+    body = command.body
+    stored = view.get(MAP_KEY)
+    version = 0 if stored is None else _decode(stored).version
+    if version != body.expected:
+        error = m.ItemError(0, ConflictError.code, f"the map has version {version}")
+        return m.WriteReply([m.Revision(view.name, view.index)], [error])
+    view.writes[MAP_KEY] = encode(body.map)
+    return m.WriteReply([m.Revision(view.name, view.index)], [])
+
+
+VERBS = (
+    Verb(
+        methods.CLUSTER_STORE,
+        CLUSTER,
+        split=_split,
+        merge=merge_writes,
+        evaluate=_evaluate_store,
+        refuse=refuse_writes,
+    ),
+)
