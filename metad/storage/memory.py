@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import msgspec
 from sortedcontainers import SortedDict
 
-from .engine import UNBOUNDED_BYTES, Writes
+from ..errors import DamagedStoreError, StorageError
+from .engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Writes
 
 _ABSENT = object()
+
+Pairs = list[tuple[bytes, bytes]]
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Pairs).decode
 
 
 class MemoryEngine:
@@ -51,6 +58,13 @@ class MemoryEngine:
             for key, value in writes.items():
                 self._set(key, value)
 
+    def export(self, begin: bytes, end: bytes, part_bytes: int = PART_BYTES) -> PackedExport:
+        return PackedExport(self.scan(begin, end, len(self._map)), part_bytes)
+
+    def replace(self, begin: bytes, end: bytes, parts: Sequence[bytes | Path], writes: Writes = NO_WRITES) -> None:
+        self.write(unpack(begin, end, parts), writes, delete_ranges=[(begin, end)])
+        self.sync()
+
     def sync(self) -> None:
         self._undo.clear()
 
@@ -72,3 +86,46 @@ class MemoryEngine:
             self._map.pop(key, None)
         else:
             self._map[key] = value
+
+
+class PackedExport:
+    """See :class:`.engine.Export`: these pairs in msgpack, one slice a part."""
+
+    def __init__(self, pairs: Pairs, part_bytes: int) -> None:
+        self._pairs: Pairs | None = pairs
+        self._position = 0
+        self._part_bytes = part_bytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._pairs is None:
+            raise StorageError("this export was closed")
+        begin = end = self._position
+        size = 0
+        while end < len(self._pairs) and size < self._part_bytes:
+            size += sum(map(len, self._pairs[end]))
+            end += 1
+        if begin == end:
+            raise StopIteration
+        self._position = end
+        return _encode(self._pairs[begin:end])
+
+    def close(self) -> None:
+        self._pairs = None
+
+
+def unpack(begin: bytes, end: bytes, parts: Sequence[bytes | Path]) -> dict[bytes, bytes]:
+    """The pairs of parts of :class:`PackedExport`. Raises DamagedStoreError where they are none of this range."""
+    found: dict[bytes, bytes] = {}
+    try:
+        for part in parts:
+            found.update(_decode(part if isinstance(part, bytes) else part.read_bytes()))
+    except msgspec.DecodeError as error:
+        raise DamagedStoreError(f"a part of a snapshot is unreadable: {error}") from None
+    except OSError as error:
+        raise StorageError(f"cannot read a part of a snapshot: {error}") from None
+    if not all(begin <= key < end for key in found):
+        raise DamagedStoreError("a part of a snapshot holds keys of another range")
+    return found

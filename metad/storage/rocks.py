@@ -3,21 +3,36 @@
 What the binding demands: raw mode with ``bytes`` keys everywhere; bounds of a scan are checked by us, because
 the binding's iterator bounds dangle; ``delete_range`` needs an explicit column family; ``write`` holds
 the interpreter lock and ``flush_wal``/``flush``/multi-get release it, so writes are never synced by themselves
-but by :meth:`RocksEngine.sync` in a thread.
+but by :meth:`RocksEngine.sync` in a thread. Taking files in holds it too, some milliseconds per call, for
+RocksDB syncs its manifest meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from weakref import WeakSet
 
 import rocksdict as r
 
 from ..config import StorageConfig
 from ..errors import DamagedStoreError, StorageError
-from .engine import UNBOUNDED_BYTES, Writes
+from . import sst
+from .engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Writes
+from .ingest import IngestDirectory, Manifest
+
+_INGEST_FILES: Final = 2
+"""Files taken in by one call: it holds the interpreter for a millisecond of work and some of waiting for the disk."""
+_CROWDED_FILES: Final = 12
+"""With more files than this on level 0 the next are not taken in before a compaction has made room: from 20 on RocksDB
+delays writes, at 36 it stops them, and a write that waits holds the interpreter, so the node would stand still. As
+many make every style of compaction begin."""
+_ROOM_TIMEOUT_S: Final = 30.0
+"""Then the next files are taken in all the same: slow is better than never."""
 
 
 class Shared:
@@ -95,12 +110,23 @@ class RocksEngine:
         write_options: Any = r.WriteOptions()
         write_options.disable_wal = not wal
         self._write_options = write_options
+        self._options = options
+        self._exports: WeakSet[sst.SstExport] = WeakSet()
+        self._ingest = IngestDirectory(path / "ingest")
+        self._replacing = threading.Lock()  # groups may be replaced in several threads
         _refuse_headless(path)
         try:
             self._db: Any = r.Rdict(str(path), options)
         except Exception as error:  # the binding raises plain Exception
             raise _open_error(path, error) from None
         self._family = self._db.get_column_family_handle("default")
+        try:
+            unfinished = self._ingest.pending()
+            if unfinished is not None:
+                self._replace(unfinished)
+        except BaseException:
+            self.close()
+            raise
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -176,16 +202,67 @@ class RocksEngine:
         except Exception as error:
             raise self._mapped(error) from None
 
-    def sync(self) -> None:
+    def export(self, begin: bytes, end: bytes, part_bytes: int = PART_BYTES) -> sst.SstExport:
+        export = sst.SstExport(self._db, self._options, begin, end, part_bytes, self._mapped)
+        self._exports.add(export)
+        return export
+
+    def replace(self, begin: bytes, end: bytes, parts: Sequence[bytes | Path], writes: Writes = NO_WRITES) -> None:
+        with self._replacing:
+            manifest = self._ingest.prepare(begin, end, sst.files(begin, end, parts), writes)
+            try:
+                self._replace(manifest)
+            except StorageError as error:
+                raise type(error)(
+                    f"{error} (while a range of the store was being replaced: it is neither old nor new, and will be "
+                    "finished when the store is opened again)"
+                ) from None
+
+    def _replace(self, manifest: Manifest) -> None:
+        """May be done any number of times, as long as nobody has written to the range in between."""
+        if self.scan(manifest.begin, manifest.end, 1):
+            # Only where there is something: above a deleted range every file stays on level 0 and is compacted from
+            # there; into an empty one it goes where it will rest.
+            self.write(delete_ranges=[(manifest.begin, manifest.end)])
+        self._flush()  # so that taking files in, which holds the interpreter, finds no memtable in its way
+        names = [name for name, _, _ in manifest.files]
+        options = r.IngestExternalFileOptions()
+        options.set_move_files(True)
+        for position in range(0, len(names), _INGEST_FILES):
+            links = [self._ingest.link(name) for name in names[position : position + _INGEST_FILES]]
+            self._wait_for_room()
+            try:
+                self._db.ingest_external_file(links, options)
+            except Exception as error:
+                raise self._mapped(error) from None
+        if manifest.writes:
+            self.write(manifest.writes)
+        self._flush()
+        self._ingest.finish()
+
+    def _wait_for_room(self) -> None:
+        until = time.monotonic() + _ROOM_TIMEOUT_S
+        while self._db.property_int_value("rocksdb.num-files-at-level0") > _CROWDED_FILES and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def _flush(self) -> None:
         try:
-            if self._wal:
-                self._db.flush_wal(True)
-            else:
-                self._db.flush(True)
+            self._db.flush(True)
+        except Exception as error:
+            raise self._mapped(error) from None
+
+    def sync(self) -> None:
+        if not self._wal:
+            self._flush()
+            return
+        try:
+            self._db.flush_wal(True)
         except Exception as error:
             raise self._mapped(error) from None
 
     def close(self) -> None:
+        for export in self._exports:
+            export.close()  # its iterator would keep the files and their lock
         with contextlib.suppress(AttributeError):
             del self._family  # a live handle would keep the files and their lock
         try:

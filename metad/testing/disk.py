@@ -10,12 +10,14 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 
 from sortedcontainers import SortedDict
 
 from ..errors import DamagedStoreError, StorageError
-from ..storage.engine import UNBOUNDED_BYTES, Writes
+from ..storage.engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Writes
 from ..storage.keys import after_prefix
+from ..storage.memory import PackedExport, unpack
 
 _ABSENT = object()
 _DAMAGED = object()
@@ -72,6 +74,13 @@ class SimDisk:
                 else:
                     entries[key] = value
         self._journal.append(undo)
+
+    def export(self, begin: bytes, end: bytes, part_bytes: int = PART_BYTES) -> PackedExport:
+        return PackedExport(self.scan(begin, end, len(self._map)), part_bytes)
+
+    def replace(self, begin: bytes, end: bytes, parts: Sequence[bytes | Path], writes: Writes = NO_WRITES) -> None:
+        self.write(unpack(begin, end, parts), writes, delete_ranges=[(begin, end)])
+        self.sync()
 
     def sync(self) -> None:
         self.finish_sync(self.begin_sync())

@@ -70,6 +70,16 @@ def engine(opener: Opener) -> Engine:
     return opener.open()
 
 
+def left_by_a_crash(opener: Opener) -> Opener:
+    """A copy of the files as they are now: what a process that dies leaves behind."""
+    copy = Opener(opener.kind, opener.path.with_name("copy"))
+    copy.path.mkdir()
+    for file in opener.path.iterdir():
+        if file.name != "LOCK":
+            (copy.path / file.name).write_bytes(file.read_bytes())
+    return copy
+
+
 def everything(engine: Engine) -> list[tuple[bytes, bytes]]:
     return engine.scan(b"", b"\xff" * 32, 1_000_000)
 
@@ -208,12 +218,7 @@ def test_a_crash_loses_a_suffix_of_writes_and_never_half_of_one(opener: Opener) 
         engine.crash(random.Random(0))
         assert everything(engine) in states
         return
-    # A copy of the files as they are now is what a process that dies leaves behind.
-    copy = Opener(opener.kind, opener.path.with_name("copy"))
-    copy.path.mkdir()
-    for file in opener.path.iterdir():
-        if file.name != "LOCK":
-            (copy.path / file.name).write_bytes(file.read_bytes())
+    copy = left_by_a_crash(opener)
     after = everything(copy.open())
     copy.close()
     assert after in states
@@ -291,6 +296,178 @@ def test_every_engine_is_the_same_map(
         opener.close()
 
 
+# --- a range as parts ------------------------------------------------------------------------------------
+
+
+def taken(export: Iterator[bytes]) -> list[bytes]:
+    """The parts, without the pauses."""
+    return [part for part in export if part]
+
+
+def filled(engine: Engine, table: bytes, count: int = 3000) -> dict[bytes, bytes]:
+    pairs = {table + b"%06d" % i: os.urandom(20) for i in range(count)}
+    engine.write(pairs)
+    return pairs
+
+
+def test_parts_put_a_range_in_place_of_another_and_touch_nothing_else(opener: Opener, tmp_path: Path) -> None:
+    engine = opener.open()
+    pairs = filled(engine, b"b")
+    parts = taken(engine.export(b"b", b"c", 20_000))
+    assert len(parts) == 5
+    engine.write({b"a9": b"before", b"c": b"behind", b"b000007": b"other", b"bnew": b"1"}, {b"b000008": None})
+    as_files: list[bytes | Path] = []
+    for position, part in enumerate(parts):
+        as_files.append(tmp_path / f"{position}.part")
+        (tmp_path / f"{position}.part").write_bytes(part)
+    engine.replace(b"b", b"c", as_files)
+    expected = [(b"a9", b"before"), *sorted(pairs.items()), (b"c", b"behind")]
+    assert everything(engine) == expected
+    engine.replace(b"b", b"c", parts, {b"b000001": b"on top", b"b000002": None, b"bmark": b"x"})
+    expected = sorted({**dict(expected), b"b000001": b"on top", b"bmark": b"x"}.items())
+    del expected[expected.index((b"b000002", pairs[b"b000002"]))]
+    assert everything(engine) == expected
+    engine.write({b"b000003": b"later"})  # what is written afterwards counts
+    assert engine.get(b"b000003") == b"later"
+    engine.sync()
+    assert [pair for pair in everything(opener.reopen()) if pair[0] != b"b000003"] == [
+        pair for pair in expected if pair[0] != b"b000003"
+    ]
+    # Nothing of it stays behind.
+    assert not (opener.path / "ingest").exists()
+
+
+def test_an_export_is_of_the_moment_of_its_call_however_slowly_it_is_taken(opener: Opener) -> None:
+    engine = opener.open()
+    before = filled(engine, b"b")
+    export = engine.export(b"b", b"c", 20_000)
+    engine.write({b"b!": b"too late"}, dict.fromkeys(before, b"too late"))
+    parts = [next(part for part in export if part)]
+    engine.write(delete_ranges=[(b"b001000", b"b002000")])
+    engine.sync()
+    parts += taken(export)
+    engine.replace(b"b", b"c", parts)
+    assert dict(everything(engine)) == before
+
+
+def test_an_export_keeps_its_bounds(engine: Engine) -> None:
+    engine.write({bytes([byte]): b"v" for byte in b"ecabd"})
+    for begin, end, expected in ((b"b", b"d", b"bc"), (b"a\0", b"z", b"bcde"), (b"", b"b", b"a"), (b"d", b"b", b"")):
+        parts = taken(engine.export(begin, end))
+        assert len(parts) == (1 if expected else 0)  # a range without a pair has no part
+        engine.write({b"bb": b"v"})
+        engine.replace(begin, max(begin, end), parts)
+        assert b"".join(key for key, _ in engine.scan(begin, end, 10)) == expected
+        engine.write({b"bb": None})
+
+
+def test_replacing_with_nothing_empties_the_range(opener: Opener) -> None:
+    engine = opener.open()
+    filled(engine, b"b")
+    engine.write({b"a": b"1", b"c": b"2"})
+    engine.replace(b"b", b"c", [])
+    assert everything(engine) == [(b"a", b"1"), (b"c", b"2")]
+    engine.replace(b"b", b"c", [], {b"bx": b"3"})
+    assert everything(opener.reopen()) == [(b"a", b"1"), (b"bx", b"3"), (b"c", b"2")]
+
+
+def test_a_replaced_range_is_durable_without_a_sync(opener: Opener) -> None:
+    engine = opener.open()
+    pairs = filled(engine, b"b", 500)
+    parts = taken(engine.export(b"b", b"c"))
+    engine.write(delete_ranges=[(b"b", b"c")])
+    engine.replace(b"b", b"c", parts)
+    if isinstance(engine, MemoryEngine):
+        engine.crash()
+        assert dict(everything(engine)) == pairs
+        return
+    if isinstance(engine, SimDisk):
+        engine.crash(random.Random(0))
+        assert dict(everything(engine)) == pairs
+        return
+    copy = left_by_a_crash(opener)
+    assert dict(everything(copy.open())) == pairs
+    copy.close()
+
+
+def test_parts_that_are_none_of_the_range_are_refused_and_change_nothing(engine: Engine) -> None:
+    pairs = filled(engine, b"b", 500)
+    [part] = taken(engine.export(b"b", b"c"))
+    engine.write({b"a": b"1"})
+    cases: list[list[bytes]] = [
+        [b""],
+        [b"garbage"],
+        [part[:-1]],
+        [part[: len(part) // 2]],
+        [part, part[5:]],
+        taken(engine.export(b"a", b"b000100")),  # begins before the range
+    ]
+    for case in cases:
+        with pytest.raises(DamagedStoreError, match="part"):
+            engine.replace(b"b", b"c", case)
+        assert dict(everything(engine)) == {b"a": b"1", **pairs}
+    with pytest.raises(StorageError, match="cannot read"):
+        engine.replace(b"b", b"c", [Path("not there")])
+    engine.replace(b"b", b"c", [part])  # and the next one finds nothing in its way
+    assert dict(everything(engine)) == {b"a": b"1", **pairs}
+
+
+def test_a_closed_export_is_an_error_and_not_a_shorter_range(opener: Opener) -> None:
+    # The end of the parts says that there are no more pairs: a stream must not end so because the node stops.
+    engine = opener.open()
+    filled(engine, b"b")
+    exports = [engine.export(b"b", b"c", 20_000) for _ in range(3)]
+    next(exports[1])
+    for part in exports[2]:
+        if part:
+            break
+    for export in exports:
+        export.close()
+        export.close()
+        with pytest.raises(StorageError, match="closed"):
+            next(export)
+    if opener.kind not in ROCKS:
+        return
+    begun = engine.export(b"b", b"c", 20_000), engine.export(b"b", b"c", 20_000)
+    next(begun[1])
+    opener.reopen()  # an iterator that lives on would keep the lock
+    for export in begun:
+        with pytest.raises(StorageError, match="closed"):
+            next(export)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    old=st.dictionaries(st.binary(max_size=3), st.binary(max_size=4), max_size=8),
+    new=st.dictionaries(st.binary(max_size=3), st.binary(max_size=4), max_size=8),
+    bounds=st.tuples(st.binary(max_size=3), st.binary(max_size=3)),
+    part_bytes=st.integers(1, 12),
+)
+def test_every_engine_exports_and_replaces_the_same_range(
+    kind: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    old: dict[bytes, bytes],
+    new: dict[bytes, bytes],
+    bounds: tuple[bytes, bytes],
+    part_bytes: int,
+) -> None:
+    begin, end = min(bounds), max(bounds)
+    source, target = (Opener(kind, tmp_path_factory.mktemp("db") / "db") for _ in range(2))
+    try:
+        origin, engine = source.open(), target.open()
+        origin.write(new)
+        engine.write(old)
+        engine.replace(begin, end, taken(origin.export(begin, end, part_bytes)))
+        expected = {key: value for key, value in old.items() if not begin <= key < end}
+        expected |= {key: value for key, value in new.items() if begin <= key < end}
+        assert everything(engine) == sorted(expected.items())
+        assert everything(target.reopen()) == sorted(expected.items())
+    finally:
+        source.close()
+        target.close()
+
+
 # --- what only files can do ------------------------------------------------------------------------------
 
 
@@ -323,6 +500,7 @@ def _filled(opener: Opener) -> None:
 
 
 READS: dict[str, Callable[[Engine], object]] = {
+    "export": lambda engine: list(engine.export(b"k", b"l")),
     "get": lambda engine: [engine.get(b"k%06d" % i) for i in range(4000)],
     "get_many": lambda engine: engine.get_many([b"k%06d" % i for i in range(4000)]),
     "scan": lambda engine: engine.scan(b"k", b"l", 10_000),
