@@ -1,0 +1,347 @@
+"""What happens to a simulated cluster: clients that ask, and faults. Each seed draws its own mix, so that a run is rich
+in a few things instead of having a little of everything."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..raft.base import Timing
+from ..raft.membership import ChangeRefusedError
+from .linearizability import Operation
+from .machine import Command
+from .network import Link
+from .world import Settings, SimNode, World
+
+_GIVE_UP_S = 1.0
+
+
+@dataclass(slots=True)
+class _Call:
+    """One operation of a client, as it turns out."""
+
+    key: tuple[bytes, str]
+    kind: str
+    argument: Any
+    invoked: int
+    returned: int | None = None
+    result: Any = None
+    open: bool = True
+    happened: bool = True
+    """False: it certainly did not."""
+
+
+class Client:
+    """Asks one thing at a time, of whom it takes for the leader; gives up after a while and goes on."""
+
+    def __init__(self, chaos: Chaos, name: str, rng: random.Random, think_s: float) -> None:
+        self._chaos = chaos
+        self._world = chaos.world
+        self._name = name
+        self._rng = rng
+        self._think_s = think_s
+        self._asked = 0
+        self._leader: str | None = None
+        self._seen: dict[tuple[bytes, str], Any] = {}
+        self._next()
+
+    def _next(self) -> None:
+        self._world.clock.call_later(self._rng.expovariate(1 / self._think_s), self._ask)
+
+    def _ask(self) -> None:
+        chaos, rng, world = self._chaos, self._rng, self._world
+        if chaos.over:
+            return
+        node = world.nodes.get(self._leader or "") if rng.random() < 0.9 else None
+        if node is None or not node.up:
+            node = world.nodes[rng.choice(list(world.nodes))]
+            self._leader = node.name
+            if not node.up:
+                self._leader = None
+                self._next()
+                return
+        self._asked += 1
+        key = (rng.choice(world.groups), rng.choice(chaos.keys))
+        kind = rng.choices(
+            ["get", "put", "compare_and_set", "get_and_set", "delete"], [chaos.reads, 3, 2, 2, 0.3]
+        )[0]  # fmt: skip
+        identity = f"{self._name}.{self._asked}"
+        argument: Any = identity
+        if kind == "get" or kind == "delete":
+            argument = None
+        elif kind == "compare_and_set":
+            argument = (self._seen.get(key), identity)
+        chaos.moment += 1
+        call = _Call(key, kind, argument, chaos.moment)
+        chaos.calls.append(call)
+        delay = rng.uniform(*world.settings.link.delay)
+        node.later(delay, self._arrive, node, node.life, call, identity)
+        world.clock.call_later(_GIVE_UP_S, lambda: self._give_up(call))
+
+    def _arrive(self, node: SimNode, life: int, call: _Call, identity: str) -> None:
+        world = self._world
+        group, key = call.key
+
+        def tell(outcome: str, result: Any) -> None:
+            delay = self._rng.uniform(*world.settings.link.delay)
+            world.clock.call_later(delay, lambda: self._told(call, outcome, result))
+
+        if world.tracing:
+            node.trace(f"is asked {identity}: {call.kind} {key} {call.argument}")
+        if call.kind == "get":
+            node.read(group, key, tell)
+        else:
+            node.propose(group, Command(identity, call.kind, key, call.argument), tell)
+
+    def _told(self, call: _Call, outcome: str, result: Any) -> None:
+        if outcome == "refused":
+            call.happened = False
+        if not call.open:
+            return
+        if self._world.tracing:
+            self._world.trace(f"{self._name} hears of {call.kind} {call.argument}: {outcome} {result}")
+        call.open = False
+        if outcome == "done":
+            self._chaos.moment += 1
+            self._chaos.answered += 1
+            call.returned = self._chaos.moment
+            call.result = result
+            if call.kind in ("get", "get_and_set"):
+                self._seen[call.key] = result if call.kind == "get" else call.argument
+        else:
+            self._leader = None
+        self._next()
+
+    def _give_up(self, call: _Call) -> None:
+        if call.open:
+            call.open = False
+            self._leader = None
+            self._next()
+
+
+class Chaos:
+    """The clients and faults of one run."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self.world = world
+        self._rng = rng
+        self.over = False
+        self.moment = 0
+        self.answered = 0
+        self.calls: list[_Call] = []
+        self.changes = 0
+        self.transfers = 0
+        self.keys = ["a", "b", "c"][: rng.randint(1, 3)]
+        self.reads = rng.choice([1, 4, 10])
+        think_s = rng.choice([0.01, 0.03, 0.1])
+        self.clients = [
+            Client(self, f"c{number}", random.Random(rng.getrandbits(64)), think_s)
+            for number in range(1, rng.randint(2, 4) + 1)
+        ]
+        self._every_s = rng.choice([0.1, 0.3, 0.8])
+        faults: list[tuple[Callable[[], None], float]] = [
+            (self._crash, 3),
+            (self._crash_leader, 2),
+            (self._blackout, 0.7),
+            (self._pause, 2),
+            (self._partition, 2),
+            (self._isolate_leader, 2),
+            (self._cut_one_way, 1.5),
+            (self._reset, 1),
+            (self._slow_disk, 1),
+            (self._transfer, 2),
+        ]
+        self._faults = [(fault, weight) for fault, weight in faults if rng.random() < 0.6]
+        if world.settings.spares or rng.random() < 0.3:
+            self._faults.append((self._change, rng.choice([1.0, 5.0])))
+        if self._faults:
+            self._soon()
+
+    def history(self) -> list[Operation]:
+        """What the clients saw."""
+        return [
+            Operation(c.key, c.kind, c.argument, c.result, c.invoked, c.returned)  # type: ignore[arg-type]
+            for c in self.calls
+            if c.happened and (c.kind != "get" or c.returned is not None)
+        ]
+
+    def end(self) -> None:
+        """No more questions, no more faults, and everything works again."""
+        world = self.world
+        self.over = True
+        world.trace("all faults are over")
+        world.network.heal()
+        link = world.settings.link
+        world.network.shape(Link(delay=link.delay, silent=not link.connected))
+        world.calm = True
+        for node in world.nodes.values():
+            node.disk_slow_until = 0.0
+            if not node.up:
+                node.start()
+
+    # --- faults ------------------------------------------------------------------------------------------
+
+    def _soon(self) -> None:
+        self.world.clock.call_later(self._rng.expovariate(1 / self._every_s), self._act)
+
+    def _act(self) -> None:
+        if self.over:
+            return
+        fault = self._rng.choices([fault for fault, _ in self._faults], [weight for _, weight in self._faults])[0]
+        fault()
+        self._soon()
+
+    def _up(self) -> list[SimNode]:
+        return [node for node in self.world.nodes.values() if node.up]
+
+    def _down(self, node: SimNode) -> None:
+        node.crash(power=self._rng.random() < 0.75)
+        self.world.clock.call_later(self._rng.expovariate(1 / 0.5) + 0.01, lambda: self._wake(node))
+
+    def _wake(self, node: SimNode) -> None:
+        if not node.up:
+            node.start()
+
+    def _leader(self) -> SimNode | None:
+        name = self.world.leader(self._rng.choice(self.world.groups))
+        return None if name is None else self.world.nodes[name]
+
+    def _crash(self) -> None:
+        if up := self._up():
+            self._down(self._rng.choice(up))
+
+    def _crash_leader(self) -> None:
+        if leader := self._leader():
+            self._down(leader)
+
+    def _blackout(self) -> None:
+        for node in self._up():
+            self._down(node)
+
+    def _pause(self) -> None:
+        if up := self._up():
+            self._rng.choice(up).pause(self._rng.choice([0.05, 0.2, 0.7, 2.0]) * self._rng.uniform(0.5, 1.5))
+
+    def _heal_later(self) -> None:
+        after = self._rng.choice([0.05, 0.3, 1.0, 2.5]) * self._rng.uniform(0.5, 1.5)
+        self.world.clock.call_later(after, self._heal)
+
+    def _heal(self) -> None:
+        self.world.trace("every link is whole again")
+        self.world.network.heal()
+
+    def _partition(self) -> None:
+        names = list(self.world.nodes)
+        self._rng.shuffle(names)
+        side = names[: self._rng.randint(1, len(names) - 1)]
+        self.world.trace(f"{side} are cut off")
+        self.world.network.partition(side)
+        self._heal_later()
+
+    def _isolate_leader(self) -> None:
+        if leader := self._leader():
+            leader.trace("is isolated")
+            self.world.network.isolate(leader.name)
+            self._heal_later()
+
+    def _cut_one_way(self) -> None:
+        one, other = self._rng.sample(list(self.world.nodes), 2)
+        self.world.trace(f"{one} cannot reach {other}")
+        self.world.network.cut(one, other)
+        self._heal_later()
+
+    def _reset(self) -> None:
+        one, other = self._rng.sample(list(self.world.nodes), 2)
+        self.world.network.reset(one, other)
+
+    def _slow_disk(self) -> None:
+        if up := self._up():
+            node = self._rng.choice(up)
+            node.trace("has a slow disk")
+            node.disk_slow_until = self.world.clock.now + self._rng.uniform(0.1, 1.5)
+
+    def _transfer(self) -> None:
+        leader, group = self._leader(), self._rng.choice(self.world.groups)
+        if leader is None or (hosted := leader.hosted.get(group)) is None:
+            return
+        target = self._rng.choice(list(self.world.nodes))
+        leader.trace(f"is asked to hand over to {target}")
+        try:
+            hosted.group.transfer(target)
+            self.transfers += 1
+        except ChangeRefusedError:
+            return
+
+    def _change(self) -> None:
+        """Add, promote or remove a replica. Not always at the newest leader: an old one must do no harm."""
+        rng, world = self._rng, self.world
+        group = rng.choice(world.groups)
+        leaders = [node for node in self._up() if (h := node.hosted.get(group)) is not None and h.group.is_leader]
+        if not leaders:
+            return
+        leader = rng.choice(leaders)
+        replica = leader.hosted[group].group
+        configuration = replica.configuration
+        outside = [name for name in world.nodes if name not in configuration.members]
+        choices: list[tuple[str, str]] = [("add", name) for name in outside]
+        choices += [("promote", name) for name in configuration.learners] * 4
+        if len(configuration.voters) > (1 if rng.random() < 0.1 else 2):
+            choices += [("remove", name) for name in configuration.members]
+        if not choices:
+            return
+        what, name = rng.choice(choices)
+        leader.trace(f"is asked to {what} {name}")
+        node = world.nodes[name]
+        try:
+            if what == "add":
+                replica.add_learner(name)
+                if group in node.initial and rng.random() < 0.5 and world.forgotten(group, name):
+                    node.leave(group)
+                if group not in node.initial:
+                    node.join(group)
+            elif what == "promote":
+                replica.promote(name)
+            else:
+                replica.remove(name)
+            self.changes += 1
+        except ChangeRefusedError:
+            return
+
+
+def draw(rng: random.Random, nodes: int) -> Settings:
+    """A cluster of its own for a seed."""
+    delay = rng.choice([(0.0002, 0.002), (0.001, 0.01), (0.005, 0.05)])
+    if rng.random() < 0.6:
+        link = Link(delay=delay, loss=rng.choice([0.0, 0.0, 0.003, 0.01]))
+    else:
+        link = Link(
+            delay=delay,
+            loss=rng.choice([0.0, 0.02, 0.1]),
+            duplication=rng.choice([0.0, 0.02, 0.1]),
+            reorder=rng.choice([0.0, 0.05, 0.2]),
+            reorder_delay=(0.0, rng.choice([0.05, 0.5])),
+            silent=True,
+        )
+    timing = Timing(
+        election_s=0.6,
+        heartbeat_s=rng.choice([0.05, 0.1, 0.2]),
+        sleep_after_s=rng.choice([0.25, 1.0, 1e9]),
+    )
+    return Settings(
+        nodes=nodes,
+        spares=rng.choice([0, 0, 1, 2]),
+        groups=2 if rng.random() < 0.1 else 1,
+        timing=timing,
+        link=link,
+        fsync=rng.choice([(0.0001, 0.001), (0.001, 0.01), (0.005, 0.03)]),
+        slow_fsync=rng.choice([0.0, 0.01, 0.05]),
+        turn=rng.choice([(0.0, 0.0005), (0.0, 0.005)]),
+        apply_at_once=rng.random() < 0.3,
+        apply_entries=rng.choice([1, 5, 100]),
+        compact_entries=rng.choice([1 << 30, 5, 15, 40]),
+        retain_entries=rng.choice([0, 3, 10]),
+        cache_bytes=rng.choice([0, 500, 1 << 20]),
+        drift=rng.choice([0.0, timing.drift]),
+    )

@@ -1,0 +1,764 @@
+"""A cluster in one thread and in virtual time: the real log, writer, replicas and encoded messages on simulated disks
+and links, with a state machine behind each replica. Everything random comes from one seed, so a run can be repeated.
+
+A node's loop is events: a payload arrived, a turn is due, an fsync is over, entries are to be applied, a client asks.
+Between any two of them the node may crash, and disk, network and clock may misbehave. :mod:`.invariants` looks after
+each.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..errors import StorageError
+from ..raft.base import NEVER, ROLES, Timing, UnsafeStateError
+from ..raft.journal import REGULAR, Metadata
+from ..raft.membership import ChangeRefusedError
+from ..raft.messages import AnyMessage, Configuration, Snapshot
+from ..raft.replica import RaftGroup
+from ..raft.replicas import Replicas
+from ..raft.writer import LogWriter
+from ..storage import keys
+from ..storage.log import LogStore
+from .clock import Clock, Handle
+from .disk import SimDisk
+from .invariants import Ledger, Violation, Watch, WatchedLog, same_states
+from .machine import Command, Origin, Registers, StateMachine
+from .network import Link, SimNetwork
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+_RAFT, _PIECE, _TAKEN, _GONE = b"R", b"P", b"T", b"G"
+"""What a payload is: messages of groups, a piece of a snapshot, that one was taken, that all of them are gone."""
+EMPTY = Configuration(())
+"""What a replica that is yet to be a member starts with: it never campaigns."""
+
+
+class Settings(NamedTuple):
+    """What a world is made of. Times are seconds, chances are per message or event."""
+
+    nodes: int = 3
+    spares: int = 0
+    groups: int = 1
+    timing: Timing = Timing()
+    link: Link = Link()
+    fsync: tuple[float, float] = (0.001, 0.005)
+    slow_fsync: float = 0.0
+    """Chance that one takes a hundred times longer."""
+    turn: tuple[float, float] = (0.0, 0.001)
+    apply_at_once: bool = False
+    apply_entries: int = 20
+    compact_entries: int = 1 << 30
+    """Log entries beyond which the state is flushed and the log compacted."""
+    retain_entries: int = 5
+    cache_bytes: int = 1 << 20
+    drift: float = 0.0
+    """Clocks run at rates within 1 ± half of this."""
+    noticed: tuple[float, float] = (0.001, 0.3)
+    """How long until an end learns that its connection is broken."""
+    reconnected: tuple[float, float] = (0.001, 0.1)
+
+
+class Disk(SimDisk):
+    """One that can be looked into."""
+
+    def durable(self, key: bytes) -> bytes | None:
+        """What a power loss would leave of a key."""
+        for undo in self._journal:
+            for changed, before in undo:
+                if changed == key:
+                    return before if isinstance(before, bytes) else None
+        return self.get(key)
+
+
+class _Keep(random.Random):
+    """Draws one number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(0)
+        self._number = number
+
+    def randint(self, a: int, b: int) -> int:
+        return max(a, min(b, self._number))
+
+
+class Hosted:
+    """One replica and what its node keeps for it."""
+
+    def __init__(self, group: RaftGroup, log: WatchedLog, machine: StateMachine, watch: Watch) -> None:
+        self.group = group
+        self.log = log
+        self.machine = machine
+        self.watch = watch
+        self.pending: dict[int, tuple[int, Asked]] = {}  # index -> (term, who waits)
+        self.asked: list[Asked] = []
+        self.applying = False
+        self.flushing = False
+        self.installing: Snapshot | None = None
+
+
+class Asked:
+    """A question of a client, to be answered exactly once: done (and the result), refused (it did not happen and will
+    not) or unknown."""
+
+    __slots__ = ("_tell", "answered", "text")
+
+    def __init__(self, text: str, tell: Callable[[str, Any], None]) -> None:
+        self.text = text
+        self.answered = False
+        self._tell = tell
+
+    def answer(self, outcome: str, result: Any = None) -> None:
+        """The answer."""
+        if self.answered:
+            raise Violation("one answer", f"{self.text} is answered again: {outcome} {result}")
+        self.answered = True
+        self._tell(outcome, result)
+
+
+class Outgoing:
+    """A snapshot on its way to a peer."""
+
+    def __init__(self, hosted: Hosted, peer: str, message: Snapshot, pieces: list[bytes]) -> None:
+        self.hosted = hosted
+        self.peer = peer
+        self.message = message
+        self.pieces = pieces
+        self.position = -1
+        self.heard = 0
+
+
+class SimSyncer:
+    """An fsync takes its time; a crash meanwhile leaves some of it."""
+
+    def __init__(self, node: SimNode) -> None:
+        self._node = node
+
+    def sync(self, done: Callable[[StorageError | None], None]) -> None:
+        node = self._node
+        token, life = node.log_disk.begin_sync(), node.life
+        node.world.clock.call_later(node.fsync_s(), lambda: self._over(life, token, done))
+
+    def _over(self, life: int, token: int, done: Callable[[StorageError | None], None]) -> None:
+        node = self._node
+        if not node.up or node.life != life:
+            return
+        node.log_disk.finish_sync(token)
+        if node.world.tracing:
+            node.trace("fsync is over")
+        node.run(life, done, None)
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+class WatchedReplicas(Replicas):
+    """Looks at what is sent."""
+
+    node: SimNode
+
+    def send(self, peer: str, group: RaftGroup, message: AnyMessage) -> None:
+        hosted = self.node.hosted.get(group.prefix)
+        if hosted is not None:
+            hosted.watch.sends(peer, message)
+        if self.node.world.tracing:
+            self.node.trace(f"sends {peer} {message}")
+        super().send(peer, group, message)
+
+
+class SimNode:
+    """One node: crash it with :meth:`crash`, wake it with :meth:`start`."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.log_disk = Disk()
+        self.state_disk = Disk()
+        self.up = False
+        self.life = 0
+        self.initial: dict[bytes, Configuration] = {}
+        """The replicas it has, by group, and what they begin with."""
+        self.hosted: dict[bytes, Hosted] = {}
+        self.paused_until = 0.0
+        self.disk_slow_until = 0.0
+        self._rate = 1.0
+        self._offset = 0.0
+
+    # --- life --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A new process."""
+        world = self.world
+        self.life += 1
+        self.up = True
+        self.paused_until = 0.0
+        drift = world.settings.drift
+        self._rate = 1.0 + drift * (world.rng.random() - 0.5)
+        self._offset = world.rng.uniform(0.0, 1000.0)
+        self._turning = False
+        self._timer: Handle | None = None
+        self._incoming: dict[str, list[bytes]] = {}
+        self._outgoing: dict[str, Outgoing] = {}
+        self.hosted = {}
+        self.store = LogStore(self.log_disk)
+        self.writer = LogWriter(self.store, SimSyncer(self), failed=self._failed)
+        self.replicas = WatchedReplicas(
+            self.name,
+            self.writer,
+            self,
+            clock=self.now,
+            schedule=self._schedule,
+            transmit=self._transmit,
+            timing=world.settings.timing,
+            rng=random.Random(world.rng.getrandbits(64)),
+        )
+        self.replicas.node = self
+        self.trace("starts")
+        for group in self.initial:
+            self.open(group)
+        world.network.attach(self.name, *(self._on_loop(call) for call in (self.receive, self.connected, self.lost)))
+
+    def open(self, prefix: bytes) -> None:
+        """Take up a replica."""
+        world, name = self.world, f"data-{int.from_bytes(prefix[1:], 'big')}"
+        machine = world.machine(self.state_disk, prefix)
+        log = WatchedLog(
+            prefix,
+            name,
+            self.store,
+            self.writer,
+            initial=self.initial[prefix],
+            cache_bytes=world.settings.cache_bytes,
+        )
+        origin = machine.origin
+        if origin is not None and origin.index > log.base_index and log.term_at(origin.index) != origin.term:
+            # It crashed between the installation of a snapshot and the log's new beginning.
+            log.restart(origin.index, origin.term, origin.configuration)
+            world.repaired += 1
+        if machine.applied > log.last_index:
+            raise Violation("state behind log", f"{self.name} has applied {machine.applied} of {log.last_index}")
+        group = self.replicas.open(name, "data", log, applied=machine.applied)
+        applied = prefix + b"\x00applied"
+        state = self.state_disk
+        watch = Watch(
+            world.ledgers[prefix], self.name, group, log, lambda: int.from_bytes(state.durable(applied) or b"", "big")
+        )
+        log.watch = watch
+        self.hosted[prefix] = Hosted(group, log, machine, watch)
+
+    def join(self, prefix: bytes, initial: Configuration = EMPTY) -> None:
+        """Have a replica from now on."""
+        self.initial[prefix] = initial
+        if self.up and prefix not in self.hosted:
+            self.open(prefix)
+
+    def leave(self, prefix: bytes) -> None:
+        """Give a replica up, and its data with it."""
+        self.initial.pop(prefix, None)
+        hosted = self.hosted.pop(prefix, None)
+        if hosted is not None:
+            for asked in hosted.asked:
+                if not asked.answered:
+                    asked.answer("unknown")
+            self.replicas.close(hosted.group)
+        end = keys.after_prefix(prefix)
+        for disk in (self.log_disk, self.state_disk):
+            disk.write({}, delete_ranges=[(prefix, end)])
+            disk.sync()
+
+    def crash(self, *, power: bool = True, keep: int | None = None) -> None:
+        """The process dies, and with the power what was not synced: all but a random beginning, or the first ``keep``
+        writes of the log."""
+        if not self.up:
+            return
+        self.trace(f"crashes, {self.log_disk.unsynced} writes unsynced" if power else "is killed")
+        self.up = False
+        self.world.crashes += 1
+        for hosted in self.hosted.values():
+            for asked in hosted.asked:
+                if not asked.answered:
+                    asked.answer("unknown")
+        self.hosted = {}
+        rng = self.world.rng
+        if power:
+            self.log_disk.crash(rng if keep is None else _Keep(keep), torn=keep is None and rng.random() < 0.5)
+        else:
+            self.log_disk.sync()  # a new process makes durable what it finds
+        self.state_disk.crash(rng)
+        self.world.network.detach(self.name)
+
+    def pause(self, seconds: float) -> None:
+        """The process gets no CPU for a while."""
+        self.trace(f"pauses for {seconds:.3f} s")
+        self.paused_until = max(self.paused_until, self.world.clock.now + seconds)
+
+    def configurations(self, prefix: bytes) -> list[Configuration]:
+        """All that are in its log, on disk or in memory."""
+        stored = self.log_disk.get(keys.log_metadata(prefix))
+        found = [] if stored is None else [c for _, c in msgspec.msgpack.decode(stored, type=Metadata).configurations]
+        hosted = self.hosted.get(prefix)
+        return found if hosted is None else [*found, hosted.group.configuration]
+
+    def now(self) -> float:
+        """Its own clock."""
+        return self._offset + self._rate * self.world.clock.now
+
+    def trace(self, text: str) -> None:
+        """For who reads a failed run."""
+        self.world.trace(f"{self.name} {text}")
+
+    # --- events ------------------------------------------------------------------------------------------
+
+    def run(self, life: int, call: Callable[..., None], *arguments: Any) -> None:
+        """Something happens on its loop."""
+        if not self.up or self.life != life:
+            return
+        world = self.world
+        if world.clock.now < self.paused_until:
+            world.clock.call_at(self.paused_until, lambda: self.run(life, call, *arguments))
+            return
+        world.steps += 1
+        call(*arguments)
+        for hosted in self.hosted.values():
+            hosted.watch.look()
+
+    def later(self, delay: float, call: Callable[..., None], *arguments: Any) -> Handle:
+        """Have it happen."""
+        life = self.life
+        return self.world.clock.call_later(delay, lambda: self.run(life, call, *arguments))
+
+    def _on_loop(self, call: Callable[..., None]) -> Callable[..., None]:
+        life = self.life
+        return lambda *arguments: self.run(life, call, *arguments)
+
+    def _schedule(self) -> None:
+        if not self._turning:
+            self._turning = True
+            self.later(self.world.rng.uniform(*self.world.settings.turn), self._turn)
+
+    def _turn(self) -> None:
+        self._turning = True  # what asks for a turn now is served by this one, or told by what it returns
+        now = self.now()
+        due_s = self.replicas.turn(now)
+        self._turning = False
+        if due_s <= now:
+            self._schedule()
+        else:
+            self._set_timer(due_s)
+
+    def _set_timer(self, due_s: float) -> None:
+        if due_s == NEVER:
+            return
+        at = max((due_s - self._offset) / self._rate, self.world.clock.now) + 1e-6
+        timer = self._timer
+        if timer is not None and timer.pending:
+            if timer.time <= at:
+                return  # it comes earlier, and looks again then
+            timer.cancel()
+        self._timer = self.later(at - self.world.clock.now, self._turn)
+
+    def fsync_s(self) -> float:
+        """How long the next one takes."""
+        world = self.world
+        taken = world.rng.uniform(*world.settings.fsync)
+        if not world.calm and (
+            world.clock.now < self.disk_slow_until or world.rng.random() < world.settings.slow_fsync
+        ):
+            taken *= 100
+        return taken
+
+    def _transmit(self, peer: str, payload: bytes) -> None:
+        self.world.send(self.name, peer, _RAFT + payload)
+
+    def receive(self, peer: Any, payload: bytes) -> None:
+        """From the network."""
+        kind, body = payload[:1], payload[1:]
+        if kind == _RAFT:
+            self.replicas.receive(peer, body)
+        elif kind == _PIECE:
+            self._piece(peer, *_decode(body))
+        elif kind == _TAKEN:
+            self._piece_taken(*_decode(body))
+        else:
+            self._gone(peer, *_decode(body))
+
+    def connected(self, peer: Any) -> None:
+        """Payloads may be exchanged."""
+        self.trace(f"is connected with {peer}")
+        self.replicas.peer_connected(peer)
+
+    def lost(self, peer: Any) -> None:
+        """The connection is broken."""
+        self.trace(f"has lost {peer}")
+        self.replicas.peer_lost(peer)
+        for stream, outgoing in list(self._outgoing.items()):
+            if outgoing.peer == peer:
+                self._broke_off(stream)
+
+    # --- what its groups tell it -------------------------------------------------------------------------
+
+    def committed(self, group: RaftGroup) -> None:
+        """See Observer."""
+        hosted = self.hosted[group.prefix]
+        if self.world.settings.apply_at_once:
+            self._apply(hosted)
+        elif not hosted.applying:
+            hosted.applying = True
+            self.later(self.world.rng.uniform(*self.world.settings.turn), self._apply, hosted)
+
+    def role_changed(self, group: RaftGroup) -> None:
+        """See Observer."""
+        if self.world.tracing:
+            self.trace(f"is {ROLES[group.role]} in term {group.term} of {group.leader}")
+        hosted = self.hosted.get(group.prefix)
+        if hosted is not None and not group.is_leader:
+            pending, hosted.pending = hosted.pending, {}
+            for _, asked in pending.values():
+                asked.answer("unknown")
+
+    def configured(self, group: RaftGroup) -> None:
+        """See Observer."""
+        self.trace(f"has configuration {group.configuration}")
+
+    def unsafe(self, error: UnsafeStateError) -> None:
+        """See Observer."""
+        raise Violation("stopped itself", f"{self.name}: {error}")
+
+    def _failed(self, error: StorageError) -> None:
+        raise error
+
+    # --- the state machine -------------------------------------------------------------------------------
+
+    def _apply(self, hosted: Hosted) -> None:
+        hosted.applying = False
+        group, log = hosted.group, hosted.log
+        if hosted.installing is not None or self.hosted.get(group.prefix) is not hosted:
+            return
+        first = group.applied + 1
+        end = min(group.applicable, group.applied + self.world.settings.apply_entries) + 1
+        if first >= end:
+            return
+        records: list[bytes] = []
+        while first + len(records) < end:
+            records += log.records(first + len(records), 1 << 20, end)
+        hosted.watch.look()
+        for index, record in enumerate(records, first):
+            hosted.watch.applies(index, record)
+        results = hosted.machine.apply(first, [r[9:] if r[8] == REGULAR else None for r in records])
+        if self.world.tracing:
+            self.trace(f"applies {first} to {end - 1}")
+        group.applied_to(end - 1)
+        for index, (record, result) in enumerate(zip(records, results, strict=True), first):
+            waiting = hosted.pending.pop(index, None)
+            if waiting is not None:
+                term, asked = waiting
+                if int.from_bytes(record[:8], "big") == term:
+                    ledger = self.world.ledgers[group.prefix]
+                    ledger.acknowledged = max(ledger.acknowledged, index)
+                    asked.answer("done", result)
+                else:
+                    asked.answer("refused")  # another entry has its place
+        if group.applied < group.applicable:
+            self.committed(group)
+        self._compact(hosted)
+
+    def _compact(self, hosted: Hosted) -> None:
+        settings = self.world.settings
+        if len(hosted.log) < settings.compact_entries or hosted.flushing or hosted.installing is not None:
+            return
+        hosted.flushing = True
+        self.later(self.fsync_s(), self._flushed, hosted, hosted.machine.applied, self.state_disk.begin_sync())
+
+    def _flushed(self, hosted: Hosted, applied: int, token: int) -> None:
+        hosted.flushing = False
+        self.state_disk.finish_sync(token)
+        if self.hosted.get(hosted.group.prefix) is hosted:
+            self.trace(f"compacts through {applied - self.world.settings.retain_entries}")
+            hosted.log.compact(applied - self.world.settings.retain_entries)
+            self.world.compactions += 1
+            self._schedule()
+
+    # --- snapshots ---------------------------------------------------------------------------------------
+
+    def snapshot_wanted(self, group: RaftGroup, peer: str) -> None:
+        """See Observer."""
+        if any(o.peer == peer and o.hosted.group is group for o in self._outgoing.values()):
+            return
+        hosted = self.hosted[group.prefix]
+        index = hosted.machine.applied
+        term = hosted.log.term_at(index)
+        assert term is not None
+        self.world.streams += 1
+        stream = f"{self.name}-{self.world.streams}"
+        message = Snapshot(group.term, index, term, hosted.log.configuration_at(index), stream)
+        self.trace(f"streams {message} to {peer}")
+        self._outgoing[stream] = Outgoing(hosted, peer, message, hosted.machine.export())
+        self.later(0.0, self._send_piece, stream)
+
+    def _send_piece(self, stream: str) -> None:
+        outgoing = self._outgoing.get(stream)
+        if outgoing is None:
+            return
+        outgoing.position += 1
+        position, pieces = outgoing.position, outgoing.pieces
+        if position == len(pieces):
+            del self._outgoing[stream]
+            outgoing.hosted.group.snapshot_streamed(outgoing.peer, outgoing.message)
+            self._schedule()
+            return
+        self.world.send(self.name, outgoing.peer, _PIECE + _encode((stream, position, pieces[position])))
+        self.later(self.world.settings.timing.election_s, self._stalled, stream, position)
+
+    def _stalled(self, stream: str, position: int) -> None:
+        outgoing = self._outgoing.get(stream)
+        if outgoing is not None and outgoing.position == position:
+            self._broke_off(stream)
+
+    def _broke_off(self, stream: str) -> None:
+        outgoing = self._outgoing.pop(stream)
+        self.trace(f"stream {stream} broke off")
+        if self.hosted.get(outgoing.hosted.group.prefix) is outgoing.hosted:
+            outgoing.hosted.group.snapshot_failed(outgoing.peer)
+
+    def _piece(self, peer: str, stream: str, position: int, data: bytes) -> None:
+        pieces = self._incoming.setdefault(stream, [])
+        if position == len(pieces):
+            pieces.append(data)
+        self.world.send(self.name, peer, _TAKEN + _encode((stream, position)))
+
+    def _piece_taken(self, stream: str, position: int) -> None:
+        outgoing = self._outgoing.get(stream)
+        if outgoing is not None and outgoing.position == position:
+            self._send_piece(stream)
+
+    def _gone(self, peer: str, stream: str) -> None:
+        for hosted in self.hosted.values():
+            progress = hosted.group.peers.get(peer)
+            if progress is not None and progress.snapshot is not None and progress.snapshot.stream == stream:
+                hosted.group.snapshot_failed(peer)
+
+    def install_snapshot(self, group: RaftGroup, message: Snapshot) -> None:
+        """See Observer."""
+        hosted = self.hosted[group.prefix]
+        if hosted.installing is not None:
+            return
+        pieces = self._incoming.get(message.stream)
+        if pieces is None:  # received in an earlier life
+            if group.leader is not None:
+                self.world.send(self.name, group.leader, _GONE + _encode((message.stream,)))
+            return
+        self.trace(f"installs {message}")
+        hosted.installing = message
+        hosted.machine.install(pieces, Origin(message.index, message.index_term, message.configuration))
+        self.later(self.fsync_s(), self._installed, hosted, message, self.state_disk.begin_sync())
+
+    def _installed(self, hosted: Hosted, message: Snapshot, token: int) -> None:
+        self.state_disk.finish_sync(token)
+        hosted.installing = None
+        group = hosted.group
+        if self.hosted.get(group.prefix) is not hosted:
+            return
+        self.world.snapshots += 1
+        if message.index > group.commit:
+            group.snapshot_installed(message)
+        else:
+            group.applied_to(hosted.machine.applied)
+        if group.applied < group.applicable:
+            self.committed(group)
+
+    # --- what clients and administrators ask --------------------------------------------------------------
+
+    def propose(self, prefix: bytes, command: Command, tell: Callable[[str, Any], None]) -> None:
+        """A write; see :class:`Asked`."""
+        hosted = self.hosted.get(prefix)
+        if hosted is None or not hosted.group.accepting:
+            tell("refused", None)
+            return
+        asked = Asked(command.identity, tell)
+        hosted.asked.append(asked)
+        index = hosted.group.propose(_encode(command))
+        hosted.pending[index] = (hosted.group.term, asked)
+
+    def read(self, prefix: bytes, key: str, tell: Callable[[str, Any], None]) -> None:
+        """A read; see :class:`Asked`."""
+        hosted = self.hosted.get(prefix)
+        if hosted is None:
+            tell("refused", None)
+            return
+        asked = Asked(f"read of {key} at {self.name}", tell)
+        hosted.asked.append(asked)
+        acknowledged = self.world.ledgers[prefix].acknowledged
+        hosted.group.read(lambda may: self._may_read(hosted, key, acknowledged, asked, may=may))
+
+    def _may_read(self, hosted: Hosted, key: str, acknowledged: int, asked: Asked, *, may: bool) -> None:
+        if not may:
+            asked.answer("refused")
+            return
+        if hosted.machine.applied < acknowledged:
+            raise Violation(
+                "fresh reads",
+                f"{self.name} reads at {hosted.machine.applied} in term {hosted.group.term}; when it was asked "
+                f"{acknowledged} was acknowledged",
+            )
+        asked.answer("done", hosted.machine.read(key))
+
+
+class World:
+    """The cluster."""
+
+    def __init__(
+        self,
+        seed: int,
+        settings: Settings,
+        *,
+        machine: Callable[[Disk, bytes], StateMachine] = Registers,
+        tracing: bool = False,
+    ) -> None:
+        self.seed = seed
+        self.settings = settings
+        self.rng = random.Random(seed)
+        self.machine = machine
+        self.clock = Clock()
+        self.network = SimNetwork(
+            self.clock,
+            self.rng,
+            settings.link,
+            noticed=settings.noticed,
+            reconnected=settings.reconnected,
+        )
+        self.filter: Callable[[str, str, bytes], bool] | None = None
+        """Sees every payload before it is sent; False loses it."""
+        self.steps = self.crashes = self.snapshots = self.compactions = self.streams = self.repaired = 0
+        self.tracing = tracing
+        self.calm = False
+        """No fsync is slow any more."""
+        self.traced: list[str] = []
+        self.nodes: dict[str, SimNode] = {}
+        self.groups = [keys.group_prefix("data", ordinal) for ordinal in range(settings.groups)]
+        self.ledgers = {group: Ledger(group, self._durable) for group in self.groups}
+        names = [f"n{number}" for number in range(1, settings.nodes + settings.spares + 1)]
+        voters = Configuration(tuple(names[: settings.nodes]))
+        for name in names:
+            node = SimNode(self, name)
+            self.nodes[name] = node
+            if name in voters.voters:
+                for group in self.groups:
+                    node.initial[group] = voters
+        for node in self.nodes.values():
+            node.start()
+
+    def _durable(self, node: str, key: bytes) -> bytes | None:
+        return self.nodes[node].log_disk.durable(key)
+
+    def trace(self, text: str) -> None:
+        """What happened, if anybody wants to know."""
+        if self.tracing:
+            self.traced.append(f"{self.clock.now:9.4f} {text}")
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        self.clock.run_until(self.clock.now + seconds)
+
+    def run_until(self, condition: Callable[[], bool], seconds: float, *, every: float = 0.05) -> bool:
+        """Let time pass until something is so; False if it is not within ``seconds``."""
+        until = self.clock.now + seconds
+        while self.clock.now < until:
+            if condition():
+                return True
+            self.run(min(every, until - self.clock.now))
+        return condition()
+
+    def send(self, source: str, target: str, payload: bytes) -> None:
+        """Hand a payload to the network."""
+        if self.filter is None or self.filter(source, target, payload):
+            self.network.send(source, target, payload)
+
+    # --- what to look at ---------------------------------------------------------------------------------
+
+    def leader(self, group: bytes | None = None) -> str | None:
+        """Who leads the newest term."""
+        prefix = self.groups[0] if group is None else group
+        found = [
+            (hosted.group.term, node.name)
+            for node in self.nodes.values()
+            if node.up and (hosted := node.hosted.get(prefix)) is not None and hosted.group.is_leader
+        ]
+        return max(found)[1] if found else None
+
+    def group(self, node: str, group: bytes | None = None) -> RaftGroup:
+        """A node's replica."""
+        return self.nodes[node].hosted[self.groups[0] if group is None else group].group
+
+    def forgotten(self, prefix: bytes, name: str) -> bool:
+        """Whether a node is in no configuration that counts or may still."""
+        return not any(
+            name in configuration.members
+            for node in self.nodes.values()
+            for configuration in node.configurations(prefix)
+        )
+
+    def converged(self, prefix: bytes) -> bool:
+        """Whether one leads, is ready, and every member has applied everything."""
+        name = self.leader(prefix)
+        if name is None:
+            return False
+        leader = self.nodes[name].hosted[prefix]
+        if not leader.group.accepting:
+            return False
+        last = leader.log.last_index
+        for member in leader.group.configuration.members:
+            node = self.nodes[member]
+            hosted = node.hosted.get(prefix) if node.up else None
+            if hosted is None or hosted.installing is not None:
+                return False
+            group = hosted.group
+            if not group.applied == group.commit == hosted.log.last_index == hosted.log.durable_index == last:
+                return False
+            if group.leader != name:
+                return False
+        return True
+
+    def require_answers(self) -> None:
+        """Nobody who asked a node that has lived since is still waiting."""
+        for node in self.nodes.values():
+            for hosted in node.hosted.values():
+                for asked in hosted.asked:
+                    if not asked.answered:
+                        raise Violation("one answer", f"{asked.text} is never answered by {node.name}")
+
+    def require_convergence(self, seconds: float) -> None:
+        """All faults are over: every group comes to one leader and one state, within bounded time."""
+        for prefix in self.groups:
+            if not self.run_until(lambda prefix=prefix: self.converged(prefix), seconds):  # type: ignore[misc]
+                raise Violation("convergence", f"not within {seconds} s: {self.describe(prefix)}")
+            name = self.leader(prefix)
+            assert name is not None
+            members = self.group(name, prefix).configuration.members
+            same_states({member: self.nodes[member].hosted[prefix].machine.contents() for member in members})
+
+    def describe(self, prefix: bytes) -> str:
+        """Every replica of a group, in a line each."""
+        lines = [""]
+        for node in self.nodes.values():
+            hosted = node.hosted.get(prefix)
+            if hosted is None:
+                lines.append(f"  {node.name}: {'no replica' if node.up else 'down'}")
+                continue
+            group, log = hosted.group, hosted.log
+            peers = {p: (s.sending.value, s.match, s.next, s.paused) for p, s in group.peers.items()}
+            lines.append(
+                f"  {node.name}: {ROLES[group.role]} term {group.term} leader {group.leader} "
+                f"log {log.base_index}..{log.last_index} (durable {log.durable_index}, last term {log.last_term}) "
+                f"commit {group.commit} applied {group.applied} {group.configuration} asleep {group.asleep} "
+                f"connected {sorted(group.connected)} peers {peers}"
+            )
+        return "\n".join(lines)
+
+
+__all__ = ["ChangeRefusedError", "Settings", "SimNode", "World"]
