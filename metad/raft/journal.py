@@ -201,7 +201,12 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
                 if bytes_max <= 0:
                     break
             return found
-        for _, data in self._store.read(self.prefix, begin, min(end, self._cached_from), self.name):
+        for index, data in self._store.read(self.prefix, begin, min(end, self._cached_from), self.name):
+            if len(data) < HEADER.size or _term_of(data)[0] != self.term_at(index) or data[8] > CONFIGURATION:
+                raise DamagedStoreError(
+                    f"entry {index} of group {self.name} in the log is unreadable (no record of its term). Restore the "
+                    "data directory from a backup; starting without it would lose acknowledged writes."
+                )
             found.append(data)
             bytes_max -= len(data)
             if bytes_max <= 0:

@@ -170,6 +170,8 @@ class GroupDriver:
         """Add committed entries to the write that applies them: (writes added, bytes of entries of an earlier life).
         :meth:`finish` follows once the write is done."""
         machine, group, in_flight = self.machine, self.group, self._in_flight
+        if in_flight and in_flight[0].index <= machine.applied:
+            raise AssertionError(f"{group.name}: entry {in_flight[0].index} would be applied after {machine.applied}")
         end, items, replayed = group.applicable, 0, 0
         while machine.applied < end and items < items_max:
             index = machine.applied + 1
@@ -180,7 +182,7 @@ class GroupDriver:
                 machine.stage(index, entry.writes, batches)
                 continue
             # Evaluated elsewhere, or in an earlier life of this node.
-            last = in_flight[0].index if in_flight else end + 1
+            last = min(in_flight[0].index, end + 1) if in_flight else end + 1
             for data in group.log.records(index, _APPLY_BYTES, last):
                 writes = machine.decode(index, data) if data[8] == REGULAR else {}
                 items += len(writes)

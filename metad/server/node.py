@@ -113,7 +113,7 @@ class Node:
             self._writer,
             self,
             clock=environment.now,
-            schedule=self._schedule_turn,
+            schedule=self._replicas_woken,
             transmit=self._transmit,
             timing=timing,
             rng=environment.rng,
@@ -126,6 +126,7 @@ class Node:
         self._committed: dict[GroupDriver, None] = {}
         self._turn_scheduled = False
         self._in_turn = False
+        self._pumping = False
         self._apply_scheduled = False
         self._waiting_items = 0  # submitted since the last turn
         self._timer: Timer | None = None
@@ -146,16 +147,18 @@ class Node:
             if locked is not None:
                 locked()
             node = cls(config, stores, AsyncEnvironment())
-            node.start()
         except BaseException:
             stores.close()
             raise
-        if not config.cluster.seeds and not config.cluster.join:
-            try:
+        try:
+            node.start()
+            if not config.cluster.seeds and not config.cluster.join:
                 await node.serving()
-            except BaseException:
-                await node.close()
-                raise
+        except BaseException as error:
+            # What is scheduled already must not touch the stores any more, and nothing is flushed.
+            node.failure = error if isinstance(error, ServerError) else ServerError("the start was given up")
+            await node.close()
+            raise
         return node
 
     # --- requests ----------------------------------------------------------------------------------------
@@ -419,9 +422,13 @@ class Node:
     # --- the loop's turn ---------------------------------------------------------------------------------
 
     def _schedule_turn(self) -> None:
-        if not self._turn_scheduled and not self._in_turn:
+        if not self._turn_scheduled:
             self._turn_scheduled = True
             self.environment.call_soon(self._scheduled_turn)
+
+    def _replicas_woken(self) -> None:
+        if not self._pumping:  # or their turn comes right now
+            self._schedule_turn()
 
     def _scheduled_turn(self) -> None:
         self._turn_scheduled = False
@@ -432,11 +439,12 @@ class Node:
             return
         self._waiting_items = 0
         dirty, self._dirty = self._dirty, {}
-        self._in_turn = True
+        self._in_turn = self._pumping = True
         again = False
         try:
             now_s = self.environment.now()
             due_s = self._pump(dirty, now_s)
+            self._pumping = False
             if due_s <= now_s:
                 # One entry per group and turn: the disk works on it, and its answers go out, while the next is made.
                 again = True
@@ -450,7 +458,7 @@ class Node:
         except Exception as error:  # noqa: BLE001 - logged where it ends
             self._stop_for_bug(error)
         finally:
-            self._in_turn = False
+            self._in_turn = self._pumping = False
         if again:
             self._schedule_turn()
         if self._log_bytes >= self.config.storage.log_retained_bytes and not self._checkpointing:
@@ -503,6 +511,8 @@ class Node:
             # index would then claim what is not there; the next start replays it from the log.
             return
         if not self._committed:
+            if self._dirty:  # what queued while the disk was busy with something else
+                self._turn()
             return
         staged: list[GroupDriver] = []
         batches: list[Writes] = []

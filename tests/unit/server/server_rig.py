@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
-
-import metad.server.node as node_module
 from metad.config import Config, load_config
-from metad.errors import StorageError
+from metad.errors import ServerError, StorageError
 from metad.raft.writer import LogWriter
-from metad.server.driver import Work
+from metad.server.driver import GroupDriver, Work
+from metad.server.environment import AsyncEnvironment
 from metad.server.node import Node
 from metad.server.stores import pair_stores
 from metad.storage.engine import Writes
@@ -23,30 +21,45 @@ from metad_wire.messages import Identity
 from metad_wire.methods import Method
 
 
-class SteppedWriter(LogWriter):
-    """A log writer whose fsyncs are :meth:`step`."""
+class SteppedSyncer:
+    """Fsyncs are :meth:`step`."""
 
-    def start(self) -> None:
-        pass
+    def __init__(self, store: LogStore, *, fsync: bool) -> None:
+        self._store = store
+        self._fsync = fsync
+        self._due: Callable[[StorageError | None], None] | None = None
+        self.closed = False
 
-    def _order(self) -> None:
-        self._syncing = len(self._written)
+    def sync(self, done: Callable[[StorageError | None], None]) -> None:
+        assert self._due is None, "the second order of an fsync while one runs"
+        self._due = done
 
     def step(self) -> bool:
         """One fsync, if one is due: what it covers is applied and answered."""
-        if not self._syncing or self._broken:
+        if self._due is None or self.closed:
             return False
+        done, self._due = self._due, None
         error: StorageError | None = None
         try:
             if self._fsync:
                 self._store.sync()
         except StorageError as caught:
             error = caught
-        self._synced(self._syncing, error)
+        done(error)
         return True
 
     def close(self) -> None:
-        self._broken = True
+        self.closed = True
+
+
+class SteppedEnvironment(AsyncEnvironment):
+    """The real one, but for its fsyncs."""
+
+    stepped: SteppedSyncer
+
+    def syncer(self, store: LogStore, *, fsync: bool) -> SteppedSyncer:
+        self.stepped = SteppedSyncer(store, fsync=fsync)
+        return self.stepped
 
 
 class BreakableEngine(MemoryEngine):
@@ -109,17 +122,40 @@ class Answer:
 class Rig:
     """A node that can be crashed and opened again."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-        monkeypatch.setattr(node_module, "LogWriter", SteppedWriter)
+    def __init__(self, **settings: Any) -> None:
         storage = {"engine": "memory"} | settings.pop("storage", {})
         groups = {"offset": 2, "data": 3} | settings.pop("groups", {})
         self.config: Config = load_config(None, {"storage": storage, "groups": groups, **settings})
         self.log_engine, self.state_engine = BreakableEngine(), BreakableEngine()
         self._node: Node | None = None
+        self._entries_before = self._syncs_before = 0
 
     async def open(self) -> Node:
+        """A new life, until it serves. Raises ServerError."""
+        await self.begin()
+        serving = asyncio.create_task(self.node.serving())
+        while not serving.done():
+            await asyncio.sleep(0)
+            self.step()
+        try:
+            await serving
+        except ServerError:
+            await self.close()
+            raise
+        await self.settle()
+        self._entries_before, self._syncs_before = self.writer.entries, self.writer.syncs
+        return self.node
+
+    async def begin(self) -> Node:
+        """A new life that has not made an fsync yet."""
         stores = pair_stores(self.config, LogStore(self.log_engine), self.state_engine)
-        self._node = await Node.open(self.config, stores=stores)
+        self._node = Node(self.config, stores, SteppedEnvironment())
+        try:
+            self._node.start()
+        except ServerError as error:
+            self._node.failure = error
+            await self.close()
+            raise
         return self._node
 
     @property
@@ -128,19 +164,45 @@ class Rig:
         return self._node
 
     @property
-    def writer(self) -> SteppedWriter:
-        writer = self.node._writer
-        assert isinstance(writer, SteppedWriter)
-        return writer
+    def writer(self) -> LogWriter:
+        return self.node._writer
+
+    @property
+    def entries(self) -> int:
+        """Written in this life, but for those with which it began."""
+        return self.writer.entries - self._entries_before
+
+    @property
+    def syncs(self) -> int:
+        """The same of fsyncs."""
+        return self.writer.syncs - self._syncs_before
+
+    def step(self) -> bool:
+        """One fsync, if one is due."""
+        environment = self.node.environment
+        assert isinstance(environment, SteppedEnvironment)
+        return environment.stepped.step()
+
+    def driver(self, name: str) -> GroupDriver:
+        """A group's, by its name."""
+        kind, _, ordinal = name.rpartition("-")
+        return self.node.drivers[kind, int(ordinal)]
+
+    async def checkpoint(self) -> None:
+        """Flush the state and cut the log behind it."""
+        flushed = asyncio.Event()
+        self.node.checkpoint(flushed.set)
+        await flushed.wait()
+        await asyncio.sleep(0)  # the turn that writes what was cut
 
     def kill(self) -> None:
         """End this life without a word: nothing it still has scheduled may touch the engines."""
         self.writer.close()
-        if not self.node.failed.done():
-            self.node.failed.set_result(StorageError("killed"))
-        if self.node._linger is not None:
-            self.node._linger.cancel()
-        self.node._checkpoints.shutdown()
+        self.node.controller.stop()
+        self.node.failure = StorageError("killed")
+        if self.node._timer is not None:
+            self.node._timer.cancel()
+        self.node.environment.close()
         self._node = None
 
     def send(
@@ -155,7 +217,7 @@ class Rig:
         idle = 0
         while idle < 3:
             await asyncio.sleep(0)
-            idle = 0 if self.writer.step() else idle + 1
+            idle = 0 if self.step() else idle + 1
 
     async def ask(self, method: Method[Any, Any], body: Any, identity: Identity | None = None) -> Any:
         answer = self.send(method, body, identity)

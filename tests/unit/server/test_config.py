@@ -71,6 +71,18 @@ def test_a_file_is_read_and_flags_win(tmp_path: Path) -> None:
         ("[commit]\nlinger_ms = nan", r"commit\.linger_ms: nan is too large"),
         ("[commit]\nlinger_ms = inf", r"commit\.linger_ms: inf is too large"),
         ("[dedupe]\nidentities_max = 0", r"dedupe\.identities_max: 0 is too small"),
+        ("[raft]\nelection_timeout_ms = 0", r"raft\.election_timeout_ms: 0 is too small"),
+        ("[raft]\nheartbeat_ms = 201", r"raft\.heartbeat_ms: at most a third of raft\.election_timeout_ms"),
+        ("[raft]\nlog_cache_bytes = 0", r"raft\.log_cache_bytes: 0 is too small"),
+        ("[cluster]\nreplicas = 0", r"cluster\.replicas: 0 is too small"),
+        ("[cluster]\nseeds = ['a:1']", r"Expected `object`, got `array` - at `\$\.cluster\.seeds`"),
+        ("[cluster]\nseeds = { node-1 = 1 }", r"Expected `str`, got `int` - at `\$\.cluster\.seeds"),
+        ("[cluster]\njoin = 'a:1'", r"Expected `array`, got `str` - at `\$\.cluster\.join`"),
+        ("[cluster]\nseeds = { a = 'h:1', b = 'h:2' }", "cluster.seeds: this node, 'node-1', is not among them"),
+        (
+            "[cluster]\nseeds = { node-1 = 'h:1' }\njoin = ['h:2']",
+            r"cluster\.join: a founding node \(cluster\.seeds\) does not join",
+        ),
         ("drain_timeout_ms = -1", "drain_timeout_ms: must not be negative"),
         ("log_level = 'loud'", "log_level: 'loud' is not one of debug"),
         ("node_id = ''", "node_id: must take 1 to 256 bytes"),
@@ -109,16 +121,19 @@ def sections() -> list[_Section]:
 
 
 def test_the_reference_lists_every_field_with_its_default() -> None:
-    page = reference()
+    top, *parts = reference().split("\n## ")
+    pages = {part.partition("\n")[0]: part for part in parts}
+    config = Config()
+    assert set(pages) == {f"`[{f}]`" for f in Config.__struct_fields__ if isinstance(getattr(config, f), _Section)}
     for section in sections():
+        page = top if section == config else pages[f"`[{type(section).__name__.removesuffix('Config').lower()}]`"]
         for field in section.__struct_fields__:
             default = getattr(section, field)
             if isinstance(default, _Section):
-                assert f"## `[{field}]`" in page
-            else:
-                row = next(line for line in page.splitlines() if line.startswith(f"| `{field}` |"))
-                assert f"| `{msgspec.json.encode(default).decode()}` |" in row
-                assert len(row.split("|")[3].strip()) > 5, f"{field} is not described"
+                continue
+            row = next(line for line in page.splitlines() if line.startswith(f"| `{field}` |"))
+            assert f"| `{msgspec.json.encode(default).decode()}` |" in row
+            assert len(row.split("|")[3].strip()) > 5, f"{field} is not described"
 
 
 def test_the_page_in_the_repository_is_the_reference(capsys: pytest.CaptureFixture[str]) -> None:

@@ -209,7 +209,7 @@ async def test_a_lost_connection_cancels_what_was_not_begun_and_hears_no_more(se
     connection.data_received(put(1, key="gone"))
     connection.connection_lost(ConnectionResetError())
     before = stream.written
-    await until(lambda: all(driver.idle for driver in server.node._all))
+    await until(lambda: all(driver.idle for driver in server.node.drivers.values()))
     assert stream.written == before
     reply = await server.node.call(methods.KV_GET, m.KvGet([m.KvKey("n", "gone")]))
     assert reply.records == [None]

@@ -74,11 +74,23 @@ class Writer:
                 assert (first is None) == (second is None), "half of a write is there"
 
 
+def crash(rig: Rig, rng: random.Random) -> None:
+    rig.kill()
+    # Which of the two lost its unsynced part is chance: either may have been written out in the meantime.
+    if rng.random() < 0.7:
+        rig.log_engine.crash()
+    if rng.random() < 0.7:
+        rig.state_engine.crash()
+
+
 @pytest.mark.parametrize("seed", range(60))
-async def test_a_crash_at_any_moment(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+async def test_a_crash_at_any_moment(seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
-    rig = Rig(monkeypatch, commit={"pipeline_entries_max": rng.choice([1, 3]), "entry_items_max": rng.choice([4, 256])})
+    rig = Rig(
+        commit={"pipeline_entries_max": rng.choice([1, 3]), "entry_items_max": rng.choice([4, 256])},
+        raft={"log_cache_bytes": rng.choice([1, 2_000, 1_000_000])},
+    )
     await rig.open()
     writer = Writer(rig, rng)
     for _ in range(rng.randint(3, 8)):
@@ -89,16 +101,18 @@ async def test_a_crash_at_any_moment(monkeypatch: pytest.MonkeyPatch, seed: int)
                 case 4 | 5 | 6:
                     await asyncio.sleep(0)
                 case 7 | 8:
-                    rig.writer.step()
+                    rig.step()
                 case 9:
-                    await rig.node._checkpoint()
+                    await rig.checkpoint()
             writer.collect()
-        rig.kill()
-        # Which of the two lost its unsynced part is chance: either may have been written out in the meantime.
-        if rng.random() < 0.7:
-            rig.log_engine.crash()
-        if rng.random() < 0.7:
-            rig.state_engine.crash()
+        crash(rig, rng)
+        while rng.random() < 0.3:  # again, before it serves
+            await rig.begin()
+            for _ in range(rng.randrange(12)):
+                await asyncio.sleep(0)
+                if rng.random() < 0.5:
+                    rig.step()
+            crash(rig, rng)
         await rig.open()
         await writer.check()
         writer.retry()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
+from server_rig import Rig as NodeRig
 
 from metad.config import DedupeConfig
 from metad.errors import StorageError
-from metad.raft.single import SingleReplica
+from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, record
+from metad.raft.replica import RaftGroup
 from metad.server.driver import GroupDriver, Work
 from metad.state.machine import Machine
 from metad.state.owners import OwnerCache
@@ -19,47 +21,72 @@ from metad.storage.keys import group_prefix
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import MetadError
+from metad_wire.errors import MetadError, NotLeaderError
 from metad_wire.messages import Identity
 from metad_wire.policy import BatchWindow
 
 NOW_MS = 1_700_000_000_000
 
 
-class FakeGroup:
-    """A log that commits when the test says so."""
+class FakeLog:
+    """What a driver reads of a log."""
 
-    name, kind, prefix = "data-0", "data", group_prefix("data", 0)
-    first_index, last_index, log_bytes = 1, 0, 0
+    bytes = base_index = 0
 
     def __init__(self) -> None:
-        self.entries: list[tuple[bytes, Callable[[], None]]] = []
+        self.all: list[bytes] = []
 
-    def propose(self, entry: bytes, committed: Callable[[], None]) -> int:
-        self.last_index += 1
-        self.entries.append((entry, committed))
-        return self.last_index
+    @property
+    def last_index(self) -> int:
+        return len(self.all)
 
-    def read(self, begin: int, end: int) -> list[tuple[int, bytes]]:
-        raise AssertionError("a driver does not read the log")
+    def records(self, begin: int, bytes_max: int, end: int | None = None) -> list[bytes]:
+        assert end is not None
+        assert begin < end <= self.last_index + 1
+        return self.all[begin - 1 : end - 1]
 
-    def truncate(self, through: int) -> None:
-        raise AssertionError("nor does it truncate")
+
+class FakeGroup:
+    """A replica that leads, and commits, when the test says so."""
+
+    name, kind, prefix, term = "data-0", "data", group_prefix("data", 0), 1
+
+    def __init__(self) -> None:
+        self.log = FakeLog()
+        self.is_leader = self.accepting = True
+        self.leader: str | None = "node-1"
+        self.applicable = self.applied = 0
+        self.proposed: list[int] = []
+
+    def propose(self, payload: bytes) -> int:
+        assert self.accepting
+        self.log.all.append(record(self.term, REGULAR, payload))
+        self.proposed.append(self.log.last_index)
+        return self.log.last_index
+
+    def applied_to(self, index: int) -> None:
+        assert index >= self.applied
+        self.applied = index
 
 
 class Rig:
     def __init__(
-        self, *, items_max: int = 10, bytes_max: int = 10_000, linger_s: float = 0.0, pipeline: int = 3
+        self,
+        *,
+        items_max: int = 10,
+        bytes_max: int = 10_000,
+        linger_s: float = 0.0,
+        pipeline: int = 3,
+        log: Sequence[bytes] = (),
     ) -> None:
         self.engine = MemoryEngine()
         self.group = FakeGroup()
-        self.committed: list[Any] = []
+        self.group.log.all += log
         self.driver = GroupDriver(
             Machine("data-0", self.group.prefix, self.engine, OwnerCache(1), DedupeConfig()),
-            self.group,
+            cast("RaftGroup", self.group),
             window=BatchWindow(items_max=items_max, bytes_max=bytes_max, linger_s=linger_s),
             pipeline_max=pipeline,
-            committed=self.committed.append,
         )
         self.answers: list[tuple[int, Any]] = []
         self.now_s = 100.0
@@ -88,16 +115,16 @@ class Rig:
         while self.pump() == self.now_s:
             pass
 
-    def commit(self, count: int = 1) -> None:
-        for _ in range(count):
-            _, committed = self.group.entries[len(self.committed)]
-            committed()
-            driver, entry = self.committed[-1]
-            assert driver is self.driver
-            batches: list[Any] = []
-            self.driver.stage(entry, batches)
-            self.engine.write(*batches)
-            self.driver.finish(entry)
+    def commit(self, count: int = 1, *, items_max: int = 10**9) -> tuple[int, int]:
+        self.group.applicable += count
+        return self.apply(items_max)
+
+    def apply(self, items_max: int = 10**9) -> tuple[int, int]:
+        batches: list[Any] = []
+        staged = self.driver.stage(batches, items_max)
+        self.engine.write(*batches)
+        self.driver.finish()
+        return staged
 
     def names(self) -> list[tuple[int, str]]:
         return [(number, a.name if isinstance(a, MetadError) else "ok") for number, a in self.answers]
@@ -106,16 +133,21 @@ class Rig:
         return [answer[0].versions for _, answer in self.answers]
 
 
-def test_the_fake_group_is_a_group() -> None:
-    missing = {name for name in vars(SingleReplica) if not name.startswith("_")} - set(dir(FakeGroup))
-    assert not missing
+async def test_the_fakes_have_only_what_a_replica_has() -> None:
+    node_rig = NodeRig()
+    await node_rig.open()
+    group = node_rig.driver("data-0").group
+    for fake, real in ((FakeGroup(), group), (FakeLog(), group.log)):
+        names = {name for name in dir(fake) if not name.startswith("_")} - {"all", "proposed"}
+        assert not {name for name in names if not hasattr(real, name)}
+    await node_rig.close()
 
 
 def test_a_lone_request_becomes_an_entry_at_once() -> None:
     rig = Rig()
     rig.submit()
     assert rig.pump() is None
-    assert len(rig.group.entries) == 1
+    assert len(rig.group.proposed) == 1
     assert rig.answers == []  # not before it is committed
     rig.commit()
     assert rig.names() == [(0, "ok")]
@@ -131,7 +163,7 @@ def test_what_waits_together_shares_an_entry() -> None:
     for _ in range(5):
         rig.submit()
     rig.pump_all()
-    assert len(rig.group.entries) == 1
+    assert len(rig.group.proposed) == 1
     rig.commit()
     assert rig.versions() == [[1], [2], [3], [4], [5]]
 
@@ -143,7 +175,7 @@ def test_an_entry_is_bounded_in_items_and_bytes(how: dict[str, int]) -> None:
         rig.submit(**how)
     assert rig.pump() == rig.now_s  # more could be done at once
     rig.pump_all()
-    assert len(rig.group.entries) == 3
+    assert len(rig.group.proposed) == 3
     rig.commit(3)
     assert [number for number, _ in rig.answers] == list(range(6))
 
@@ -154,7 +186,7 @@ def test_a_request_over_the_bounds_is_an_entry_of_its_own() -> None:
     rig.submit(50, size=50_000)
     rig.submit()
     rig.pump_all()
-    assert len(rig.group.entries) == 3
+    assert len(rig.group.proposed) == 3
     rig.commit(3)
     assert rig.versions() == [[1], list(range(2, 52)), [52]]
 
@@ -164,11 +196,11 @@ def test_the_pipeline_is_bounded_and_goes_on_with_each_commit() -> None:
     for _ in range(10):
         rig.submit(2)
     rig.pump_all()
-    assert len(rig.group.entries) == 3
+    assert len(rig.group.proposed) == 3
     assert rig.pump() is None  # the next commit will do
     rig.commit()
     rig.pump_all()
-    assert len(rig.group.entries) == 4
+    assert len(rig.group.proposed) == 4
     while not rig.driver.idle:
         rig.commit()
         rig.pump_all()
@@ -184,11 +216,11 @@ def test_the_first_request_lingers_for_company_but_not_past_a_full_entry() -> No
     assert rig.pump() == 100.5  # counted from the first
     rig.now_s = 100.5
     assert rig.pump() is None
-    assert len(rig.group.entries) == 1
+    assert len(rig.group.proposed) == 1
     rig.commit()
     rig.submit(4)
     rig.pump()
-    assert len(rig.group.entries) == 2
+    assert len(rig.group.proposed) == 2
     assert rig.names() == [(0, "ok"), (1, "ok")]
 
 
@@ -219,7 +251,7 @@ def test_a_queue_of_cancelled_requests_makes_no_entry() -> None:
     for _ in range(3):
         rig.submit().cancelled = True
     rig.pump_all()
-    assert rig.group.entries == []
+    assert rig.group.proposed == []
     assert rig.driver.idle
     assert rig.names() == [(n, "cancelled") for n in range(3)]
 
@@ -240,7 +272,7 @@ def test_a_repeat_of_what_is_in_flight_is_answered_with_it() -> None:
     rig.submit(identity=Identity(1, 1, 0, 5))
     rig.submit()
     rig.pump_all()
-    assert len(rig.group.entries) == 2
+    assert len(rig.group.proposed) == 2
     rig.commit()
     assert rig.names() == [(0, "ok"), (1, "ok")]
     rig.commit()
@@ -283,7 +315,7 @@ def test_abandon_answers_repeats_of_what_is_in_flight() -> None:
 
 def test_a_group_that_appends_elsewhere_is_a_bug() -> None:
     rig = Rig()
-    rig.group.propose = lambda entry, committed: 7  # type: ignore[method-assign]
+    rig.group.propose = lambda payload: 7  # type: ignore[method-assign]
     rig.submit()
     with pytest.raises(AssertionError, match="evaluated as entry 1, appended as another"):
         rig.pump()
@@ -303,3 +335,161 @@ def test_a_recall_that_cannot_read_is_reported_and_answered() -> None:
     rig.pump_all()
     assert rig.names()[-1] == (1, "unknown_outcome")
     assert isinstance(rig.driver.machine.unexpected, StorageError)
+
+
+# --- what another node evaluated, or an earlier life -----------------------------------------------------
+
+
+def evaluated_elsewhere(count: int) -> list[bytes]:
+    """Records of writes to k0, k1 and so on, as the log holds them."""
+    rig = Rig(items_max=1)
+    for i in range(count):
+        rig.submit(key=f"k{i}")
+    rig.pump_all()
+    rig.commit(0)
+    while not rig.driver.idle:
+        rig.commit()
+        rig.pump_all()
+    return rig.group.log.all
+
+
+def keys_of(rig: Rig) -> list[str]:
+    body = m.KvScan("n")
+    verb = VERBS[methods.KV_SCAN.code]
+    assert verb.read is not None
+    rows = verb.split(body, [0] * 1024)[0]
+    page = verb.read(rig.driver.machine.reader, Command(methods.KV_SCAN, body, rows))
+    reply = methods.KV_SCAN.decode_reply(methods.encode(verb.merge(body, [(rows, page)])))
+    return [record.key for record in reply.records]
+
+
+def test_a_follower_applies_what_is_in_its_log() -> None:
+    rig = Rig()
+    rig.group.is_leader = rig.group.accepting = False
+    rig.group.log.all = evaluated_elsewhere(5)
+    rig.group.applicable = 3
+    assert rig.apply() == (3, 0)
+    assert (keys_of(rig), rig.group.applied) == (["k0", "k1", "k2"], 3)
+    rig.group.applicable = 5
+    rig.apply()
+    assert (keys_of(rig), rig.group.applied) == ([f"k{i}" for i in range(5)], 5)
+
+
+def test_entries_of_raft_itself_write_nothing_but_their_index() -> None:
+    rig = Rig()
+    rig.group.log.all = [record(1, NO_OP), *evaluated_elsewhere(1), record(1, CONFIGURATION, b"\x92\x90\x90")]
+    rig.group.applicable = 3
+    rig.apply()
+    assert (keys_of(rig), rig.driver.machine.applied) == (["k0"], 3)
+    reopened = Machine("data-0", rig.group.prefix, rig.engine, OwnerCache(1), DedupeConfig())
+    assert reopened.applied == 3
+
+
+def test_a_write_that_applies_is_bounded_and_the_rest_follows() -> None:
+    rig = Rig()
+    rig.group.log.all = evaluated_elsewhere(9)
+    rig.group.applicable = 9
+    rounds = 0
+    while rig.group.applied < 9:
+        added, _ = rig.apply(items_max=4)
+        assert 0 < added <= 4
+        rounds += 1
+    assert rounds == 3
+    assert len(keys_of(rig)) == 9
+
+
+def test_what_an_earlier_life_wrote_is_counted_as_replayed() -> None:
+    records = evaluated_elsewhere(4)
+    rig = Rig(log=records[:3])
+    rig.group.log.all += records[3:]
+    rig.group.applicable = 4
+    assert rig.apply() == (4, sum(map(len, records[:3])))
+
+
+def test_entries_of_raft_between_those_in_flight_are_applied_in_their_place() -> None:
+    rig = Rig()
+    rig.submit(key="a")
+    rig.pump_all()
+    rig.group.log.all.append(record(1, CONFIGURATION, b"\x92\x90\x90"))
+    rig.group.log.all.append(record(1, CONFIGURATION, b"\x92\x90\x90"))
+    rig.submit(key="b")
+    rig.pump_all()
+    rig.commit(2)
+    # The next is not committed, though the one behind it is known already.
+    assert (rig.names(), rig.driver.machine.applied) == ([(0, "ok")], 2)
+    rig.commit(2)
+    assert (rig.names(), rig.driver.machine.applied) == ([(0, "ok"), (1, "ok")], 4)
+
+
+def test_an_applied_index_that_runs_ahead_is_a_bug() -> None:
+    rig = Rig()
+    rig.submit()
+    rig.pump_all()
+    rig.driver.machine.applied = 1
+    with pytest.raises(AssertionError, match="entry 1 would be applied after 1"):
+        rig.commit()
+
+
+# --- reigns ----------------------------------------------------------------------------------------------
+
+
+def test_only_the_leader_takes_requests() -> None:
+    rig = Rig()
+    rig.group.is_leader = rig.group.accepting = False
+    rig.group.leader = "node-2"
+    rig.submit()
+    ((_, error),) = rig.answers
+    assert isinstance(error, NotLeaderError)
+    assert (error.leader, error.outcome_known, error.retryable) == ("node-2", True, True)
+    assert rig.driver.idle
+
+
+def test_a_leader_that_is_not_ready_lets_requests_wait() -> None:
+    rig = Rig()
+    rig.group.accepting = False
+    rig.submit()
+    assert rig.pump() is None
+    assert (rig.group.proposed, rig.answers) == ([], [])
+    rig.group.accepting = True
+    rig.pump_all()
+    rig.commit()
+    assert rig.names() == [(0, "ok")]
+
+
+def test_the_end_of_a_reign_answers_everything_once_and_forgets_what_may_never_be() -> None:
+    rig = Rig(items_max=1, pipeline=3)
+    rig.submit(identity=Identity(1, 1, 0), key="a")
+    rig.pump_all()
+    rig.commit()
+    rig.submit(identity=Identity(1, 2, 0), key="a")
+    rig.submit(identity=Identity(1, 2, 0, 5), key="a")
+    rig.pump_all()
+    rig.submit(key="b")
+    rig.submit(key="c")  # waits: the pipeline is full
+    rig.pump_all()
+    rig.group.is_leader = rig.group.accepting = False
+    rig.group.leader = None
+    rig.driver.demoted()
+    assert rig.names()[0] == (0, "ok")
+    outcomes = dict(rig.names()[1:])
+    assert outcomes == {1: "unknown_outcome", 2: "unknown_outcome", 3: "unknown_outcome", 4: "not_leader"}
+    assert rig.driver.idle
+    # The next leader's log goes on where ours was cut; ours has to see the state without what was lost.
+    del rig.group.log.all[1:]
+    rig.group.is_leader = rig.group.accepting = True
+    rig.submit(identity=Identity(1, 2, 0, 9), key="a")
+    rig.pump_all()
+    rig.commit()
+    assert rig.answers[-1][1][0].versions == [2]
+
+
+def test_a_reign_that_ends_with_nothing_in_flight_keeps_what_was_done() -> None:
+    rig = Rig()
+    rig.submit(identity=Identity(1, 1, 0))
+    rig.pump_all()
+    rig.commit()
+    rig.driver.demoted()
+    rig.submit(identity=Identity(1, 1, 0, 5))
+    rig.pump_all()
+    rig.commit()
+    assert rig.versions() == [[1], [1]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 from server_rig import Rig
 
 from metad.errors import DamagedStoreError, ServerError, StorageError
+from metad.raft.journal import REGULAR, record
 from metad.server.node import Node, _Gather
+from metad.server.stores import pair_stores
 from metad.state.registry import VERBS
 from metad.storage import keys
+from metad.storage.log import LogStore
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import (
@@ -27,14 +31,15 @@ from metad_wire.messages import Identity
 
 MIB = 1024 * 1024
 MakeRig = Callable[..., Any]
+CLUSTER = {method.code for method in methods.METHODS.values() if method.name.startswith("cluster.")}
 
 
 @pytest.fixture
-async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeRig]:
+async def make() -> AsyncIterator[MakeRig]:
     rigs: list[Rig] = []
 
     async def make(**settings: Any) -> Rig:
-        rig = Rig(monkeypatch, **settings)
+        rig = Rig(**settings)
         rigs.append(rig)
         await rig.open()
         return rig
@@ -73,11 +78,13 @@ async def test_nothing_is_answered_before_it_is_durable(make: MakeRig) -> None:
     for _ in range(20):
         await asyncio.sleep(0)
     assert not answer.done
-    assert rig.writer.step()
+    assert rig.step()
     assert answer.done
 
 
-@pytest.mark.parametrize("method", list(methods.METHODS.values()), ids=lambda method: method.name)
+@pytest.mark.parametrize(
+    "method", [row for row in methods.METHODS.values() if row.code not in CLUSTER], ids=lambda method: method.name
+)
 async def test_a_request_of_no_items_has_an_answer(make: MakeRig, method: methods.Method[Any, Any]) -> None:
     rig = await make()
     fields = method.body.__struct_fields__
@@ -148,11 +155,12 @@ async def test_an_unknown_method_is_told(make: MakeRig) -> None:
 async def test_a_malformed_request_is_told(make: MakeRig, payload: bytes) -> None:
     rig = await make()
     for method in methods.METHODS.values():
-        if method is methods.STATUS:
-            continue
+        if method in (methods.STATUS, methods.CLUSTER_REBALANCE):
+            continue  # an empty array: what is in one that is not is of a later version
         results: list[Any] = []
         rig.node.submit(method.code, payload, results.append)
-        assert [type(result) for result in results] == [InvalidRequestError], method
+        expected = UnknownMethodError if method is methods.CLUSTER_STORE else InvalidRequestError
+        assert [type(result) for result in results] == [expected], method
 
 
 VALUE = b"x" * (MIB + 1)
@@ -201,7 +209,7 @@ async def test_a_value_over_the_limit_refuses_the_request(make: MakeRig, case: s
     assert error.message.startswith("item 1: its value takes 104857")
     assert rig.node.in_flight_bytes == 0
     await rig.settle()
-    assert rig.writer.entries == 0
+    assert rig.entries == 0
 
 
 async def test_values_at_the_limit_are_taken(make: MakeRig) -> None:
@@ -293,10 +301,18 @@ async def test_status_counts(make: MakeRig) -> None:
     rig = await make()
     await rig.ask(methods.KV_PUT, puts(30))
     status = await rig.ask(methods.STATUS, m.Status())
+    # The first entry of every group is its leader's own, the second of metadata-0 the map.
     assert [(group.name, group.slots, group.applied) for group in status.groups] == [
-        ("offset-0", 512, 0), ("offset-1", 512, 0), ("data-0", 342, 1), ("data-1", 341, 1), ("data-2", 341, 1),
+        ("data-0", 342, 2), ("data-1", 341, 2), ("data-2", 341, 2),
+        ("metadata-0", 1024, 2), ("offset-0", 512, 1), ("offset-1", 512, 1),
     ]  # fmt: skip
-    assert (status.entries, status.syncs, status.in_flight_bytes) == (3, 1, 0)
+    assert (rig.entries, rig.syncs, status.in_flight_bytes) == (3, 1, 0)
+    assert (status.entries, status.syncs) == (rig.writer.entries, rig.writer.syncs)
+    assert status.replicas == 1
+    for group in status.groups:
+        assert (group.role, group.leader, group.term) == ("leader", "node-1", 1)
+        assert (group.commit, group.last, group.first) == (group.applied, group.applied, 1)
+        assert (group.voters, group.learners) == (["node-1"], [])
 
 
 async def test_a_bug_in_a_verb_costs_one_request(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,18 +333,46 @@ async def test_a_bug_in_a_verb_costs_one_request(make: MakeRig, monkeypatch: pyt
     assert good.reply(methods.KV_TRANSACT).errors == []
     records = (await rig.ask(methods.KV_GET, m.KvGet([m.KvKey("n", "k"), m.KvKey("n", "k2")]))).records
     assert [record and record.value for record in records] == [None, b"v"]
-    assert not rig.node.failed.done()
+    assert rig.node.failure is None
 
 
 async def test_a_broken_invariant_stops_the_node(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = await make()
     answer = rig.send(methods.KV_PUT, puts(1))
     await asyncio.sleep(0)
-    for driver in rig.node._all:
+    for driver in rig.node.drivers.values():
         driver.machine.applied += 5
-    rig.writer.step()
+    rig.step()
     assert isinstance(answer.error, UnknownOutcomeError)
-    assert "applied after" in str(rig.node.failed.result())
+    assert "applied after" in str(rig.node.failure)
+
+
+async def test_what_waits_while_the_disk_has_something_else_to_do_is_begun_behind_it(make: MakeRig) -> None:
+    # Once wrong: only an fsync that committed something was followed by a turn, and a sleeping group had no other.
+    rig = await make(**ONE_UNCACHED)
+    for _ in range(3):
+        await rig.ask(methods.KV_PUT, puts(1))
+    await rig.checkpoint()  # writes how far the log was cut, which commits nothing
+    assert rig.writer.busy
+    answer = rig.send(methods.KV_PUT, puts(1))
+    await rig.settle()
+    assert answer.reply(methods.KV_PUT).versions == [4]
+
+
+async def test_a_request_that_an_answer_gives_rise_to_is_begun(make: MakeRig) -> None:
+    # Once wrong: a turn that was asked for within a turn was forgotten.
+    rig = await make()
+    commit = m.OffsetCommit([m.OffsetCommitItem("t", "g", "t", 0, 7)])
+    following: list[Any] = []
+    first = rig.node.submit(
+        methods.KV_PUT.code,
+        methods.KV_PUT.encode_request(puts(1)),
+        lambda _: following.append(rig.send(methods.OFFSET_COMMIT, commit)),
+    )
+    rig.node.cancel(first)
+    await rig.settle()
+    (answer,) = following
+    assert answer.reply(methods.OFFSET_COMMIT).errors == []
 
 
 # --- a disk that fails -----------------------------------------------------------------------------------
@@ -339,11 +383,9 @@ FULL = StorageError("raft: No space left on device")
 
 async def stopped(rig: Rig) -> ServerError:
     """The error that node.run ends with."""
-    with pytest.raises(BaseExceptionGroup) as caught:
+    with pytest.raises(ServerError) as caught:
         await asyncio.wait_for(rig.node.run(), 10)
-    (error,) = caught.value.exceptions
-    assert isinstance(error, ServerError)
-    return error
+    return caught.value
 
 
 @pytest.mark.parametrize(("engine", "call"), [("log", "write"), ("log", "sync"), ("state", "write")])
@@ -393,7 +435,7 @@ async def test_a_repeat_that_cannot_be_read_stops_the_node_and_answers_everybody
     answers += [rig.send(methods.KV_PUT, puts(30)) for _ in range(2)]
     await asyncio.sleep(0)
     rig.state_engine.broken["get"] = FULL
-    rig.writer.step()
+    rig.step()
     await rig.settle()
     assert all(answer.done for answer in answers)
     assert await stopped(rig) is FULL
@@ -407,10 +449,10 @@ async def test_nothing_is_applied_behind_a_write_that_failed(make: MakeRig) -> N
     second = rig.send(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "second", b"2")] * 300), Identity(1, 2, 0))
     await asyncio.sleep(0)
     rig.state_engine.broken["write"] = FULL
-    rig.writer.step()
+    rig.step()
     rig.state_engine.broken.clear()  # space was freed
     rig.writer._syncing = len(rig.writer._written)
-    rig.writer.step()
+    rig.step()
     await rig.settle()
     assert isinstance(first.error, UnknownOutcomeError)
     assert isinstance(second.error, UnknownOutcomeError)
@@ -423,20 +465,24 @@ async def test_nothing_is_applied_behind_a_write_that_failed(make: MakeRig) -> N
 # --- checkpoints -----------------------------------------------------------------------------------------
 
 
+ONE_UNCACHED = {"groups": {"data": 1}, "raft": {"log_cache_bytes": 1}}
+
+
 def log_indexes(rig: Rig, group: bytes) -> list[int]:
     found = rig.log_engine.scan(keys.log_entry(group, 0), keys.log_entry(group, 2**64 - 1), 10**6)
     return [keys.log_index(key) for key, _ in found]
 
 
 async def test_a_checkpoint_cuts_the_log_through_what_is_flushed_and_keeps_the_last_entry(make: MakeRig) -> None:
-    rig = await make(groups={"data": 1})
+    rig = await make(**ONE_UNCACHED)
     group = keys.group_prefix("data", 0)
     for i in range(10):
         await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{i}", b"v")]))
     in_flight = rig.send(methods.KV_PUT, puts(1))
     await asyncio.sleep(0)
-    await rig.node._checkpoint()
-    assert log_indexes(rig, group) == [11]
+    assert log_indexes(rig, group) == list(range(1, 13))
+    await rig.checkpoint()
+    assert log_indexes(rig, group) == [12]
     rig.state_engine.crash()  # what the log no longer has is in the flushed state
     rig.kill()
     await rig.open()
@@ -446,31 +492,40 @@ async def test_a_checkpoint_cuts_the_log_through_what_is_flushed_and_keeps_the_l
 
 
 async def test_a_checkpoint_that_cannot_flush_cuts_nothing(make: MakeRig) -> None:
-    rig = await make(groups={"data": 1})
+    rig = await make(**ONE_UNCACHED)
     for i in range(5):
         await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{i}", b"v")]))
     rig.state_engine.broken["sync"] = FULL
-    await rig.node._checkpoint()
-    assert log_indexes(rig, keys.group_prefix("data", 0)) == [1, 2, 3, 4, 5]
+    await rig.checkpoint()
+    assert log_indexes(rig, keys.group_prefix("data", 0)) == [1, 2, 3, 4, 5, 6]
     assert await stopped(rig) is FULL
 
 
-async def test_a_checkpoint_that_the_node_does_not_outlive_cuts_nothing(
-    make: MakeRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_checkpoint_that_the_node_does_not_outlive_cuts_nothing(make: MakeRig) -> None:
     # An index is "applied" a moment before its write; if that fails while a flush runs, the log still has the entry.
-    rig = await make(groups={"data": 1})
+    rig = await make(**ONE_UNCACHED)
     for i in range(5):
         await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{i}", b"v")]))
-    checkpoint = asyncio.create_task(rig.node._checkpoint())
+    checkpoint = asyncio.create_task(rig.checkpoint())
     await asyncio.sleep(0)
     rig.node.fail(FULL)
     await checkpoint
-    assert log_indexes(rig, keys.group_prefix("data", 0)) == [1, 2, 3, 4, 5]
+    assert log_indexes(rig, keys.group_prefix("data", 0)) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_checkpoint_keeps_what_the_cache_holds_for_replicas_that_lag(make: MakeRig) -> None:
+    rig = await make(groups={"data": 1}, raft={"log_cache_bytes": 40_000})
+    group = keys.group_prefix("data", 0)
+    for i in range(10):
+        await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{i}", bytes(10_000))]))
+    await rig.checkpoint()
+    kept = log_indexes(rig, group)
+    assert kept == list(range(kept[0], 12))
+    assert sum(len(rig.log_engine.get(keys.log_entry(group, index)) or b"") for index in kept) in range(30_000, 40_000)
 
 
 async def test_the_log_is_cut_when_it_has_grown_and_again_after_restarts(make: MakeRig) -> None:
-    rig = await make(groups={"data": 1}, storage={"log_retained_bytes": 40_000})
+    rig = await make(**ONE_UNCACHED, storage={"log_retained_bytes": 40_000})
     group = keys.group_prefix("data", 0)
     for life in range(6):  # each writes a third of what starts a checkpoint
         running = asyncio.create_task(rig.node.run())
@@ -482,8 +537,7 @@ async def test_the_log_is_cut_when_it_has_grown_and_again_after_restarts(make: M
             rig.kill()
             rig.state_engine.crash()
             await rig.open()
-    node: Node = rig.node
-    assert node._all[-1].group.first_index > 1
+    assert rig.driver("data-0").group.log.base_index > 0
     assert len(log_indexes(rig, group)) < 18
 
 
@@ -493,9 +547,12 @@ async def test_closing_leaves_nothing_to_replay(make: MakeRig) -> None:
     await rig.close()
     rig.state_engine.crash()
     rig.log_engine.crash()
-    node = await rig.open()
-    assert [driver.machine.applied for driver in node._all] == [0, 0, 1, 1, 1]
-    assert sum(driver.group.log_bytes for driver in node._all) == 0
+    node = await rig.begin()
+    assert {driver.group.name: driver.machine.applied for driver in node.drivers.values()} == {
+        "metadata-0": 2, "offset-0": 1, "offset-1": 1, "data-0": 2, "data-1": 2, "data-2": 2,
+    }  # fmt: skip
+    assert all(driver.group.log.last_index == driver.machine.applied for driver in node.drivers.values())
+    assert sum(driver.group.log.bytes for driver in node.drivers.values()) == 0
 
 
 # --- what is refused at start ----------------------------------------------------------------------------
@@ -506,20 +563,21 @@ async def test_a_state_that_is_ahead_of_its_log_is_refused(make: MakeRig) -> Non
     await rig.ask(methods.KV_PUT, puts(1))
     await rig.ask(methods.KV_PUT, puts(1))
     rig.kill()
-    rig.log_engine.write({keys.log_entry(keys.group_prefix("data", 0), 2): None})
-    with pytest.raises(DamagedStoreError, match=r"data-0: the state has applied entry 2 but the log ends at 1"):
+    rig.log_engine.write({keys.log_entry(keys.group_prefix("data", 0), 3): None})
+    with pytest.raises(DamagedStoreError, match=r"data-0: the state has applied entry 3 but the log ends at 2"):
         await rig.open()
 
 
 async def test_a_state_that_is_behind_the_beginning_of_its_log_is_refused(make: MakeRig) -> None:
-    rig = await make(groups={"data": 1})
+    rig = await make(**ONE_UNCACHED)
     for _ in range(5):
         await rig.ask(methods.KV_PUT, puts(1))
-    await rig.node._checkpoint()
+    await rig.checkpoint()
     rig.kill()
-    for key, _ in rig.state_engine.scan(b"\x01", b"\xff", 1000):
+    group = keys.group_prefix("data", 0)
+    for key, _ in rig.state_engine.scan(group, keys.after_prefix(group), 1000):
         rig.state_engine.write({key: None})
-    with pytest.raises(DamagedStoreError, match=r"the state ends at entry 0 but the log begins at 5.*Restore"):
+    with pytest.raises(DamagedStoreError, match=r"data-0: the state ends at entry 0 but the log begins at 6.*Restore"):
         await rig.open()
 
 
@@ -539,8 +597,12 @@ async def test_a_hole_in_the_log_is_refused(make: MakeRig) -> None:
     ("entry", "match"),
     [
         (b"garbage", "entry 2 of group data-0 in the log is unreadable.*Restore"),
-        (methods.encode((2, 1, {})), "format 2, this version reads 1.*newer metad"),
+        (record(7, REGULAR, methods.encode((1, 1, {}))), "entry 2 of group data-0 in the log is unreadable.*Restore"),
+        (record(1, 77, methods.encode((1, 1, {}))), "entry 2 of group data-0 in the log is unreadable.*Restore"),
+        (record(1, REGULAR, b"garbage"), "entry 2 of group data-0 in the log is unreadable.*Restore"),
+        (record(1, REGULAR, methods.encode((2, 1, {}))), "format 2, this version reads 1.*newer metad"),
     ],
+    ids=["garbage", "term", "kind", "payload", "format"],
 )
 async def test_an_entry_that_is_none_of_ours_is_refused(make: MakeRig, entry: bytes, match: str) -> None:
     rig = await make(groups={"data": 1})
@@ -552,6 +614,21 @@ async def test_an_entry_that_is_none_of_ours_is_refused(make: MakeRig, entry: by
     rig.log_engine.write({keys.log_entry(keys.group_prefix("data", 0), 2): entry})
     with pytest.raises(DamagedStoreError, match=match):
         await rig.open()
+
+
+async def test_a_start_that_is_refused_leaves_nothing_behind(make: MakeRig) -> None:
+    rig = await make(groups={"data": 1})
+    await rig.ask(methods.KV_PUT, puts(1))
+    rig.kill()
+    rig.log_engine.write({keys.log_entry(keys.group_prefix("data", 0), 2): None})
+    before, threads = rig.log_engine.scan(b"", b"\xff" * 16, 10**6), threading.active_count()
+    stores = pair_stores(rig.config, LogStore(rig.log_engine), rig.state_engine)
+    with pytest.raises(DamagedStoreError, match="the log has lost its tail"):
+        await Node.open(rig.config, stores=stores)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert rig.log_engine.scan(b"", b"\xff" * 16, 10**6) == before
+    assert threading.active_count() == threads
 
 
 async def test_a_lost_state_is_made_again_from_a_log_that_reaches_back(make: MakeRig) -> None:
