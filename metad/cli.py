@@ -18,9 +18,10 @@ from metad_wire.transport.tcp import TcpTransport, install_uvloop
 
 from . import __version__
 from .config import Config, load_config, reference
-from .errors import ServerError
+from .errors import ConfigError, ServerError
 from .logs import configure, event
 from .server.serve import Server
+from .supervisor import Supervisor, local_cluster, parse_groups, workers_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     serve.add_argument(
         "--ready-file", metavar="F", type=Path, help='written with {"endpoints": [...]} once requests are served'
     )
+    serve.add_argument("--workers", metavar="W", type=int, default=1, help="processes of this node (default 1)")
+    cluster = commands.add_parser("cluster", help="run a local cluster in the foreground")
+    cluster.add_argument("--nodes", metavar="N", type=int, default=3, help="how many (default 3)")
+    cluster.add_argument("--data-dir", metavar="D", required=True, help="where all of them live")
+    cluster.add_argument("--groups", metavar="G", default="", help="as in metadata=1,offset=2,data=4")
+    cluster.add_argument("--workers", metavar="W", type=int, default=1, help="processes per node (default 1)")
+    cluster.add_argument("--config", metavar="FILE", type=Path, help="TOML for all of them")
+    cluster.add_argument(
+        "--ready-file", metavar="F", type=Path, help='written with {"endpoints": [...], "pids": {...}} once all serve'
+    )
     commands.add_parser("config", help="print the configuration reference as Markdown")
     arguments = parser.parse_args(argv)
     if arguments.command == "config":
@@ -43,13 +54,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     overrides: dict[str, Any] = {}
     if arguments.data_dir is not None:
         overrides["data_dir"] = arguments.data_dir
-    if arguments.listen is not None:
-        overrides["listen"] = arguments.listen
     try:
-        config = load_config(arguments.config, overrides)
+        if arguments.workers < 1:
+            raise ConfigError("--workers: at least 1")
+        if arguments.command == "cluster":
+            if not 1 <= arguments.nodes <= 99:
+                raise ConfigError("--nodes: 1 to 99")
+            if arguments.groups:
+                overrides["groups"] = parse_groups(arguments.groups)
+            config = load_config(arguments.config, overrides)
+            configs = local_cluster(config, arguments.nodes, arguments.workers)
+        else:
+            if arguments.listen is not None:
+                overrides["listen"] = arguments.listen
+            config = load_config(arguments.config, overrides)
+            configs = workers_of(config, arguments.workers) if arguments.workers > 1 else [config]
         configure(config.log_level)
         install_uvloop()
-        asyncio.run(_serve(config, arguments.ready_file))
+        if len(configs) > 1:
+            asyncio.run(Supervisor(configs, arguments.ready_file).run())
+        else:
+            asyncio.run(_serve(configs[0], arguments.ready_file))
     except ServerError as error:
         print(f"metad: {error}", file=sys.stderr)
         return 1
@@ -82,7 +107,7 @@ async def _serve(config: Config, ready_file: Path | None) -> None:
         if serving.done() and not serving.exception():
             event("serving", endpoint=server.endpoint)
             if ready_file is not None:
-                _write_ready(ready_file, server.endpoint)
+                _write_ready(ready_file, server.endpoint, config.node_id)
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()
@@ -107,11 +132,11 @@ def _remove(ready_file: Path | None) -> None:
             event("ready file remains", logging.WARNING, path=str(ready_file), error=error.strerror)
 
 
-def _write_ready(path: Path, endpoint: str) -> None:
+def _write_ready(path: Path, endpoint: str, node_id: str) -> None:
     """Appears whole or not at all."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        temporary.write_text(json.dumps({"endpoints": [endpoint]}) + "\n")
+        temporary.write_text(json.dumps({"endpoints": [endpoint], "pids": {node_id: os.getpid()}}) + "\n")
         os.replace(temporary, path)
     except OSError as error:
         raise ServerError(f"cannot write the ready file {path}: {error.strerror}") from None

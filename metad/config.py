@@ -218,6 +218,26 @@ def load_config(path: Path | None, overrides: dict[str, Any]) -> Config:
         raise ConfigError(f"{path or 'configuration'}: {error}") from None
 
 
+def to_toml(config: Config) -> str:
+    """A file that :func:`load_config` reads back as this configuration."""
+    plain: list[str] = []
+    tables: list[str] = []
+    for field in Config.__struct_fields__:
+        value = getattr(config, field)
+        if isinstance(value, _Section):
+            tables += [f"[{field}]", *(f"{key} = {_toml(getattr(value, key))}" for key in value.__struct_fields__)]
+        else:
+            plain.append(f"{field} = {_toml(value)}")
+    return "\n".join([*plain, *tables, ""])
+
+
+def _toml(value: Any) -> str:
+    """TOML's strings, numbers and lists are JSON's; its tables are not."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+    return msgspec.json.encode(value).decode()
+
+
 def reference() -> str:
     """The configuration reference, as Markdown made from the docstrings."""
     lines = ["# Configuration", "", (inspect.getdoc(Config) or "").strip(), ""]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -38,9 +38,10 @@ from metad_wire.methods import (
 from ..config import Config
 from ..logs import event
 from ..raft.membership import ChangeRefusedError
+from ..raft.messages import Configuration
 from ..raft.replica import RaftGroup
 from ..routing.slots import even_slots
-from .placement import balanced_leaders, spread
+from .placement import balanced_leaders, metadata_replicas, spread
 
 RECONCILE_S = 0.5
 """How often what should be is compared with what is, besides after every change."""
@@ -79,12 +80,13 @@ class Controller:
 
     # --- life --------------------------------------------------------------------------------------------
 
-    def founders(self) -> tuple[str, ...]:
-        """The first voters of metadata-0; nobody on a node that joins a cluster that exists."""
+    def founders(self) -> Configuration:
+        """The first replicas of metadata-0; nobody on a node that joins a cluster that exists."""
         cluster = self._host.config.cluster
         if cluster.join:
-            return ()
-        return tuple(sorted(cluster.seeds)) or (self._host.config.node_id,)
+            return Configuration(())
+        voters, learners = metadata_replicas(list(cluster.seeds) or [self._host.config.node_id])
+        return Configuration(tuple(voters), tuple(learners))
 
     def start(self) -> None:
         """Begin to reconcile."""
@@ -126,7 +128,8 @@ class Controller:
         config = self._host.config
         seeds = config.cluster.seeds or {config.node_id: self.peer_endpoint}
         nodes = sorted(seeds)
-        groups = [GroupRecord("metadata", 0, nodes, nodes)]
+        voters, learners = metadata_replicas(nodes)
+        groups = [GroupRecord("metadata", 0, voters, voters, learners=learners)]
         slots: dict[str, bytes] = {"metadata": pack_slots([0] * SLOTS)}
         for kind in ("offset", "data"):
             count: int = getattr(config.groups, kind)
@@ -161,16 +164,17 @@ class Controller:
         """One step from the replicas a group has to those it should have, and to its preferred leader."""
         configuration, host = group.configuration, self._host
         me = host.config.node_id
+        wanted = (*record.replicas, *record.learners)
+        for member in wanted:
+            if member not in configuration.members and member in host.replicas.connected:
+                group.add_learner(member)
+                return
         for member in record.replicas:
-            if member not in configuration.members:
-                if member in host.replicas.connected:
-                    group.add_learner(member)
-                    return
-            elif member in configuration.learners:
+            if member in configuration.learners:
                 group.promote(member)
                 return
         for member in configuration.members:
-            if member not in record.replicas:
+            if member not in wanted or (member in configuration.voters and member in record.learners):
                 group.remove(member)
                 return
         preferred = record.preferred
@@ -219,10 +223,7 @@ class Controller:
         )
         groups = current.groups
         if known is None:
-            groups = [
-                msgspec.structs.replace(g, replicas=sorted([*g.replicas, node.node_id])) if g.kind == "metadata" else g
-                for g in groups
-            ]
+            groups = _metadata_on(groups, [n.node_id for n in nodes])
             event("node joins", node=node.node_id, endpoint=node.endpoint)
         self._change(msgspec.structs.replace(current, nodes=nodes, groups=groups), done, f"{node.node_id} is a member")
 
@@ -233,13 +234,14 @@ class Controller:
         rest = [n.node_id for n in current.nodes if n.node_id != body.node_id]
         if not rest:
             raise InvalidRequestError("the last node cannot leave")
-        if any(body.node_id in g.replicas for g in current.groups):
+        if any(body.node_id in (*g.replicas, *g.learners) for g in current.groups):
             groups: list[GroupRecord] = []
-            for group in current.groups:
-                replicas = [r for r in group.replicas if r != body.node_id]
-                if len(replicas) < len(group.replicas) and group.kind != "metadata":
-                    replicas = spread(rest, max(len(group.replicas), 1), groups, keep=replicas)
-                groups.append(msgspec.structs.replace(group, replicas=sorted(replicas)))
+            for group in _metadata_on(current.groups, rest):
+                if body.node_id in group.replicas:
+                    kept = [r for r in group.replicas if r != body.node_id]
+                    replicas = spread(rest, len(group.replicas), groups, keep=kept)
+                    group = msgspec.structs.replace(group, replicas=replicas)
+                groups.append(group)
             groups = balanced_leaders(groups, rest)
             self._change(
                 msgspec.structs.replace(current, groups=groups), done, f"the replicas of {body.node_id} move away"
@@ -336,6 +338,17 @@ class Controller:
             done(ConflictError(reply.errors[0].message) if reply.errors else result)
 
         self._host.request(CLUSTER_STORE, c.StoreMap(expected, changed), stored)
+
+
+def _metadata_on(groups: Sequence[GroupRecord], nodes: Sequence[str]) -> list[GroupRecord]:
+    """The groups, with metadata-0 on these nodes."""
+    placed: list[GroupRecord] = []
+    for group in groups:
+        if group.kind == "metadata":
+            voters, learners = metadata_replicas(nodes, keep=group.replicas)
+            group = msgspec.structs.replace(group, replicas=voters, learners=learners)
+        placed.append(group)
+    return placed
 
 
 def _ignore(_: bytes | MetadError) -> None:

@@ -8,21 +8,40 @@ import msgspec
 
 from metad_wire.cluster import GroupRecord
 
+VOTERS_MAX = 5
+"""Of metadata-0; everyone else follows it as a learner."""
+
+
+def machine_of(node: str) -> str:
+    """The machine a node is on: workers of one node share what is before the slash."""
+    return node.partition("/")[0]
+
+
+def metadata_replicas(nodes: Sequence[str], keep: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """(voters, learners) of metadata-0: every node follows it, a few on different machines vote."""
+    voters: list[str] = []
+    for node in [*(node for node in keep if node in nodes), *sorted(nodes)]:
+        if len(voters) < VOTERS_MAX and machine_of(node) not in {machine_of(voter) for voter in voters}:
+            voters.append(node)
+    return sorted(voters), sorted(set(nodes) - set(voters))
+
 
 def spread(nodes: Sequence[str], count: int, groups: Sequence[GroupRecord], keep: Sequence[str] = ()) -> list[str]:
-    """``count`` nodes (all, where there are fewer) for one more group: those kept, then those with the fewest replicas
-    of the groups so far."""
+    """``count`` nodes on different machines (all machines, where there are fewer) for one more group: those kept, then
+    those with the fewest replicas of the groups so far."""
     load = dict.fromkeys(nodes, 0)
     for group in groups:
         for replica in group.replicas:
             if replica in load and group.kind != "metadata":
                 load[replica] += 1
-    chosen = [node for node in keep if node in load]
+    chosen = [node for node in keep if node in load][:count]
+    machines = {machine_of(node) for node in chosen}
     for node in sorted(nodes, key=lambda n: (load[n], n)):
         if len(chosen) >= count:
             break
-        if node not in chosen:
+        if machine_of(node) not in machines:
             chosen.append(node)
+            machines.add(machine_of(node))
     return sorted(chosen)
 
 

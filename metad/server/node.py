@@ -627,14 +627,14 @@ class Node:
 
     # --- groups ------------------------------------------------------------------------------------------
 
-    def _open_group(self, kind: str, ordinal: int, initial: tuple[str, ...]) -> GroupDriver:
+    def _open_group(self, kind: str, ordinal: int, initial: Configuration) -> GroupDriver:
         name, prefix = f"{kind}-{ordinal}", group_prefix(kind, ordinal)
         log = RaftLog(
             prefix,
             name,
             self._stores.log,
             self._writer,
-            initial=Configuration(initial),
+            initial=initial,
             cache_bytes=self.config.raft.log_cache_bytes,
         )
         machine = Machine(name, prefix, self._stores.state, self._owners, self.config.dedupe)
@@ -672,9 +672,9 @@ class Node:
             if key in self.drivers:
                 continue
             if self.config.node_id in record.initial:
-                self._open_group(*key, tuple(record.initial))
-            elif self.config.node_id in record.replicas:
-                self._open_group(*key, ())
+                self._open_group(*key, Configuration(tuple(record.initial)))
+            elif self.config.node_id in (*record.replicas, *record.learners):
+                self._open_group(*key, Configuration(()))
         self._slots |= {kind: unpack_slots(packed) for kind, packed in known.slots.items()}
 
     # --- life --------------------------------------------------------------------------------------------

@@ -47,14 +47,15 @@ class NodeRecord(Message, frozen=True):
 
 
 class GroupRecord(Message, frozen=True):
-    """A group. ``initial`` are the voters it was made with, ``replicas`` those it should have; ``preferred`` leads it
-    when it can."""
+    """A group. ``initial`` are the voters it was made with, ``replicas`` those it should have, ``learners`` who should
+    follow it without a vote; ``preferred`` leads it when it can."""
 
     kind: str
     ordinal: U32
     initial: list[str]
     replicas: list[str]
     preferred: str = ""
+    learners: list[str] = []  # noqa: RUF012 - msgspec copies it
 
 
 class ClusterMap(Message, frozen=True):

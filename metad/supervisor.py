@@ -1,0 +1,221 @@
+"""Processes that belong together: the workers of a node, or the nodes of a local cluster.
+
+A worker is a member of the cluster like any other: its own process, data directory, ports and groups. What makes it a
+worker is its name, ``node/number``: replicas of one group never share the part before the slash, for that is one
+machine. So a node uses as many cores as it has workers, and nothing else in metad knows about them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from metad_wire.transport import join_endpoint, split_endpoint
+
+from .config import Config, to_toml
+from .errors import ConfigError, ServerError
+from .logs import event
+
+_READY_POLL_S = 0.05
+_RESTART_S = 1.0  # between the end of a process and its next start
+
+
+class Member:
+    """One process to be: its configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.process: asyncio.subprocess.Process | None = None
+        self.ready_file = Path()
+        self.endpoint = ""
+        self.restarts = 0
+
+    @property
+    def name(self) -> str:
+        """Its node id."""
+        return self.config.node_id
+
+
+def workers_of(config: Config, workers: int) -> list[Config]:
+    """The configurations of a node's workers. Worker ``w`` listens ``w`` ports above what the configuration says, for
+    clients and for peers, so every node must have as many workers as the others. Raises ConfigError."""
+    cluster = config.cluster
+    if cluster.join:
+        raise ConfigError("workers: a node that joins has one worker; start it without --workers")
+    seeds = cluster.seeds or {config.node_id: f"127.0.0.1:{_stable_port(Path(config.data_dir), workers)}"}
+    expanded = {f"{node}/{w}": _above(endpoint, w) for node, endpoint in seeds.items() for w in range(workers)}
+    return [
+        msgspec.structs.replace(
+            config,
+            node_id=f"{config.node_id}/{w}",
+            listen=_above(config.listen, w),
+            data_dir=str(Path(config.data_dir) / f"worker-{w}"),
+            cluster=msgspec.structs.replace(cluster, seeds=expanded),
+        ).validated()
+        for w in range(workers)
+    ]
+
+
+def local_cluster(config: Config, nodes: int, workers: int) -> list[Config]:
+    """The configurations of ``nodes`` nodes on this machine, each with ``workers`` workers. A cluster keeps its ports:
+    they are noted in its data directory."""
+    directory = Path(config.data_dir)
+    base = _stable_port(directory, 2 * nodes * workers)
+    seeds = {f"n{n + 1}": f"127.0.0.1:{base + n * workers}" for n in range(nodes)}
+    configs: list[Config] = []
+    for n, node in enumerate(seeds):
+        one = msgspec.structs.replace(
+            config,
+            node_id=node,
+            listen=f"127.0.0.1:{base + (nodes + n) * workers}",
+            data_dir=str(directory / node),
+            cluster=msgspec.structs.replace(config.cluster, seeds=seeds if nodes > 1 else {}),
+        )
+        configs += workers_of(one, workers) if workers > 1 else [one.validated()]
+    return configs
+
+
+def _above(endpoint: str, count: int) -> str:
+    host, port = split_endpoint(endpoint)
+    return join_endpoint(host, port + count if port else 0)
+
+
+def _stable_port(directory: Path, count: int) -> int:
+    """The first of ``count`` free ports, the same at every start."""
+    note = directory / "ports.json"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if note.exists():
+            noted = json.loads(note.read_text())
+            if noted["count"] != count:
+                raise ConfigError(
+                    f"{directory} belongs to a cluster of another shape; give this one its own --data-dir"
+                )
+            return int(noted["first"])
+        first = _free_ports(count)
+        note.write_text(json.dumps({"first": first, "count": count}) + "\n")
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"cannot use {directory}: {error}") from None
+    return first
+
+
+def _free_ports(count: int) -> int:
+    """The first of ``count`` ports in a row that nobody listens on."""
+    for first in range(20_000 + os.getpid() % 10_000, 32_000, count + 1):
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                sock = held.enter_context(socket.socket())
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind(("127.0.0.1", port))
+            return first
+    raise ConfigError(f"no {count} free ports in a row")
+
+
+class Supervisor:
+    """Runs members, starts again what ends unasked, and ends them all when told to."""
+
+    def __init__(self, configs: Sequence[Config], ready_file: Path | None) -> None:
+        self.members = [Member(config) for config in configs]
+        self._ready_file = ready_file
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT. Raises ServerError where a member never served and ended."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        with tempfile.TemporaryDirectory(prefix="metad-") as scratch:
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for position, member in enumerate(self.members):
+                        member.ready_file = Path(scratch) / f"{position}.ready"
+                        config_file = Path(scratch) / f"{position}.toml"
+                        config_file.write_text(to_toml(member.config))
+                        tasks.create_task(self._keep(member, config_file))
+            except* ServerError as group:
+                raise group.exceptions[0] from None
+            finally:
+                if self._ready_file is not None:
+                    self._ready_file.unlink(missing_ok=True)
+
+    async def _keep(self, member: Member, config_file: Path) -> None:
+        stop = asyncio.create_task(self._stopping.wait())
+        command = [sys.executable, "-m", "metad.cli", "serve", "--config", str(config_file)]
+        while not self._stopping.is_set():
+            member.ready_file.unlink(missing_ok=True)
+            process = member.process = await asyncio.create_subprocess_exec(
+                *command,
+                "--ready-file",
+                str(member.ready_file),
+                start_new_session=True,  # a Ctrl-C is for the supervisor, which passes it on once
+            )
+            ended = asyncio.create_task(process.wait())
+            ready = asyncio.create_task(self._await_ready(member))
+            try:
+                await asyncio.wait((stop, ended), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                ready.cancel()
+                if not ended.done():
+                    with contextlib.suppress(ProcessLookupError):
+                        process.terminate()
+                    await ended
+            if self._stopping.is_set():
+                return
+            status = ended.result()
+            if not member.endpoint:
+                self._stopping.set()
+                raise ServerError(f"{member.name} ended with status {status} before it served; its log says why")
+            member.restarts += 1
+            event("member ended", logging.WARNING, member=member.name, status=status, restarts=member.restarts)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(stop), _RESTART_S)
+
+    async def _await_ready(self, member: Member) -> None:
+        while True:
+            try:
+                ready: Mapping[str, Any] = json.loads(member.ready_file.read_text())
+                break
+            except (OSError, ValueError):
+                await asyncio.sleep(_READY_POLL_S)
+        member.endpoint = ready["endpoints"][0]
+        if all(one.endpoint for one in self.members):
+            self._write_ready()
+
+    def _write_ready(self) -> None:
+        pids = {one.name: one.process.pid for one in self.members if one.process is not None}
+        body = {"endpoints": [one.endpoint for one in self.members], "pids": pids, "written": time.time()}
+        event("serving", endpoints=body["endpoints"])
+        if self._ready_file is None:
+            return
+        temporary = self._ready_file.with_name(self._ready_file.name + ".tmp")
+        try:
+            temporary.write_text(json.dumps(body) + "\n")
+            os.replace(temporary, self._ready_file)
+        except OSError as error:
+            raise ServerError(f"cannot write the ready file {self._ready_file}: {error.strerror}") from None
+
+
+def parse_groups(text: str) -> dict[str, int]:
+    """``metadata=1,offset=2,data=4`` -> counts. Raises ConfigError."""
+    counts: dict[str, int] = {}
+    for part in text.split(","):
+        kind, _, count = part.partition("=")
+        if kind not in ("metadata", "offset", "data") or not count.isdigit() or not int(count):
+            raise ConfigError(f"--groups: {part!r} is not metadata=N, offset=N or data=N")
+        counts[kind] = int(count)
+    if counts.pop("metadata", 1) != 1:
+        raise ConfigError("--groups: one metadata group decides about the cluster; more are not supported yet")
+    return counts
