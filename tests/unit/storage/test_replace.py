@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import replace_crash
+from replace_crash import BEGIN, END, ON_TOP, open_engine
 
 from metad.errors import DamagedStoreError, StorageError
 from metad.storage import ingest, sst
 from metad.storage.ingest import IngestDirectory
 from metad.storage.rocks import RocksEngine
-
-from . import replace_crash
-from .replace_crash import BEGIN, END, ON_TOP, open_engine
 
 Pairs = list[tuple[bytes, bytes]]
 
