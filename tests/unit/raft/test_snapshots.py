@@ -7,6 +7,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -236,7 +237,7 @@ def test_a_peer_that_is_lost_midway_leaves_nothing_on_either_side() -> None:
 
 
 def test_two_groups_to_one_peer_go_one_after_the_other_and_two_peers_at_once() -> None:
-    world = World("abc")
+    world = World("abc", limits=LIMITS._replace(sending_max=9))
     first, second = FakeGroup("data", 1, ["b", "c"]), FakeGroup("data", 2, ["b"])
     started(world, first, "b", "c")
     started(world, second)
@@ -515,6 +516,22 @@ def test_parts_are_staged_in_files_and_acknowledged_only_then(tmp_path: Path) ->
     assert {**pairs, **group.pairs(world.engines["b"])} == group.pairs(world.engines["b"])
     beside.run()
     assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_a_stream_is_complete_only_when_its_last_part_is_on_the_disk(tmp_path: Path) -> None:
+    beside = Beside()
+    world = World(staging=lambda name: FileStaging(tmp_path / name, beside))
+    prefix, data = keys.group_prefix("data", 1), b"part"
+    checksum = crc32(data)
+    node = world.nodes["b"]
+    node.receive("a", encoded(Begin(prefix, "s")))
+    node.receive("a", encoded(Part(prefix, "s", 1, checksum, data)))
+    node.receive("a", encoded(End(prefix, "s", 1, len(data), crc32(checksum.to_bytes(4, "big")))))
+    world.run(until=0.0)
+    assert not any(reply.complete or reply.staged for reply in world.of(PartReply))  # type: ignore[union-attr]
+    beside.run()
+    world.run(until=0.0)
+    assert world.of(PartReply)[-1] == PartReply(prefix, "s", 1, True)
 
 
 def test_a_full_disk_refuses_the_stream(tmp_path: Path) -> None:
