@@ -26,6 +26,7 @@ from .tables import (
     Table,
     Verb,
     by_position,
+    looked_at,
     merge_writes,
     page_of,
     read_page,
@@ -65,7 +66,7 @@ def _split(body: m.KvGet | m.KvPut | m.KvDelete, slots: list[int]) -> dict[int, 
 
 def _split_namespace(body: m.KvScan, slots: list[int]) -> dict[int, list[Row]]:
     crc = crc32(keys.text(body.namespace))
-    return {slots[crc % SLOTS]: [(0, body, b"", crc)]}
+    return looked_at(body.page, {slots[crc % SLOTS]: [(0, body, b"", crc)]})
 
 
 def _split_transactions(body: m.KvTransact, slots: list[int]) -> dict[int, list[Row]]:

@@ -27,6 +27,7 @@ from .tables import (
     Table,
     Verb,
     by_position,
+    looked_at,
     merge_writes,
     page_of,
     read_page,
@@ -72,7 +73,7 @@ def _split(body: m.OffsetCommit | m.OffsetFetch | m.OffsetDelete, slots: list[in
 
 def _split_group(body: m.OffsetList, slots: list[int]) -> dict[int, list[Row]]:
     crc = crc32(keys.text2(body.tenant, body.group))
-    return {slots[crc % SLOTS]: [(0, body, b"", crc)]}
+    return looked_at(body.page, {slots[crc % SLOTS]: [(0, body, b"", crc)]})
 
 
 def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteReply:

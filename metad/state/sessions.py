@@ -10,6 +10,7 @@ else may only be done by the owner.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from zlib import crc32
 
@@ -95,10 +96,10 @@ def _split(
         for position, item in enumerate(items):  # a NUL in a name, or a name that is long: rare, and checked one by one
             suffixes[position] = keys.text2(item.tenant, item.client_id)
             check_key(suffixes[position], position)
-    parts: list[list[Row]] = [[] for _ in range(slots[-1] + 1)]
+    parts: dict[int, list[Row]] = defaultdict(list)  # slots move, so any of them may hold the highest ordinal
     for row in zip(range(len(items)), items, suffixes, map(crc32, suffixes), strict=True):
         parts[slots[row[3] & (SLOTS - 1)]].append(row)
-    return {group: rows for group, rows in enumerate(parts) if rows}
+    return parts
 
 
 def _split_takeover(body: m.SessionTakeover, slots: list[int]) -> dict[int, list[Row]]:
@@ -111,7 +112,7 @@ def _split_takeover(body: m.SessionTakeover, slots: list[int]) -> dict[int, list
 def _split_everywhere(body: m.SessionList, slots: list[int]) -> dict[int, list[Row]]:
     if body.client_id_prefix and body.tenant is None:
         raise InvalidRequestError("client_id_prefix needs a tenant")
-    return {group: [] for group in set(slots)}
+    return {group: [] for group in body.page.groups or set(slots)}
 
 
 class _Owners:
