@@ -135,7 +135,7 @@ class SessionDriver:
         if operation <= 2:
             self.feed(program.take(program.byte()))
         elif operation <= 6:
-            type_, request_id = program.byte() % 13, program.byte() % 8
+            type_, request_id = program.byte() % 14, program.byte() % 8
             method = METHOD_CODES[program.byte() % len(METHOD_CODES)]
             self.feed(encode_frame(type_, program.take(program.byte()), request_id, method))
         elif session.state is State.OPENING:

@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from metad_wire import errors, messages
+from metad.raft.messages import AnyMessage
+from metad_wire import cluster, errors, messages, peer
 from metad_wire.frame import FrameType, encode_frame
 
 HERE = Path(__file__).parent
 MESSAGES = HERE / "messages.txt"
 FRAMES = HERE / "frames.txt"
+RAFT = HERE / "raft.txt"
+PAYLOAD = list[tuple[bytes, AnyMessage]]
 _ROW = re.compile(r"^(?P<name>\w\S*)\n  value (?P<value>.+)\n(?:  bytes (?P<hex>[0-9a-f]*)\n)?", re.MULTILINE)
 
 
@@ -36,8 +39,8 @@ def rows(path: Path) -> list[Row]:
 
 
 def is_whole(row: Row) -> bool:
-    """Whether a messages.txt row has all fields that its message has today; older, shorter rows only decode."""
-    return len(json.loads(row.value)) == len(msgspec.structs.fields(message_type(row.name)))
+    """Whether a messages.txt row, and what is in it, has all fields that there are today; older rows only decode."""
+    return bool(json.loads(msgspec.json.encode(message_value(row))) == json.loads(row.value))
 
 
 def fill(path: Path, encode: Any) -> None:
@@ -55,9 +58,7 @@ def fill(path: Path, encode: Any) -> None:
 def message_type(name: str) -> Any:
     """``Hello`` or ``Request[KvPut]`` -> its type."""
     outer, _, inner = name.partition("[")
-    if outer == "ErrorBody":
-        return errors.ErrorBody
-    type_ = getattr(messages, outer)
+    type_ = next(getattr(module, outer) for module in (messages, cluster, peer, errors) if hasattr(module, outer))
     return type_[message_type(inner.removesuffix("]"))] if inner else type_
 
 
@@ -69,6 +70,14 @@ def message_value(row: Row) -> Any:
 def encode_message(name: str, value: str) -> bytes:
     """The bytes of a messages.txt row."""
     return msgspec.msgpack.encode(message_value(Row(name, value, "")))
+
+
+def encode_raft(name: str, value: str) -> bytes:
+    """The bytes of a raft.txt row."""
+    payload = msgspec.json.decode(value, type=PAYLOAD)
+    if [type(message).__name__ for _, message in payload][:1] != [name]:
+        raise ValueError(f"the payload does not begin with {name}")
+    return msgspec.msgpack.encode(payload)
 
 
 def encode_frame_row(name: str, value: str) -> bytes:

@@ -3,8 +3,9 @@
 A released row that changes is a break of the wire format, whatever the reason.
 """
 
-from golden_rows import FRAMES, MESSAGES, encode_frame_row, encode_message, fill
+from golden_rows import FRAMES, MESSAGES, RAFT, encode_frame_row, encode_message, encode_raft, fill
 
 if __name__ == "__main__":
     fill(MESSAGES, encode_message)
     fill(FRAMES, encode_frame_row)
+    fill(RAFT, encode_raft)

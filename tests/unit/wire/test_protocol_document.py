@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from golden_rows import FRAMES, MESSAGES
+from golden_rows import FRAMES, MESSAGES, RAFT
 from wire_document import PROTOCOL, fields_of, hex_blocks, tables
 
-from metad_wire import fields, frame, messages
+from metad.raft import messages as raft
+from metad_wire import cluster, fields, frame, messages, peer
 from metad_wire.errors import ERRORS, ErrorBody
 from metad_wire.frame import FrameType, encode_frame
 from metad_wire.methods import KV_PUT, METHODS, encode
@@ -20,15 +21,18 @@ MESSAGE_CLASSES = {
     "ErrorBody": ErrorBody,
     **{
         name: class_
-        for name, class_ in vars(messages).items()
+        for module in (messages, cluster, peer)
+        for name, class_ in vars(module).items()
         if inspect.isclass(class_) and messages.Message in class_.__mro__[1:]
     },
 }
+RAFT_MESSAGES: dict[str, type] = {class_.__name__: class_ for class_ in raft.Message.__subclasses__()}
+RAFT_CLASSES: dict[str, type] = {"Configuration": raft.Configuration, **RAFT_MESSAGES}
 
 
-@pytest.mark.parametrize("name", MESSAGE_CLASSES)
+@pytest.mark.parametrize("name", [*MESSAGE_CLASSES, *RAFT_CLASSES])
 def test_fields_are_listed_in_wire_order_with_their_types_and_defaults(name: str) -> None:
-    expected = fields_of(MESSAGE_CLASSES[name])
+    expected = fields_of({**MESSAGE_CLASSES, **RAFT_CLASSES}[name])
     if not expected:
         assert f"#### `{name}`\n\nAn empty array.\n" in TEXT
         return
@@ -38,7 +42,18 @@ def test_fields_are_listed_in_wire_order_with_their_types_and_defaults(name: str
 
 def test_no_message_is_listed_that_does_not_exist() -> None:
     listed = [line[6:-1] for line in TEXT.splitlines() if line.startswith("#### `")]
-    assert sorted(listed) == sorted(MESSAGE_CLASSES)
+    assert sorted(listed) == sorted([*MESSAGE_CLASSES, *RAFT_CLASSES])
+
+
+def test_raft_messages_are_listed_with_their_tags() -> None:
+    assert TABLES["Raft"] == [
+        [str(class_.__struct_config__.tag), name]  # type: ignore[attr-defined]
+        for name, class_ in RAFT_MESSAGES.items()
+    ]
+
+
+def test_channels() -> None:
+    assert [row[:2] for row in TABLES["Channels"]] == [[str(int(c)), c.name] for c in peer.Channel]
 
 
 def test_error_codes() -> None:
@@ -67,8 +82,8 @@ def test_frame_types() -> None:
         receivers = {role for (role, _), allowed in TRANSITIONS.items() if type_ in allowed}
         # A server that is refused learns it by ERROR too, but has nothing left to decide: it closes in any case.
         if type_ is not FrameType.ERROR:
-            expected = {"client": {Role.SERVER}, "server": {Role.CLIENT}, "both": set(Role)}[senders[type_.name]]
-            assert receivers == expected
+            who = {"client": {Role.SERVER}, "server": {Role.CLIENT}, "both": set(Role), "node": set[Role]()}
+            assert receivers == who[senders[type_.name]]
 
 
 @pytest.mark.parametrize("role", Role, ids=lambda role: role.value)
@@ -120,6 +135,6 @@ def test_the_header_is_as_described() -> None:
 
 
 def test_the_test_vectors_are_where_it_says() -> None:
-    for path in (MESSAGES, FRAMES):
+    for path in (MESSAGES, FRAMES, RAFT):
         assert f"../tests/golden/{path.name}" in TEXT
         assert path.exists()

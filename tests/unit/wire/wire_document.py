@@ -37,6 +37,10 @@ def type_name(type_: inspect.Type) -> str:
             return " or ".join(type_name(each) for each in types)
         case inspect.ListType(item_type=item, max_length=most):
             return f"array of {type_name(item)}" + ("" if most is None else f" (at most {most})")
+        case inspect.DictType(key_type=key, value_type=value):
+            return f"map of {type_name(key)} to {type_name(value)}"
+        case inspect.VarTupleType(item_type=item):
+            return f"array of {type_name(item)}"
         case inspect.StructType(cls=cls):
             return cls.__name__
         case inspect.AnyType():
@@ -56,6 +60,8 @@ def default_name(field: inspect.Field) -> str:
             return str(default).lower()
         case b"" | "":
             return "empty"
+        case ():
+            return "[]"
         case msgspec.Struct():
             return "all defaults"
         case _:

@@ -23,6 +23,8 @@ def _strategy(type_: inspect.Type) -> st.SearchStrategy[Any]:
             return st.one_of([_strategy(each) for each in types])
         case inspect.ListType(item_type=item):
             return st.lists(_strategy(item), max_size=3)
+        case inspect.DictType(key_type=key, value_type=value):
+            return st.dictionaries(_strategy(key), _strategy(value), max_size=3)
         case inspect.IntType(ge=low, le=high):
             return st.integers(-(2**63) if low is None else low, 2**64 - 1 if high is None else high)
         case inspect.StrType():
