@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..state.tables import SLOTS
+from ..state.rows import SLOTS
 
 
 def even_slots(groups: int) -> list[int]:

@@ -16,7 +16,7 @@ from metad_wire.policy import BatchWindow
 
 from ..errors import StorageError
 from ..raft.group import Group
-from ..state.machine import Known, Machine, Outcome
+from ..state.machine import Effects, Known, Machine, Outcome
 from ..state.tables import Command
 from ..state.view import Writes
 
@@ -41,11 +41,11 @@ class Work:
 
 
 class _InFlight:
-    __slots__ = ("index", "outcomes", "repeats", "works", "writes")
+    __slots__ = ("effects", "index", "outcomes", "repeats", "works")
 
-    def __init__(self, index: int, writes: Writes, works: list[Work], outcomes: list[Outcome]) -> None:
+    def __init__(self, index: int, effects: Effects, works: list[Work], outcomes: list[Outcome]) -> None:
         self.index = index
-        self.writes = writes
+        self.effects = effects
         self.works = works
         self.outcomes = outcomes
         self.repeats: list[Work] = []  # retries of what this entry does; answered with it
@@ -124,7 +124,7 @@ class GroupDriver:
             return
         index = self.group.last_index + 1
         proposal = self.machine.evaluate([(work.command, work.identity) for work in works], index, now_ms)
-        entry = _InFlight(index, proposal.writes, works, proposal.outcomes)
+        entry = _InFlight(index, proposal.effects, works, proposal.outcomes)
         self._in_flight.append(entry)
         for work, outcome in zip(works, proposal.outcomes, strict=True):
             if isinstance(outcome, Known):
@@ -153,7 +153,7 @@ class GroupDriver:
 
     def stage(self, entry: _InFlight, batches: list[Writes]) -> None:
         """A committed entry's part of the write that applies it."""
-        self.machine.stage(entry.index, entry.writes, batches)
+        self.machine.stage(entry.index, entry.effects, batches)
 
     def finish(self, entry: _InFlight) -> None:
         """The entry is applied: answer."""

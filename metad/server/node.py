@@ -42,7 +42,8 @@ from ..state.limits import reply_share
 from ..state.machine import Machine
 from ..state.owners import OwnerCache
 from ..state.registry import VERBS
-from ..state.tables import Command, Row, Verb
+from ..state.rows import Rows
+from ..state.tables import Command, Verb
 from ..state.view import Writes
 from .driver import GroupDriver, Work
 from .stores import Stores, open_stores
@@ -196,7 +197,7 @@ class Node:
         parts = verb.split(body, self._slots[verb.table.kind])
         if verb.read is not None:
             drivers = self._drivers[verb.table.kind]
-            results: list[tuple[list[Row], Any]] = []
+            results: list[tuple[Rows, Any]] = []
             for ordinal, rows in parts.items():
                 part = self._part(verb, body, rows, len(parts))
                 results.append((rows, verb.read(drivers[ordinal].machine.reader, part)))
@@ -223,7 +224,7 @@ class Node:
         self,
         verb: Verb[Any, Any],
         request: m.Request[Any],
-        parts: dict[int, list[Row]],
+        parts: dict[int, Rows],
         size: int,
         held: int,
         done: Done,
@@ -254,7 +255,7 @@ class Node:
             self._schedule_turn()
         return works
 
-    def _part(self, verb: Verb[Any, Any], body: Any, rows: list[Row], parts: int) -> Command[Any]:
+    def _part(self, verb: Verb[Any, Any], body: Any, rows: Rows, parts: int) -> Command[Any]:
         """One group's part of a request, and its share of the frame that will carry the reply."""
         if parts == 1:
             return Command(verb.method, body, rows, self._reply_alone_bytes)
@@ -361,7 +362,7 @@ class Node:
         while self._committed and items < _APPLY_ITEMS:
             driver, entry = self._committed.popleft()
             committed.append((driver, entry))
-            items += len(entry.writes)
+            items += len(entry.effects)
         if self._committed:
             self._loop.call_soon(self._apply)
         batches: list[Writes] = []
@@ -515,14 +516,14 @@ class _Gather:
         self._missing = parts
         self._size = size
         self._done = done
-        self._parts: list[tuple[list[Row], tuple[Any, bytes] | MetadError]] = []
+        self._parts: list[tuple[Rows, tuple[Any, bytes] | MetadError]] = []
 
     def answer_alone(self, outcome: tuple[Any, bytes] | MetadError) -> None:
         """The only part is the whole."""
         self._node.in_flight_bytes -= self._size
         self._done(outcome if isinstance(outcome, MetadError) else outcome[1])
 
-    def part(self, rows: list[Row]) -> Callable[[tuple[Any, bytes] | MetadError], None]:
+    def part(self, rows: Rows) -> Callable[[tuple[Any, bytes] | MetadError], None]:
         """Takes the answer to these rows."""
 
         def answer(outcome: tuple[Any, bytes] | MetadError) -> None:

@@ -26,7 +26,7 @@ from .registry import VERBS
 from .tables import Command, Reader
 from .view import Overlay, View, Writes
 
-ENTRY_FORMAT: Final = 1
+ENTRY_FORMAT: Final = 2
 
 _OWNER = keys.TABLE_SESSION_OWNER
 _DEDUPE = keys.TABLE_DEDUPE
@@ -34,14 +34,26 @@ _TABLE_AT = keys.GROUP_PREFIX_BYTES
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """What the log holds. ``now_ms`` is the leader's clock when it was evaluated."""
+    """What the log holds. ``now_ms`` is the leader's clock when it was evaluated. ``learned`` are the writes that the
+    memory of session owners and request identities must hear of; the others are applied without being looked at."""
 
     format: int
     now_ms: int
-    writes: dict[bytes, bytes | None]
+    writes: Writes
+    learned: Writes
 
 
 _decode_entry = msgspec.msgpack.Decoder(Entry).decode
+
+
+class Effects(NamedTuple):
+    """What an entry does to the state; see :class:`Entry`."""
+
+    writes: Writes
+    learned: Writes
+
+    def __len__(self) -> int:
+        return len(self.writes) + len(self.learned)
 
 
 class Known:
@@ -61,7 +73,7 @@ class Proposal(NamedTuple):
     """What to append to the log. ``outcomes`` are by position of the commands; replies may go out once committed."""
 
     entry: bytes
-    writes: Writes
+    effects: Effects
     outcomes: list[Outcome]
 
 
@@ -90,7 +102,8 @@ class Machine:
         """Run commands in order as entry ``index``. A command that is refused leaves no writes."""
         view = self._view
         view.index, view.now_ms = index, now_ms
-        entry_writes: Writes = {}
+        writes: Writes = {}
+        learned: Writes = {}
         outcomes: list[Outcome] = []
         done: list[tuple[Identity, bytes]] = []
         seen: set[tuple[int, int]] = set()
@@ -125,18 +138,18 @@ class Machine:
                 continue
             if view.writes:
                 self._overlay.add(index, view.writes)
-                entry_writes = _joined(entry_writes, view.writes)
+                writes = _joined(writes, view.writes)
             if view.owner_writes:
                 self._owner_overlay.add(index, view.owner_writes)
-                entry_writes = _joined(entry_writes, view.owner_writes)
+                learned = _joined(learned, view.owner_writes)
             encoded = encode(reply)
             outcomes.append((reply, encoded))
             if identity is not None:
                 seen.add((identity.client_id, identity.seq))
                 done.append((identity, encoded if verb.forget is None else encode(verb.forget(reply))))
         if done:
-            self.dedupe.record(index, now_ms, done, entry_writes)
-        return Proposal(encode(Entry(ENTRY_FORMAT, now_ms, entry_writes)), entry_writes, outcomes)
+            self.dedupe.record(index, now_ms, done, learned)
+        return Proposal(encode(Entry(ENTRY_FORMAT, now_ms, writes, learned)), Effects(writes, learned), outcomes)
 
     def recall(self, index: int, command: Command[Any], identity: Identity) -> tuple[Any, bytes]:
         """The reply that applied entry ``index`` gave to this command."""
@@ -148,14 +161,13 @@ class Machine:
             encoded = encode(reply)
         return reply, encoded
 
-    def stage(self, index: int, writes: Writes, batches: list[Writes]) -> None:
+    def stage(self, index: int, effects: Effects, batches: list[Writes]) -> None:
         """Add a committed entry to what the caller writes to the engine at once, then calls :meth:`staged`."""
         if index != self.applied + 1:
             raise AssertionError(f"{self.name}: entry {index} applied after {self.applied}")
-        writes[self._applied_key] = keys.u64(index)
-        batches.append(writes)
+        batches += effects.writes, effects.learned, {self._applied_key: keys.u64(index)}
         learn_owner, learn_identities = self._owners.learn, self.dedupe.learn
-        for key, value in writes.items():
+        for key, value in effects.learned.items():
             table = key[_TABLE_AT]
             if table == _OWNER:
                 session = key[_TABLE_AT + 1 :]
@@ -169,8 +181,8 @@ class Machine:
         self._overlay.applied(self.applied)
         self._owner_overlay.applied(self.applied)
 
-    def decode(self, index: int, entry: bytes) -> Writes:
-        """The writes of an entry read back from a log. Raises DamagedStoreError where it is none of ours."""
+    def decode(self, index: int, entry: bytes) -> Effects:
+        """What an entry does, read back from a log. Raises DamagedStoreError where it is none of ours."""
         try:
             decoded = _decode_entry(entry)
         except msgspec.DecodeError as error:
@@ -183,7 +195,7 @@ class Machine:
                 f"entry {index} of group {self.name} has format {decoded.format}, this version reads {ENTRY_FORMAT}: "
                 "it was written by a newer metad. Start that version."
             )
-        return decoded.writes
+        return Effects(decoded.writes, decoded.learned)
 
 
 def _joined(first: Writes, second: Writes) -> Writes:

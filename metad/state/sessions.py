@@ -29,12 +29,11 @@ from metad_wire.methods import encode
 
 from ..storage import keys
 from .limits import REPLY_BYTES_MAX, check_key, check_reply
+from .rows import Rows, partition
 from .tables import (
-    SLOTS,
     Command,
     GroupPage,
     Reader,
-    Row,
     Table,
     Verb,
     after_cursor,
@@ -81,37 +80,28 @@ def _owner(broker: str, epoch: int) -> bytes:
 
 def _split(
     body: m.SessionTakeover | m.SessionDisconnect | m.SessionUpdate | m.SessionGet | m.SessionDelete, slots: list[int]
-) -> dict[int, list[Row]]:
-    # Runs once per session of a storm: keys.text2 is spelled out, and a single session makes no lists for other groups.
-    if len(body.items) == 1:
-        item = body.items[0]
-        suffix = keys.text2(item.tenant, item.client_id)
-        check_key(suffix, 0)
-        crc = crc32(suffix)
-        return {slots[crc & (SLOTS - 1)]: [(0, item, suffix, crc)]}
+) -> dict[int, Rows]:
+    # Runs once per session of a storm: keys.text2 is spelled out.
     items: Sequence[_Keyed] = body.items
     suffixes = [f"{item.tenant}\0\x01{item.client_id}\0\x01".encode() for item in items]
     if b"".join(suffixes).count(0) != 2 * len(suffixes) or max(map(len, suffixes), default=0) > 256:
         for position, item in enumerate(items):  # a NUL in a name, or a name that is long: rare, and checked one by one
             suffixes[position] = keys.text2(item.tenant, item.client_id)
             check_key(suffixes[position], position)
-    parts: list[list[Row]] = [[] for _ in range(slots[-1] + 1)]
-    for row in zip(range(len(items)), items, suffixes, map(crc32, suffixes), strict=True):
-        parts[slots[row[3] & (SLOTS - 1)]].append(row)
-    return {group: rows for group, rows in enumerate(parts) if rows}
+    return partition(items, suffixes, list(map(crc32, suffixes)), slots)
 
 
-def _split_takeover(body: m.SessionTakeover, slots: list[int]) -> dict[int, list[Row]]:
+def _split_takeover(body: m.SessionTakeover, slots: list[int]) -> dict[int, Rows]:
     length = len(body.broker.encode())
     if length > m.BROKER_BYTES_MAX:
         raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
     return _split(body, slots)
 
 
-def _split_everywhere(body: m.SessionList, slots: list[int]) -> dict[int, list[Row]]:
+def _split_everywhere(body: m.SessionList, slots: list[int]) -> dict[int, Rows]:
     if body.client_id_prefix and body.tenant is None:
         raise InvalidRequestError("client_id_prefix needs a tenant")
-    return {group: [] for group in set(slots)}
+    return {group: Rows() for group in set(slots)}
 
 
 class _Owners:
@@ -178,7 +168,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
 
 
 def _merge_takeover(
-    body: m.SessionTakeover, parts: list[tuple[list[Row], m.SessionTakeoverReply]]
+    body: m.SessionTakeover, parts: list[tuple[Rows, m.SessionTakeoverReply]]
 ) -> m.SessionTakeoverReply:
     if len(parts) == 1:
         return parts[0][1]
@@ -196,15 +186,15 @@ def _merge_takeover(
                 owners.append(owner)
             renumbered.append(number)
         renumbered.append(-1)  # what -1 indexes
-        for row, number in zip(rows, reply.previous, strict=True):
-            previous[row[0]] = renumbered[number]
+        for position, number in zip(rows.positions, reply.previous, strict=True):
+            previous[position] = renumbered[number]
         if reply.properties:
-            for row, value in zip(rows, reply.properties, strict=True):
-                properties[row[0]] = value
+            for position, value in zip(rows.positions, reply.properties, strict=True):
+                properties[position] = value
     return m.SessionTakeoverReply(plain.revisions, plain.errors, owners, previous, properties)
 
 
-def _refuse_takeover(body: m.SessionTakeover, rows: list[Row], error: MetadError) -> m.SessionTakeoverReply:
+def _refuse_takeover(body: m.SessionTakeover, rows: Rows, error: MetadError) -> m.SessionTakeoverReply:
     restored: list[m.SessionProperties | None] = [None] * len(rows) if body.restore else []
     return m.SessionTakeoverReply([], refuse_writes(body, rows, error).errors, [], [-1] * len(rows), restored)
 
@@ -220,12 +210,12 @@ def _recall_restored(
         return reply
     prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
     try:
-        values = reader.get_many([prefix + row[2] for row in command.rows], command.reply_bytes_max)
+        values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
     except InvalidRequestError:
         raise IdentityExpiredError("this was done before; what it restored has outgrown a reply since") from None
     restored = [
-        _decode_properties(value) if value is not None and number >= 0 and not row[1].clean_start else None
-        for row, number, value in zip(command.rows, reply.previous, values, strict=True)
+        _decode_properties(value) if value is not None and number >= 0 and not item.clean_start else None
+        for item, number, value in zip(command.rows.items, reply.previous, values, strict=True)
     ]
     return msgspec.structs.replace(reply, properties=restored)
 
@@ -294,9 +284,9 @@ def _session(suffix_fields: bytes, owner: bytes, properties: bytes | None) -> by
 def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Raw | None]:
     owner_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_OWNER)
     properties_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
-    values = reader.get_many([properties_prefix + row[2] for row in command.rows], command.reply_bytes_max)
+    values = reader.get_many([properties_prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
     engine_get, learn, raw = reader.engine.get, reader.owners.learn, msgspec.Raw
-    owners = reader.owners.get_many(command.rows)
+    owners = reader.owners.get_many(command.rows.keys, command.rows.crcs)
     sessions: list[msgspec.Raw | None] = []
     for (_, item, suffix, crc), owner, properties in zip(command.rows, owners, values, strict=True):
         if properties is None:  # both rows exist or none
@@ -311,7 +301,7 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Ra
     return sessions
 
 
-def _merge_get(body: m.SessionGet, parts: list[tuple[list[Row], list[msgspec.Raw | None]]]) -> m.SessionGetReply:
+def _merge_get(body: m.SessionGet, parts: list[tuple[Rows, list[msgspec.Raw | None]]]) -> m.SessionGetReply:
     return m.SessionGetReply(by_position(parts))
 
 
@@ -352,7 +342,7 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> GroupPage:
     return GroupPage(rows, stopped_at)
 
 
-def _merge_list(body: m.SessionList, parts: list[tuple[list[Row], GroupPage]]) -> m.SessionListReply:
+def _merge_list(body: m.SessionList, parts: list[tuple[Rows, GroupPage]]) -> m.SessionListReply:
     records, cursor = page_of([page for _, page in parts], body.page.limit)
     return m.SessionListReply([msgspec.Raw(record) for record in records], cursor)  # type: ignore[misc]
 

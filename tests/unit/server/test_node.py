@@ -12,6 +12,7 @@ from server_rig import Rig
 from metad.errors import DamagedStoreError, ServerError, StorageError
 from metad.server.node import Node, _Gather
 from metad.state.registry import VERBS
+from metad.state.rows import Rows
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods
@@ -99,8 +100,8 @@ async def test_parts_that_were_not_begun_are_refused_item_by_item(make: MakeRig)
     reply = answer.reply(methods.KV_PUT)
     refused = {error.index for error in reply.errors}
     rows = VERBS[methods.KV_PUT.code].split(puts(30), rig.node._slots["data"])
-    group = next(rows for rows in rows.values() if rows[0][0] == 0)
-    assert refused == {row[0] for row in group}
+    group = next(rows for rows in rows.values() if 0 in rows.positions)
+    assert refused == set(group.positions)
     assert [version for i, version in enumerate(reply.versions) if i in refused] == [0] * len(refused)
     assert all(version == 1 for i, version in enumerate(reply.versions) if i not in refused)
     assert {error.code for error in reply.errors} == {103}
@@ -113,7 +114,7 @@ async def test_an_unknown_part_makes_the_whole_unknown(make: MakeRig, first: int
     rig = await make()
     results: list[Any] = []
     body = puts(2)
-    rows: list[Any] = [[(position, item, b"", 0)] for position, item in enumerate(body.items)]
+    rows = [Rows([position], [item], [b""], [0]) for position, item in enumerate(body.items)]
     gather = _Gather(rig.node, VERBS[methods.KV_PUT.code], body, 2, 0, results.append)
     parts = [(rows[0], InvalidRequestError("nothing was done")), (rows[1], UnknownOutcomeError())]
     for at in (first, 1 - first):
@@ -539,7 +540,7 @@ async def test_a_hole_in_the_log_is_refused(make: MakeRig) -> None:
     ("entry", "match"),
     [
         (b"garbage", "entry 2 of group data-0 in the log is unreadable.*Restore"),
-        (methods.encode((2, 1, {})), "format 2, this version reads 1.*newer metad"),
+        (methods.encode((3, 1, {}, {})), "format 3, this version reads 2.*newer metad"),
     ],
 )
 async def test_an_entry_that_is_none_of_ours_is_refused(make: MakeRig, entry: bytes, match: str) -> None:
