@@ -36,6 +36,16 @@ class Rows:
     def __iter__(self) -> Iterator[tuple[int, Any, bytes, int]]:
         return zip(self.positions, self.items, self.keys, self.crcs, strict=True)
 
+    def pick(self, indexes: Sequence[int]) -> Rows:
+        """Some of the rows, in this order."""
+        if not indexes:
+            return Rows()
+        if len(indexes) == 1:  # of one index, itemgetter makes no tuple
+            at = indexes[0]
+            return Rows((self.positions[at],), (self.items[at],), (self.keys[at],), (self.crcs[at],))
+        pick = itemgetter(*indexes)
+        return Rows(pick(self.positions), pick(self.items), pick(self.keys), pick(self.crcs))
+
 
 def partition(
     items: Sequence[Any], keys: Sequence[bytes], crcs: Sequence[int], slots: Sequence[int]
@@ -44,17 +54,10 @@ def partition(
     groups = [slots[crc & (SLOTS - 1)] for crc in crcs]
     if not groups:
         return {}
+    rows = Rows(range(len(groups)), items, keys, crcs)
     if groups.count(groups[0]) == len(groups):
-        return {groups[0]: Rows(range(len(groups)), items, keys, crcs)}
+        return {groups[0]: rows}
     parts: dict[int, list[int]] = {group: [] for group in set(groups)}
     for position, group in enumerate(groups):
         parts[group].append(position)
-    return {group: _picked(positions, items, keys, crcs) for group, positions in parts.items()}
-
-
-def _picked(positions: list[int], items: Sequence[Any], keys: Sequence[bytes], crcs: Sequence[int]) -> Rows:
-    if len(positions) == 1:  # of one index, itemgetter makes no tuple
-        at = positions[0]
-        return Rows(positions, (items[at],), (keys[at],), (crcs[at],))
-    pick = itemgetter(*positions)
-    return Rows(positions, pick(items), pick(keys), pick(crcs))
+    return {group: rows.pick(positions) for group, positions in parts.items()}

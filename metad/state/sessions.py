@@ -235,14 +235,18 @@ def _refusal(row: bytes | None, broker: str, epoch: int, position: int) -> m.Ite
 def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteReply:
     broker, epoch = command.body.broker, command.body.broker_epoch
     mine = _owner(broker, epoch)
-    properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
-    writes = view.writes
+    rows, owners = command.rows, view.owner_rows(command.rows)
     errors: list[m.ItemError] = []
-    for (position, item, suffix, _), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
-        if row != mine and (refusal := _refusal(row, broker, epoch, position)) is not None:
-            errors.append(refusal)
-            continue
-        writes[properties_prefix + suffix] = encode(item.properties)
+    if owners.count(mine) != len(owners):
+        allowed: list[int] = []
+        for at, (position, owner) in enumerate(zip(rows.positions, owners, strict=True)):
+            if owner != mine and (refusal := _refusal(owner, broker, epoch, position)) is not None:
+                errors.append(refusal)
+            else:
+                allowed.append(at)
+        rows = rows.pick(allowed)
+    prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
+    view.writes = dict(zip(map(prefix.__add__, rows.keys), [encode(i.properties) for i in rows.items], strict=True))
     return m.WriteReply([m.Revision(view.name, view.index)], errors)
 
 

@@ -62,12 +62,12 @@ def _options(shared: Shared, *, memtable_bytes: int, memtables: int) -> r.Option
 def state_options(shared: Shared) -> r.Options:
     """For ``state/``: no WAL (the Raft log is it), many small writes, few compactions."""
     # A memtable that fits the core's own cache: a write into one of 2 MiB costs 0.6 us, of 8 MiB 0.8, of 64 MiB 1.1.
-    options = _options(shared, memtable_bytes=2 * 1024 * 1024, memtables=48)
+    options = _options(shared, memtable_bytes=2 * 1024 * 1024, memtables=64)
     # Each key is rewritten once per tier instead of up to ten times per level.
     options.set_compaction_style(r.DBCompactionStyle.universal())
-    # Many memtables are flushed as one file, for every file more is compaction more. Their blooms, of some 30 bits a
-    # record, keep reads from searching memtables that do not hold the key.
-    options.set_min_write_buffer_number_to_merge(24)
+    # What is written between two checkpoints is flushed as one file, by the checkpoint: every file more is compaction
+    # more. Blooms of some 30 bits a record keep reads from searching memtables that do not hold the key.
+    options.set_min_write_buffer_number_to_merge(40)
     options.set_memtable_prefix_bloom_ratio(0.02)
     options.set_memtable_whole_key_filtering(True)
     # Twelve files wait for each other: two passes take 10 million records from the memtable to the last tier.
