@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..state.rows import SLOTS
+from ..state.rows import SLOTS, Numbers, column
 
 
-def even_slots(groups: int) -> list[int]:
+def even_slots(groups: int) -> Numbers:
     """Slot -> ordinal of its group, in runs of equal length (give or take one)."""
     if not 1 <= groups <= SLOTS:
         raise ValueError(f"{groups} groups: there must be 1 to {SLOTS}, the number of slots")
-    return [slot * groups // SLOTS for slot in range(SLOTS)]
+    return column(slot * groups // SLOTS for slot in range(SLOTS))

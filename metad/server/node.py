@@ -42,7 +42,7 @@ from ..state.limits import reply_share
 from ..state.machine import Machine
 from ..state.owners import OwnerCache
 from ..state.registry import VERBS
-from ..state.rows import Rows
+from ..state.rows import Numbers, Rows
 from ..state.tables import Command, Verb
 from ..state.view import Writes
 from .driver import GroupDriver, Work
@@ -86,7 +86,7 @@ class Node:
             linger_s=config.commit.linger_ms / 1000,
         )
         self._drivers: dict[str, list[GroupDriver]] = {}
-        self._slots: dict[str, list[int]] = {}
+        self._slots: dict[str, Numbers] = {}
         for kind, count in stores.identity.groups.items():
             self._slots[kind] = even_slots(count)
             self._drivers[kind] = []
@@ -283,7 +283,7 @@ class Node:
                 m.GroupStatus(
                     driver.group.name,
                     driver.group.kind,
-                    self._slots[driver.group.kind].count(ordinal),
+                    self._slots[driver.group.kind].tolist().count(ordinal),
                     driver.machine.applied,
                     driver.group.first_index,
                     driver.group.last_index,

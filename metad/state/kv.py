@@ -17,7 +17,7 @@ from metad_wire.methods import encode
 
 from ..storage import keys
 from .limits import check_key, check_reply
-from .rows import Rows, partition
+from .rows import Numbers, Rows, column, crcs_of, partition
 from .tables import (
     Command,
     GroupPage,
@@ -44,7 +44,7 @@ KV = Table(
 _decode = msgspec.msgpack.Decoder(m.Kv).decode
 
 
-def _split(body: m.KvGet | m.KvPut | m.KvDelete, slots: list[int]) -> dict[int, Rows]:
+def _split(body: m.KvGet | m.KvPut | m.KvDelete, slots: Numbers) -> dict[int, Rows]:
     namespaces: dict[str, tuple[bytes, int]] = {}
     suffixes: list[bytes] = []
     crcs: list[int] = []
@@ -59,14 +59,14 @@ def _split(body: m.KvGet | m.KvPut | m.KvDelete, slots: list[int]) -> dict[int, 
         check_key(suffix, position)
         suffixes.append(suffix)
         crcs.append(known[1])
-    return partition(items, suffixes, crcs, slots)
+    return partition(items, suffixes, column(crcs), slots)
 
 
-def _split_namespace(body: m.KvScan, slots: list[int]) -> dict[int, Rows]:
-    return partition([body], [b""], [crc32(keys.text(body.namespace))], slots)
+def _split_namespace(body: m.KvScan, slots: Numbers) -> dict[int, Rows]:
+    return partition([body], [b""], crcs_of([keys.text(body.namespace)]), slots)
 
 
-def _split_transactions(body: m.KvTransact, slots: list[int]) -> dict[int, Rows]:
+def _split_transactions(body: m.KvTransact, slots: Numbers) -> dict[int, Rows]:
     prefixes: list[bytes] = []
     for position, transaction in enumerate(body.items):
         prefix = keys.text(transaction.namespace)
@@ -76,7 +76,7 @@ def _split_transactions(body: m.KvTransact, slots: list[int]) -> dict[int, Rows]
         for key in named:
             check_key(prefix + keys.text(key), position)
         prefixes.append(prefix)
-    return partition(body.items, prefixes, list(map(crc32, prefixes)), slots)
+    return partition(body.items, prefixes, crcs_of(prefixes), slots)
 
 
 def _load(view: View, key: bytes) -> m.Kv | None:
@@ -95,7 +95,7 @@ def _evaluate_put(view: View, command: Command[m.KvPut]) -> m.KvPutReply:
     prefix = keys.table_prefix(view.group, keys.TABLE_KV)
     errors: list[m.ItemError] = []
     versions: list[int] = []
-    for position, item, suffix, _ in command.rows:
+    for position, item, suffix in command.rows:
         key = prefix + suffix
         current = _load(view, key)
         if item.expected_version is not None and item.expected_version != (current.version if current else 0):
@@ -122,7 +122,7 @@ def _refuse_put(body: m.KvPut, rows: Rows, error: MetadError) -> m.KvPutReply:
 def _evaluate_delete(view: View, command: Command[m.KvDelete]) -> m.WriteReply:
     prefix = keys.table_prefix(view.group, keys.TABLE_KV)
     errors: list[m.ItemError] = []
-    for position, item, suffix, _ in command.rows:
+    for position, item, suffix in command.rows:
         key = prefix + suffix
         current = _load(view, key)
         if current is None:
@@ -138,7 +138,7 @@ def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransa
     table = keys.table_prefix(view.group, keys.TABLE_KV)
     results: list[m.KvTransactionResult | None] = []
     size = 0
-    for _, transaction, prefix, _ in command.rows:
+    for _, transaction, prefix in command.rows:
         base = table + prefix
         succeeded = all(_holds(compare, _load(view, base + keys.text(compare.key))) for compare in transaction.compares)
         for operation in transaction.then if succeeded else transaction.otherwise:

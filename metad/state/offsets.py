@@ -18,7 +18,7 @@ from metad_wire.methods import encode
 
 from ..storage import keys
 from .limits import check_key
-from .rows import Rows, partition
+from .rows import Numbers, Rows, column, crcs_of, partition
 from .tables import (
     Command,
     GroupPage,
@@ -46,7 +46,7 @@ _decode = msgspec.msgpack.Decoder(m.Offset).decode
 _decode_generation = msgspec.msgpack.Decoder(int).decode
 
 
-def _split(body: m.OffsetCommit | m.OffsetFetch | m.OffsetDelete, slots: list[int]) -> dict[int, Rows]:
+def _split(body: m.OffsetCommit | m.OffsetFetch | m.OffsetDelete, slots: Numbers) -> dict[int, Rows]:
     # Consumers commit all their partitions together: the group's part of the key is built once per group.
     groups: dict[tuple[str, str], tuple[bytes, int]] = {}
     topics: dict[str, bytes] = {}
@@ -67,11 +67,11 @@ def _split(body: m.OffsetCommit | m.OffsetFetch | m.OffsetDelete, slots: list[in
             check_key(suffix, position)
         suffixes.append(suffix)
         crcs.append(known[1])
-    return partition(items, suffixes, crcs, slots)
+    return partition(items, suffixes, column(crcs), slots)
 
 
-def _split_group(body: m.OffsetList, slots: list[int]) -> dict[int, Rows]:
-    return partition([body], [b""], [crc32(keys.text2(body.tenant, body.group))], slots)
+def _split_group(body: m.OffsetList, slots: Numbers) -> dict[int, Rows]:
+    return partition([body], [b""], crcs_of([keys.text2(body.tenant, body.group)]), slots)
 
 
 def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteReply:
@@ -80,7 +80,7 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
     writes, now_ms = view.writes, view.now_ms
     generations: dict[tuple[str, str], int] = {}
     errors: list[m.ItemError] = []
-    for position, item, suffix, _ in command.rows:
+    for position, item, suffix in command.rows:
         tenant, group, generation = item.tenant, item.group, item.generation
         current_generation = generations.get((tenant, group))
         if current_generation is None:
@@ -119,7 +119,7 @@ def _generation(view: View, tenant: str, group: str) -> int:
 def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteReply:
     prefix = keys.table_prefix(view.group, keys.TABLE_OFFSET)
     errors: list[m.ItemError] = []
-    for position, _, suffix, _ in command.rows:
+    for position, _, suffix in command.rows:
         key = prefix + suffix
         if view.get(key) is None:
             errors.append(m.ItemError(position, NotFoundError.code))

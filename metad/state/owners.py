@@ -17,7 +17,10 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections.abc import Sequence
-from operator import itemgetter, xor
+
+import numpy as np
+
+from .rows import Numbers
 
 _SLOT_BYTES = 8
 _SLOTS_MIN = 1 << 16
@@ -54,21 +57,24 @@ class OwnerCache:
         slot = self._find(hashed, crc)
         return None if slot is None else self._rows[self._slots[slot] ^ hashed ^ crc]
 
-    def get_many(self, keys: Sequence[bytes], crcs: Sequence[int]) -> list[bytes | None]:
-        """:meth:`get` of keys and their CRC-32s, by position. Once per session of a storm: most keys are in their first
-        slot, which is looked at here, with one call per column."""
+    def get_many(self, keys: Sequence[bytes], crcs: Numbers) -> list[bytes | None]:
+        """:meth:`get` of keys and their CRC-32s, by position. Once per session of a storm: all first slots are read
+        together, so that the CPU waits for many lines of memory at once; most keys are in theirs."""
         if len(keys) == 1:
-            return [self.get(keys[0], crcs[0])]
-        if not keys:
-            return []
-        hashes = list(map(hash, keys))
-        first = itemgetter(*map(self._mask.__and__, hashes))(self._slots)
-        found = list(map(self._rows.get, map(xor, first, map(xor, hashes, crcs))))
-        if None in found:
-            for at, row in enumerate(found):
-                if row is None:
-                    found[at] = self.get(keys[at], crcs[at])
-        return found
+            return [self.get(keys[0], int(crcs[0]))]
+        hashes = np.fromiter(map(hash, keys), np.int64, len(keys))
+        first = hashes & self._mask
+        checks = hashes ^ crcs
+        numbers = self._column[first] ^ checks
+        count = len(self._rows)
+        if missing := np.flatnonzero(numbers.view(np.uint64) >= count).tolist():
+            for way in _WAYS[1:]:
+                at = np.array(missing)
+                numbers[at] = self._column[first[at] ^ way] ^ checks[at]
+                missing = at[numbers[at].view(np.uint64) >= count].tolist()
+                if not missing:
+                    break
+        return list(map(self._rows.get, numbers.tolist()))
 
     def learn(self, key: bytes, crc: int, row: bytes | None) -> None:
         """This is the key's owner row in the engine now; None if it has none."""
@@ -126,6 +132,7 @@ class OwnerCache:
         # At a quarter nearly every key is in its first slot. At the bound it never grows.
         self._grow_at = slots // 4 if slots < self._slots_max else slots + 1
         self._slots = _zeros(_SLOT_BYTES * slots).cast("q")
+        self._column: Numbers = np.frombuffer(self._slots, np.int64)  # the same memory, for many at once
         self._rows: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
+from zlib import crc32
+
+import numpy as np
 
 SLOTS = 1024
 """Hash buckets of routing keys per group kind. Fixed for the life of a cluster."""
+
+Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class Rows:
@@ -15,13 +21,7 @@ class Rows:
 
     __slots__ = ("crcs", "items", "keys", "positions")
 
-    def __init__(
-        self,
-        positions: Sequence[int] = (),
-        items: Sequence[Any] = (),
-        keys: Sequence[bytes] = (),
-        crcs: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, positions: Sequence[int], items: Sequence[Any], keys: Sequence[bytes], crcs: Numbers) -> None:
         self.positions = positions
         """In the request."""
         self.items = items
@@ -33,31 +33,43 @@ class Rows:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def __iter__(self) -> Iterator[tuple[int, Any, bytes, int]]:
-        return zip(self.positions, self.items, self.keys, self.crcs, strict=True)
+    def __iter__(self) -> Iterator[tuple[int, Any, bytes]]:
+        return zip(self.positions, self.items, self.keys, strict=True)
 
-    def pick(self, indexes: Sequence[int]) -> Rows:
+    def pick(self, indexes: Numbers) -> Rows:
         """Some of the rows, in this order."""
-        if not indexes:
-            return Rows()
-        if len(indexes) == 1:  # of one index, itemgetter makes no tuple
-            at = indexes[0]
-            return Rows((self.positions[at],), (self.items[at],), (self.keys[at],), (self.crcs[at],))
-        pick = itemgetter(*indexes)
-        return Rows(pick(self.positions), pick(self.items), pick(self.keys), pick(self.crcs))
+        if len(indexes) == len(self):
+            return self
+        at = indexes.tolist()
+        if len(at) < 2:  # itemgetter would make no tuple
+            positions, items, keys = self.positions, self.items, self.keys
+            return Rows([positions[i] for i in at], [items[i] for i in at], [keys[i] for i in at], self.crcs[indexes])
+        pick = itemgetter(*at)
+        return Rows(pick(self.positions), pick(self.items), pick(self.keys), self.crcs[indexes])
 
 
-def partition(
-    items: Sequence[Any], keys: Sequence[bytes], crcs: Sequence[int], slots: Sequence[int]
-) -> dict[int, Rows]:
+NO_ROWS = Rows((), (), (), np.empty(0, np.int64))
+
+
+def crcs_of(routing_fields: Sequence[bytes]) -> Numbers:
+    """The CRC-32 of each."""
+    return np.fromiter(map(crc32, routing_fields), np.int64, len(routing_fields))
+
+
+def column(values: Iterable[int]) -> Numbers:
+    """A column of integers."""
+    return np.fromiter(values, np.int64)
+
+
+def partition(items: Sequence[Any], keys: Sequence[bytes], crcs: Numbers, slots: Numbers) -> dict[int, Rows]:
     """The rows of each group; ``slots`` says which group a slot belongs to."""
-    groups = [slots[crc & (SLOTS - 1)] for crc in crcs]
-    if not groups:
+    if not len(crcs):
         return {}
-    rows = Rows(range(len(groups)), items, keys, crcs)
-    if groups.count(groups[0]) == len(groups):
-        return {groups[0]: rows}
-    parts: dict[int, list[int]] = {group: [] for group in set(groups)}
-    for position, group in enumerate(groups):
-        parts[group].append(position)
-    return {group: rows.pick(positions) for group, positions in parts.items()}
+    rows = Rows(range(len(crcs)), items, keys, crcs)
+    if len(crcs) == 1:
+        return {int(slots[crcs[0] & (SLOTS - 1)]): rows}
+    groups = slots[crcs & (SLOTS - 1)]
+    order = np.argsort(groups, kind="stable")  # a group's rows stay in the request's order
+    groups = groups[order]
+    begins = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1).tolist(), len(groups)]
+    return {int(groups[begin]): rows.pick(order[begin:end]) for begin, end in pairwise(begins)}

@@ -11,7 +11,6 @@ else may only be done by the owner.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
 import msgspec
 
@@ -29,7 +28,7 @@ from metad_wire.methods import encode
 
 from ..storage import keys
 from .limits import REPLY_BYTES_MAX, check_key, check_reply
-from .rows import Rows, partition
+from .rows import NO_ROWS, Numbers, Rows, column, crcs_of, partition
 from .tables import (
     Command,
     GroupPage,
@@ -79,7 +78,7 @@ def _owner(broker: str, epoch: int) -> bytes:
 
 
 def _split(
-    body: m.SessionTakeover | m.SessionDisconnect | m.SessionUpdate | m.SessionGet | m.SessionDelete, slots: list[int]
+    body: m.SessionTakeover | m.SessionDisconnect | m.SessionUpdate | m.SessionGet | m.SessionDelete, slots: Numbers
 ) -> dict[int, Rows]:
     # Runs once per session of a storm: keys.text2 is spelled out.
     items: Sequence[_Keyed] = body.items
@@ -88,20 +87,20 @@ def _split(
         for position, item in enumerate(items):  # a NUL in a name, or a name that is long: rare, and checked one by one
             suffixes[position] = keys.text2(item.tenant, item.client_id)
             check_key(suffixes[position], position)
-    return partition(items, suffixes, list(map(crc32, suffixes)), slots)
+    return partition(items, suffixes, crcs_of(suffixes), slots)
 
 
-def _split_takeover(body: m.SessionTakeover, slots: list[int]) -> dict[int, Rows]:
+def _split_takeover(body: m.SessionTakeover, slots: Numbers) -> dict[int, Rows]:
     length = len(body.broker.encode())
     if length > m.BROKER_BYTES_MAX:
         raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
     return _split(body, slots)
 
 
-def _split_everywhere(body: m.SessionList, slots: list[int]) -> dict[int, Rows]:
+def _split_everywhere(body: m.SessionList, slots: Numbers) -> dict[int, Rows]:
     if body.client_id_prefix and body.tenant is None:
         raise InvalidRequestError("client_id_prefix needs a tenant")
-    return {group: Rows() for group in set(slots)}
+    return dict.fromkeys(set(slots), NO_ROWS)
 
 
 class _Owners:
@@ -135,7 +134,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     restored: list[m.SessionProperties | None] = []
     restored_bytes = 0
     errors: list[m.ItemError] = []
-    for (position, item, suffix, _), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
+    for (position, item, suffix), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
         key = owner_prefix + suffix
         if key in owner_writes:  # the same client twice in one batch
             row = owner_writes[key]
@@ -244,7 +243,7 @@ def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteRe
                 errors.append(refusal)
             else:
                 allowed.append(at)
-        rows = rows.pick(allowed)
+        rows = rows.pick(column(allowed))
     prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
     view.writes = dict(zip(map(prefix.__add__, rows.keys), [encode(i.properties) for i in rows.items], strict=True))
     return m.WriteReply([m.Revision(view.name, view.index)], errors)
@@ -255,7 +254,7 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
     mine = _owner(broker, epoch)
     gone = encode(OwnerRow(False, broker, epoch, view.now_ms))
     errors: list[m.ItemError] = []
-    for (position, _, suffix, _), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
+    for (position, _, suffix), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
         if row == mine:
             view.owner_writes[view.owner_prefix + suffix] = gone
         elif (refusal := _refusal(row, broker, epoch, position)) is not None:
@@ -268,7 +267,7 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
     body = command.body
     properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
     errors: list[m.ItemError] = []
-    for (position, _, suffix, _), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
+    for (position, _, suffix), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
         key = view.owner_prefix + suffix
         if row is None or key in view.owner_writes:  # the second time in one batch it is gone already
             errors.append(m.ItemError(position, NotFoundError.code))
@@ -289,18 +288,19 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Ra
     owner_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_OWNER)
     properties_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
     values = reader.get_many([properties_prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
-    engine_get, learn, raw = reader.engine.get, reader.owners.learn, msgspec.Raw
-    owners = reader.owners.get_many(command.rows.keys, command.rows.crcs)
+    rows, engine_get, raw = command.rows, reader.engine.get, msgspec.Raw
+    owners = reader.owners.get_many(rows.keys, rows.crcs)
     sessions: list[msgspec.Raw | None] = []
-    for (_, item, suffix, crc), owner, properties in zip(command.rows, owners, values, strict=True):
+    for at, (item, owner, properties) in enumerate(zip(rows.items, owners, values, strict=True)):
         if properties is None:  # both rows exist or none
             sessions.append(None)
             continue
         if owner is None:
+            suffix = rows.keys[at]
             owner = engine_get(owner_prefix + suffix)
             if owner is None:  # pragma: no cover - both rows are written in one entry
                 raise AssertionError(f"session without owner: {suffix!r}")
-            learn(suffix, crc, owner)
+            reader.owners.learn(suffix, int(rows.crcs[at]), owner)
         sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + owner[1:] + properties))
     return sessions
 

@@ -18,7 +18,7 @@ from ..storage.engine import Engine
 from ..storage.keys import after_prefix, table_prefix
 from .limits import REPLY_BYTES_MAX, check_reply
 from .owners import OwnerCache
-from .rows import Rows
+from .rows import Numbers, Rows
 from .view import View
 
 PAGE_BYTES_MAX = 2 * 1024 * 1024  # of one page; a client that reads on gets the rest with the next
@@ -165,7 +165,7 @@ class Verb(Generic[_Body, _Reply]):
         method: Method[_Body, _Reply],
         table: Table,
         *,
-        split: Callable[[_Body, list[int]], dict[int, Rows]],
+        split: Callable[[_Body, Numbers], dict[int, Rows]],
         merge: Callable[[_Body, list[tuple[Rows, Any]]], _Reply],
         evaluate: Callable[[View, Command[_Body]], _Reply] | None = None,
         refuse: Callable[[_Body, Rows, MetadError], _Reply] | None = None,

@@ -126,5 +126,5 @@ class View:
             for at, value in zip(missed, values, strict=True):
                 if value is not None:
                     found[at] = value
-                    self.owners.learn(rows.keys[at], rows.crcs[at], value)
+                    self.owners.learn(rows.keys[at], int(rows.crcs[at]), value)
         return found

@@ -12,7 +12,7 @@ from server_rig import Rig
 from metad.errors import DamagedStoreError, ServerError, StorageError
 from metad.server.node import Node, _Gather
 from metad.state.registry import VERBS
-from metad.state.rows import Rows
+from metad.state.rows import Rows, column
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods
@@ -114,7 +114,7 @@ async def test_an_unknown_part_makes_the_whole_unknown(make: MakeRig, first: int
     rig = await make()
     results: list[Any] = []
     body = puts(2)
-    rows = [Rows([position], [item], [b""], [0]) for position, item in enumerate(body.items)]
+    rows = [Rows([position], [item], [b""], column([0])) for position, item in enumerate(body.items)]
     gather = _Gather(rig.node, VERBS[methods.KV_PUT.code], body, 2, 0, results.append)
     parts = [(rows[0], InvalidRequestError("nothing was done")), (rows[1], UnknownOutcomeError())]
     for at in (first, 1 - first):
