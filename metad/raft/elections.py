@@ -54,7 +54,7 @@ class Elections(RaftState):
 
     def _election_turn(self, now: float) -> float:
         """What a follower or candidate does when its time has come. Returns when to look again."""
-        if not self.is_voter:
+        if not self.may_campaign:
             return NEVER
         if now >= self.election_deadline_s:
             self._postpone_election(now)

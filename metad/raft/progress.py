@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
+from .messages import Snapshot
+
 IN_FLIGHT_MESSAGES_MAX = 64
 IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
 
@@ -32,6 +34,7 @@ class Progress:
         "next",
         "paused",
         "sending",
+        "snapshot",
     )
 
     def __init__(self, next_index: int, now_s: float) -> None:
@@ -45,6 +48,8 @@ class Progress:
         self.confirmed_s = float("-inf")
         """When the newest round began that the peer has echoed."""
         self.in_flight_bytes = 0
+        self.snapshot: Snapshot | None = None
+        """The streamed one that it is to install."""
         self._in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes) of appends without a reply
 
     @property
@@ -88,5 +93,6 @@ class Progress:
 
     def _forget(self) -> None:
         self.paused = False
+        self.snapshot = None
         self._in_flight.clear()
         self.in_flight_bytes = 0

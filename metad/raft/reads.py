@@ -47,7 +47,8 @@ class Reads(Replication):
 
     def may_read(self) -> bool:
         """Whether the state may be read now: a lease is valid."""
-        return self.ready and not self._lease_given_up and self.host.now() < self.lease_until_s()
+        # One that is being removed has no lease: the voters that are left may elect without having heard of it.
+        return self.ready and self.is_voter and not self._lease_given_up and self.host.now() < self.lease_until_s()
 
     def lease_until_s(self) -> float:
         """Until when nobody else can lead."""

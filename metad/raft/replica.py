@@ -21,6 +21,7 @@ from .messages import (
     Vote,
     VoteReply,
 )
+from .progress import Sending
 
 
 class RaftGroup(Membership):
@@ -118,7 +119,7 @@ class RaftGroup(Membership):
         self.connected.add(peer)
         progress = self.peers.get(peer)
         if progress is not None:
-            if progress.sending.value == "replicate":
+            if progress.sending is not Sending.PROBE:  # what was sent, records or a snapshot, may be lost
                 progress.probe_from(self.log.last_index + 1)
             progress.paused = False
             self._heartbeat_due_s = self.host.now()

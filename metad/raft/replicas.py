@@ -47,7 +47,7 @@ class Observer(Protocol):
         """Stream a snapshot; then ``group.snapshot_streamed`` or ``group.snapshot_failed``."""
 
     def install_snapshot(self, group: RaftGroup, message: Snapshot) -> None:
-        """Put it into the durable state; then ``group.snapshot_installed``."""
+        """Put it into the durable state; then ``group.snapshot_installed``. Asked again until that is known."""
 
     def unsafe(self, error: UnsafeStateError) -> None:
         """A rule is broken: stop."""

@@ -105,6 +105,8 @@ class Replication(Elections):
                 progress.paused = False
                 if not self._send_records(peer, progress):
                     self._send_empty(peer, progress)
+                if progress.snapshot is not None:
+                    self.host.send(peer, self, progress.snapshot)  # it may not have heard of it
             self._replicated = self.log.last_index
         elif self._replicated < self.log.last_index:
             self._replicated = self.log.last_index
@@ -160,11 +162,10 @@ class Replication(Elections):
         """The peer has all of a snapshot's bytes: have it install them."""
         progress = self.peers.get(peer)
         if self.role == LEADER and progress is not None and progress.sending is Sending.SNAPSHOT:
-            self.host.send(
-                peer,
-                self,
-                Snapshot(self.term, message.index, message.index_term, message.configuration, message.stream),
+            progress.snapshot = Snapshot(
+                self.term, message.index, message.index_term, message.configuration, message.stream
             )
+            self.host.send(peer, self, progress.snapshot)
 
     def snapshot_failed(self, peer: str) -> None:
         """Streaming broke off: begin again when the peer answers."""
@@ -190,6 +191,8 @@ class Replication(Elections):
         if progress.sending is Sending.SNAPSHOT:
             if message.agreed >= self.log.base_index:  # it has installed one, or never needed it
                 progress.replicate_from(message.agreed + 1)
+            elif progress.snapshot is not None and message.agreed >= progress.snapshot.index:
+                self._want_snapshot(peer, progress)  # it has, but what follows it was dropped meanwhile
         elif message.rejected >= 0:
             self._rejected(progress, message)
         elif progress.sending is Sending.PROBE:

@@ -28,7 +28,7 @@ STORE_PREFIX = b"\0\0\0"
 GROUP_PREFIX_BYTES = 3
 
 # Tables, as the byte behind the group prefix. A number is never reused.
-TABLE_GROUP = 0x00  # the group's own: applied index
+TABLE_GROUP = 0x00  # the group's own: applied index, snapshot mark
 TABLE_DEDUPE = 0x01
 TABLE_CLUSTER = 0x02
 TABLE_SESSION_OWNER = 0x10
@@ -84,6 +84,16 @@ def after_prefix(prefix: bytes) -> bytes:
     if not trimmed:
         raise ValueError("no key is greater than this prefix")
     return trimmed[:-1] + bytes((trimmed[-1] + 1,))
+
+
+def applied(group: bytes) -> bytes:
+    """state/: the index of the last entry in a group's state."""
+    return table_prefix(group, TABLE_GROUP) + b"applied"
+
+
+def snapshot_mark(group: bytes) -> bytes:
+    """state/: where the log goes on behind the newest snapshot that was installed."""
+    return table_prefix(group, TABLE_GROUP) + b"snapshot"
 
 
 def log_metadata(group: bytes) -> bytes:

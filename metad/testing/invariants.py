@@ -7,6 +7,7 @@ compared with what a power loss at that moment would leave.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -71,6 +72,8 @@ class Ledger:
         self.leaders: dict[int, str] = {}
         self.committed: list[bytes] = [b""]
         """Records by index; entry 0 is none."""
+        self.committed_in: list[int] = [0]
+        """The terms of the leaders that committed them."""
         self.identities: dict[str, int] = {}
         self.acknowledged = 0
         """The highest index whose effect a client was told of."""
@@ -129,11 +132,11 @@ class Ledger:
             )
         return False
 
-    def commits(self, node: str, log: RaftLog, old: int, new: int, *, leader: bool) -> None:
-        """A replica's commit index moves."""
+    def commits(self, node: str, log: RaftLog, old: int, new: int, *, leads: int) -> None:
+        """A replica's commit index moves, while it leads term ``leads``, or 0."""
         committed = self.committed
         if new >= len(committed):
-            if not leader:
+            if not leads:
                 raise Violation(
                     "commit", f"{node} takes {new} for committed; leaders have committed {len(committed) - 1}"
                 )
@@ -141,6 +144,7 @@ class Ledger:
             while index <= new:
                 for record in log.records(index, 1 << 20, new + 1):
                     self._commit(index, record)
+                    self.committed_in.append(leads)
                     index += 1
         for index in range(max(old, log.base_index) + 1, new + 1):
             if log.term_at(index) != HEADER.unpack_from(committed[index])[0]:
@@ -183,7 +187,7 @@ class Ledger:
         votes = self._votes.get((term, node), set()).intersection(configuration.voters)
         if len(votes) < configuration.quorum():
             raise Violation("election quorum", f"{node} leads term {term} by {sorted(votes)} of {configuration.voters}")
-        last = len(self.committed) - 1
+        last = bisect_left(self.committed_in, term) - 1  # what was committed later is none of its business
         if last > log.base_index and log.term_at(last) != HEADER.unpack_from(self.committed[last])[0]:
             raise Violation(
                 "leader completeness",
@@ -305,9 +309,9 @@ class Watch:
         if commit != self._commit:
             if commit < self._commit:
                 raise Violation("commit grows", f"{self._node}'s commit went from {self._commit} to {commit}")
-            leader = self._leads == term
-            self._ledger.commits(self._node, self._log, self._commit, commit, leader=leader)
-            if leader:
+            leads = term if self._leads == term else 0
+            self._ledger.commits(self._node, self._log, self._commit, commit, leads=leads)
+            if leads:
                 self._quorum(commit)
             self._commit = commit
         if applied != self._applied:

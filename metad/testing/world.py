@@ -9,6 +9,7 @@ each.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -196,6 +197,7 @@ class SimNode:
         self.life += 1
         self.up = True
         self.paused_until = 0.0
+        self._backlog: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         drift = world.settings.drift
         self._rate = 1.0 + drift * (world.rng.random() - 0.5)
         self._offset = world.rng.uniform(0.0, 1000.0)
@@ -318,9 +320,28 @@ class SimNode:
         if not self.up or self.life != life:
             return
         world = self.world
-        if world.clock.now < self.paused_until:
-            world.clock.call_at(self.paused_until, lambda: self.run(life, call, *arguments))
+        if self._backlog or world.clock.now < self.paused_until:
+            if not self._backlog:
+                world.clock.call_at(self.paused_until, lambda: self._resume(life))
+            self._backlog.append((call, arguments))
             return
+        self._run(call, arguments)
+
+    def _resume(self, life: int) -> None:
+        if self.life != life or not self.up:
+            return
+        if self.world.clock.now < self.paused_until:
+            self.world.clock.call_at(self.paused_until, lambda: self._resume(life))
+            return
+        self.trace("goes on")
+        if self.world.rng.random() < 0.5:
+            self.replicas.overslept()
+        backlog = self._backlog
+        while backlog and self.up and self.life == life:
+            self._run(*backlog.popleft())
+
+    def _run(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        world = self.world
         world.steps += 1
         call(*arguments)
         for hosted in self.hosted.values():

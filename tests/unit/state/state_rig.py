@@ -10,6 +10,7 @@ from collections import deque
 from typing import Any
 
 from metad.config import DedupeConfig
+from metad.raft.journal import REGULAR, record
 from metad.routing.slots import even_slots
 from metad.state.machine import Effects, Known, Machine
 from metad.state.owners import OwnerCache
@@ -45,8 +46,8 @@ class Group:
         proposal = self.machine.evaluate(commands, self.last + 1, now_ms)
         assert self.machine.unexpected is None, self.machine.unexpected
         self.last += 1
-        self.log.append(proposal.entry)
-        self.in_flight.append((self.last, proposal.entry, proposal.effects))
+        self.log.append(record(1, REGULAR, proposal.entry))
+        self.in_flight.append((self.last, self.log[-1], proposal.effects))
         return proposal.outcomes
 
     def apply(self, count: int) -> None:
@@ -54,9 +55,9 @@ class Group:
         batches: list[Any] = []
         followers: list[Any] = []
         for _ in range(min(count, len(self.in_flight))):
-            index, entry, effects = self.in_flight.popleft()
+            index, data, effects = self.in_flight.popleft()
             self.machine.stage(index, effects, batches)
-            self.follower.stage(index, self.follower.decode(index, entry), followers)
+            self.follower.stage(index, self.follower.decode(index, data), followers)
         self.engine.write(*batches)
         self.machine.staged()
         self.follower_engine.write(*followers)
@@ -69,8 +70,7 @@ class Group:
         self.machine.dedupe.load()
         for index in range(self.machine.applied + 1, self.last + 1):
             batches: list[Any] = []
-            entry = self.log[index - 1]
-            self.machine.stage(index, self.machine.decode(index, entry), batches)
+            self.machine.stage(index, self.machine.decode(index, self.log[index - 1]), batches)
             self.engine.write(*batches)
         self.machine.staged()
         while self.follower.applied < self.last:

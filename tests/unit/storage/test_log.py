@@ -20,8 +20,19 @@ def log() -> LogStore:
     return LogStore(MemoryEngine())
 
 
+def put(log: LogStore, entries: list[tuple[bytes, int, bytes]]) -> None:
+    """Write (group, index, entry) at the ends of their logs."""
+    writes = {keys.log_entry(group, index): entry for group, index, entry in entries}
+    log.write(writes, [], {group: index for group, index, _ in entries})
+
+
+def cut(log: LogStore, group: bytes, through: int, last: int) -> None:
+    """Drop a log's beginning."""
+    log.write({}, [(keys.log_entry(group, 0), keys.log_entry(group, through + 1))], {group: last})
+
+
 def fill(log: LogStore, group: bytes, first: int, last: int, size: int = 3) -> None:
-    log.append([(group, index, b"%d" % index + b"x" * size) for index in range(first, last + 1)])
+    put(log, [(group, index, b"%d" % index + b"x" * size) for index in range(first, last + 1)])
 
 
 def read_all(log: LogStore, group: bytes, begin: int, end: int) -> list[int]:
@@ -39,7 +50,7 @@ def test_an_empty_log_begins_at_one(log: LogStore) -> None:
 
 
 def test_groups_are_apart(log: LogStore) -> None:
-    log.append([(A, 1, b"a1"), (B, 1, b"b1"), (A, 2, b"a2")])
+    put(log, [(A, 1, b"a1"), (B, 1, b"b1"), (A, 2, b"a2")])
     assert log.open_group(A, "data-0") == (1, 2)
     assert log.open_group(B, "offset-7") == (1, 1)
     assert log.read(A, 1, 3, "data-0") == [(1, b"a1"), (2, b"a2")]
@@ -48,7 +59,7 @@ def test_groups_are_apart(log: LogStore) -> None:
 
 def test_metadata_is_no_entry(log: LogStore) -> None:
     assert log.get_metadata(A) is None
-    log.put_metadata(A, b"term 7")
+    log.write({keys.log_metadata(A): b"term 7"}, [], {})
     assert log.get_metadata(A) == b"term 7"
     assert log.open_group(A, "data-0") == (1, 0)
 
@@ -84,11 +95,17 @@ def test_a_missing_entry_behind_a_short_read_is_refused(log: LogStore) -> None:
         log.read(A, 5, 10, "data-0")
 
 
+def test_a_log_that_was_cut_to_nothing_goes_on_behind_its_base(log: LogStore) -> None:
+    fill(log, A, 1, 10)
+    cut(log, A, 10, 10)
+    assert log.open_group(A, "data-0", 10) == (11, 10)
+
+
 def test_truncation_forgets_a_prefix_of_one_group(log: LogStore) -> None:
     fill(log, A, 1, 10)
     fill(log, B, 1, 10)
-    log.truncate_prefix(A, 1, 7)
-    assert log.open_group(A, "data-0") == (8, 10)
+    cut(log, A, 7, 10)
+    assert log.open_group(A, "data-0", 7) == (8, 10)
     assert log.open_group(B, "offset-7") == (1, 10)
     with pytest.raises(DamagedStoreError, match="lacks entry 7"):
         log.read(A, 7, 11, "data-0")
@@ -147,12 +164,51 @@ def test_a_mark_survives_truncation_and_many_lives(tmp_path: Path) -> None:
     engine = MemoryEngine()
     for life in range(3):
         log = marked(engine, tmp_path)
-        first, last = log.open_group(A, "data-0")
-        assert last == life * 2
+        first, last = log.open_group(A, "data-0", max(0, life * 2 - 1))
+        assert (first, last) == (max(1, life * 2), life * 2)
         fill(log, A, last + 1, last + 2)
-        log.truncate_prefix(A, first, last + 1)
+        cut(log, A, last + 1, last + 2)
         log.sync()
         log.close()
+
+
+def shrink(log: LogStore, group: bytes, last: int, to: int) -> None:
+    """Drop a log's end."""
+    log.shorten(group, to)
+    log.write({keys.log_entry(group, index): None for index in range(to + 1, last + 1)}, [], {group: to})
+
+
+def test_a_log_that_shrinks_is_not_missed_at_any_moment(tmp_path: Path) -> None:
+    engine = MemoryEngine()
+    log = marked(engine, tmp_path)
+    fill(log, A, 1, 9)
+    fill(log, B, 1, 9)
+    log.sync()
+    shrink(log, A, 9, 4)
+    log.close()  # a kill: what was written is there, though it was never synced
+    log = marked(engine, tmp_path)
+    assert log.open_group(A, "data-0") == (1, 4)
+    assert log.open_group(B, "offset-7") == (1, 9)
+    fill(log, A, 5, 6)
+    log.sync()
+    log.close()
+    engine.write({keys.log_entry(A, 6): None})
+    with pytest.raises(DamagedStoreError, match="ends at entry 5, but entry 6"):
+        marked(engine, tmp_path).open_group(A, "data-0")
+
+
+def test_a_sync_that_runs_while_a_log_shrinks_marks_nothing_that_goes(tmp_path: Path) -> None:
+    class Meanwhile(MemoryEngine):
+        def sync(self) -> None:
+            super().sync()
+            shrink(log, A, 9, 4)
+
+    engine = Meanwhile()
+    log = marked(engine, tmp_path)
+    fill(log, A, 1, 9)
+    log.sync()
+    log.close()
+    assert marked(engine, tmp_path).open_group(A, "data-0") == (1, 4)
 
 
 @pytest.mark.parametrize("damage", [b"", b"metadmk1", b"garbage" * 9, None])
