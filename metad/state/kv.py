@@ -25,6 +25,7 @@ from .tables import (
     Table,
     Verb,
     by_position,
+    looked_at,
     merge_writes,
     page_of,
     read_page,
@@ -63,7 +64,7 @@ def _split(body: m.KvGet | m.KvPut | m.KvDelete, slots: Numbers) -> dict[int, Ro
 
 
 def _split_namespace(body: m.KvScan, slots: Numbers) -> dict[int, Rows]:
-    return partition([body], [b""], crcs_of([keys.text(body.namespace)]), slots)
+    return looked_at(body.page, partition([body], [b""], crcs_of([keys.text(body.namespace)]), slots))
 
 
 def _split_transactions(body: m.KvTransact, slots: Numbers) -> dict[int, Rows]:

@@ -26,6 +26,7 @@ from .tables import (
     Table,
     Verb,
     by_position,
+    looked_at,
     merge_writes,
     page_of,
     read_page,
@@ -71,7 +72,7 @@ def _split(body: m.OffsetCommit | m.OffsetFetch | m.OffsetDelete, slots: Numbers
 
 
 def _split_group(body: m.OffsetList, slots: Numbers) -> dict[int, Rows]:
-    return partition([body], [b""], crcs_of([keys.text2(body.tenant, body.group)]), slots)
+    return looked_at(body.page, partition([body], [b""], crcs_of([keys.text2(body.tenant, body.group)]), slots))
 
 
 def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteReply:

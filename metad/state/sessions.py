@@ -100,7 +100,7 @@ def _split_takeover(body: m.SessionTakeover, slots: Numbers) -> dict[int, Rows]:
 def _split_everywhere(body: m.SessionList, slots: Numbers) -> dict[int, Rows]:
     if body.client_id_prefix and body.tenant is None:
         raise InvalidRequestError("client_id_prefix needs a tenant")
-    return dict.fromkeys(set(slots), NO_ROWS)
+    return dict.fromkeys(body.page.groups or set(slots.tolist()), NO_ROWS)
 
 
 class _Owners:

@@ -212,6 +212,11 @@ def by_position(parts: list[tuple[Rows, list[Any]]]) -> list[Any]:
     return merged
 
 
+def looked_at(page: m.Page, parts: dict[int, Rows]) -> dict[int, Rows]:
+    """Those of the groups that the page names; all of them where it names none."""
+    return {group: rows for group, rows in parts.items() if group in page.groups} if page.groups else parts
+
+
 def after_cursor(group: bytes, table: int, begin: bytes, cursor: bytes) -> bytes:
     """Where a listing starts in a group's table: at ``begin``, or just behind the cursor if that is further on."""
     return table_prefix(group, table) + max(begin, cursor + b"\0" if cursor else b"")

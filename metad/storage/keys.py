@@ -6,8 +6,8 @@
     raft/   <group: u8 kind, u16 ordinal> <u8 0 = metadata, 1 = entry> [<index: u64>]
 
 A text field is its UTF-8 with every 0x00 escaped to 0x00 0xFF, ended by 0x00 0x01; so a tuple sorts as its
-fields do and no field can run into the next. Integers are big-endian and unsigned. Group kind 0 is the
-process's own (:data:`STORE_PREFIX`).
+fields do and no field can run into the next. Clients route by the same bytes: :mod:`metad_wire.routing` makes them.
+Integers are big-endian and unsigned. Group kind 0 is the process's own (:data:`STORE_PREFIX`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from __future__ import annotations
 import functools
 import struct
 
-TEXT_END = b"\0\x01"
+from metad_wire.routing import TEXT_END as TEXT_END
+from metad_wire.routing import text as text
+from metad_wire.routing import text2 as text2
+
 _u32 = struct.Struct(">I")
 _u64 = struct.Struct(">Q")
 u32 = _u32.pack
@@ -47,19 +50,6 @@ def group_prefix(kind: str, ordinal: int) -> bytes:
 def table_prefix(group: bytes, table: int) -> bytes:
     """The four bytes in front of every key of one table of a group."""
     return group + bytes((table,))
-
-
-def text(value: str) -> bytes:
-    """One text field."""
-    return value.encode().replace(b"\0", b"\0\xff") + TEXT_END
-
-
-def text2(first: str, second: str) -> bytes:
-    """Two text fields; the hot path of every session."""
-    raw = f"{first}\0\x01{second}\0\x01".encode()
-    if raw.count(0) == 2:
-        return raw
-    return text(first) + text(second)
 
 
 def text3(first: str, second: str, third: str) -> bytes:

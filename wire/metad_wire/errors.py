@@ -13,7 +13,8 @@ import msgspec
 
 
 class ErrorBody(msgspec.Struct, frozen=True, array_like=True):
-    """Payload of an ERROR frame. ``retry_after_ms``/``retry_jitter_ms``: come back at t ± j; ``leader``: host:port."""
+    """Payload of an ERROR frame. ``retry_after_ms``/``retry_jitter_ms``: come back at t ± j; ``leader``: the id of the
+    node to ask instead."""
 
     code: int
     message: str = ""

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from .fields import BATCH_ITEMS_MAX as BATCH_ITEMS_MAX
-from .fields import I64, U32, U63, U64, Batch, Limit, TransactionItems, Transactions
+from .fields import I64, U32, U63, U64, Batch, Limit, Ordinals, TransactionItems, Transactions
 from .fields import LIST_LIMIT_MAX as LIST_LIMIT_MAX
 from .fields import TRANSACTION_ITEMS_MAX as TRANSACTION_ITEMS_MAX
 from .fields import TRANSACTIONS_MAX as TRANSACTIONS_MAX
@@ -126,10 +126,12 @@ class WriteReply(Message, frozen=True):
 
 
 class Page(Message, frozen=True):
-    """Where a listing goes on: empty means from the start (in a request) or that it is complete (in a reply)."""
+    """Where a listing goes on: empty means from the start (in a request) or that it is complete (in a reply).
+    ``groups``: ordinals of the groups to look at, which the node must lead; empty means all that may hold records."""
 
     limit: Limit = 1_000
     cursor: bytes = b""
+    groups: Ordinals = []
 
 
 # --- sessions --------------------------------------------------------------------------------------------

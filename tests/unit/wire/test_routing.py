@@ -1,0 +1,88 @@
+"""Client and server send every item to the same group, and it is the one that PROTOCOL.md says."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wire_document import PROTOCOL, tables
+
+from metad.state.registry import VERBS
+from metad_wire import messages as m
+from metad_wire.cluster import SLOTS, pack_slots, unpack_slots
+from metad_wire.methods import METHODS
+from metad_wire.routing import ROUTES, split, text, text2
+
+names = st.one_of(st.sampled_from(["", "a", "ab", "\0", "a\0", "\0\x01", "ü", "\U0001f600"]), st.text(max_size=5))
+slot_maps = st.builds(
+    lambda groups, seed: random.Random(seed).choices(range(groups), k=SLOTS), st.integers(1, 20), st.integers(0, 99)
+)
+PROPERTIES = m.SessionProperties(1, b"p")
+BODIES: dict[str, Any] = {
+    "session.takeover": lambda a, b: m.SessionTakeover("b", 1, list(map(m.SessionTakeoverItem, a, b))),
+    "session.disconnect": lambda a, b: m.SessionDisconnect("b", 1, list(map(m.SessionKey, a, b))),
+    "session.update": lambda a, b: m.SessionUpdate(
+        "b", 1, [m.SessionUpdateItem(x, y, PROPERTIES) for x, y in zip(a, b, strict=True)]
+    ),
+    "session.get": lambda a, b: m.SessionGet(list(map(m.SessionKey, a, b))),
+    "session.delete": lambda a, b: m.SessionDelete(list(map(m.SessionKey, a, b))),
+    "offset.commit": lambda a, b: m.OffsetCommit(
+        [m.OffsetCommitItem(x, y, "topic", 1, 2) for x, y in zip(a, b, strict=True)]
+    ),
+    "offset.fetch": lambda a, b: m.OffsetFetch([m.OffsetKey(x, y, "topic", 1) for x, y in zip(a, b, strict=True)]),
+    "offset.delete": lambda a, b: m.OffsetDelete([m.OffsetKey(x, y, "topic", 1) for x, y in zip(a, b, strict=True)]),
+    "offset.list": lambda a, b: m.OffsetList(a[0], b[0]),
+    "kv.get": lambda a, b: m.KvGet(list(map(m.KvKey, a, b))),
+    "kv.put": lambda a, b: m.KvPut([m.KvPutItem(x, y, b"") for x, y in zip(a, b, strict=True)]),
+    "kv.delete": lambda a, b: m.KvDelete(list(map(m.KvDeleteItem, a, b))),
+    "kv.transact": lambda a, b: m.KvTransact([m.KvTransaction(x, [], []) for x in a]),
+    "kv.scan": lambda a, b: m.KvScan(a[0], b[0]),
+}
+
+
+def test_every_method_of_a_table_is_routed() -> None:
+    routed = {METHODS[code].name for code in ROUTES}
+    assert routed == set(BODIES)
+    assert routed == {verb.method.name for verb in VERBS.values()} - {"session.list", "cluster.store"}
+
+
+@pytest.mark.parametrize("name", BODIES)
+@given(
+    pairs=st.lists(st.tuples(names, names), min_size=1, max_size=20),
+    slots=slot_maps,
+)
+def test_the_client_splits_as_the_server_does(name: str, pairs: list[tuple[str, str]], slots: list[int]) -> None:
+    body = BODIES[name](*map(list, zip(*pairs, strict=True)))
+    (verb,) = (verb for verb in VERBS.values() if verb.method.name == name)
+    route = ROUTES[verb.method.code]
+    assert route.kind == verb.table.kind
+    items = getattr(body, "items", [body])
+    ours = split(route, items, slots, max(slots) + 1)
+    theirs = {group: [row[0] for row in rows] for group, rows in verb.split(body, slots).items()}
+    assert ours == theirs
+
+
+@given(names, names)
+def test_a_slot_is_the_crc_of_the_encoded_fields(tenant: str, client_id: str) -> None:
+    slots = list(range(SLOTS))
+    item = m.SessionKey(tenant, client_id)
+    (slot,) = split(ROUTES[0x0104], [item], slots, SLOTS)
+    assert slot == crc32(text(tenant) + text(client_id)) % SLOTS == crc32(text2(tenant, client_id)) % SLOTS
+
+
+def test_the_document_has_the_same_slots() -> None:
+    for _, _, fields, encoded, crc, slot in tables(PROTOCOL.read_text(encoding="utf-8"))["Routing"]:
+        values = [field.split()[1].strip("`") for field in fields.split(", ")]
+        data = b"".join(map(text, values))
+        assert (data.hex(), f"{crc32(data):08x}", str(crc32(data) % SLOTS)) == (encoded, crc, slot)
+
+
+def test_slot_tables_travel_as_they_are() -> None:
+    slots = [slot % 7 for slot in range(SLOTS)]
+    assert unpack_slots(pack_slots(slots)) == slots
+    with pytest.raises(ValueError, match="2046 bytes"):
+        unpack_slots(pack_slots(slots)[2:])
