@@ -34,8 +34,8 @@ class StorageConfig(_Section, frozen=True):
     """Cache of data blocks, filters and indexes, shared by log and state."""
     memtable_bytes: int = 208 * MIB
     """Budget of all memtables of log and state together; past it they are flushed."""
-    owner_cache_bytes: int = 160 * MIB
-    """Most that the cache of session owners may grow to. 10 bytes hold one session's owner."""
+    owner_cache_bytes: int = 128 * MIB
+    """Most that the cache of session owners may grow to. 8 bytes hold one session's owner."""
     log_retained_bytes: int = 64 * MIB
     """Once the log has grown by this much, the state is flushed and the log behind it truncated."""
 

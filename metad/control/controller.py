@@ -136,7 +136,7 @@ class Controller:
             for ordinal in range(count):
                 replicas = spread(nodes, config.cluster.replicas, groups)
                 groups.append(GroupRecord(kind, ordinal, replicas, replicas))
-            slots[kind] = pack_slots(even_slots(count))
+            slots[kind] = pack_slots(even_slots(count).tolist())
         groups = balanced_leaders(groups, nodes)
         records = [NodeRecord(node, "", seeds[node]) for node in nodes]
         self._store(ClusterMap(1, records, groups, slots), 0, _ignore)

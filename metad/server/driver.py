@@ -26,7 +26,7 @@ from metad_wire.policy import BatchWindow
 from ..errors import StorageError
 from ..raft.journal import REGULAR
 from ..raft.replica import RaftGroup
-from ..state.machine import Known, Machine, Outcome
+from ..state.machine import NO_EFFECTS, Effects, Known, Machine, Outcome
 from ..state.tables import Command
 from ..state.view import Writes
 
@@ -53,11 +53,11 @@ class Work:
 
 
 class _InFlight:
-    __slots__ = ("index", "outcomes", "repeats", "works", "writes")
+    __slots__ = ("effects", "index", "outcomes", "repeats", "works")
 
-    def __init__(self, index: int, writes: Writes, works: list[Work], outcomes: list[Outcome]) -> None:
+    def __init__(self, index: int, effects: Effects, works: list[Work], outcomes: list[Outcome]) -> None:
         self.index = index
-        self.writes = writes
+        self.effects = effects
         self.works = works
         self.outcomes = outcomes
         self.repeats: list[Work] = []  # retries of what this entry does; answered with it
@@ -137,7 +137,7 @@ class GroupDriver:
             return
         index = self.group.log.last_index + 1
         proposal = self.machine.evaluate([(work.command, work.identity) for work in works], index, now_ms)
-        entry = _InFlight(index, proposal.writes, works, proposal.outcomes)
+        entry = _InFlight(index, proposal.effects, works, proposal.outcomes)
         self._in_flight.append(entry)
         for work, outcome in zip(works, proposal.outcomes, strict=True):
             if isinstance(outcome, Known):
@@ -178,17 +178,17 @@ class GroupDriver:
             if in_flight and in_flight[0].index == index:
                 entry = in_flight.popleft()
                 self._staged.append(entry)
-                items += len(entry.writes)
-                machine.stage(index, entry.writes, batches)
+                items += len(entry.effects)
+                machine.stage(index, entry.effects, batches)
                 continue
             # Evaluated elsewhere, or in an earlier life of this node.
             last = min(in_flight[0].index, end + 1) if in_flight else end + 1
             for data in group.log.records(index, _APPLY_BYTES, last):
-                writes = machine.decode(index, data) if data[8] == REGULAR else {}
-                items += len(writes)
+                effects = machine.decode(index, data) if data[8] == REGULAR else NO_EFFECTS
+                items += len(effects)
                 if index <= self._replayed_through:
                     replayed += len(data)
-                machine.stage(index, writes, batches)
+                machine.stage(index, effects, batches)
                 index += 1
                 if items >= items_max:
                     break

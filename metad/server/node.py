@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from metad_wire import messages as m
-from metad_wire.cluster import ClusterMap, MapReply, MapRequest, unpack_slots
+from metad_wire.cluster import ClusterMap, MapReply, MapRequest
 from metad_wire.errors import (
     DrainingError,
     InternalError,
@@ -42,12 +42,14 @@ from ..raft.messages import Configuration, Snapshot
 from ..raft.replica import RaftGroup
 from ..raft.replicas import PeerProtocolError, Replicas
 from ..raft.writer import LogWriter
+from ..routing.slots import even_slots, slots_of
 from ..state import cluster
 from ..state.limits import reply_share
 from ..state.machine import Machine
 from ..state.owners import OwnerCache
 from ..state.registry import CONTROL, VERBS
-from ..state.tables import Command, Row, Verb
+from ..state.rows import Numbers, Rows
+from ..state.tables import Command, Verb
 from ..state.view import Writes
 from ..storage.keys import group_prefix
 from .driver import GroupDriver, Work
@@ -120,7 +122,7 @@ class Node:
         )
         self.drivers: dict[tuple[str, int], GroupDriver] = {}
         self._by_group: dict[RaftGroup, GroupDriver] = {}
-        self._slots: dict[str, list[int]] = {"metadata": [0]}
+        self._slots: dict[str, Numbers] = {"metadata": even_slots(1)}
         self.controller = Controller(self)
         self._dirty: dict[GroupDriver, None] = {}
         self._committed: dict[GroupDriver, None] = {}
@@ -259,7 +261,7 @@ class Node:
 
     # --- reads -------------------------------------------------------------------------------------------
 
-    def _prove(self, verb: Verb[Any, Any], body: Any, parts: dict[int, list[Row]], done: Done) -> None:
+    def _prove(self, verb: Verb[Any, Any], body: Any, parts: dict[int, Rows], done: Done) -> None:
         """Read once it is certain that nobody else leads any of the groups."""
         groups = [self._driver(verb.table.kind, ordinal).group for ordinal in parts]
         for group in groups:
@@ -295,9 +297,9 @@ class Node:
         for group in groups:
             group.read(proven)
 
-    def _read(self, verb: Verb[Any, Any], body: Any, parts: dict[int, list[Row]]) -> bytes:
+    def _read(self, verb: Verb[Any, Any], body: Any, parts: dict[int, Rows]) -> bytes:
         assert verb.read is not None
-        results: list[tuple[list[Row], Any]] = []
+        results: list[tuple[Rows, Any]] = []
         for ordinal, rows in parts.items():
             part = self._part(verb, body, rows, len(parts))
             results.append((rows, verb.read(self._driver(verb.table.kind, ordinal).machine.reader, part)))
@@ -312,7 +314,7 @@ class Node:
         self,
         verb: Verb[Any, Any],
         request: m.Request[Any],
-        parts: dict[int, list[Row]],
+        parts: dict[int, Rows],
         size: int,
         held: int,
         done: Done,
@@ -343,7 +345,7 @@ class Node:
             self._schedule_turn()
         return works
 
-    def _part(self, verb: Verb[Any, Any], body: Any, rows: list[Row], parts: int) -> Command[Any]:
+    def _part(self, verb: Verb[Any, Any], body: Any, rows: Rows, parts: int) -> Command[Any]:
         """One group's part of a request, and its share of the frame that will carry the reply."""
         if parts == 1:
             return Command(verb.method, body, rows, self._reply_alone_bytes)
@@ -382,6 +384,10 @@ class Node:
         version = 0 if known is None else known.version
         return MapReply(version, known if version > body.version else None, leaders)
 
+    def _slots_of(self, kind: str, ordinal: int) -> int:
+        slots = self._slots.get(kind)
+        return 0 if slots is None else slots.tolist().count(ordinal)
+
     def status(self) -> m.StatusReply:
         """How this node is."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -403,7 +409,7 @@ class Node:
                 m.GroupStatus(
                     driver.group.name,
                     kind,
-                    self._slots.get(kind, []).count(ordinal),
+                    self._slots_of(kind, ordinal),
                     driver.machine.applied,
                     driver.group.log.base_index + 1,
                     driver.group.log.last_index,
@@ -675,7 +681,7 @@ class Node:
                 self._open_group(*key, Configuration(tuple(record.initial)))
             elif self.config.node_id in (*record.replicas, *record.learners):
                 self._open_group(*key, Configuration(()))
-        self._slots |= {kind: unpack_slots(packed) for kind, packed in known.slots.items()}
+        self._slots |= {kind: slots_of(packed) for kind, packed in known.slots.items()}
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -812,14 +818,14 @@ class _Gather:
         self._missing = parts
         self._size = size
         self._done = done
-        self._parts: list[tuple[list[Row], tuple[Any, bytes] | MetadError]] = []
+        self._parts: list[tuple[Rows, tuple[Any, bytes] | MetadError]] = []
 
     def answer_alone(self, outcome: tuple[Any, bytes] | MetadError) -> None:
         """The only part is the whole."""
         self._node.in_flight_bytes -= self._size
         self._done(outcome if isinstance(outcome, MetadError) else outcome[1])
 
-    def part(self, rows: list[Row]) -> Callable[[tuple[Any, bytes] | MetadError], None]:
+    def part(self, rows: Rows) -> Callable[[tuple[Any, bytes] | MetadError], None]:
         """Takes the answer to these rows."""
 
         def answer(outcome: tuple[Any, bytes] | MetadError) -> None:

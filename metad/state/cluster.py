@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from zlib import crc32
-
 import msgspec
 
 from metad_wire import cluster as c
@@ -14,7 +12,8 @@ from metad_wire.methods import encode
 
 from ..storage import keys
 from ..storage.engine import Engine
-from .tables import Command, Row, Table, Verb, merge_writes, refuse_writes
+from .rows import Numbers, Rows, crcs_of
+from .tables import Command, Table, Verb, merge_writes, refuse_writes
 from .view import View
 
 CLUSTER = Table(
@@ -39,8 +38,8 @@ def read_map(engine: Engine) -> c.ClusterMap | None:
     return None if stored is None else _decode(stored)
 
 
-def _split(body: c.StoreMap, slots: list[int]) -> dict[int, list[Row]]:
-    return {0: [(0, body, _SUFFIX, crc32(_SUFFIX))]}
+def _split(body: c.StoreMap, slots: Numbers) -> dict[int, Rows]:
+    return {0: Rows((0,), (body,), (_SUFFIX,), crcs_of((_SUFFIX,)))}
 
 
 def _evaluate_store(view: View, command: Command[c.StoreMap]) -> m.WriteReply:

@@ -17,12 +17,11 @@ from metad_wire.methods import encode
 
 from ..storage import keys
 from .limits import check_key, check_reply
+from .rows import Numbers, Rows, column, crcs_of, partition
 from .tables import (
-    SLOTS,
     Command,
     GroupPage,
     Reader,
-    Row,
     Table,
     Verb,
     by_position,
@@ -46,31 +45,30 @@ KV = Table(
 _decode = msgspec.msgpack.Decoder(m.Kv).decode
 
 
-def _split(body: m.KvGet | m.KvPut | m.KvDelete, slots: list[int]) -> dict[int, list[Row]]:
-    parts: dict[int, list[Row]] = {}
-    namespaces: dict[str, tuple[bytes, int, list[Row]]] = {}
+def _split(body: m.KvGet | m.KvPut | m.KvDelete, slots: Numbers) -> dict[int, Rows]:
+    namespaces: dict[str, tuple[bytes, int]] = {}
+    suffixes: list[bytes] = []
+    crcs: list[int] = []
     items: Sequence[m.KvKey | m.KvPutItem | m.KvDeleteItem] = body.items
     for position, item in enumerate(items):
         namespace = item.namespace
         known = namespaces.get(namespace)
         if known is None:
             prefix = keys.text(namespace)
-            crc = crc32(prefix)
-            rows = parts.setdefault(slots[crc % SLOTS], [])
-            known = namespaces[namespace] = (prefix, crc, rows)
+            known = namespaces[namespace] = (prefix, crc32(prefix))
         suffix = known[0] + keys.text(item.key)
         check_key(suffix, position)
-        known[2].append((position, item, suffix, known[1]))
-    return parts
+        suffixes.append(suffix)
+        crcs.append(known[1])
+    return partition(items, suffixes, column(crcs), slots)
 
 
-def _split_namespace(body: m.KvScan, slots: list[int]) -> dict[int, list[Row]]:
-    crc = crc32(keys.text(body.namespace))
-    return looked_at(body.page, {slots[crc % SLOTS]: [(0, body, b"", crc)]})
+def _split_namespace(body: m.KvScan, slots: Numbers) -> dict[int, Rows]:
+    return looked_at(body.page, partition([body], [b""], crcs_of([keys.text(body.namespace)]), slots))
 
 
-def _split_transactions(body: m.KvTransact, slots: list[int]) -> dict[int, list[Row]]:
-    parts: dict[int, list[Row]] = {}
+def _split_transactions(body: m.KvTransact, slots: Numbers) -> dict[int, Rows]:
+    prefixes: list[bytes] = []
     for position, transaction in enumerate(body.items):
         prefix = keys.text(transaction.namespace)
         named = [compare.key for compare in transaction.compares]
@@ -78,9 +76,8 @@ def _split_transactions(body: m.KvTransact, slots: list[int]) -> dict[int, list[
         named += transaction.reads
         for key in named:
             check_key(prefix + keys.text(key), position)
-        crc = crc32(prefix)
-        parts.setdefault(slots[crc % SLOTS], []).append((position, transaction, prefix, crc))
-    return parts
+        prefixes.append(prefix)
+    return partition(body.items, prefixes, crcs_of(prefixes), slots)
 
 
 def _load(view: View, key: bytes) -> m.Kv | None:
@@ -99,7 +96,7 @@ def _evaluate_put(view: View, command: Command[m.KvPut]) -> m.KvPutReply:
     prefix = keys.table_prefix(view.group, keys.TABLE_KV)
     errors: list[m.ItemError] = []
     versions: list[int] = []
-    for position, item, suffix, _ in command.rows:
+    for position, item, suffix in command.rows:
         key = prefix + suffix
         current = _load(view, key)
         if item.expected_version is not None and item.expected_version != (current.version if current else 0):
@@ -114,19 +111,19 @@ def _conflict(position: int, current: m.Kv | None) -> m.ItemError:
     return m.ItemError(position, ConflictError.code, f"version is {current.version if current else 0}")
 
 
-def _merge_put(body: m.KvPut, parts: list[tuple[list[Row], m.KvPutReply]]) -> m.KvPutReply:
+def _merge_put(body: m.KvPut, parts: list[tuple[Rows, m.KvPutReply]]) -> m.KvPutReply:
     plain = merge_writes(body, parts)  # type: ignore[arg-type]  # the fields it reads are the same
     return m.KvPutReply(plain.revisions, plain.errors, by_position([(rows, r.versions) for rows, r in parts]))
 
 
-def _refuse_put(body: m.KvPut, rows: list[Row], error: MetadError) -> m.KvPutReply:
+def _refuse_put(body: m.KvPut, rows: Rows, error: MetadError) -> m.KvPutReply:
     return m.KvPutReply([], refuse_writes(body, rows, error).errors, [0] * len(rows))
 
 
 def _evaluate_delete(view: View, command: Command[m.KvDelete]) -> m.WriteReply:
     prefix = keys.table_prefix(view.group, keys.TABLE_KV)
     errors: list[m.ItemError] = []
-    for position, item, suffix, _ in command.rows:
+    for position, item, suffix in command.rows:
         key = prefix + suffix
         current = _load(view, key)
         if current is None:
@@ -142,7 +139,7 @@ def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransa
     table = keys.table_prefix(view.group, keys.TABLE_KV)
     results: list[m.KvTransactionResult | None] = []
     size = 0
-    for _, transaction, prefix, _ in command.rows:
+    for _, transaction, prefix in command.rows:
         base = table + prefix
         succeeded = all(_holds(compare, _load(view, base + keys.text(compare.key))) for compare in transaction.compares)
         for operation in transaction.then if succeeded else transaction.otherwise:
@@ -168,22 +165,22 @@ def _holds(compare: m.KvCompare, current: m.Kv | None) -> bool:
     return compare.value is None or (current is not None and compare.value == current.value)
 
 
-def _merge_transact(body: m.KvTransact, parts: list[tuple[list[Row], m.KvTransactReply]]) -> m.KvTransactReply:
+def _merge_transact(body: m.KvTransact, parts: list[tuple[Rows, m.KvTransactReply]]) -> m.KvTransactReply:
     plain = merge_writes(body, parts)  # type: ignore[arg-type]  # the fields it reads are the same
     return m.KvTransactReply(plain.revisions, plain.errors, by_position([(rows, r.results) for rows, r in parts]))
 
 
-def _refuse_transact(body: m.KvTransact, rows: list[Row], error: MetadError) -> m.KvTransactReply:
+def _refuse_transact(body: m.KvTransact, rows: Rows, error: MetadError) -> m.KvTransactReply:
     return m.KvTransactReply([], refuse_writes(body, rows, error).errors, [None] * len(rows))
 
 
 def _read_get(reader: Reader, command: Command[m.KvGet]) -> list[msgspec.Raw | None]:
     prefix = keys.table_prefix(reader.group, keys.TABLE_KV)
-    values = reader.get_many([prefix + row[2] for row in command.rows], command.reply_bytes_max)
+    values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
     return [None if value is None else msgspec.Raw(value) for value in values]
 
 
-def _merge_get(body: m.KvGet, parts: list[tuple[list[Row], list[msgspec.Raw | None]]]) -> m.KvGetReply:
+def _merge_get(body: m.KvGet, parts: list[tuple[Rows, list[msgspec.Raw | None]]]) -> m.KvGetReply:
     return m.KvGetReply(by_position(parts))
 
 
@@ -193,7 +190,7 @@ def _read_scan(reader: Reader, command: Command[m.KvScan]) -> GroupPage:
     return read_page(reader, keys.TABLE_KV, start, body.page)
 
 
-def _merge_scan(body: m.KvScan, parts: list[tuple[list[Row], GroupPage]]) -> m.KvScanReply:
+def _merge_scan(body: m.KvScan, parts: list[tuple[Rows, GroupPage]]) -> m.KvScanReply:
     records, cursor = page_of([page for _, page in parts], body.page.limit)
     return m.KvScanReply([msgspec.Raw(record) for record in records], cursor)  # type: ignore[misc]
 

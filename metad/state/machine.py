@@ -26,7 +26,7 @@ from .registry import VERBS
 from .tables import Command, Reader
 from .view import Overlay, View, Writes
 
-ENTRY_FORMAT: Final = 1
+ENTRY_FORMAT: Final = 2
 RECORD_HEADER_BYTES: Final = 9
 """Term and kind, in front of an entry in the log."""
 
@@ -36,14 +36,30 @@ _TABLE_AT = keys.GROUP_PREFIX_BYTES
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """What the log holds. ``now_ms`` is the leader's clock when it was evaluated."""
+    """What the log holds. ``now_ms`` is the leader's clock when it was evaluated. ``learned`` are the writes that the
+    memory of session owners and request identities must hear of; the others are applied without being looked at."""
 
     format: int
     now_ms: int
-    writes: dict[bytes, bytes | None]
+    writes: Writes
+    learned: Writes
 
 
 _decode_entry = msgspec.msgpack.Decoder(Entry).decode
+
+
+class Effects(NamedTuple):
+    """What an entry does to the state; see :class:`Entry`."""
+
+    writes: Writes
+    learned: Writes
+
+    def __len__(self) -> int:
+        return len(self.writes) + len(self.learned)
+
+
+NO_EFFECTS = Effects({}, {})
+"""Of entries that are Raft's own."""
 
 
 class Known:
@@ -63,7 +79,7 @@ class Proposal(NamedTuple):
     """What to append to the log. ``outcomes`` are by position of the commands; replies may go out once committed."""
 
     entry: bytes
-    writes: Writes
+    effects: Effects
     outcomes: list[Outcome]
 
 
@@ -95,7 +111,8 @@ class Machine:
         """Run commands in order as entry ``index``. A command that is refused leaves no writes."""
         view = self._view
         view.index, view.now_ms = index, now_ms
-        entry_writes: Writes = {}
+        writes: Writes = {}
+        learned: Writes = {}
         outcomes: list[Outcome] = []
         done: list[tuple[Identity, bytes]] = []
         seen: set[tuple[int, int]] = set()
@@ -130,18 +147,18 @@ class Machine:
                 continue
             if view.writes:
                 self._overlay.add(index, view.writes)
-                entry_writes = _joined(entry_writes, view.writes)
+                writes = _joined(writes, view.writes)
             if view.owner_writes:
                 self._owner_overlay.add(index, view.owner_writes)
-                entry_writes = _joined(entry_writes, view.owner_writes)
+                learned = _joined(learned, view.owner_writes)
             encoded = encode(reply)
             outcomes.append((reply, encoded))
             if identity is not None:
                 seen.add((identity.client_id, identity.seq))
                 done.append((identity, encoded if verb.forget is None else encode(verb.forget(reply))))
         if done:
-            self.dedupe.record(index, now_ms, done, entry_writes)
-        return Proposal(encode(Entry(ENTRY_FORMAT, now_ms, entry_writes)), entry_writes, outcomes)
+            self.dedupe.record(index, now_ms, done, learned)
+        return Proposal(encode(Entry(ENTRY_FORMAT, now_ms, writes, learned)), Effects(writes, learned), outcomes)
 
     def recall(self, index: int, command: Command[Any], identity: Identity) -> tuple[Any, bytes]:
         """The reply that applied entry ``index`` gave to this command."""
@@ -153,19 +170,17 @@ class Machine:
             encoded = encode(reply)
         return reply, encoded
 
-    def stage(self, index: int, writes: Writes, batches: list[Writes]) -> None:
+    def stage(self, index: int, effects: Effects, batches: list[Writes]) -> None:
         """Add a committed entry to what the caller writes to the engine at once, then calls :meth:`staged`."""
         if index != self.applied + 1:
             raise AssertionError(f"{self.name}: entry {index} applied after {self.applied}")
-        writes[self._applied_key] = keys.u64(index)
-        batches.append(writes)
+        batches += effects.writes, effects.learned, {self._applied_key: keys.u64(index)}
         learn_owner, learn_identities = self._owners.learn, self.dedupe.learn
-        forgotten_key = self.dedupe.forgotten_key
-        if self._map_key in writes:
+        if self._map_key in effects.writes:
             self.map_changed = True
-        if forgotten_key in writes:
-            self.dedupe.learn_forgotten(writes[forgotten_key])
-        for key, value in writes.items():
+        if (forgotten := effects.learned.get(self.dedupe.forgotten_key)) is not None:
+            self.dedupe.learn_forgotten(forgotten)
+        for key, value in effects.learned.items():
             table = key[_TABLE_AT]
             if table == _OWNER:
                 session = key[_TABLE_AT + 1 :]
@@ -185,8 +200,8 @@ class Machine:
         self._owner_overlay.clear()
         self.dedupe.load()
 
-    def decode(self, index: int, record: bytes) -> Writes:
-        """The writes of a log record. Raises DamagedStoreError where it is none of ours."""
+    def decode(self, index: int, record: bytes) -> Effects:
+        """What the entry in a log record does. Raises DamagedStoreError where it is none of ours."""
         try:
             decoded = _decode_entry(memoryview(record)[RECORD_HEADER_BYTES:])
         except msgspec.DecodeError as error:
@@ -199,7 +214,7 @@ class Machine:
                 f"entry {index} of group {self.name} has format {decoded.format}, this version reads {ENTRY_FORMAT}: "
                 "it was written by a newer metad. Start that version."
             )
-        return decoded.writes
+        return Effects(decoded.writes, decoded.learned)
 
 
 def _joined(first: Writes, second: Writes) -> Writes:

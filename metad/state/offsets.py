@@ -18,12 +18,11 @@ from metad_wire.methods import encode
 
 from ..storage import keys
 from .limits import check_key
+from .rows import Numbers, Rows, column, crcs_of, partition
 from .tables import (
-    SLOTS,
     Command,
     GroupPage,
     Reader,
-    Row,
     Table,
     Verb,
     by_position,
@@ -48,32 +47,32 @@ _decode = msgspec.msgpack.Decoder(m.Offset).decode
 _decode_generation = msgspec.msgpack.Decoder(int).decode
 
 
-def _split(body: m.OffsetCommit | m.OffsetFetch | m.OffsetDelete, slots: list[int]) -> dict[int, list[Row]]:
-    parts: dict[int, list[Row]] = {}
+def _split(body: m.OffsetCommit | m.OffsetFetch | m.OffsetDelete, slots: Numbers) -> dict[int, Rows]:
     # Consumers commit all their partitions together: the group's part of the key is built once per group.
-    groups: dict[tuple[str, str], tuple[bytes, int, list[Row]]] = {}
+    groups: dict[tuple[str, str], tuple[bytes, int]] = {}
     topics: dict[str, bytes] = {}
     u32 = keys.u32
+    suffixes: list[bytes] = []
+    crcs: list[int] = []
     items: Sequence[m.OffsetKey | m.OffsetCommitItem] = body.items
     for position, item in enumerate(items):
         known = groups.get((item.tenant, item.group))
         if known is None:
             prefix = keys.text2(item.tenant, item.group)
-            crc = crc32(prefix)
-            known = groups[item.tenant, item.group] = (prefix, crc, parts.setdefault(slots[crc % SLOTS], []))
+            known = groups[item.tenant, item.group] = (prefix, crc32(prefix))
         topic = topics.get(item.topic)
         if topic is None:
             topic = topics[item.topic] = keys.text(item.topic)
         suffix = known[0] + topic + u32(item.partition)
         if len(suffix) > 256:
             check_key(suffix, position)
-        known[2].append((position, item, suffix, known[1]))
-    return parts
+        suffixes.append(suffix)
+        crcs.append(known[1])
+    return partition(items, suffixes, column(crcs), slots)
 
 
-def _split_group(body: m.OffsetList, slots: list[int]) -> dict[int, list[Row]]:
-    crc = crc32(keys.text2(body.tenant, body.group))
-    return looked_at(body.page, {slots[crc % SLOTS]: [(0, body, b"", crc)]})
+def _split_group(body: m.OffsetList, slots: Numbers) -> dict[int, Rows]:
+    return looked_at(body.page, partition([body], [b""], crcs_of([keys.text2(body.tenant, body.group)]), slots))
 
 
 def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteReply:
@@ -82,7 +81,7 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
     writes, now_ms = view.writes, view.now_ms
     generations: dict[tuple[str, str], int] = {}
     errors: list[m.ItemError] = []
-    for position, item, suffix, _ in command.rows:
+    for position, item, suffix in command.rows:
         tenant, group, generation = item.tenant, item.group, item.generation
         current_generation = generations.get((tenant, group))
         if current_generation is None:
@@ -121,7 +120,7 @@ def _generation(view: View, tenant: str, group: str) -> int:
 def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteReply:
     prefix = keys.table_prefix(view.group, keys.TABLE_OFFSET)
     errors: list[m.ItemError] = []
-    for position, _, suffix, _ in command.rows:
+    for position, _, suffix in command.rows:
         key = prefix + suffix
         if view.get(key) is None:
             errors.append(m.ItemError(position, NotFoundError.code))
@@ -132,11 +131,11 @@ def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteRep
 
 def _read_fetch(reader: Reader, command: Command[m.OffsetFetch]) -> list[msgspec.Raw | None]:
     prefix = keys.table_prefix(reader.group, keys.TABLE_OFFSET)
-    values = reader.get_many([prefix + row[2] for row in command.rows], command.reply_bytes_max)
+    values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
     return [None if value is None else msgspec.Raw(value) for value in values]
 
 
-def _merge_fetch(body: m.OffsetFetch, parts: list[tuple[list[Row], list[msgspec.Raw | None]]]) -> m.OffsetFetchReply:
+def _merge_fetch(body: m.OffsetFetch, parts: list[tuple[Rows, list[msgspec.Raw | None]]]) -> m.OffsetFetchReply:
     return m.OffsetFetchReply(by_position(parts))
 
 
@@ -146,7 +145,7 @@ def _read_list(reader: Reader, command: Command[m.OffsetList]) -> GroupPage:
     return read_page(reader, keys.TABLE_OFFSET, start, body.page)
 
 
-def _merge_list(body: m.OffsetList, parts: list[tuple[list[Row], GroupPage]]) -> m.OffsetListReply:
+def _merge_list(body: m.OffsetList, parts: list[tuple[Rows, GroupPage]]) -> m.OffsetListReply:
     records, cursor = page_of([page for _, page in parts], body.page.limit)
     return m.OffsetListReply([msgspec.Raw(record) for record in records], cursor)  # type: ignore[misc]
 

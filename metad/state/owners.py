@@ -1,13 +1,13 @@
 """A bounded memory of who owns which session, so that a storm's writes need no read.
 
 Every takeover, update and disconnect must know a session's owner. Owners are few (one row per broker life, shared
-by all its sessions) and sessions many, so a slot holds only a check value and the number of an owner row: 10 bytes.
+by all its sessions) and sessions many, so a slot holds the number of an owner row, xor a check of the key: 8 bytes.
 A key has eight slots; once they are taken, a ninth key pushes one out, whose owner is then read from the engine again.
 The table starts small and grows by large steps up to its bound; growing empties it, for it is only a cache.
 
-A lookup trusts a 64-bit check beside the slot number, made of two independent hashes: the process-seeded SipHash of
-the key, whose low bits choose the slot, xor the CRC-32 that routes it. A wrong owner is as likely as two such values
-agreeing by chance, 1 in 10^19 per lookup.
+The check has 64 bits of two independent hashes: the process-seeded SipHash of the key, whose low bits choose the slot,
+xor the CRC-32 that routes it. What a slot holds, xor the check, is the number of an owner row if the slot is the key's;
+if it is another key's it is as good as random, and a number of one of n rows by a chance of n in 10^19.
 
 Only rows of *connected* sessions are kept, because those repeat. For any other the answer is "unknown".
 """
@@ -17,14 +17,18 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections.abc import Sequence
-from typing import Any
 
-_SLOT_BYTES = 10
+import numpy as np
+
+from .rows import Numbers
+
+_SLOT_BYTES = 8
 _SLOTS_MIN = 1 << 16
 _GROWTH = 16
 _WAYS = (0, 1, 2, 3, 4, 5, 6, 7)  # a key's slots: its first one xor these, so all are in one line of the CPU's cache
 _TRUE = 0xC3  # msgpack
-_ROWS_MAX = 65_535  # numbers 1..65535 fit the 16-bit column; 0 is an empty slot
+_EMPTY = 0
+_ROWS_MAX = 65_535  # few enough that a wrong number stays improbable
 
 
 class OwnerCache:
@@ -40,7 +44,7 @@ class OwnerCache:
     @property
     def slots(self) -> int:
         """How many there are now."""
-        return self._slots
+        return len(self._slots)
 
     @property
     def rows(self) -> int:
@@ -49,22 +53,28 @@ class OwnerCache:
 
     def get(self, key: bytes, crc: int) -> bytes | None:
         """The owner row last learned for the key, if it is still here."""
-        slot = self._find(hash(key), crc)
-        return None if slot is None else self._rows[self._owners[slot]]
+        hashed = hash(key)
+        slot = self._find(hashed, crc)
+        return None if slot is None else self._rows[self._slots[slot] ^ hashed ^ crc]
 
-    def get_many(self, rows: Sequence[tuple[Any, Any, bytes, int]]) -> list[bytes | None]:
-        """:meth:`get` of ``(_, _, key, CRC-32)`` rows, by position. Once per session of a storm: most keys are in their
-        first slot, which is looked at here."""
-        checks, numbers, mask, known = self._checks, self._owners, self._mask, self._rows
-        found: list[bytes | None] = []
-        for _, _, key, crc in rows:
-            hashed = hash(key)
-            slot = hashed & mask
-            if checks[slot] == hashed ^ crc:
-                found.append(known[numbers[slot]])
-            else:
-                found.append(self.get(key, crc))
-        return found
+    def get_many(self, keys: Sequence[bytes], crcs: Numbers) -> list[bytes | None]:
+        """:meth:`get` of keys and their CRC-32s, by position. Once per session of a storm: all first slots are read
+        together, so that the CPU waits for many lines of memory at once; most keys are in theirs."""
+        if len(keys) == 1:
+            return [self.get(keys[0], int(crcs[0]))]
+        hashes = np.fromiter(map(hash, keys), np.int64, len(keys))
+        first = hashes & self._mask
+        checks = hashes ^ crcs
+        numbers = self._column[first] ^ checks
+        count = len(self._rows)
+        if missing := np.flatnonzero(numbers.view(np.uint64) >= count).tolist():
+            for way in _WAYS[1:]:
+                at = np.array(missing)
+                numbers[at] = self._column[first[at] ^ way] ^ checks[at]
+                missing = at[numbers[at].view(np.uint64) >= count].tolist()
+                if not missing:
+                    break
+        return list(map(self._rows.get, numbers.tolist()))
 
     def learn(self, key: bytes, crc: int, row: bytes | None) -> None:
         """This is the key's owner row in the engine now; None if it has none."""
@@ -73,31 +83,33 @@ class OwnerCache:
         # Behind the array header, the first element of an owner row says whether it is connected.
         if row is None or row[1] != _TRUE:
             if slot is not None:
-                self._checks[slot] = self._owners[slot] = 0
+                self._slots[slot] = _EMPTY
                 self._used -= 1
             return
         number = self._numbers.get(row)
         if number is None:
-            if len(self._rows) > _ROWS_MAX:
-                self._reset(self._slots)
+            if len(self._rows) >= _ROWS_MAX:
+                self._reset(len(self._slots))
                 slot = None
-            number = self._numbers[row] = len(self._rows)
-            self._rows.append(row)
+            number = self._number(row)
         if slot is None:
             if self._used >= self._grow_at:
-                self._reset(min(self._slots * _GROWTH, self._slots_max))
-                number = self._numbers[row] = len(self._rows)
-                self._rows.append(row)
+                self._reset(min(len(self._slots) * _GROWTH, self._slots_max))
+                number = self._number(row)
             slot = self._room(hashed)
-            self._checks[slot] = hashed ^ crc
-        self._owners[slot] = number
+        self._slots[slot] = hashed ^ crc ^ number
+
+    def _number(self, row: bytes) -> int:
+        number = self._numbers[row] = len(self._rows)
+        self._rows[number] = row
+        return number
 
     def _find(self, hashed: int, crc: int) -> int | None:
         check = hashed ^ crc
-        checks = self._checks
+        slots, rows = self._slots, self._rows
         first = hashed & self._mask
         for way in _WAYS:
-            if checks[first ^ way] == check and self._owners[first ^ way]:
+            if slots[first ^ way] ^ check in rows:
                 return first ^ way
         return None
 
@@ -105,24 +117,23 @@ class OwnerCache:
         """A slot for a new key: an empty one of its eight, or else one of them whose key is forgotten."""
         first = hashed & self._mask
         for way in _WAYS:
-            if not self._owners[first ^ way]:
+            if self._slots[first ^ way] == _EMPTY:
                 self._used += 1
                 return first ^ way
         return first ^ (hashed >> 40 & 7)  # as good as random, and needs no memory of who was used last
 
     def clear(self) -> None:
         """Forget everything."""
-        self._reset(self._slots)
+        self._reset(len(self._slots))
 
     def _reset(self, slots: int) -> None:
-        self._slots = slots
         self._mask = slots - 1
         self._used = 0
         # At a quarter nearly every key is in its first slot. At the bound it never grows.
         self._grow_at = slots // 4 if slots < self._slots_max else slots + 1
-        self._checks = _zeros(8 * slots).cast("q")
-        self._owners = _zeros(2 * slots).cast("H")
-        self._rows: list[bytes | None] = [None]
+        self._slots = _zeros(_SLOT_BYTES * slots).cast("q")
+        self._column: Numbers = np.frombuffer(self._slots, np.int64)  # the same memory, for many at once
+        self._rows: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
 
 

@@ -10,9 +10,7 @@ else may only be done by the owner.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from zlib import crc32
 
 import msgspec
 
@@ -30,12 +28,11 @@ from metad_wire.methods import encode
 
 from ..storage import keys
 from .limits import REPLY_BYTES_MAX, check_key, check_reply
+from .rows import NO_ROWS, Numbers, Rows, column, crcs_of, partition
 from .tables import (
-    SLOTS,
     Command,
     GroupPage,
     Reader,
-    Row,
     Table,
     Verb,
     after_cursor,
@@ -81,38 +78,29 @@ def _owner(broker: str, epoch: int) -> bytes:
 
 
 def _split(
-    body: m.SessionTakeover | m.SessionDisconnect | m.SessionUpdate | m.SessionGet | m.SessionDelete, slots: list[int]
-) -> dict[int, list[Row]]:
-    # Runs once per session of a storm: keys.text2 is spelled out, and a single session makes no lists for other groups.
-    if len(body.items) == 1:
-        item = body.items[0]
-        suffix = keys.text2(item.tenant, item.client_id)
-        check_key(suffix, 0)
-        crc = crc32(suffix)
-        return {slots[crc & (SLOTS - 1)]: [(0, item, suffix, crc)]}
+    body: m.SessionTakeover | m.SessionDisconnect | m.SessionUpdate | m.SessionGet | m.SessionDelete, slots: Numbers
+) -> dict[int, Rows]:
+    # Runs once per session of a storm: keys.text2 is spelled out.
     items: Sequence[_Keyed] = body.items
     suffixes = [f"{item.tenant}\0\x01{item.client_id}\0\x01".encode() for item in items]
     if b"".join(suffixes).count(0) != 2 * len(suffixes) or max(map(len, suffixes), default=0) > 256:
         for position, item in enumerate(items):  # a NUL in a name, or a name that is long: rare, and checked one by one
             suffixes[position] = keys.text2(item.tenant, item.client_id)
             check_key(suffixes[position], position)
-    parts: dict[int, list[Row]] = defaultdict(list)  # slots move, so any of them may hold the highest ordinal
-    for row in zip(range(len(items)), items, suffixes, map(crc32, suffixes), strict=True):
-        parts[slots[row[3] & (SLOTS - 1)]].append(row)
-    return parts
+    return partition(items, suffixes, crcs_of(suffixes), slots)
 
 
-def _split_takeover(body: m.SessionTakeover, slots: list[int]) -> dict[int, list[Row]]:
+def _split_takeover(body: m.SessionTakeover, slots: Numbers) -> dict[int, Rows]:
     length = len(body.broker.encode())
     if length > m.BROKER_BYTES_MAX:
         raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
     return _split(body, slots)
 
 
-def _split_everywhere(body: m.SessionList, slots: list[int]) -> dict[int, list[Row]]:
+def _split_everywhere(body: m.SessionList, slots: Numbers) -> dict[int, Rows]:
     if body.client_id_prefix and body.tenant is None:
         raise InvalidRequestError("client_id_prefix needs a tenant")
-    return {group: [] for group in body.page.groups or set(slots)}
+    return dict.fromkeys(body.page.groups or set(slots.tolist()), NO_ROWS)
 
 
 class _Owners:
@@ -146,7 +134,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     restored: list[m.SessionProperties | None] = []
     restored_bytes = 0
     errors: list[m.ItemError] = []
-    for (position, item, suffix, _), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
+    for (position, item, suffix), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
         key = owner_prefix + suffix
         if key in owner_writes:  # the same client twice in one batch
             row = owner_writes[key]
@@ -179,7 +167,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
 
 
 def _merge_takeover(
-    body: m.SessionTakeover, parts: list[tuple[list[Row], m.SessionTakeoverReply]]
+    body: m.SessionTakeover, parts: list[tuple[Rows, m.SessionTakeoverReply]]
 ) -> m.SessionTakeoverReply:
     if len(parts) == 1:
         return parts[0][1]
@@ -197,15 +185,15 @@ def _merge_takeover(
                 owners.append(owner)
             renumbered.append(number)
         renumbered.append(-1)  # what -1 indexes
-        for row, number in zip(rows, reply.previous, strict=True):
-            previous[row[0]] = renumbered[number]
+        for position, number in zip(rows.positions, reply.previous, strict=True):
+            previous[position] = renumbered[number]
         if reply.properties:
-            for row, value in zip(rows, reply.properties, strict=True):
-                properties[row[0]] = value
+            for position, value in zip(rows.positions, reply.properties, strict=True):
+                properties[position] = value
     return m.SessionTakeoverReply(plain.revisions, plain.errors, owners, previous, properties)
 
 
-def _refuse_takeover(body: m.SessionTakeover, rows: list[Row], error: MetadError) -> m.SessionTakeoverReply:
+def _refuse_takeover(body: m.SessionTakeover, rows: Rows, error: MetadError) -> m.SessionTakeoverReply:
     restored: list[m.SessionProperties | None] = [None] * len(rows) if body.restore else []
     return m.SessionTakeoverReply([], refuse_writes(body, rows, error).errors, [], [-1] * len(rows), restored)
 
@@ -221,12 +209,12 @@ def _recall_restored(
         return reply
     prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
     try:
-        values = reader.get_many([prefix + row[2] for row in command.rows], command.reply_bytes_max)
+        values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
     except InvalidRequestError:
         raise IdentityExpiredError("this was done before; what it restored has outgrown a reply since") from None
     restored = [
-        _decode_properties(value) if value is not None and number >= 0 and not row[1].clean_start else None
-        for row, number, value in zip(command.rows, reply.previous, values, strict=True)
+        _decode_properties(value) if value is not None and number >= 0 and not item.clean_start else None
+        for item, number, value in zip(command.rows.items, reply.previous, values, strict=True)
     ]
     return msgspec.structs.replace(reply, properties=restored)
 
@@ -246,14 +234,18 @@ def _refusal(row: bytes | None, broker: str, epoch: int, position: int) -> m.Ite
 def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteReply:
     broker, epoch = command.body.broker, command.body.broker_epoch
     mine = _owner(broker, epoch)
-    properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
-    writes = view.writes
+    rows, owners = command.rows, view.owner_rows(command.rows)
     errors: list[m.ItemError] = []
-    for (position, item, suffix, _), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
-        if row != mine and (refusal := _refusal(row, broker, epoch, position)) is not None:
-            errors.append(refusal)
-            continue
-        writes[properties_prefix + suffix] = encode(item.properties)
+    if owners.count(mine) != len(owners):
+        allowed: list[int] = []
+        for at, (position, owner) in enumerate(zip(rows.positions, owners, strict=True)):
+            if owner != mine and (refusal := _refusal(owner, broker, epoch, position)) is not None:
+                errors.append(refusal)
+            else:
+                allowed.append(at)
+        rows = rows.pick(column(allowed))
+    prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
+    view.writes = dict(zip(map(prefix.__add__, rows.keys), [encode(i.properties) for i in rows.items], strict=True))
     return m.WriteReply([m.Revision(view.name, view.index)], errors)
 
 
@@ -262,7 +254,7 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
     mine = _owner(broker, epoch)
     gone = encode(OwnerRow(False, broker, epoch, view.now_ms))
     errors: list[m.ItemError] = []
-    for (position, _, suffix, _), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
+    for (position, _, suffix), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
         if row == mine:
             view.owner_writes[view.owner_prefix + suffix] = gone
         elif (refusal := _refusal(row, broker, epoch, position)) is not None:
@@ -275,7 +267,7 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
     body = command.body
     properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
     errors: list[m.ItemError] = []
-    for (position, _, suffix, _), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
+    for (position, _, suffix), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
         key = view.owner_prefix + suffix
         if row is None or key in view.owner_writes:  # the second time in one batch it is gone already
             errors.append(m.ItemError(position, NotFoundError.code))
@@ -295,24 +287,25 @@ def _session(suffix_fields: bytes, owner: bytes, properties: bytes | None) -> by
 def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Raw | None]:
     owner_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_OWNER)
     properties_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
-    values = reader.get_many([properties_prefix + row[2] for row in command.rows], command.reply_bytes_max)
-    engine_get, learn, raw = reader.engine.get, reader.owners.learn, msgspec.Raw
-    owners = reader.owners.get_many(command.rows)
+    values = reader.get_many([properties_prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
+    rows, engine_get, raw = command.rows, reader.engine.get, msgspec.Raw
+    owners = reader.owners.get_many(rows.keys, rows.crcs)
     sessions: list[msgspec.Raw | None] = []
-    for (_, item, suffix, crc), owner, properties in zip(command.rows, owners, values, strict=True):
+    for at, (item, owner, properties) in enumerate(zip(rows.items, owners, values, strict=True)):
         if properties is None:  # both rows exist or none
             sessions.append(None)
             continue
         if owner is None:
+            suffix = rows.keys[at]
             owner = engine_get(owner_prefix + suffix)
             if owner is None:  # pragma: no cover - both rows are written in one entry
                 raise AssertionError(f"session without owner: {suffix!r}")
-            learn(suffix, crc, owner)
+            reader.owners.learn(suffix, int(rows.crcs[at]), owner)
         sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + owner[1:] + properties))
     return sessions
 
 
-def _merge_get(body: m.SessionGet, parts: list[tuple[list[Row], list[msgspec.Raw | None]]]) -> m.SessionGetReply:
+def _merge_get(body: m.SessionGet, parts: list[tuple[Rows, list[msgspec.Raw | None]]]) -> m.SessionGetReply:
     return m.SessionGetReply(by_position(parts))
 
 
@@ -353,7 +346,7 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> GroupPage:
     return GroupPage(rows, stopped_at)
 
 
-def _merge_list(body: m.SessionList, parts: list[tuple[list[Row], GroupPage]]) -> m.SessionListReply:
+def _merge_list(body: m.SessionList, parts: list[tuple[Rows, GroupPage]]) -> m.SessionListReply:
     records, cursor = page_of([page for _, page in parts], body.page.limit)
     return m.SessionListReply([msgspec.Raw(record) for record in records], cursor)  # type: ignore[misc]
 

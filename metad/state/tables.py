@@ -19,6 +19,7 @@ from ..storage.engine import Engine
 from ..storage.keys import after_prefix, table_prefix
 from .limits import REPLY_BYTES_MAX, check_reply
 from .owners import OwnerCache
+from .rows import Numbers, Rows
 from .view import View
 
 PAGE_BYTES_MAX = 2 * 1024 * 1024  # of one page; a client that reads on gets the rest with the next
@@ -26,10 +27,6 @@ SCAN_ROWS_MAX = 10_000  # rows one group looks at for one page: a filter that ma
 _READ_KEYS = (
     32  # keys per engine call: values of the largest size are refused before they add up, and more saves nothing
 )
-
-Row = tuple[int, Any, bytes, int]
-"""One item of a batch on its way to its group: (position in the request, item, key behind the table prefix, CRC-32 of
-the routing fields)."""
 
 
 class Table(NamedTuple):
@@ -54,7 +51,7 @@ class Command(Generic[Body]):
     __slots__ = ("body", "method", "reply_bytes_max", "rows")
 
     def __init__(
-        self, method: Method[Body, Any], body: Body, rows: list[Row], reply_bytes_max: int = REPLY_BYTES_MAX
+        self, method: Method[Body, Any], body: Body, rows: Rows, reply_bytes_max: int = REPLY_BYTES_MAX
     ) -> None:
         self.method = method
         self.body = body
@@ -169,10 +166,10 @@ class Verb(Generic[_Body, _Reply]):
         method: Method[_Body, _Reply],
         table: Table,
         *,
-        split: Callable[[_Body, list[int]], dict[int, list[Row]]],
-        merge: Callable[[_Body, list[tuple[list[Row], Any]]], _Reply],
+        split: Callable[[_Body, Numbers], dict[int, Rows]],
+        merge: Callable[[_Body, list[tuple[Rows, Any]]], _Reply],
         evaluate: Callable[[View, Command[_Body]], _Reply] | None = None,
-        refuse: Callable[[_Body, list[Row], MetadError], _Reply] | None = None,
+        refuse: Callable[[_Body, Rows, MetadError], _Reply] | None = None,
         read: Callable[[Reader, Command[_Body]], Any] | None = None,
         forget: Callable[[_Reply], _Reply] | None = None,
         recall: Callable[[Reader, Command[_Body], _Reply], _Reply] | None = None,
@@ -190,7 +187,7 @@ class Verb(Generic[_Body, _Reply]):
         self.recall = recall
 
 
-def merge_writes(body: m.Message, parts: list[tuple[list[Row], m.WriteReply]]) -> m.WriteReply:
+def merge_writes(body: m.Message, parts: list[tuple[Rows, m.WriteReply]]) -> m.WriteReply:
     """Merge for every verb that answers with a plain WriteReply. Item errors carry request positions already."""
     replies = [reply for _, reply in parts]
     return m.WriteReply(
@@ -199,23 +196,23 @@ def merge_writes(body: m.Message, parts: list[tuple[list[Row], m.WriteReply]]) -
     )
 
 
-def refuse_writes(body: m.Message, rows: list[Row], error: MetadError) -> m.WriteReply:
+def refuse_writes(body: m.Message, rows: Rows, error: MetadError) -> m.WriteReply:
     """Refuse for every verb that answers with a plain WriteReply: each item fails with the group's error."""
-    return m.WriteReply([], [m.ItemError(row[0], error.code, error.message) for row in rows])
+    return m.WriteReply([], [m.ItemError(position, error.code, error.message) for position in rows.positions])
 
 
-def by_position(parts: list[tuple[list[Row], list[Any]]]) -> list[Any]:
+def by_position(parts: list[tuple[Rows, list[Any]]]) -> list[Any]:
     """Put per-row results of several groups back into request order."""
     if len(parts) == 1:
         return parts[0][1]
     merged: list[Any] = [None] * sum(len(rows) for rows, _ in parts)
     for rows, results in parts:
-        for row, result in zip(rows, results, strict=True):
-            merged[row[0]] = result
+        for position, result in zip(rows.positions, results, strict=True):
+            merged[position] = result
     return merged
 
 
-def looked_at(page: m.Page, parts: dict[int, list[Row]]) -> dict[int, list[Row]]:
+def looked_at(page: m.Page, parts: dict[int, Rows]) -> dict[int, Rows]:
     """Those of the groups that the page names; all of them where it names none."""
     return {group: rows for group, rows in parts.items() if group in page.groups} if page.groups else parts
 

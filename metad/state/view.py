@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections import deque
+from typing import Final
 
 from ..storage.engine import Engine
 from ..storage.keys import TABLE_SESSION_OWNER, table_prefix
 from .owners import OwnerCache
+from .rows import Rows
 
 Writes = dict[bytes, bytes | None]
 
@@ -24,33 +25,46 @@ class Overlay:
 
     A generation is dropped as a whole once its last entry is applied, so nothing is paid per key. Until then it
     also answers for entries that are applied already, which is right: it holds the latest write of each key.
+    Writes are put together when somebody first looks: in a storm of updates nobody does.
     """
 
     def __init__(self) -> None:
-        self.young: Writes = {}
-        self.old: Writes = {}
+        self._added: deque[tuple[int, Writes]] = deque()
+        self._young: Writes = {}
+        self._old: Writes = {}
         self._young_last = 0
         self._old_last = 0
 
-    def add(self, index: int, writes: Mapping[bytes, bytes | None]) -> None:
-        """The writes of a command in entry ``index``."""
-        self.young.update(writes)
-        self._young_last = index
+    def add(self, index: int, writes: Writes) -> None:
+        """The writes of a command in entry ``index``; later commands of the entry may still add theirs to them."""
+        self._added.append((index, writes))
+
+    def generations(self) -> tuple[Writes, Writes]:
+        """To look in: the young one first."""
+        added = self._added
+        while added:
+            self._young_last, writes = added.popleft()
+            self._young.update(writes)
+        return self._young, self._old
 
     def clear(self) -> None:
         """Nothing is in flight any more."""
-        self.young, self.old = {}, {}
+        self._added.clear()
+        self._young, self._old = {}, {}
 
     def applied(self, index: int) -> None:
         """Every entry up to ``index`` is in the engine."""
+        added = self._added
+        while added and added[0][0] <= index:
+            added.popleft()  # nobody has looked, and all that was put together is older, so it goes as well, below
         if index >= self._young_last:
-            if self.young:
-                self.young = {}
-            if self.old:
-                self.old = {}
+            if self._young:
+                self._young = {}
+            if self._old:
+                self._old = {}
         elif index >= self._old_last:
-            self.old, self._old_last = self.young, self._young_last
-            self.young = {}
+            self._old, self._old_last = self._young, self._young_last
+            self._young = {}
 
 
 class View:
@@ -90,34 +104,32 @@ class View:
         """The value a command must believe in; not for session owners."""
         value: bytes | _Missing | None = self.writes.get(key, MISSING)
         if value is MISSING:
-            value = self._overlay.young.get(key, MISSING)
+            young, old = self._overlay.generations()
+            value = young.get(key, MISSING)
             if value is MISSING:
-                value = self._overlay.old.get(key, MISSING)
+                value = old.get(key, MISSING)
         return self.engine.get(key) if isinstance(value, _Missing) else value
 
-    def owner_rows(self, rows: Sequence[tuple[Any, Any, bytes, int]]) -> list[bytes | None]:
-        """The owner rows of sessions, by position, before this command. ``rows`` hold (_, _, session key, CRC-32)."""
-        found = self.owners.get_many(rows)
-        prefix, owners = self.owner_prefix, self._owner_overlay
-        young, old = owners.young, owners.old
-        deleted: set[int] = set()
-        if young or old:
-            for at, row in enumerate(rows):
-                key = prefix + row[2]
-                if key in young:
-                    owner = young[key]
-                elif key in old:
-                    owner = old[key]
-                else:
-                    continue
-                found[at] = owner
-                if owner is None:
-                    deleted.add(at)
-        missed = [at for at, owner in enumerate(found) if owner is None and at not in deleted] if None in found else []
+    def owner_rows(self, rows: Rows) -> list[bytes | None]:
+        """The owner rows of sessions, by position, before this command."""
+        found = self.owners.get_many(rows.keys, rows.crcs)
+        young, old = self._owner_overlay.generations()
+        if not young and not old and None not in found:
+            return found
+        prefix = self.owner_prefix
+        missed: list[int] = []
+        for at, key in enumerate(rows.keys):
+            key = prefix + key
+            if key in young:
+                found[at] = young[key]
+            elif key in old:
+                found[at] = old[key]
+            elif found[at] is None:
+                missed.append(at)
         if missed:
-            values = self.engine.get_many([prefix + rows[at][2] for at in missed])
+            values = self.engine.get_many([prefix + rows.keys[at] for at in missed])
             for at, value in zip(missed, values, strict=True):
                 if value is not None:
                     found[at] = value
-                    self.owners.learn(rows[at][2], rows[at][3], value)
+                    self.owners.learn(rows.keys[at], int(rows.crcs[at]), value)
         return found

@@ -22,7 +22,7 @@ from metad.raft.replicas import PeerProtocolError
 from metad.raft.snapshots import SnapshotMark, read_mark, replace_state, restore_log
 from metad.raft.staging import FileStaging
 from metad.raft.streams import Abandon, AnyStreamMessage, Begin, End, Part, PartReply
-from metad.state.machine import Machine
+from metad.state.machine import NO_EFFECTS, Machine
 from metad.state.owners import OwnerCache
 from metad.storage import keys
 from metad.storage.mark import DurableMark
@@ -624,6 +624,6 @@ def test_the_applied_index_is_where_the_machine_writes_it() -> None:
     engine = MemoryEngine()
     machine = Machine("data-0", GROUP, engine, OwnerCache(1 << 20), DedupeConfig())
     batches: list[dict[bytes, bytes | None]] = []
-    machine.stage(1, {}, batches)
+    machine.stage(1, NO_EFFECTS, batches)
     engine.write(*batches)
     assert engine.get(keys.applied(GROUP)) == keys.u64(1)

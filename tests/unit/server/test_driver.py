@@ -12,6 +12,7 @@ from metad.config import DedupeConfig
 from metad.errors import StorageError
 from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.replica import RaftGroup
+from metad.routing.slots import even_slots
 from metad.server.driver import GroupDriver, Work
 from metad.state.machine import Machine
 from metad.state.owners import OwnerCache
@@ -103,7 +104,7 @@ class Rig:
     ) -> Work:
         number, self.sent = self.sent, self.sent + 1
         body = m.KvPut([m.KvPutItem("n", key, b"v")] * items)
-        command = Command(methods.KV_PUT, body, VERBS[methods.KV_PUT.code].split(body, [0] * 1024)[0])
+        command = Command(methods.KV_PUT, body, VERBS[methods.KV_PUT.code].split(body, even_slots(1))[0])
         work = Work(command, identity, deadline_s, size, lambda answer: self.answers.append((number, answer)))
         self.driver.submit(work, self.now_s)
         return work

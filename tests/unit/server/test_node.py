@@ -15,6 +15,7 @@ from metad.raft.journal import REGULAR, record
 from metad.server.node import Node, _Gather
 from metad.server.stores import pair_stores
 from metad.state.registry import VERBS
+from metad.state.rows import Rows, column
 from metad.storage import keys
 from metad.storage.log import LogStore
 from metad_wire import messages as m
@@ -106,8 +107,8 @@ async def test_parts_that_were_not_begun_are_refused_item_by_item(make: MakeRig)
     reply = answer.reply(methods.KV_PUT)
     refused = {error.index for error in reply.errors}
     rows = VERBS[methods.KV_PUT.code].split(puts(30), rig.node._slots["data"])
-    group = next(rows for rows in rows.values() if rows[0][0] == 0)
-    assert refused == {row[0] for row in group}
+    group = next(rows for rows in rows.values() if 0 in rows.positions)
+    assert refused == set(group.positions)
     assert [version for i, version in enumerate(reply.versions) if i in refused] == [0] * len(refused)
     assert all(version == 1 for i, version in enumerate(reply.versions) if i not in refused)
     assert {error.code for error in reply.errors} == {103}
@@ -120,7 +121,7 @@ async def test_an_unknown_part_makes_the_whole_unknown(make: MakeRig, first: int
     rig = await make()
     results: list[Any] = []
     body = puts(2)
-    rows: list[Any] = [[(position, item, b"", 0)] for position, item in enumerate(body.items)]
+    rows = [Rows([position], [item], [b""], column([0])) for position, item in enumerate(body.items)]
     gather = _Gather(rig.node, VERBS[methods.KV_PUT.code], body, 2, 0, results.append)
     parts = [(rows[0], InvalidRequestError("nothing was done")), (rows[1], UnknownOutcomeError())]
     for at in (first, 1 - first):
@@ -597,10 +598,13 @@ async def test_a_hole_in_the_log_is_refused(make: MakeRig) -> None:
     ("entry", "match"),
     [
         (b"garbage", "entry 2 of group data-0 in the log is unreadable.*Restore"),
-        (record(7, REGULAR, methods.encode((1, 1, {}))), "entry 2 of group data-0 in the log is unreadable.*Restore"),
-        (record(1, 77, methods.encode((1, 1, {}))), "entry 2 of group data-0 in the log is unreadable.*Restore"),
+        (
+            record(7, REGULAR, methods.encode((2, 1, {}, {}))),
+            "entry 2 of group data-0 in the log is unreadable.*Restore",
+        ),
+        (record(1, 77, methods.encode((2, 1, {}, {}))), "entry 2 of group data-0 in the log is unreadable.*Restore"),
         (record(1, REGULAR, b"garbage"), "entry 2 of group data-0 in the log is unreadable.*Restore"),
-        (record(1, REGULAR, methods.encode((2, 1, {}))), "format 2, this version reads 1.*newer metad"),
+        (record(1, REGULAR, methods.encode((3, 1, {}, {}))), "format 3, this version reads 2.*newer metad"),
     ],
     ids=["garbage", "term", "kind", "payload", "format"],
 )

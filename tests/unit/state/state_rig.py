@@ -12,7 +12,7 @@ from typing import Any
 from metad.config import DedupeConfig
 from metad.raft.journal import REGULAR, record
 from metad.routing.slots import even_slots
-from metad.state.machine import Known, Machine
+from metad.state.machine import Effects, Known, Machine
 from metad.state.owners import OwnerCache
 from metad.state.registry import VERBS
 from metad.state.tables import Command
@@ -34,7 +34,7 @@ class Group:
         self.dedupe = dedupe
         self.engine, self.follower_engine = MemoryEngine(), MemoryEngine()
         self.machine, self.follower = self._machine(self.engine), self._machine(self.follower_engine)
-        self.in_flight: deque[tuple[int, bytes, dict[bytes, bytes | None]]] = deque()
+        self.in_flight: deque[tuple[int, bytes, Effects]] = deque()
         self.last = 0
         self.log: list[bytes] = []
 
@@ -47,7 +47,7 @@ class Group:
         assert self.machine.unexpected is None, self.machine.unexpected
         self.last += 1
         self.log.append(record(1, REGULAR, proposal.entry))
-        self.in_flight.append((self.last, self.log[-1], proposal.writes))
+        self.in_flight.append((self.last, self.log[-1], proposal.effects))
         return proposal.outcomes
 
     def apply(self, count: int) -> None:
@@ -55,8 +55,8 @@ class Group:
         batches: list[Any] = []
         followers: list[Any] = []
         for _ in range(min(count, len(self.in_flight))):
-            index, data, writes = self.in_flight.popleft()
-            self.machine.stage(index, writes, batches)
+            index, data, effects = self.in_flight.popleft()
+            self.machine.stage(index, effects, batches)
             self.follower.stage(index, self.follower.decode(index, data), followers)
         self.engine.write(*batches)
         self.machine.staged()

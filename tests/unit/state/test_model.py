@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from state_rig import Group, contents, item_errors
 
 from metad.config import DedupeConfig
+from metad.routing.slots import even_slots
 from metad.state.owners import OwnerCache
 from metad.state.registry import VERBS
 from metad.state.tables import Command
@@ -44,7 +45,7 @@ bodies = st.one_of(
 )
 METHOD = {m.KvPut: methods.KV_PUT, m.KvDelete: methods.KV_DELETE, m.KvTransact: methods.KV_TRANSACT}
 
-ONE_GROUP = [0] * 1024  # slots
+ONE_GROUP = even_slots(1)
 
 State = dict[tuple[str, str], m.Kv]
 

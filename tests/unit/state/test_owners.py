@@ -66,7 +66,7 @@ def test_it_grows_with_what_it_holds_and_not_past_its_bound() -> None:
     for number in range(300_000):
         name, crc = key(number)
         cache.learn(name, crc, row)
-    assert slots(cache) * 10 <= 4 * MIB < slots(cache) * 20
+    assert slots(cache) * 8 <= 4 * MIB < slots(cache) * 16
     assert sum(cache.get(*key(number)) == row for number in range(300_000)) > slots(cache) // 2
 
 
@@ -94,7 +94,7 @@ def test_coming_and_going_neither_grows_nor_empties_it() -> None:
 
 def test_more_lives_of_brokers_than_numbers_start_it_over() -> None:
     cache = OwnerCache(MIB)
-    total = 66_000  # numbers have 16 bits
+    total = 66_000  # it numbers 65,535
     for number in range(total):
         cache.learn(*key(number % 5_000), owner("b", number))
         if number % 997 == 0 or number > 65_500:
@@ -105,12 +105,12 @@ def test_more_lives_of_brokers_than_numbers_start_it_over() -> None:
     assert cache.rows <= 65_535
 
 
-@pytest.mark.parametrize("bytes_max", [1, 10, 10 * _SLOTS_MIN - 1, 10 * _SLOTS_MIN, 20 * _SLOTS_MIN + 9])
+@pytest.mark.parametrize("bytes_max", [1, 8, 8 * _SLOTS_MIN - 1, 8 * _SLOTS_MIN, 16 * _SLOTS_MIN + 9])
 def test_the_bound_is_kept_to_a_floor(bytes_max: int) -> None:
     cache = OwnerCache(bytes_max)
     for number in range(100_000):
         cache.learn(*key(number), owner("b"))
-    assert slots(cache) * 10 <= max(bytes_max, 10 * _SLOTS_MIN)
+    assert slots(cache) * 8 <= max(bytes_max, 8 * _SLOTS_MIN)
 
 
 def test_clear_forgets() -> None:
