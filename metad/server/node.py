@@ -696,6 +696,7 @@ class Node:
         event(
             "recovered",
             groups=len(self.drivers),
+            entries_to_replay=sum(d.group.log.last_index - d.machine.applied for d in self.drivers.values()),
             state_rebuilt=self._stores.rebuild,
             seconds=round(time.monotonic() - started_s, 3),
         )

@@ -26,6 +26,7 @@ MIB = 1024 * 1024
 VALUES = 300
 CONFIG = "[groups]\ndata = 2\noffset = 1\n"
 CUTTING = CONFIG + "[storage]\nlog_retained_bytes = 100000\nblock_cache_bytes = 8388608\nmemtable_bytes = 33554432\n"
+CUTTING += "[raft]\nlog_cache_bytes = 1\n"
 
 
 def value(i: int) -> bytes:
@@ -190,15 +191,15 @@ def test_a_log_file_that_is_gone_is_refused(copy: Callable[[str], Path], name: s
     assert "backup" in refused(directory)
 
 
-@pytest.mark.parametrize("missing", [1, 20])
-def test_a_log_entry_that_is_gone_is_refused(copy: Callable[[str], Path], missing: int) -> None:
+@pytest.mark.parametrize(("kind", "missing"), [("data", 1), ("data", 20), ("metadata", 1), ("metadata", 2)])
+def test_a_log_entry_that_is_gone_is_refused(copy: Callable[[str], Path], kind: str, missing: int) -> None:
     directory = copy("young")
     log = engine(directory, "raft")
-    log.write({keys.log_entry(keys.group_prefix("data", 1), missing): None})
+    log.write({keys.log_entry(keys.group_prefix(kind, int(kind == "data")), missing): None})
     log.sync()
     log.close()
     words = refused(directory)
-    assert "data-1" in words
+    assert ("data-1" if kind == "data" else "metadata-0") in words
     assert "Restore the data directory from a backup" in words
 
 
@@ -378,12 +379,12 @@ def test_a_store_of_a_newer_format_is_refused(copy: Callable[[str], Path], store
     db = engine(directory, store)
     identity = db.get(b"\0\0\0identity")
     assert identity is not None
-    newer: dict[str, Any] = msgspec.msgpack.decode(identity) | {"format": 2, "later": "field"}
+    newer: dict[str, Any] = msgspec.msgpack.decode(identity) | {"format": 3, "later": "field"}
     db.write({b"\0\0\0identity": msgspec.msgpack.encode(newer)})
     db.sync()
     db.close()
     words = refused(directory)
-    assert f"{store}/ has format 2, this version reads 1: start the metad that wrote it" in words
+    assert f"{store}/ has format 3, this version reads 2: start the metad that wrote it" in words
 
 
 @pytest.mark.parametrize("store", ["raft", "state"])

@@ -86,7 +86,7 @@ def test_load_takes_the_servers_configuration(tmp_path: Path) -> None:
     report = _report(tmp_path, "load", *flags, "--batch", 10, "--in-flight", 2, "--items", 200)
     assert report["errors"] == 0
     assert report["fsync"] is False
-    assert report["groups"] == 2
+    assert report["groups"] == 3  # and metadata-0
 
 
 def test_load_without_a_server_says_so_in_one_line() -> None:

@@ -79,7 +79,10 @@ async def check(client: Client, acknowledged: dict[str, bytes]) -> None:
 def test_the_ready_file_appears_whole_and_goes_with_the_server(tmp_path: Path) -> None:
     with Server(tmp_path / "d") as server:
         server.ready()
-        assert json.loads(server.ready_file.read_text()) == {"endpoints": [server.endpoint]}
+        assert json.loads(server.ready_file.read_text()) == {
+            "endpoints": [server.endpoint],
+            "pids": {"node-1": server.process.pid},
+        }
         with socket.create_connection(server.address):
             pass
         assert server.terminate() == 0
@@ -131,7 +134,7 @@ async def test_sigterm_drains_what_is_in_flight(tmp_path: Path) -> None:
     assert len(writers.refused) == 60  # nobody hangs
     with Server(tmp_path / "d") as server:
         server.ready()
-        assert server.events("recovered")[0]["entries_replayed"] == 0  # an orderly end leaves nothing to replay
+        assert server.events("recovered")[0]["entries_to_replay"] == 0  # an orderly end leaves nothing to replay
         async with connect(server.url) as client:
             await check(client, writers.acknowledged)
 
@@ -139,7 +142,9 @@ async def test_sigterm_drains_what_is_in_flight(tmp_path: Path) -> None:
 async def test_kill_9_loses_nothing_acknowledged(tmp_path: Path) -> None:
     acknowledged: dict[str, bytes] = {}
     for life in range(4):
-        with Server(tmp_path / "d", config="[storage]\nlog_retained_bytes = 300000\n") as server:
+        with Server(
+            tmp_path / "d", config="[storage]\nlog_retained_bytes = 300000\n[raft]\nlog_cache_bytes = 100000\n"
+        ) as server:
             server.ready()
             async with connect(server.url) as client:
                 await check(client, acknowledged)
