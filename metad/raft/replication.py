@@ -364,13 +364,16 @@ class Replication(Elections):
 
     def snapshot_installed(self, message: Snapshot) -> None:
         """The durable state is now the snapshot's: the log goes on behind it."""
-        if message.index <= self.commit:
-            raise UnsafeStateError(f"{self.name}: snapshot {message.index} put over commit {self.commit}")
+        if message.index <= self.applied:
+            raise UnsafeStateError(f"{self.name}: snapshot {message.index} put over applied {self.applied}")
         configuration = self.log.configuration
         self.log.restart(message.index, message.index_term, message.configuration)
-        self._set_commit(message.index)
+        # While it was put there, a leader may have sent, and committed, what follows it.
+        self._set_commit(max(self.commit, message.index))
         self._set_applied(message.index)
         self._verified = max(self._verified, message.index)
+        if self.applied < self.applicable:
+            self.host.committed(self)
         if self.log.configuration != configuration:
             self._configuration_changed()
         self.host.wake(self)

@@ -77,6 +77,8 @@ class GroupDriver:
         self._staged: list[_InFlight] = []  # those whose writes are in the batch being written
         self._first_queued_s = 0.0
         self._replayed_through = group.log.last_index
+        self.installing = False
+        """A snapshot is being put in place of the state, which may be neither read nor applied to meanwhile."""
 
     @property
     def idle(self) -> bool:
@@ -170,6 +172,8 @@ class GroupDriver:
         """Add committed entries to the write that applies them: (writes added, bytes of entries of an earlier life).
         :meth:`finish` follows once the write is done."""
         machine, group, in_flight = self.machine, self.group, self._in_flight
+        if self.installing:
+            return 0, 0
         if in_flight and in_flight[0].index <= machine.applied:
             raise AssertionError(f"{group.name}: entry {in_flight[0].index} would be applied after {machine.applied}")
         end, items, replayed = group.applicable, 0, 0
@@ -206,13 +210,18 @@ class GroupDriver:
             for work in entry.repeats:
                 self._recall(work, entry.index)
 
+    def installed(self, machine: Machine) -> None:
+        """The state is a snapshot's now."""
+        self.machine = machine
+        self.installing = False
+
     # --- the end of a reign, or of the node --------------------------------------------------------------
 
     def demoted(self) -> None:
         """This replica leads no longer."""
         evaluated = bool(self._in_flight)
         self._answer_in_flight(UnknownOutcomeError(f"{self.group.name} changed its leader meanwhile"))
-        if evaluated:
+        if evaluated and not self.installing:
             self.machine.forget_unapplied()
         self._answer_queue(self.not_leader())
 

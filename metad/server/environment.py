@@ -43,8 +43,11 @@ class Environment(Protocol):
     def syncer(self, store: LogStore, *, fsync: bool) -> Syncer:
         """For the log."""
 
-    def beside(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-        """Do blocking work beside the loop, one such work after the other, then call ``done`` on it."""
+    def beside(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None], *, long: bool = False
+    ) -> None:
+        """Do blocking work beside the loop, then call ``done`` on it. One work after the other, and one ``long`` one,
+        of seconds, after the other."""
 
     def close(self) -> None:
         """Wait for the work that runs beside."""
@@ -55,7 +58,9 @@ class AsyncEnvironment:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(1, "metad-beside")
+        self._threads = {
+            long: ThreadPoolExecutor(1, "metad-long" if long else "metad-beside") for long in (False, True)
+        }
         self.rng = random.Random()
         self.now = self._loop.time
 
@@ -75,14 +80,17 @@ class AsyncEnvironment:
         """See :class:`Environment`."""
         return ThreadSyncer(store, fsync=fsync)
 
-    def beside(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+    def beside(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None], *, long: bool = False
+    ) -> None:
         """See :class:`Environment`."""
 
         def report(future: asyncio.Future[Any]) -> None:
             done(future.exception())
 
-        self._loop.run_in_executor(self._threads, work).add_done_callback(report)
+        self._loop.run_in_executor(self._threads[long], work).add_done_callback(report)
 
     def close(self) -> None:
         """See :class:`Environment`."""
-        self._threads.shutdown()
+        for threads in self._threads.values():
+            threads.shutdown()

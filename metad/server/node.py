@@ -13,6 +13,7 @@ import os
 import resource
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from metad_wire import messages as m
@@ -41,6 +42,8 @@ from ..raft.journal import RaftLog
 from ..raft.messages import Configuration, Snapshot
 from ..raft.replica import RaftGroup
 from ..raft.replicas import PeerProtocolError, Replicas
+from ..raft.snapshots import Snapshots, replace_state, restore_log
+from ..raft.staging import FileStaging, MemoryStaging
 from ..raft.writer import LogWriter
 from ..routing.slots import even_slots, slots_of
 from ..state import cluster
@@ -123,6 +126,18 @@ class Node:
         self.drivers: dict[tuple[str, int], GroupDriver] = {}
         self._by_group: dict[RaftGroup, GroupDriver] = {}
         self._slots: dict[str, Numbers] = {"metadata": even_slots(1)}
+        directory = stores.directory
+        self.snapshots = Snapshots(
+            stores.state,
+            MemoryStaging() if directory is None else FileStaging(directory / "snapshots", environment.beside),
+            clock=environment.now,
+            schedule=self._snapshots_woken,
+            transmit=self._transmit_bulk,
+            receives=self.replicas.groups.__contains__,
+            broken=self.fail,
+            rng=environment.rng,
+        )
+        self._snapshots_timer: Timer | None = None
         self.controller = Controller(self)
         self._dirty: dict[GroupDriver, None] = {}
         self._committed: dict[GroupDriver, None] = {}
@@ -554,7 +569,7 @@ class Node:
             self._apply_scheduled = True
             self.environment.call_soon(self._apply)
 
-    def _stop_for_bug(self, error: Exception) -> None:
+    def _stop_for_bug(self, error: BaseException) -> None:
         """A broken invariant: going on could lose or invent data, and the next start begins from what is on disk."""
         logging.getLogger("metad").error("a bug in the node", exc_info=error)
         self.fail(ServerError(f"stopped by a bug, see the log: {type(error).__name__}: {error}"))
@@ -586,9 +601,61 @@ class Node:
 
     def snapshot_wanted(self, group: RaftGroup, peer: str) -> None:
         """See :class:`metad.raft.replicas.Observer`."""
+        event("snapshot wanted", group=group.name, peer=peer)
+        self.snapshots.wanted(group, peer)
 
     def install_snapshot(self, group: RaftGroup, message: Snapshot) -> None:
         """See :class:`metad.raft.replicas.Observer`."""
+        driver = self._by_group[group]
+        parts = None if driver.installing else self.snapshots.install(group, message)
+        if parts is None:
+            return
+        driver.installing = True
+        started_s = self.environment.now()
+        state = self._stores.state
+
+        def done(error: BaseException | None) -> None:
+            self.snapshots.installed(group, message)
+            if self.failure is not None:
+                return
+            if isinstance(error, ServerError):
+                self.fail(error)
+            elif error is not None:
+                self._stop_for_bug(error)
+            else:
+                self._owners.clear()
+                machine = self._machine(group.name, group.prefix)
+                machine.dedupe.load()
+                driver.installed(machine)
+                group.snapshot_installed(message)
+                if driver.group.kind == "metadata":
+                    self._load_map()
+                event(
+                    "snapshot installed",
+                    group=group.name,
+                    index=message.index,
+                    seconds=round(self.environment.now() - started_s, 3),
+                )
+                self.environment.call_soon(self._changed)
+
+        self.environment.beside(partial(replace_state, state, group.prefix, message, parts), done, long=True)
+
+    def _tick_snapshots(self) -> None:
+        self._snapshots_timer = None
+        if self.failure is not None:
+            return
+        try:
+            due_s = self.snapshots.tick(self.environment.now())
+        except Exception as error:  # noqa: BLE001 - logged where it ends
+            self._stop_for_bug(error)
+            return
+        if due_s < float("inf") and self._snapshots_timer is None:
+            self._snapshots_timer = self.environment.call_at(due_s, self._tick_snapshots)
+
+    def _snapshots_woken(self) -> None:
+        if self._snapshots_timer is not None:
+            self._snapshots_timer.cancel()
+        self._snapshots_timer = self.environment.call_at(self.environment.now(), self._tick_snapshots)
 
     def unsafe(self, error: UnsafeStateError) -> None:
         """See :class:`metad.raft.replicas.Observer`."""
@@ -610,6 +677,7 @@ class Node:
     def peer_lost(self, peer: str) -> None:
         """They do not any more."""
         self.replicas.peer_lost(peer)
+        self.snapshots.peer_lost(peer)
         self._schedule_turn()
 
     def peer_received(self, peer: str, payload: bytes) -> None:
@@ -627,11 +695,19 @@ class Node:
 
     def snapshot_received(self, peer: str, payload: bytes) -> None:
         """A payload of the snapshot channel. Raises PeerProtocolError where it is none."""
+        if self.failure is None:
+            self.snapshots.receive(peer, payload)
 
     def _transmit(self, peer: str, payload: bytes) -> None:
         self.transmit(peer, payload)
 
+    def _transmit_bulk(self, peer: str, payload: bytes) -> None:
+        self.transmit_bulk(peer, payload)
+
     # --- groups ------------------------------------------------------------------------------------------
+
+    def _machine(self, name: str, prefix: bytes) -> Machine:
+        return Machine(name, prefix, self._stores.state, self._owners, self.config.dedupe)
 
     def _open_group(self, kind: str, ordinal: int, initial: Configuration) -> GroupDriver:
         name, prefix = f"{kind}-{ordinal}", group_prefix(kind, ordinal)
@@ -643,7 +719,9 @@ class Node:
             initial=initial,
             cache_bytes=self.config.raft.log_cache_bytes,
         )
-        machine = Machine(name, prefix, self._stores.state, self._owners, self.config.dedupe)
+        if restore_log(log, self._stores.state):
+            event("snapshot resumed", group=name, index=log.base_index)
+        machine = self._machine(name, prefix)
         if log.base_index > machine.applied:
             raise DamagedStoreError(
                 f"group {name}: the state ends at entry {machine.applied} but the log begins at "
@@ -754,7 +832,8 @@ class Node:
                 self._stop_for_bug(error if isinstance(error, Exception) else RuntimeError(str(error)))
             elif self.failure is None:
                 for driver, through in applied.items():
-                    driver.group.compact(through)
+                    held = self.snapshots.held_index(driver.group)
+                    driver.group.compact(through if held is None else min(through, held))
                 self._schedule_turn()
                 event("checkpoint", logging.DEBUG, log_bytes=grown, seconds=round(time.monotonic() - started_s, 3))
             if then is not None:
@@ -794,8 +873,11 @@ class Node:
             await flushed
         if self.failure is None:
             self._writer.flush()
+        if self._snapshots_timer is not None:
+            self._snapshots_timer.cancel()
         self._writer.close()
         self.environment.close()
+        self.snapshots.close()
         for driver in self.drivers.values():
             driver.abandon("the node was closed")
         if self.failure is None:

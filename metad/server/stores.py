@@ -35,7 +35,11 @@ class StoreIdentity(msgspec.Struct, frozen=True):
 class Stores:
     """Log and state of one node."""
 
-    def __init__(self, log: LogStore, state: Engine, identity: StoreIdentity, *, rebuild: bool) -> None:
+    def __init__(
+        self, log: LogStore, state: Engine, identity: StoreIdentity, *, rebuild: bool, directory: Path | None = None
+    ) -> None:
+        self.directory = directory
+        """None where everything is in memory."""
         self.log = log
         self.state = state
         self.identity = identity
@@ -65,7 +69,8 @@ def pair_stores(config: Config, log: LogStore, state: Engine) -> Stores:
     """Check that log and state belong together and to this configuration, or mark new ones as such. Raises
     DamagedStoreError or ConfigError."""
     identity, rebuild = _identify(config, log.engine, state)
-    return Stores(log, state, identity, rebuild=rebuild)
+    directory = None if config.storage.engine == "memory" else Path(config.data_dir)
+    return Stores(log, state, identity, rebuild=rebuild, directory=directory)
 
 
 def _engines(config: Config) -> tuple[LogStore, Engine]:
