@@ -279,10 +279,10 @@ class Controller:
         )
 
     def _transfer(self, body: c.Transfer, done: Done) -> None:
-        kind, _, ordinal = body.group.rpartition("-")
-        driver = self._host.drivers.get((kind, int(ordinal))) if ordinal.isdigit() else None
-        if driver is None:
+        found = [(key, driver) for key, driver in self._host.drivers.items() if driver.group.name == body.group]
+        if not found:
             raise NotFoundError(f"{body.group} is no group of this node")
+        (((kind, ordinal), driver),) = found
         if not driver.group.is_leader:
             raise driver.not_leader()
         try:
@@ -290,7 +290,7 @@ class Controller:
         except ChangeRefusedError as error:
             raise InvalidRequestError(str(error)) from None
         # The preference goes with it, or the next reconciliation would take it back.
-        preferred = c.GroupRecord(kind, int(ordinal), [], [], body.to)
+        preferred = c.GroupRecord(kind, ordinal, [], [], body.to)
         leader = self._host.drivers[_METADATA].group.leader
         if self.leads_metadata:
             self._prefer(preferred)

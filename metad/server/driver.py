@@ -76,7 +76,6 @@ class GroupDriver:
         self._in_flight: deque[_InFlight] = deque()
         self._staged: list[_InFlight] = []  # those whose writes are in the batch being written
         self._first_queued_s = 0.0
-        self._replayed_through = group.log.last_index
         self.installing = False
         """A snapshot is being put in place of the state, which may be neither read nor applied to meanwhile."""
 
@@ -169,14 +168,14 @@ class GroupDriver:
     # --- applying ----------------------------------------------------------------------------------------
 
     def stage(self, batches: list[Writes], items_max: int) -> tuple[int, int]:
-        """Add committed entries to the write that applies them: (writes added, bytes of entries of an earlier life).
-        :meth:`finish` follows once the write is done."""
+        """Add committed entries to the write that applies them: (writes added, bytes of entries evaluated
+        elsewhere or in an earlier life). :meth:`finish` follows once the write is done."""
         machine, group, in_flight = self.machine, self.group, self._in_flight
         if self.installing:
             return 0, 0
         if in_flight and in_flight[0].index <= machine.applied:
             raise AssertionError(f"{group.name}: entry {in_flight[0].index} would be applied after {machine.applied}")
-        end, items, replayed = group.applicable, 0, 0
+        end, items, size = group.applicable, 0, 0
         while machine.applied < end and items < items_max:
             index = machine.applied + 1
             if in_flight and in_flight[0].index == index:
@@ -190,13 +189,12 @@ class GroupDriver:
             for data in group.log.records(index, _APPLY_BYTES, last):
                 effects = machine.decode(index, data) if data[8] == REGULAR else NO_EFFECTS
                 items += len(effects)
-                if index <= self._replayed_through:
-                    replayed += len(data)
+                size += len(data)
                 machine.stage(index, effects, batches)
                 index += 1
                 if items >= items_max:
                     break
-        return items, replayed
+        return items, size
 
     def finish(self) -> None:
         """What was staged is applied: answer."""

@@ -139,6 +139,8 @@ class Node:
         )
         self._snapshots_timer: Timer | None = None
         self.controller = Controller(self)
+        self._unproven: dict[int, Done] = {}  # reads that wait until it is certain who leads
+        self._proofs = 0
         self._dirty: dict[GroupDriver, None] = {}
         self._committed: dict[GroupDriver, None] = {}
         self._turn_scheduled = False
@@ -288,29 +290,37 @@ class Node:
         for group in groups:
             if not group.is_leader:
                 raise self._by_group[group].not_leader()
-        missing = len(groups)
+        self._proofs += 1
+        number, missing = self._proofs, len(groups)
+        self._unproven[number] = done
 
         def proven(ok: bool) -> None:
             nonlocal missing
-            if missing <= 0:
-                return  # answered: another group was lost
-            if not ok:
-                missing = 0
-                done(NotLeaderError("the leader changed before the read; nothing was done"))
-                return
+            if number not in self._unproven:
+                return  # answered: another group was lost, or the node
             missing -= 1
-            if not missing:
-                try:
-                    answer: bytes | MetadError = self._read(verb, body, parts)
-                except MetadError as error:
-                    answer = error
-                except StorageError as error:
-                    self.fail(error)
-                    answer = InternalError("the node's storage failed; its log says more")
-                done(answer)
+            if ok and missing:
+                return
+            del self._unproven[number]
+            if ok:
+                done(self._read_late(verb, body, parts))
+            else:
+                done(NotLeaderError("the leader changed before the read; nothing was done"))
 
         for group in groups:
             group.read(proven)
+
+    def _read_late(self, verb: Verb[Any, Any], body: Any, parts: dict[int, Rows]) -> bytes | MetadError:
+        try:
+            return self._read(verb, body, parts)
+        except MetadError as error:
+            return error
+        except StorageError as error:
+            self.fail(error)
+            return InternalError("the node's storage failed; its log says more")
+        except Exception:
+            logging.getLogger("metad").exception("a bug in %s", verb.method.name)
+            return InternalError(f"{verb.method.name} failed; the server's log says why")
 
     def _read(self, verb: Verb[Any, Any], body: Any, parts: dict[int, Rows]) -> bytes:
         assert verb.read is not None
@@ -541,8 +551,8 @@ class Node:
         try:
             while self._committed and items < _APPLY_ITEMS:
                 driver = next(iter(self._committed))
-                added, replayed = driver.stage(batches, _APPLY_ITEMS - items)
-                self._log_bytes += replayed
+                added, size = driver.stage(batches, _APPLY_ITEMS - items)
+                self._log_bytes += size
                 items += max(added, 1)
                 staged.append(driver)
                 if driver.machine.applied < driver.group.applicable:
@@ -847,10 +857,17 @@ class Node:
             return
         event("node failed", logging.ERROR, error=str(error))
         self.failure = error
-        for driver in self.drivers.values():
-            driver.abandon("the node has stopped; its log says why")
+        self._abandon("the node has stopped; its log says why")
         for listener in self.on_failure:
             listener(error)
+
+    def _abandon(self, reason: str) -> None:
+        """Answer everything that waits."""
+        for driver in self.drivers.values():
+            driver.abandon(reason)
+        reads, self._unproven = self._unproven, {}
+        for done in reads.values():
+            done(UnknownOutcomeError(reason))
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no more writes and wait for those taken. True if all were answered in time."""
@@ -878,8 +895,7 @@ class Node:
         self._writer.close()
         self.environment.close()
         self.snapshots.close()
-        for driver in self.drivers.values():
-            driver.abandon("the node was closed")
+        self._abandon("the node was closed")
         if self.failure is None:
             self.closed = True
             self.failure = ServerError("the node was closed")

@@ -18,12 +18,14 @@ from metad.state.registry import VERBS
 from metad.state.rows import Rows, column
 from metad.storage import keys
 from metad.storage.log import LogStore
+from metad_wire import cluster, methods
 from metad_wire import messages as m
-from metad_wire import methods
 from metad_wire.errors import (
     DrainingError,
     InternalError,
     InvalidRequestError,
+    NotFoundError,
+    NotLeaderError,
     OverloadedError,
     UnknownMethodError,
     UnknownOutcomeError,
@@ -374,6 +376,80 @@ async def test_a_request_that_an_answer_gives_rise_to_is_begun(make: MakeRig) ->
     await rig.settle()
     (answer,) = following
     assert answer.reply(methods.OFFSET_COMMIT).errors == []
+
+
+# --- reads that wait ------------------------------------------------------------------------------------
+
+
+async def electing(make: MakeRig) -> Rig:
+    """A node in its second life, whose groups are led but not ready."""
+    rig = await make()
+    await rig.ask(methods.KV_PUT, puts(30))
+    rig.kill()
+    await rig.begin()
+    await asyncio.sleep(0)
+    assert rig.step()
+    groups = [driver.group for driver in rig.node.drivers.values()]
+    assert all(group.is_leader and not group.ready for group in groups)
+    return rig
+
+
+READ = m.KvGet([m.KvKey(f"n{i}", "k") for i in range(30)])
+
+
+async def test_a_read_waits_for_a_leader_that_may_answer(make: MakeRig) -> None:
+    rig = await electing(make)
+    answer = rig.send(methods.KV_GET, READ)
+    assert not answer.done
+    await rig.settle()
+    assert all(answer.reply(methods.KV_GET).records)
+
+
+async def test_a_bug_in_a_read_that_waited_costs_one_request(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Once wrong: it stopped the node.
+    rig = await electing(make)
+    bad = rig.send(methods.KV_GET, READ)
+
+    def broken(reader: Any, command: Any) -> Any:
+        raise ZeroDivisionError("ours")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(VERBS[methods.KV_GET.code], "read", broken)
+        await rig.settle()
+    assert isinstance(bad.error, InternalError)
+    assert rig.node.failure is None
+    assert all((await rig.ask(methods.KV_GET, READ)).records)
+
+
+@pytest.mark.parametrize("end", ["fail", "close"])
+async def test_a_read_that_waits_is_answered_when_the_node_ends(make: MakeRig, end: str) -> None:
+    # Once wrong: nobody heard of it again.
+    rig = await electing(make)
+    answer = rig.send(methods.KV_GET, READ)
+    if end == "fail":
+        rig.node.fail(FULL)
+    else:
+        await rig.close()
+    assert isinstance(answer.error, UnknownOutcomeError)
+
+
+async def test_a_read_that_waits_is_sent_on_when_its_leader_is_none_any_more(make: MakeRig) -> None:
+    rig = await electing(make)
+    answer = rig.send(methods.KV_GET, READ)
+    rig.driver("data-1").group._follow(7, None)
+    assert isinstance(answer.error, NotLeaderError)
+    assert isinstance(rig.send(methods.KV_GET, READ).error, NotLeaderError)
+    await rig.settle()
+    assert len(answer.results) == 1
+
+
+@pytest.mark.parametrize(
+    "group", ["", "data", "data-", "data-7", "data-\u00b2", "data-00", "x-0", "data-" + "1" * 5_000]
+)
+async def test_a_group_that_is_not_here_cannot_be_handed_over(make: MakeRig, group: str) -> None:
+    # Once wrong: a digit that is no decimal was a bug of the node.
+    rig = await make()
+    assert isinstance(rig.send(methods.CLUSTER_TRANSFER, cluster.Transfer(group, "node-2")).error, NotFoundError)
 
 
 # --- a disk that fails -----------------------------------------------------------------------------------
