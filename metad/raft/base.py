@@ -209,7 +209,7 @@ class RaftState(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
 
     @property
     def may_campaign(self) -> bool:
-        """A voter may, and so may one that is being removed: if the others lack its last entries, they elect nobody else
+        """A voter may, and so may one that is being removed: the others may lack its last entries and elect nobody
         (dissertation §4.2.2). It does not count itself."""
         committed = max(self.commit, self.log.base_index)
         return self.is_voter or self.node_id in self.log.configuration_at(committed).voters

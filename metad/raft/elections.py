@@ -118,7 +118,7 @@ class Elections(RaftState):
     def _leader_alive(self, now: float) -> bool:
         """Whether there is a leader that must not be voted against."""
         if self.role == LEADER:
-            return self._heard_quorum(now)
+            return self.asleep or self._heard_quorum(now)
         return self.asleep or now - self.heard_leader_s < self.timing.election_s
 
     def _up_to_date(self, last_index: int, last_term: int) -> bool:
