@@ -271,6 +271,8 @@ class Watch:
             ledger.voted(node, message.term, node)
 
     def _acknowledges(self, match: int) -> None:
+        if match < self._log.base_index:
+            return  # compacted, hence committed, and looked at then
         term, found = self._log.term_at(match), self._ledger.durable_term(self._node, match)
         if found != -1 and (found is None or found != term):
             raise Violation(

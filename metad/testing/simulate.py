@@ -1,16 +1,44 @@
-"""Runs seeds: ``python -m metad.testing.simulate --seeds 0..999 --nodes 5``."""
+"""Runs a cluster through seeds, each a cluster and a mix of faults of its own, and reports what broke.
+
+``python -m metad.testing.simulate --seeds 0..999 --nodes 5`` runs seeds, ``--trace`` tells one of them event by event,
+``--mutants`` plants bugs and reports what finds each.
+"""
 
 from __future__ import annotations
 
+import argparse
+import gc
+import json
 import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
 
 from .chaos import Chaos, draw
+from .invariants import Violation
 from .linearizability import Outcome, check
+from .mutants import MUTANTS, Mutant, planted
+from .scenarios import SCENARIOS
 from .world import World
 
 STEPS = 2000
+"""Of a seed's faults; healing comes on top."""
 CONVERGE_S = 20.0
+_VIRTUAL_S_MAX = 60.0
+_MUTANT_SEEDS = 40
+_CHUNK = 20
+_TABLE_CHARACTERS = 120
 
 
 @dataclass
@@ -28,14 +56,14 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-def run_seed(seed: int, nodes: int, *, trace: bool = False, steps: int = STEPS) -> Result:
-    """One run. Never raises: what went wrong is in ``violation``."""
+def run_seed(seed: int, nodes: int, *, steps: int = STEPS, trace: bool = False) -> Result:
+    """One run. What went wrong is in ``violation``; nothing is raised."""
     rng = random.Random(f"{nodes}/{seed}")
     world = World(rng.getrandbits(64), draw(rng, nodes), tracing=trace)
     chaos = Chaos(world, rng)
     result = Result(seed)
     try:
-        while world.steps < steps and world.clock.now < 60.0:
+        while world.steps < steps and world.clock.now < _VIRTUAL_S_MAX:
             world.run(0.25)
         chaos.end()
         world.require_convergence(CONVERGE_S)
@@ -43,14 +71,174 @@ def run_seed(seed: int, nodes: int, *, trace: bool = False, steps: int = STEPS) 
         world.require_answers()
         verdict = check(chaos.history())
         if verdict.outcome is not Outcome.LINEARIZABLE:
-            result.violation = f"linearizability: {verdict}"
-    except Exception as error:
-        result.violation = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-        if trace:
-            raise
+            raise Violation("linearizability", str(verdict))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's result
+        result.violation = _text(error)
     result.steps, result.crashes, result.snapshots = world.steps, world.crashes, world.snapshots
     result.elections = sum(ledger.elections for ledger in world.ledgers.values())
     result.membership_changes = sum(ledger.changes for ledger in world.ledgers.values())
     result.answered = chaos.answered
     result.trace = world.traced
     return result
+
+
+def run_seeds(seeds: Iterable[int], nodes: int) -> list[Result]:
+    """Many, one after the other."""
+    results = []
+    collecting = gc.isenabled()
+    gc.disable()  # a run's nodes are one knot of references: untie it once a seed
+    try:
+        for seed in seeds:
+            results.append(run_seed(seed, nodes))
+            gc.collect(1)
+    finally:
+        if collecting:
+            gc.enable()
+    gc.collect()
+    return results
+
+
+def killers(mutant: Mutant, *, everything: bool = False, seeds: int = _MUTANT_SEEDS) -> list[str]:
+    """What objects to a mutant: its scenarios, then the others, then a seed. The first of them, or ``everything``."""
+    found: list[str] = []
+    others = [name for name in SCENARIOS if name not in mutant.scenarios]
+    with planted(mutant):
+        for name in (*mutant.scenarios, *others):
+            try:
+                SCENARIOS[name]()
+            except Exception as error:  # noqa: BLE001 - any objection will do
+                found.append(f"{name}: {_text(error)}")
+                if not everything:
+                    return found
+        for seed in range(seeds):
+            result = run_seed(seed, 5 if seed % 2 else 3)
+            if result.violation:
+                found.append(f"seed {seed}: {result.violation}")
+                return found
+    return found
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, AssertionError):
+        return str(error) or "assertion failed"
+    return f"{type(error).__name__}: {error}"
+
+
+# --- the command -----------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command. 1 if anything broke."""
+    parser = argparse.ArgumentParser(prog="python -m metad.testing.simulate", description=__doc__)
+    parser.add_argument("--seeds", type=_seeds, default=range(200), metavar="A..B", help="A and B included")
+    parser.add_argument("--nodes", type=int, choices=(3, 5), default=3)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the totals there")
+    parser.add_argument("--trace", action="store_true", help="print the events of the seeds")
+    parser.add_argument("--mutants", action="store_true", help="plant bugs, and see what finds each")
+    options = parser.parse_args(arguments)
+    console = Console()
+    if options.mutants:
+        report, failed = _mutants(console)
+    elif options.trace:
+        report, failed = _trace(console, options.seeds, options.nodes)
+    else:
+        report, failed = _run(console, options.seeds, options.nodes, options.processes)
+    if options.json is not None:
+        options.json.write_text(json.dumps(report) + "\n")
+    return 1 if failed else 0
+
+
+def _run(console: Console, seeds: range, nodes: int, processes: int) -> tuple[dict[str, int], bool]:
+    totals = dict.fromkeys(
+        ("seeds", "violations", "steps", "crashes", "elections", "snapshots", "membership_changes"), 0
+    )  # fmt: skip
+    started = time.monotonic()
+    with Progress(console=console) as progress:
+        task = progress.add_task(f"{nodes} nodes", total=len(seeds))
+        for results in _chunks(seeds, nodes, processes):
+            for result in results:
+                totals["seeds"] += 1
+                for name in ("steps", "crashes", "elections", "snapshots", "membership_changes"):
+                    totals[name] += getattr(result, name)
+                if result.violation:
+                    totals["violations"] += 1
+                    again = f"--nodes {nodes} --seeds {result.seed}..{result.seed} --trace"
+                    progress.console.print(
+                        f"seed {result.seed}: {result.violation}\n"
+                        f"  at commit {_commit()}; again, with every event:\n"
+                        f"  python -m metad.testing.simulate {again}",
+                        markup=False,
+                        highlight=False,
+                    )
+            progress.update(task, advance=len(results))
+    taken = time.monotonic() - started
+    console.print(
+        f"{totals['seeds']} seeds of {nodes} nodes: {totals['violations']} violations, {totals['steps']} steps, "
+        f"{totals['crashes']} crashes, {totals['elections']} elections, {totals['snapshots']} snapshots, "
+        f"{totals['membership_changes']} membership changes; {totals['seeds'] / taken:.1f} seeds/s",
+        highlight=False,
+    )
+    return totals, totals["violations"] > 0
+
+
+def _chunks(seeds: range, nodes: int, processes: int) -> Iterator[list[Result]]:
+    pieces = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
+    if processes == 1:
+        yield from (run_seeds(piece, nodes) for piece in pieces)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(partial(run_seeds, nodes=nodes), pieces)
+
+
+def _trace(console: Console, seeds: range, nodes: int) -> tuple[dict[str, int], bool]:
+    violations = 0
+    for seed in seeds:
+        result = run_seed(seed, nodes, trace=True)
+        for line in result.trace:
+            print(line)
+        print(f"seed {seed}: {result.violation or 'no violation'}")
+        violations += bool(result.violation)
+    return {"seeds": len(seeds), "violations": violations}, violations > 0
+
+
+def _mutants(console: Console) -> tuple[dict[str, int], bool]:
+    table = Table("mutant", "breaks", "killed by", box=None)
+    table.columns[0].no_wrap = True
+    killed = 0
+    with Progress(console=console) as progress:
+        for mutant in progress.track(MUTANTS, description="mutants"):
+            found = killers(mutant)
+            killed += bool(found)
+            table.add_row(mutant.name, mutant.breaks, _short(found[0]) if found else "[bold red]nothing[/]")
+    console.print(table)
+    console.print(f"{killed} of {len(MUTANTS)} killed")
+    return {"mutants": len(MUTANTS), "killed": killed}, killed < len(MUTANTS)
+
+
+def _short(text: str) -> str:
+    line = text.splitlines()[0]
+    return escape(line if len(line) <= _TABLE_CHARACTERS else f"{line[:_TABLE_CHARACTERS]}...")
+
+
+def _seeds(text: str) -> range:
+    first, dots, last = text.partition("..")
+    try:
+        seeds = range(int(first), int(last if dots else first) + 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range like 0..99") from None
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text!r} is empty")
+    return seeds
+
+
+def _commit() -> str:
+    with suppress(OSError, subprocess.SubprocessError):
+        here = Path(__file__).resolve().parent
+        command = ["git", "describe", "--always", "--dirty"]
+        return subprocess.run(command, cwd=here, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    return "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -55,8 +55,8 @@ class Settings(NamedTuple):
     apply_entries: int = 20
     compact_entries: int = 1 << 30
     """Log entries beyond which the state is flushed and the log compacted."""
-    retain_entries: int = 5
     cache_bytes: int = 1 << 20
+    """What is in it is kept by compaction."""
     drift: float = 0.0
     """Clocks run at rates within 1 ± half of this."""
     noticed: tuple[float, float] = (0.001, 0.3)
@@ -168,7 +168,9 @@ class WatchedReplicas(Replicas):
             hosted.watch.sends(peer, message)
         if self.node.world.tracing:
             self.node.trace(f"sends {peer} {message}")
-        super().send(peer, group, message)
+        intercept = self.node.world.intercept
+        if intercept is None or intercept(self.node_id, peer, message):
+            super().send(peer, group, message)
 
 
 class SimNode:
@@ -343,6 +345,8 @@ class SimNode:
     def _run(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         world = self.world
         world.steps += 1
+        if world.steps > world.steps_max:
+            raise Violation("progress", f"{world.steps_max} steps, and still at {world.clock.now:.3f} s")
         call(*arguments)
         for hosted in self.hosted.values():
             hosted.watch.look()
@@ -393,7 +397,7 @@ class SimNode:
         return taken
 
     def _transmit(self, peer: str, payload: bytes) -> None:
-        self.world.send(self.name, peer, _RAFT + payload)
+        self.world.network.send(self.name, peer, _RAFT + payload)
 
     def receive(self, peer: Any, payload: bytes) -> None:
         """From the network."""
@@ -498,8 +502,8 @@ class SimNode:
         hosted.flushing = False
         self.state_disk.finish_sync(token)
         if self.hosted.get(hosted.group.prefix) is hosted:
-            self.trace(f"compacts through {applied - self.world.settings.retain_entries}")
-            hosted.log.compact(applied - self.world.settings.retain_entries)
+            hosted.group.compact(applied)
+            self.trace(f"compacts through {hosted.log.base_index}")
             self.world.compactions += 1
             self._schedule()
 
@@ -531,7 +535,7 @@ class SimNode:
             outgoing.hosted.group.snapshot_streamed(outgoing.peer, outgoing.message)
             self._schedule()
             return
-        self.world.send(self.name, outgoing.peer, _PIECE + _encode((stream, position, pieces[position])))
+        self.world.network.send(self.name, outgoing.peer, _PIECE + _encode((stream, position, pieces[position])))
         self.later(self.world.settings.timing.election_s, self._stalled, stream, position)
 
     def _stalled(self, stream: str, position: int) -> None:
@@ -547,9 +551,11 @@ class SimNode:
 
     def _piece(self, peer: str, stream: str, position: int, data: bytes) -> None:
         pieces = self._incoming.setdefault(stream, [])
+        if position > len(pieces):
+            return  # what came before it went to an earlier life
         if position == len(pieces):
             pieces.append(data)
-        self.world.send(self.name, peer, _TAKEN + _encode((stream, position)))
+        self.world.network.send(self.name, peer, _TAKEN + _encode((stream, position)))
 
     def _piece_taken(self, stream: str, position: int) -> None:
         outgoing = self._outgoing.get(stream)
@@ -570,7 +576,7 @@ class SimNode:
         pieces = self._incoming.get(message.stream)
         if pieces is None:  # received in an earlier life
             if group.leader is not None:
-                self.world.send(self.name, group.leader, _GONE + _encode((message.stream,)))
+                self.world.network.send(self.name, group.leader, _GONE + _encode((message.stream,)))
             return
         self.trace(f"installs {message}")
         hosted.installing = message
@@ -651,9 +657,11 @@ class World:
             noticed=settings.noticed,
             reconnected=settings.reconnected,
         )
-        self.filter: Callable[[str, str, bytes], bool] | None = None
-        """Sees every payload before it is sent; False loses it."""
+        self.intercept: Callable[[str, str, AnyMessage], bool] | None = None
+        """Sees every message of a group that is sent; False loses it."""
         self.steps = self.crashes = self.snapshots = self.compactions = self.streams = self.repaired = 0
+        self.steps_max = 100_000
+        """More than that is an endless loop."""
         self.tracing = tracing
         self.calm = False
         """No fsync is slow any more."""
@@ -695,10 +703,11 @@ class World:
             self.run(min(every, until - self.clock.now))
         return condition()
 
-    def send(self, source: str, target: str, payload: bytes) -> None:
-        """Hand a payload to the network."""
-        if self.filter is None or self.filter(source, target, payload):
-            self.network.send(source, target, payload)
+    def deliver(self, source: str, target: str, message: AnyMessage, group: bytes | None = None) -> None:
+        """A message arrives, whenever and by whatever way."""
+        node = self.nodes[target]
+        payload = _encode([(self.groups[0] if group is None else group, message)])
+        node.run(node.life, node.replicas.receive, source, payload)
 
     # --- what to look at ---------------------------------------------------------------------------------
 

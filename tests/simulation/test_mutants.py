@@ -1,0 +1,23 @@
+"""Every planted bug is found: a simulation that lets one live would not find those that nobody planted."""
+
+from __future__ import annotations
+
+import pytest
+
+from metad.testing.mutants import MUTANTS, Mutant
+from metad.testing.scenarios import SCENARIOS
+from metad.testing.simulate import killers
+
+
+def test_names_are_unique_and_scenarios_exist() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
+    for mutant in MUTANTS:
+        assert mutant.scenarios, mutant.name
+        assert set(mutant.scenarios) <= set(SCENARIOS), mutant.name
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_killed(mutant: Mutant) -> None:
+    found = killers(mutant, seeds=0)
+    assert found, f"nothing objects to {mutant.name}"
+    assert found[0].partition(":")[0] in mutant.scenarios, f"not what was expected: {found[0]}"

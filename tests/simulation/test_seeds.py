@@ -1,0 +1,52 @@
+"""Some hundred clusters, each with clients and faults of its own, and the same every time. More of them:
+``python -m metad.testing.simulate``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from metad.testing.simulate import run_seed, run_seeds
+
+SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
+SEEDS = 50
+
+
+@pytest.mark.parametrize("first", range(SEED, SEED + 400, SEEDS))
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_seeds(nodes: int, first: int) -> None:
+    print(f"{nodes} nodes, seeds {first}..{first + SEEDS - 1}")
+    results = run_seeds(range(first, first + SEEDS), nodes)
+    broken = [f"seed {result.seed}: {result.violation}" for result in results if result.violation]
+    assert not broken, "\n".join(broken)
+    # It is worth something only if much happens.
+    assert sum(result.steps for result in results) > 1500 * SEEDS
+    assert sum(result.answered for result in results) > 30 * SEEDS
+    assert sum(result.crashes for result in results) > 5 * SEEDS
+    assert sum(result.elections for result in results) > 2 * SEEDS
+    assert sum(result.snapshots for result in results) > SEEDS // 5
+    assert sum(result.membership_changes for result in results) > SEEDS // 3
+
+
+def test_a_seed_is_the_same_every_time() -> None:
+    """Also where strings hash differently: no set decides anything."""
+    code = (
+        "from metad.testing.simulate import run_seed; import zlib; "
+        "print([zlib.crc32('\\n'.join(run_seed(s, 3, trace=True).trace).encode()) for s in range(3)])"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(seen) == 1
+    assert run_seed(0, 3, trace=True).trace
