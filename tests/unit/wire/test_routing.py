@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from wire_document import PROTOCOL, tables
 
 from metad.state.registry import VERBS
+from metad.state.rows import column
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, pack_slots, unpack_slots
 from metad_wire.methods import METHODS
@@ -62,7 +63,7 @@ def test_the_client_splits_as_the_server_does(name: str, pairs: list[tuple[str, 
     assert route.kind == verb.table.kind
     items = getattr(body, "items", [body])
     ours = split(route, items, slots, max(slots) + 1)
-    theirs = {group: [row[0] for row in rows] for group, rows in verb.split(body, slots).items()}
+    theirs = {group: [row[0] for row in rows] for group, rows in verb.split(body, column(slots)).items()}
     assert ours == theirs
 
 
