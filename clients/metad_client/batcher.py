@@ -1,6 +1,6 @@
 """Joins single calls of one kind into batches, and gives each caller its own outcome.
 
-One batcher exists per kind (verb, shared header fields, deadline) while it has work. A batch closes when its
+One batcher exists per kind (verb, group, shared header fields, deadline) while it has work. A batch closes when its
 window says so (:class:`metad_wire.policy.BatchWindow`), but while enough batches of its kind are unanswered it
 fills further instead: the slower the server, the larger the batches.
 """
@@ -36,6 +36,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
         self,
         dispatcher: Dispatcher,
         method: Method[Any, Reply],
+        group: str | None,
         body_of: Callable[[list[Item]], Message],
         outcomes: Outcomes[Item, Reply, Outcome],
         *,
@@ -47,6 +48,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
         self._loop = asyncio.get_running_loop()
         self._dispatcher = dispatcher
         self._method = method
+        self._group = group  # None: it was not known when the batcher was made
         self._body_of = body_of
         self._outcomes = outcomes
         self._window = window
@@ -97,19 +99,24 @@ class Batcher(Generic[Item, Reply, Outcome]):
         if any(future.done() for future in futures):  # cancelled before they were sent: they never happen
             live = [(item, future) for item, future in zip(items, futures, strict=True) if not future.done()]
             items, futures = [item for item, _ in live], [future for _, future in live]
-        self._send(items, futures, self._deadline)
+        self._send(items, futures, self._deadline, self._group)
         self._rest()
 
-    def _send(self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float) -> None:
+    def _send(
+        self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float, group: str | None
+    ) -> None:
         if not items:
+            return
+        if group is None:
+            self._hold(items, futures, deadline)
             return
         try:
             body = encode(self._body_of(items))
         except ENCODE_ERRORS as error:
-            self._apart(items, futures, deadline, error)
+            self._apart(items, futures, deadline, group, error)
             return
         try:
-            call = self._dispatcher.submit(self._method, body, deadline)
+            call = self._dispatcher.submit(self._method, body, deadline, group)
         except MetadError as error:
             self._fail(futures, error)
             return
@@ -120,11 +127,11 @@ class Batcher(Generic[Item, Reply, Outcome]):
             self._in_flight -= 1
             error = answer.exception()
             if isinstance(error, InvalidRequestError):
-                self._apart(items, futures, deadline, error)
+                self._apart(items, futures, deadline, group, error)
             elif isinstance(error, MetadError):
                 self._fail(futures, error)
             else:
-                self._hand_out(items, futures, deadline, answer.result())
+                self._hand_out(items, futures, deadline, group, answer.result())
             if self._overdue and self._items:
                 self._close()
             else:
@@ -132,23 +139,56 @@ class Batcher(Generic[Item, Reply, Outcome]):
 
         call.future.add_done_callback(done)
 
+    def _hold(self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float) -> None:
+        """Wait until it is known which groups there are."""
+        routes = self._dispatcher.routes
+        try:
+            call = self._dispatcher.hold(self._method, deadline)
+        except MetadError as error:
+            self._fail(futures, error)
+            return
+        self._in_flight += 1
+
+        def done(answer: asyncio.Future[None]) -> None:
+            self._in_flight -= 1
+            error = answer.exception()
+            if isinstance(error, MetadError):
+                self._fail(futures, error)
+            else:
+                parts = routes.split(self._method, items)
+                if not isinstance(parts, dict):
+                    self._send(items, futures, deadline, parts)
+                else:
+                    for group, where in parts.items():
+                        self._send([items[i] for i in where], [futures[i] for i in where], deadline, group)
+            self._rest()
+
+        call.future.add_done_callback(done)
+
     def _apart(
-        self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float, error: Exception
+        self,
+        items: list[Item],
+        futures: list[asyncio.Future[Outcome]],
+        deadline: float,
+        group: str,
+        error: Exception,
     ) -> None:
         """The batch was refused as a whole and nothing was done, for some item is malformed. That is its caller's
         mistake alone: find it by halves."""
         if len(items) > 1:
-            self._send_halves(items, futures, deadline)
+            self._send_halves(items, futures, deadline, group)
         elif not futures[0].done():
             futures[0].set_exception(error)
 
-    def _send_halves(self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float) -> None:
+    def _send_halves(
+        self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float, group: str
+    ) -> None:
         middle = len(items) // 2
-        self._send(items[:middle], futures[:middle], deadline)
-        self._send(items[middle:], futures[middle:], deadline)
+        self._send(items[:middle], futures[:middle], deadline, group)
+        self._send(items[middle:], futures[middle:], deadline, group)
 
     def _hand_out(
-        self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float, reply: Reply
+        self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float, group: str, reply: Reply
     ) -> None:
         try:
             outcomes = self._outcomes(items, reply)
@@ -168,7 +208,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
             else:
                 future.set_exception(outcome)
         if refused:
-            self._send_halves([items[i] for i in refused], [futures[i] for i in refused], deadline)
+            self._send_halves([items[i] for i in refused], [futures[i] for i in refused], deadline, group)
 
     def _fail(self, futures: list[asyncio.Future[Outcome]], error: MetadError) -> None:
         for future in futures:

@@ -27,6 +27,7 @@ from typing import Any, Self, TypeVar
 from metad_wire.transport import Transport
 
 from . import client
+from .cluster import Cluster
 from .errors import ClosedError
 from .kv import KeyValue
 from .offsets import Offsets
@@ -35,7 +36,7 @@ from .sessions import Sessions
 
 T = TypeVar("T")
 
-_NAMESPACES = (Sessions, Offsets, KeyValue)
+_NAMESPACES = (Sessions, Offsets, KeyValue, Cluster)
 
 # Records of a listing fetched per hop between the threads: a hop costs about 50 µs, and a page is in memory anyway.
 CHUNK_RECORDS = 256

@@ -1,9 +1,8 @@
-"""The client as its user sees it: opened, used, closed. Keeps one connection up as long as it lives."""
+"""The client as its user sees it: opened, used, closed."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 from collections.abc import Sequence
 from types import TracebackType
@@ -16,11 +15,12 @@ from metad_wire.messages import Status, StatusReply
 from metad_wire.transport import Transport
 from metad_wire.transport.tcp import TcpTransport
 
-from .connection import Connection
+from .cluster import Cluster
 from .dialer import Dialer
 from .dispatcher import Dispatcher
 from .endpoint import name_of, parse_url
 from .errors import ConnectionLostError, InternalError, MetadError
+from .keeper import Keeper
 from .kv import KeyValue
 from .offsets import Offsets
 from .options import Options
@@ -45,17 +45,19 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     connects: int
     """Handshakes that succeeded."""
     reconnects: int
-    """Those after the first."""
+    """Those after the first to each node."""
+    nodes: int
+    """Nodes connected to now."""
     in_flight: int
     """Requests sent and unanswered now."""
     waiting: int
     """Requests that wait for room or for their next attempt now."""
     endpoint: str
-    """host:port that takes new requests now, empty while there is none."""
+    """host:port of a node connected to now, empty while there is none."""
 
 
 class Client:
-    """A connection to metad that keeps itself up. Use :func:`connect`, or :meth:`open` and :meth:`close`.
+    """Connections to metad that keep themselves up. Use :func:`connect`, or :meth:`open` and :meth:`close`.
 
     Belongs to the event loop it was made in; not for use from other threads (see :mod:`metad_client.blocking`).
     """
@@ -74,20 +76,21 @@ class Client:
         self._rng = rng
         self._dispatcher = Dispatcher(options, rng)
         self._dialer = Dialer(transport, self._dispatcher, options)
+        self._keeper = Keeper(endpoints, self._dialer, self._dispatcher, options, rng)
         self._requests = Requests(self._dispatcher, options)
-        self._first: asyncio.Future[None] = self._loop.create_future()  # the first connection is up
+        self._first: asyncio.Future[None] = self._loop.create_future()  # there is a connection, and perhaps a map
         self._runner: asyncio.Task[None] | None = None
-        self._connects = 0
-        self._obstacle: MetadError | None = None  # the last failure to connect
+        self.cluster = Cluster(self._requests, self._dispatcher)
         self.sessions = Sessions(self._requests)
         self.offsets = Offsets(self._requests)
         self.kv = KeyValue(self._requests)
 
     async def open(self) -> Self:
-        """Connect. Raises the last endpoint's error where none is reached within ``connect_timeout_s``."""
+        """Connect to a node, and ask it for the others. Raises the last endpoint's error where none is reached within
+        ``connect_timeout_s``."""
         if self._runner is not None:
             raise RuntimeError("a client is opened once")
-        # The client's only task; everything else is callbacks. close() awaits it.
+        # With a child for each node, the client's only task; everything else is callbacks. close() awaits it.
         self._runner = asyncio.create_task(self.run(), name="metad-client")
         try:
             async with asyncio.timeout(self._options.connect_timeout_s or None):
@@ -96,7 +99,7 @@ class Client:
             await self.close()
             names = ", ".join(name_of(endpoint) for endpoint in self._endpoints)
             raise (
-                self._obstacle
+                self._keeper.obstacle
                 or ConnectionLostError(f"no answer from {names} within {self._options.connect_timeout_s:.3g} s")
             ) from None
         except BaseException:
@@ -131,68 +134,44 @@ class Client:
     ) -> None:
         await self.close()
 
-    async def status(self, *, deadline_s: float | None = None) -> StatusReply:
-        """How the node at the other end is: groups, log, memory, connections."""
-        return await self._requests.one(methods.STATUS, Status(), deadline_s)
+    async def status(self, node: str = "", *, deadline_s: float | None = None) -> StatusReply:
+        """How a node is: groups, log, memory, connections. Without one, any that is connected."""
+        return await self._requests.one(methods.STATUS, Status(), deadline_s, node=node)
 
     def statistics(self) -> Statistics:
         """What this client has done so far."""
-        dispatcher = self._dispatcher
-        connection = dispatcher.connection
+        dispatcher, connects = self._dispatcher, self._keeper.connects
+        up = [lane.connection for lane in dispatcher.lanes.values() if lane.connection is not None]
         return Statistics(
             requests=dispatcher.requests,
             answers=dispatcher.answers,
             retries=dispatcher.retries,
             batches=self._requests.batches,
-            connects=self._connects,
-            reconnects=max(0, self._connects - 1),
+            connects=connects,
+            reconnects=connects - dispatcher.nodes_reached,
+            nodes=len(up),
             in_flight=dispatcher.in_flight,
             waiting=dispatcher.waiting,
-            endpoint=connection.endpoint if connection is not None else "",
+            endpoint=up[0].endpoint if up else "",
         )
 
     async def run(self) -> None:
-        """Keep one connection up until cancelled: endpoints in turn, a wait after each round without success."""
+        """Keep the connections up until cancelled."""
+        self._dispatcher.asked.add_done_callback(self._up)
         try:
-            await self._keep_connected()
+            await self._keeper.run()
         except MetadError as error:  # nobody was reached, and waiting would not help
             self._never_up(error)
         except Exception as error:
+            while isinstance(error, ExceptionGroup):  # of the tasks that keep the connections
+                error = error.exceptions[0]
             self._dispatcher.close()
             self._never_up(InternalError(f"the client failed: {error!r}"))
-            raise
+            raise error from None
 
-    async def _keep_connected(self) -> None:
-        backoff, rng = self._options.backoff, self._rng
-        round_errors: list[MetadError] = []
-        rounds = 0
-        for endpoint in itertools.cycle(self._endpoints):
-            try:
-                connection = await self._dialer.dial(endpoint)
-            except MetadError as error:
-                self._obstacle = error
-                self._dispatcher.detach(error)
-                round_errors.append(error)
-                if len(round_errors) < len(self._endpoints):
-                    continue
-                hopeless = not any(error.retryable for error in round_errors)
-                if not self._first.done() and (hopeless or not self._options.connect_timeout_s):
-                    raise
-            else:
-                await self._use(connection)
-                if connection.was_useful:
-                    rounds = 0
-            round_errors.clear()
-            await asyncio.sleep(backoff.delay_s(rounds, rng))
-            rounds += 1
-
-    async def _use(self, connection: Connection) -> None:
-        """Send requests over this connection until it takes no more."""
-        self._connects += 1
-        self._dispatcher.attach(connection)
+    def _up(self, _: asyncio.Future[None]) -> None:
         if not self._first.done():
             self._first.set_result(None)
-        self._dispatcher.detach(await connection.retired)
 
     def _never_up(self, error: MetadError) -> None:
         if not self._first.done():

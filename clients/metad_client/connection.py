@@ -8,7 +8,7 @@ write at its end. Knows nothing of retries, deadlines or other connections: what
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from metad_wire.errors import ConnectionLostError, MetadError
 from metad_wire.frame import FrameType
@@ -16,6 +16,9 @@ from metad_wire.session import ClientSession, State, decode_error
 from metad_wire.transport import Stream
 
 from .call import Call
+
+if TYPE_CHECKING:
+    from .lane import Lane
 
 _RESPONSE = int(FrameType.RESPONSE)
 _ERROR = int(FrameType.ERROR)
@@ -29,19 +32,22 @@ class Owner(Protocol):
     def answered(self, call: Call, payload: bytes) -> None:
         """The reply has come."""
 
-    def failed(self, call: Call, error: MetadError) -> None:
+    def failed(self, connection: Connection, call: Call, error: MetadError) -> None:
         """The peer answered with an error."""
 
-    def ready(self) -> None:
+    def ready(self, connection: Connection) -> None:
         """There may be room for more requests."""
+
+    def retired(self, connection: Connection, error: MetadError | None) -> None:
+        """It takes no new requests: goaway or loss, with the error where there was one. Called once."""
 
     def lost(self, connection: Connection, calls: list[Call], error: MetadError) -> None:
         """The connection has ended before these calls were answered."""
 
 
 class Connection:
-    """From dialling to the end. ``welcomed`` ends with the handshake; ``retired`` once it takes no new requests
-    (goaway or loss), with the error where there was one; ``closed`` once the stream has gone."""
+    """From dialling to the end. ``welcomed`` ends with the handshake, ``closed`` once the stream has gone. ``lane`` is
+    that of the node which greeted, once somebody wants the connection."""
 
     def __init__(
         self,
@@ -57,8 +63,8 @@ class Connection:
         self.session = ClientSession(credentials, client_name)
         self.calls: dict[int, Call] = {}
         self.welcomed: asyncio.Future[None] = loop.create_future()
-        self.retired: asyncio.Future[MetadError | None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
+        self.lane: Lane | None = None
         self.was_useful = False  # it has said more than its greeting
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -68,6 +74,8 @@ class Connection:
         self._stream: Stream | None = None
         self._lost = False
         self._paused = False
+        self._leaving = False
+        self._retired = False
         self._flush_scheduled = False
         self._keepalive: asyncio.TimerHandle | None = None
         self._tick_sent = self._tick_received = 0  # byte counts at the last keepalive tick
@@ -98,6 +106,12 @@ class Connection:
                 self._flush_scheduled = True
                 self._loop.call_soon(self._flush)
             self._close_if_done()
+
+    def leave(self) -> None:
+        """Take no new requests, and hang up once those in flight are answered."""
+        self._leaving = True
+        self._retire(None)
+        self._close_if_done()
 
     def close(self) -> None:
         """Send what is buffered and hang up. Calls in flight are reported lost."""
@@ -147,7 +161,7 @@ class Connection:
                     call = calls.pop(frame.request_id, None)
                     if call is not None:
                         call.carrier = None
-                        owner.failed(call, decode_error(frame.payload))
+                        owner.failed(self, call, decode_error(frame.payload))
                 elif kind == _WELCOME:
                     self._opened()
                 elif kind == _GOAWAY:
@@ -157,7 +171,7 @@ class Connection:
             return
         if not self._flush_scheduled:
             self._flush()  # pongs
-        owner.ready()
+        owner.ready(self)
         self._close_if_done()
 
     def eof_received(self) -> bool | None:
@@ -171,7 +185,7 @@ class Connection:
     def resume_writing(self) -> None:
         """It reads again."""
         self._paused = False
-        self._owner.ready()
+        self._owner.ready(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The stream has ended."""
@@ -213,12 +227,13 @@ class Connection:
         self._keepalive = self._loop.call_later(self._ping_interval_s, self._tick)
 
     def _retire(self, error: MetadError | None) -> None:
-        if not self.retired.done():
-            self.retired.set_result(error)
+        if not self._retired:
+            self._retired = True
+            self._owner.retired(self, error)
 
     def _close_if_done(self) -> None:
         """After a goaway, the last answer ends the connection."""
-        if self.session.state is State.DRAINING and not self.calls:
+        if (self._leaving or self.session.state is State.DRAINING) and not self.calls:
             self.close()
 
     def _end(self, error: MetadError) -> None:

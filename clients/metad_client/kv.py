@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import TypeAlias
 
 from metad_wire import methods
@@ -22,13 +23,13 @@ from metad_wire.messages import (
     KvTransaction,
     KvTransactionResult,
     KvTransactReply,
-    Page,
 )
 
 from .errors import MetadError, error_of_item
+from .listing import of_group
 from .outcomes import with_errors, wrote
 from .requests import Requests
-from .results import PutResult, TransactResult, WriteResult
+from .results import PutResult, TransactResult, WriteResult, by_position
 
 Found: TypeAlias = list[Kv | None]
 
@@ -50,8 +51,8 @@ class KeyValue:
 
     async def get_many(self, keys: Sequence[KvKey], *, deadline_s: float | None = None) -> Found:
         """The keys by position; None where there is none."""
-        replies = await self._requests.read_many(methods.KV_GET, keys, KvGet, deadline_s)
-        return replies[0].records if len(replies) == 1 else [record for r in replies for record in r.records]
+        pieces = await self._requests.read_many(methods.KV_GET, keys, KvGet, deadline_s)
+        return by_position(pieces, lambda reply: reply.records, None)
 
     async def delete_many(self, items: Sequence[KvDeleteItem], *, deadline_s: float | None = None) -> WriteResult:
         """Delete keys. Item errors: NotFoundError, ConflictError."""
@@ -67,15 +68,17 @@ class KeyValue:
         self, namespace: str, prefix: str = "", *, page_size: int = 1000, deadline_s: float | None = None
     ) -> AsyncIterator[Kv]:
         """Keys that start with ``prefix``, in order, read a page at a time; the deadline is each page's."""
-        cursor = b""
-        while True:
-            body = KvScan(namespace, prefix, Page(page_size, cursor))
-            reply = await self._requests.one(methods.KV_SCAN, body, deadline_s)
-            for record in reply.records:
+        listing = of_group(
+            self._requests,
+            methods.KV_SCAN,
+            lambda page: KvScan(namespace, prefix, page),
+            lambda reply: reply.records,
+            page_size,
+            deadline_s,
+        )
+        async with aclosing(listing):
+            async for record in listing:
                 yield record
-            cursor = reply.cursor
-            if not cursor:
-                return
 
     async def put(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import TypeAlias
 
 from metad_wire import methods
@@ -15,13 +16,13 @@ from metad_wire.messages import (
     OffsetFetchReply,
     OffsetKey,
     OffsetList,
-    Page,
 )
 
 from .errors import MetadError
+from .listing import of_group
 from .outcomes import with_errors, wrote
 from .requests import Requests
-from .results import WriteResult
+from .results import WriteResult, by_position
 
 Fetched: TypeAlias = list[Offset | None]
 
@@ -53,8 +54,8 @@ class Offsets:
 
     async def fetch_many(self, keys: Sequence[OffsetKey], *, deadline_s: float | None = None) -> Fetched:
         """The offsets by position; None where nothing was committed."""
-        replies = await self._requests.read_many(methods.OFFSET_FETCH, keys, OffsetFetch, deadline_s)
-        return replies[0].offsets if len(replies) == 1 else [offset for r in replies for offset in r.offsets]
+        pieces = await self._requests.read_many(methods.OFFSET_FETCH, keys, OffsetFetch, deadline_s)
+        return by_position(pieces, lambda reply: reply.offsets, None)
 
     async def delete_many(self, keys: Sequence[OffsetKey], *, deadline_s: float | None = None) -> WriteResult:
         """Forget offsets. Item errors: NotFoundError."""
@@ -71,15 +72,17 @@ class Offsets:
     ) -> AsyncIterator[Offset]:
         """Offsets of one consumer group in order of (topic, partition), read a page at a time; the deadline is
         each page's."""
-        cursor = b""
-        while True:
-            body = OffsetList(tenant, group, topic_prefix, Page(page_size, cursor))
-            reply = await self._requests.one(methods.OFFSET_LIST, body, deadline_s)
-            for offset in reply.offsets:
+        listing = of_group(
+            self._requests,
+            methods.OFFSET_LIST,
+            lambda page: OffsetList(tenant, group, topic_prefix, page),
+            lambda reply: reply.offsets,
+            page_size,
+            deadline_s,
+        )
+        async with aclosing(listing):
+            async for offset in listing:
                 yield offset
-            cursor = reply.cursor
-            if not cursor:
-                return
 
     async def commit(
         self,

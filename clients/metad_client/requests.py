@@ -1,4 +1,6 @@
-"""From a verb's items to their reply: encode, cut what is too long, pipeline the pieces, decode, put in order.
+"""From a verb's items to their reply: split by group, cut what is too long, encode, pipeline the pieces, put in order.
+
+A request holds items of one group only. So it is done or not as a whole, and a retry never needs to be split anew.
 
 The namespaces (sessions, offsets, kv) are written in terms of this and hold no more than their verbs.
 """
@@ -22,6 +24,7 @@ from .dispatcher import Dispatcher
 from .errors import InvalidRequestError, MetadError
 from .options import DEADLINE_S_MAX, Options
 from .results import Piece
+from .routes import ANY, Parts
 
 # Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million
 # items neither holds a million encoded ones nor pushes everybody else out of the queue.
@@ -39,6 +42,7 @@ class Requests:
     def __init__(self, dispatcher: Dispatcher, options: Options) -> None:
         self._loop = asyncio.get_running_loop()
         self._dispatcher = dispatcher
+        self._routes = dispatcher.routes
         self._deadline_s = options.deadline_s
         self._batch_items = options.batch_items
         self._batches_in_flight = options.batches_in_flight
@@ -48,11 +52,60 @@ class Requests:
         self._batchers: dict[Hashable, Batcher[Any, Any, Any]] = {}
         self._batches = 0  # of batchers that are no more
 
-    async def one(self, method: Method[Body, Reply], body: Body, deadline_s: float | None = None) -> Reply:
-        """One request and its reply. Raises the request's MetadError."""
-        call = self._dispatcher.submit(method, encode(body), self._deadline(deadline_s))
-        reply: Reply = await self._reply(call)
+    async def one(
+        self,
+        method: Method[Body, Reply],
+        body: Body,
+        deadline_s: float | None = None,
+        *,
+        group: str = ANY,
+        node: str = "",
+        once: bool = False,
+    ) -> Reply:
+        """One request and its reply, by the leader of ``group`` or by ``node`` where there is one. Raises the
+        request's MetadError."""
+        reply: Reply = await self.reply(self.begin(method, body, deadline_s, group, node=node, once=once))
         return reply
+
+    def begin(
+        self,
+        method: Method[Body, Any],
+        body: Body,
+        deadline_s: float | None = None,
+        group: str = ANY,
+        *,
+        node: str = "",
+        once: bool = False,
+    ) -> Call:
+        """The same, but only begun: either :meth:`reply` or :meth:`abandon` ends it."""
+        deadline = self._deadline(deadline_s)
+        return self._dispatcher.submit(method, encode(body), deadline, group, node=node, once=once)
+
+    async def reply(self, call: Call) -> Any:
+        """The reply of a request. Raises its MetadError."""
+        try:
+            return await call.future
+        except asyncio.CancelledError:
+            self._dispatcher.abandon(call)
+            raise
+
+    def abandon(self, call: Call) -> None:
+        """Nobody waits for it any more."""
+        self._dispatcher.abandon(call)
+
+    async def groups(self, method: Method[Any, Any], deadline_s: float | None = None) -> list[tuple[int, str]]:
+        """(ordinal, name) of the groups that a listing is spread over; empty where a server is alone."""
+        deadline = self._deadline(deadline_s)
+        while not self._routes.knows(method):
+            await self.reply(self._dispatcher.hold(method, deadline))
+        return self._routes.groups(method)
+
+    async def group_of(self, method: Method[Any, Any], item: Any, deadline_s: float | None = None) -> str:
+        """The group of one item."""
+        deadline = self._deadline(deadline_s)
+        while (group := self._routes.group_of(method, item)) is None:
+            await self.reply(self._dispatcher.hold(method, deadline))
+        return group
 
     async def many(
         self,
@@ -69,14 +122,19 @@ class Requests:
         """
         deadline = self._deadline(deadline_s)
         items_max = min(items_max, self._batch_items)
+        if not items:
+            return []
+        while not self._routes.knows(method):
+            await self.reply(self._dispatcher.hold(method, deadline))
+        parts: str | Parts | None = None
         if len(items) <= items_max:
-            if not items:
-                return []
-            body = encode(body_of(items if type(items) is list else list(items)))
-            if len(body) <= self._dispatcher.body_bytes_max or len(items) == 1:
-                call = self._dispatcher.submit(method, body, deadline)
-                return [Piece(0, len(items), await self._reply(call), None)]
-        return await self._pieces(method, items, body_of, deadline, items_max)
+            parts = self._routes.split(method, items)
+            if type(parts) is str:
+                body = encode(body_of(items if type(items) is list else list(items)))
+                if len(body) <= self._dispatcher.body_bytes_max or len(items) == 1:
+                    call = self._dispatcher.submit(method, body, deadline, parts)
+                    return [Piece(0, len(items), await self.reply(call), None)]
+        return await self._pieces(method, items, body_of, deadline, items_max, parts)
 
     async def read_many(
         self,
@@ -84,8 +142,8 @@ class Requests:
         items: Sequence[Item],
         body_of: Callable[[list[Item]], Body],
         deadline_s: float | None = None,
-    ) -> list[Reply]:
-        """As :meth:`many`, but any piece's error is raised: a read that lacks a part is none.
+    ) -> list[Piece[Reply]]:
+        """As :meth:`many`, but every piece has a reply, or the error is raised: a read that lacks a part is none.
 
         What a server refuses as a whole (a reply over its limit, one malformed item) is asked for in halves.
         """
@@ -95,18 +153,19 @@ class Requests:
             if len(items) == 1:
                 raise
             pieces = [Piece(0, len(items), None, error)]
-        replies: list[Reply] = []
+        whole: list[Piece[Reply]] = []
         for piece in pieces:
-            if piece.reply is not None:
-                replies.append(piece.reply)
+            if piece.error is None:
+                whole.append(piece)
                 continue
-            assert piece.error is not None
             if piece.count == 1 or not isinstance(piece.error, InvalidRequestError):
                 raise piece.error
-            middle, end = piece.start + piece.count // 2, piece.start + piece.count
-            for half in (items[piece.start : middle], items[middle:end]):
-                replies += await self.read_many(method, half, body_of, deadline_s)
-        return replies
+            where, middle = piece.where, piece.count // 2
+            for half in (where[:middle], where[middle:]):
+                for part in await self.read_many(method, [items[i] for i in half], body_of, deadline_s):
+                    positions = [half[i] for i in part.where]
+                    whole.append(Piece(positions[0], part.count, part.reply, None, positions))
+        return whole
 
     def single(
         self,
@@ -120,13 +179,16 @@ class Requests:
         *,
         items_max: int = BATCH_ITEMS_MAX,
     ) -> asyncio.Future[Outcome]:
-        """One item, in a batch with others of the same verb, ``header`` and deadline."""
-        key = (method.code, header, deadline_s)
+        """One item, in a batch with others of the same verb, group, ``header`` and deadline. A batch for each group:
+        one that cannot be reached must not hold up the singles of others."""
+        group = self._routes.group_of(method, item)
+        key = (method.code, group, header, deadline_s)
         batcher = self._batchers.get(key)
         if batcher is None:
             batcher = self._batchers[key] = Batcher(
                 self._dispatcher,
                 method,
+                group,
                 body_of,
                 outcomes,
                 window=self._window if items_max >= self._batch_items else replace(self._window, items_max=items_max),
@@ -157,13 +219,6 @@ class Requests:
             raise ValueError(f"deadline_s must be over 0 and at most {DEADLINE_S_MAX}, not {deadline_s!r}")
         return deadline_s
 
-    async def _reply(self, call: Call) -> Any:
-        try:
-            return await call.future
-        except asyncio.CancelledError:
-            self._dispatcher.abandon(call)
-            raise
-
     async def _pieces(
         self,
         method: Method[Body, Reply],
@@ -171,30 +226,32 @@ class Requests:
         body_of: Callable[[list[Item]], Body],
         deadline: float,
         items_max: int,
+        parts: str | Parts | None,
     ) -> list[Piece[Reply]]:
         pieces: list[Piece[Reply]] = []
-        in_flight: deque[tuple[int, int, Call]] = deque()
+        in_flight: deque[tuple[Sequence[int], Call]] = deque()
+        in_flight_max = max(PIECES_IN_FLIGHT, 2 * len(self._routes.groups(method)))
 
         async def finish() -> None:
-            start, count, call = in_flight[0]
+            where, call = in_flight[0]
             try:
-                pieces.append(Piece(start, count, await call.future, None))
+                pieces.append(Piece(where[0], len(where), await call.future, None, where))
             except MetadError as error:
-                pieces.append(Piece(start, count, None, error))
+                pieces.append(Piece(where[0], len(where), None, error, where))
             in_flight.popleft()
 
         try:
-            for start, count, body in self._cut(items, body_of, items_max):
-                if len(in_flight) == PIECES_IN_FLIGHT:
+            for where, group, body in self._cut(method, items, body_of, items_max, parts):
+                if len(in_flight) == in_flight_max:
                     await finish()
                 try:
-                    in_flight.append((start, count, self._dispatcher.submit(method, body, deadline)))
+                    in_flight.append((where, self._dispatcher.submit(method, body, deadline, group)))
                 except MetadError as error:
-                    pieces.append(Piece(start, count, None, error))
+                    pieces.append(Piece(where[0], len(where), None, error, where))
             while in_flight:
                 await finish()
         finally:
-            for _, _, call in in_flight:
+            for _, call in in_flight:
                 self._dispatcher.abandon(call)
         pieces.sort(key=lambda piece: piece.start)
         if pieces[0].error is not None and all(piece.reply is None for piece in pieces):
@@ -202,16 +259,37 @@ class Requests:
         return pieces
 
     def _cut(
-        self, items: Sequence[Item], body_of: Callable[[list[Item]], Body], items_max: int
-    ) -> Iterator[tuple[int, int, bytes]]:
-        """(start, count, encoded body) of each part: at most ``items_max`` long, halved until it fits a frame."""
-        starts = range(0, len(items), items_max)
-        todo = [(start, min(start + items_max, len(items))) for start in reversed(starts)]
-        while todo:
-            start, end = todo.pop()
-            body = encode(body_of(list(items[start:end])))
-            if len(body) > self._dispatcher.body_bytes_max and end - start > 1:
-                middle = (start + end) // 2
-                todo += [(middle, end), (start, middle)]
+        self,
+        method: Method[Body, Any],
+        items: Sequence[Item],
+        body_of: Callable[[list[Item]], Body],
+        items_max: int,
+        parts: str | Parts | None,
+    ) -> Iterator[tuple[Sequence[int], str, bytes]]:
+        """(positions, group, encoded body) of each request: of one group's items, at most ``items_max``, halved until
+        it fits a frame. ``parts`` of all items, where they have been split already."""
+        # So many at once that each group's share nearly fills a request, but seldom overfills it.
+        groups = len(self._routes.groups(method))
+        at_once = items_max if groups <= 1 else max(items_max, groups * items_max * 7 // 8)
+        for start in range(0, len(items), at_once):
+            chunk = items[start : start + at_once]
+            if parts is None or at_once < len(items):
+                parts = self._routes.split(method, chunk)
+            todo: list[tuple[str, Sequence[int]]]
+            if isinstance(parts, dict):
+                todo = [
+                    (group, [start + position for position in positions] if start else positions)
+                    for group, positions in parts.items()
+                ]
             else:
-                yield start, end - start, body
+                todo = [(parts or ANY, range(start, start + len(chunk)))]
+            todo.reverse()
+            while todo:
+                group, where = todo.pop()
+                if len(where) <= items_max:
+                    body = encode(body_of([items[position] for position in where]))
+                    if len(body) <= self._dispatcher.body_bytes_max or len(where) == 1:
+                        yield where, group, body
+                        continue
+                middle = len(where) // 2
+                todo += [(group, where[middle:]), (group, where[:middle])]

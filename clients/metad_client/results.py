@@ -1,12 +1,13 @@
 """What a call on many items returns: one answer per item, kept in bulk.
 
 A reply lists only the items that failed, so a result costs nothing per item until something is asked of it.
-Where a call was cut into several requests, positions are those of the caller's sequence throughout.
+Where a call became several requests, for it is long or its items belong to several groups, positions are those of the
+caller's sequence throughout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -23,21 +24,44 @@ from metad_wire.messages import (
     SessionTakeoverReply,
 )
 
-from .errors import MetadError, another, error_of_item
+from .errors import InternalError, MetadError, another, error_of_item
 
 Reply = TypeVar("Reply")
+Value = TypeVar("Value")
 
 
 class Piece(Generic[Reply]):
-    """One request of a call: the items ``start`` to ``start + count`` and either their reply or why there is none."""
+    """One request of a call: the items at the positions ``where`` (those from ``start`` on, where that is all there is
+    to say), and either their reply or why there is none."""
 
-    __slots__ = ("count", "error", "reply", "start")
+    __slots__ = ("count", "error", "reply", "start", "where")
 
-    def __init__(self, start: int, count: int, reply: Reply | None, error: MetadError | None) -> None:
+    def __init__(
+        self, start: int, count: int, reply: Reply | None, error: MetadError | None, where: Sequence[int] | None = None
+    ) -> None:
         self.start = start
         self.count = count
         self.reply = reply
         self.error = error
+        self.where = range(start, start + count) if where is None else where
+
+
+def by_position(
+    pieces: Sequence[Piece[Reply]], values_of: Callable[[Reply], list[Value]], missing: Value
+) -> list[Value]:
+    """What the replies say of their items, by position of the caller's sequence; ``missing`` where there is no reply.
+    Raises InternalError where a reply does not fit its request."""
+    if len(pieces) == 1 and (reply := pieces[0].reply) is not None:
+        return values_of(reply)
+    merged = [missing] * sum(piece.count for piece in pieces)
+    for piece in pieces:
+        if piece.reply is not None:
+            values = values_of(piece.reply)
+            if len(values) != piece.count:
+                raise InternalError(f"a reply of {len(values)} values to a request of {piece.count} items")
+            for position, value in zip(piece.where, values, strict=True):
+                merged[position] = value
+    return merged
 
 
 class WriteResult:
@@ -48,7 +72,7 @@ class WriteResult:
 
     def __init__(self, pieces: Sequence[Piece[Any]]) -> None:
         self.revisions: list[Revision] = []
-        self._item_errors: list[tuple[int, ItemError]] = []  # (start of its request, error)
+        self._item_errors: list[tuple[Sequence[int], ItemError]] = []  # (positions of its request's items, error)
         self._lost_pieces: list[Piece[Any]] = []
         self._errors: dict[int, MetadError] | None = None
         for piece in pieces:
@@ -58,7 +82,7 @@ class WriteResult:
             reply: Any = piece.reply
             self.revisions += reply.revisions
             if reply.errors:
-                self._item_errors += [(piece.start, error) for error in reply.errors]
+                self._item_errors += [(piece.where, error) for error in reply.errors]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'ok' if self.ok else f'{len(self.errors)} errors'}>"
@@ -72,10 +96,10 @@ class WriteResult:
     def errors(self) -> dict[int, MetadError]:
         """The items that failed: position in the caller's sequence -> error. Empty when all went well."""
         if self._errors is None:
-            self._errors = {start + error.index: error_of_item(error) for start, error in self._item_errors}
+            self._errors = {where[error.index]: error_of_item(error) for where, error in self._item_errors}
             for piece in self._lost_pieces:
                 assert piece.error is not None
-                for index in range(piece.start, piece.start + piece.count):
+                for index in piece.where:
                     self._errors[index] = another(piece.error)
             self._errors = dict(sorted(self._errors.items()))
         return self._errors
@@ -103,32 +127,25 @@ class TakeoverResult(WriteResult):
         self._items = items
         self.owners: list[Owner]
         self.previous_index: list[int]
-        self.restored: list[SessionProperties | None]
         if len(pieces) == 1 and pieces[0].reply is not None:
-            reply = pieces[0].reply
-            self.owners, self.previous_index, self.restored = reply.owners, reply.previous, reply.properties
+            self.owners, self.previous_index = pieces[0].reply.owners, pieces[0].reply.previous
         else:
-            self.owners, self.previous_index, self.restored = [], [], []
-            for piece in pieces:
-                self._join(piece)
-            if not any(piece.reply is not None and piece.reply.properties for piece in pieces):
-                self.restored = []
+            self.owners = []
+            self.previous_index = by_position(pieces, self._renumbered, -1)
+        self.restored: list[SessionProperties | None] = []
+        if any(piece.reply is not None and piece.reply.properties for piece in pieces):
+            self.restored = by_position(pieces, lambda reply: reply.properties or [None] * len(reply.previous), None)
 
-    def _join(self, piece: Piece[SessionTakeoverReply]) -> None:
-        reply = piece.reply
-        if reply is None:
-            self.previous_index += [-1] * piece.count
-            self.restored += [None] * piece.count
-            return
-        # Owners are few: the same life of a broker gets one index, however many requests the call became.
+    def _renumbered(self, reply: SessionTakeoverReply) -> list[int]:
+        """``previous`` in numbers of the list that all replies share. Owners are few: the same life of a broker gets
+        one number, however many requests the call became."""
         table = []
         for owner in reply.owners:
             if owner not in self.owners:
                 self.owners.append(owner)
             table.append(self.owners.index(owner))
         table.append(-1)  # where -1 points
-        self.previous_index += [table[index] for index in reply.previous]
-        self.restored += reply.properties or [None] * piece.count
+        return [table[index] for index in reply.previous]
 
     def previous(self, i: int) -> Owner | None:
         """Who owned item i before; None where there was no session."""
@@ -157,9 +174,7 @@ class PutResult(WriteResult):
 
     def __init__(self, pieces: Sequence[Piece[KvPutReply]]) -> None:
         super().__init__(pieces)
-        self.versions: list[int] = []
-        for piece in pieces:
-            self.versions += piece.reply.versions if piece.reply is not None else [0] * piece.count
+        self.versions: list[int] = by_position(pieces, lambda reply: reply.versions, 0)
 
 
 class TransactResult(WriteResult):
@@ -167,6 +182,4 @@ class TransactResult(WriteResult):
 
     def __init__(self, pieces: Sequence[Piece[KvTransactReply]]) -> None:
         super().__init__(pieces)
-        self.results: list[KvTransactionResult | None] = []
-        for piece in pieces:
-            self.results += piece.reply.results if piece.reply is not None else [None] * piece.count
+        self.results: list[KvTransactionResult | None] = by_position(pieces, lambda reply: reply.results, None)

@@ -56,23 +56,27 @@ class RetryQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Call]] = []
+        self._numbers: dict[Call, int] = {}  # of the entry that counts, where a call was brought forward
         self._pushed = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._numbers)
 
     def push(self, due: float, call: Call) -> None:
-        """Have ``call`` come out at ``due``."""
+        """Have ``call`` come out at ``due``, and not when it was to before."""
         self._pushed += 1
+        self._numbers[call] = self._pushed
         heapq.heappush(self._heap, (due, self._pushed, call))
 
     def pop_due(self, now: float) -> list[Call]:
         """The calls whose time has come and that have not ended, in order."""
         calls = []
         while self._heap and self._heap[0][0] <= now:
-            call = heapq.heappop(self._heap)[2]
-            if not call.future.done():
-                calls.append(call)
+            _, number, call = heapq.heappop(self._heap)
+            if self._numbers.get(call) == number:
+                del self._numbers[call]
+                if not call.future.done():
+                    calls.append(call)
         return calls
 
     def next_due(self) -> float | None:
@@ -81,4 +85,4 @@ class RetryQueue:
 
     def calls(self) -> list[Call]:
         """Those that have not ended."""
-        return [call for _, _, call in self._heap if not call.future.done()]
+        return [call for call in self._numbers if not call.future.done()]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import TypeAlias
 
 from metad_wire import methods
 from metad_wire.messages import (
-    Page,
     Session,
     SessionDelete,
     SessionDisconnect,
@@ -24,9 +24,10 @@ from metad_wire.messages import (
 )
 
 from .errors import MetadError
+from .listing import of_all_groups
 from .outcomes import with_errors, wrote
 from .requests import Requests
-from .results import Takeover, TakeoverResult, WriteResult
+from .results import Takeover, TakeoverResult, WriteResult, by_position
 
 Found: TypeAlias = list[Session | None]
 
@@ -92,8 +93,8 @@ class Sessions:
 
     async def get_many(self, keys: Sequence[SessionKey], *, deadline_s: float | None = None) -> Found:
         """The sessions by position; None where there is none."""
-        replies = await self._requests.read_many(methods.SESSION_GET, keys, SessionGet, deadline_s)
-        return replies[0].sessions if len(replies) == 1 else [session for r in replies for session in r.sessions]
+        pieces = await self._requests.read_many(methods.SESSION_GET, keys, SessionGet, deadline_s)
+        return by_position(pieces, lambda reply: reply.sessions, None)
 
     async def delete_many(
         self,
@@ -127,15 +128,18 @@ class Sessions:
         ``tenant`` and ``broker`` match exactly, None matches any; ``client_id_prefix`` needs a tenant. What is
         written while the listing runs may or may not be in it.
         """
-        cursor = b""
-        while True:
-            body = SessionList(tenant, client_id_prefix, broker, Page(page_size, cursor))
-            reply = await self._requests.one(methods.SESSION_LIST, body, deadline_s)
-            for session in reply.sessions:
+        listing = of_all_groups(
+            self._requests,
+            methods.SESSION_LIST,
+            lambda page: SessionList(tenant, client_id_prefix, broker, page),
+            lambda reply: reply.sessions,
+            lambda session: (session.tenant, session.client_id),
+            page_size,
+            deadline_s,
+        )
+        async with aclosing(listing):
+            async for session in listing:
                 yield session
-            cursor = reply.cursor
-            if not cursor:
-                return
 
     async def takeover(
         self,

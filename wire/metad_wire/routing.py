@@ -87,6 +87,11 @@ ROUTES: Final[dict[int, Route]] = {
 }
 """By method code. Methods that are not here belong to no group, or as session.list to all of a kind."""
 
+KINDS: Final[dict[int, str]] = {code: route.kind for code, route in ROUTES.items()} | {
+    methods.SESSION_LIST.code: _SESSION.kind
+}
+"""Method code -> kind of the groups that answer it."""
+
 
 def split(route: Route, items: Sequence[Any], slots: Sequence[int], ordinals: int) -> dict[int, list[int]]:
     """Positions of the items by ordinal of their group, in order. ``slots`` is slot -> ordinal, ``ordinals`` more than

@@ -1,5 +1,7 @@
 """A metad that a test scripts, on a network and a clock of the test's own.
 
+The server is one or several nodes; it knows its map and tells it by itself, everything else is the test's.
+
 The loop's clock jumps to the next timer whenever nothing else is to be done, so deadlines, backoffs and dead
 peers cost no time and come in a fixed order. The server is the wire's own ServerSession behind the in-memory
 transport; what it answers is up to the test.
@@ -16,10 +18,11 @@ from typing import Any
 import pytest
 
 from metad_client import Client, Options, connect
+from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.errors import MetadError
+from metad_wire.errors import MetadError, UnknownMethodError
 from metad_wire.frame import Frame, FrameType
-from metad_wire.methods import METHODS, encode
+from metad_wire.methods import CLUSTER_MAP, METHODS, encode
 from metad_wire.session import ServerSession
 from metad_wire.transport import Listener
 from metad_wire.transport.memory import MemoryTransport
@@ -144,8 +147,9 @@ def a_session(tenant: str, client_id: str) -> m.Session:
 class Peer:
     """The server's end of one connection."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, node: str) -> None:
         self.server = server
+        self.node = node
         self.session = ServerSession()
         self.stream: Any = None
         self.gone = False
@@ -170,7 +174,7 @@ class Peer:
     def data_received(self, data: bytes) -> None:
         server = self.server
         server.chunks += 1
-        if server.deaf:
+        if server.deaf or self.node in server.frozen:
             return
         self.session.receive_data(data)
         try:
@@ -189,8 +193,12 @@ class Peer:
                 self.session.fail_connection(server.greeting_error)
             elif server.greets:
                 self.session.welcome(
-                    m.Welcome(1, 0, "n1", "c1", server.window_bytes, server.frame_bytes_max, server.idle_ms)
+                    m.Welcome(
+                        1, 0, self.node, server.cluster_id, server.window_bytes, server.frame_bytes_max, server.idle_ms
+                    )
                 )
+        elif frame.type == FrameType.REQUEST and frame.method == CLUSTER_MAP.code and not server.scripts_map:
+            self.tell_map(frame.request_id, CLUSTER_MAP.decode_request(frame.payload).body.version)
         elif frame.type == FrameType.REQUEST:
             received = Received(self, frame.request_id, frame.method, frame.payload)
             server.received.append(received)
@@ -200,6 +208,18 @@ class Peer:
             for received in server.received:
                 if received.peer is self and received.request_id == frame.request_id:
                     received.cancelled = True
+
+    def tell_map(self, request_id: int, known: int) -> None:
+        server = self.server
+        server.map_requests.append((self.node, known))
+        if server.leaders is None:
+            self.session.fail(request_id, UnknownMethodError("cluster.map"))
+            return
+        leaders = server.leaders_by.get(self.node, server.leaders)
+        newest = server.map
+        version = newest.version if newest is not None else 0
+        reply = c.MapReply(version, newest if version > known else None, leaders)
+        self.session.respond(request_id, encode(reply))
 
     def eof_received(self) -> bool:
         return False
@@ -214,7 +234,8 @@ class Peer:
 
 
 class Server:
-    """Several endpoints of one scripted server. ``answer`` is called with each request; None leaves them open."""
+    """Several endpoints of one scripted server, or of the nodes of a cluster. ``answer`` is called with each request;
+    None leaves them open. ``map`` None: the cluster is being formed; ``leaders`` None: it knows no clusters."""
 
     def __init__(self, transport: MemoryTransport) -> None:
         self.transport = transport
@@ -225,14 +246,21 @@ class Server:
         self.greets = True
         self.greeting_error: MetadError | None = None
         self.deaf = False
+        self.frozen: set[str] = set()  # nodes that read nothing
+        self.cluster_id = "c1"
+        self.map: c.ClusterMap | None = a_map({"n1": "a:7420"})
+        self.leaders: dict[str, str] | None = {}  # group -> node; those the map prefers where it is not said
+        self.leaders_by: dict[str, dict[str, str]] = {}  # what single nodes say instead
+        self.scripts_map = False  # whether questions for the map are the test's too
+        self.map_requests: list[tuple[str, int]] = []  # (node asked, version known)
         self.window_bytes = 8 * 1024 * 1024
         self.frame_bytes_max = 16 * 1024 * 1024
         self.idle_ms = 60_000
         self._changed = asyncio.Event()
         self._listeners: dict[str, Listener] = {}
 
-    async def listen(self, host: str = "a") -> None:
-        self._listeners[host] = await self.transport.listen(host, 7420, lambda: Peer(self))
+    async def listen(self, host: str = "a", node: str = "n1") -> None:
+        self._listeners[host] = await self.transport.listen(host, 7420, lambda: Peer(self, node))
 
     async def stop_listening(self, host: str = "a") -> None:
         await self._listeners.pop(host).close()
@@ -254,6 +282,22 @@ class Server:
     @property
     def live(self) -> list[Peer]:
         return [peer for peer in self.peers if not peer.gone]
+
+    def live_of(self, node: str) -> list[Peer]:
+        return [peer for peer in self.live if peer.node == node]
+
+
+def a_map(nodes: dict[str, str], *, data: int = 1, offset: int = 1, version: int = 1) -> c.ClusterMap:
+    """A map with these nodes and their endpoints, groups spread over them and slots over the groups."""
+    names = list(nodes)
+    counts = {"metadata": 1, "offset": offset, "data": data}
+    groups = [
+        c.GroupRecord(kind, ordinal, names, names, names[ordinal % len(names)])
+        for kind, count in counts.items()
+        for ordinal in range(count)
+    ]
+    slots = {kind: c.pack_slots([slot * count // c.SLOTS for slot in range(c.SLOTS)]) for kind, count in counts.items()}
+    return c.ClusterMap(version, [c.NodeRecord(node, at, "") for node, at in nodes.items()], groups, slots)
 
 
 @pytest.fixture
@@ -300,6 +344,11 @@ async def settle() -> None:
 @pytest.fixture(name="a_session")
 def a_session_fixture() -> Callable[[str, str], m.Session]:
     return a_session
+
+
+@pytest.fixture(name="a_map")
+def a_map_fixture() -> Callable[..., c.ClusterMap]:
+    return a_map
 
 
 @pytest.fixture(name="settle")

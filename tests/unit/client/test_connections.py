@@ -255,7 +255,7 @@ async def test_a_quiet_connection_is_kept_alive(server, dial):
     client = await dial()
     before = server.chunks
     await asyncio.sleep(30)
-    assert server.chunks - before == pytest.approx(30, abs=1)  # every idle_ms / 3
+    assert server.chunks - before == pytest.approx(30, abs=2)  # every idle_ms / 3
     assert client.statistics().connects == 1
 
 
@@ -273,6 +273,7 @@ async def test_a_busy_connection_is_not_pinged(server, dial):
 async def test_a_dead_peer_is_noticed_and_left(server, dial):
     await server.listen("b")
     client = await dial("metad://a,b", ping_interval_s=1)
+    await asyncio.sleep(1)
     server.deaf = True
     begun = asyncio.get_running_loop().time()
     call = start(client.kv.put_many(ONE))

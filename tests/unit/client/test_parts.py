@@ -123,11 +123,14 @@ def test_the_retry_queue_is_in_order_of_time_and_skips_what_ended():
     for due, call in ((3.0, late), (1.0, soon), (2.0, ended)):
         queue.push(due, call)
     cast("Any", ended.future).is_done = True
-    assert (len(queue), queue.next_due(), queue.calls()) == (3, 1.0, [soon, late])
+    assert (len(queue), queue.next_due(), queue.calls()) == (3, 1.0, [late, soon])
     assert queue.pop_due(0.5) == []
     assert queue.pop_due(2.5) == [soon]
     assert queue.pop_due(9.0) == [late]
     assert queue.next_due() is None
+    queue.push(20.0, late)
+    queue.push(10.0, late)  # brought forward: it comes out once
+    assert (len(queue), queue.pop_due(15.0), queue.pop_due(25.0), len(queue)) == (1, [late], [], 0)
 
 
 # --- errors ---

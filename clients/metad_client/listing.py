@@ -1,0 +1,131 @@
+"""Listings: page after page, of one group or of several in one order."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from metad_wire.messages import Message, Page
+from metad_wire.methods import Method
+
+from .call import Call
+from .requests import Requests
+from .routes import ANY
+
+Body = TypeVar("Body", bound=Message)
+Reply = TypeVar("Reply", bound=Message)
+Record = TypeVar("Record")
+
+
+class _Pages(Generic[Record]):
+    """The pages of one group, and how far they were read."""
+
+    def __init__(
+        self,
+        requests: Requests,
+        method: Method[Any, Any],
+        group: str,
+        body_of: Callable[[Page], Message],
+        records_of: Callable[[Any], Sequence[Record]],
+        page: Page,
+        deadline_s: float | None,
+    ) -> None:
+        self._requests = requests
+        self._method = method
+        self._group = group
+        self._body_of = body_of
+        self._records_of = records_of
+        self._page = page
+        self._deadline_s = deadline_s
+        self._call: Call | None = None
+        self._complete = False
+        self.records: Sequence[Record] = ()
+        self.read = 0  # of these
+
+    def ask(self) -> None:
+        """Have the next page come."""
+        self._call = self._requests.begin(self._method, self._body_of(self._page), self._deadline_s, self._group)
+
+    async def more(self) -> bool:
+        """Have ``records`` be the next that there are; False where there are none left."""
+        while not self._complete:
+            if self._call is None:
+                self.ask()
+            assert self._call is not None
+            reply = await self._requests.reply(self._call)
+            self._call = None
+            self.records, self.read = self._records_of(reply), 0
+            self._page = Page(self._page.limit, reply.cursor, self._page.groups)
+            self._complete = not reply.cursor
+            if self.records:
+                return True
+        self.records = ()
+        return False
+
+    def abandon(self) -> None:
+        """Nobody wants the page that was asked for."""
+        if self._call is not None:
+            self._requests.abandon(self._call)
+
+
+async def of_group(
+    requests: Requests,
+    method: Method[Body, Reply],
+    body_of: Callable[[Page], Body],
+    records_of: Callable[[Reply], Sequence[Record]],
+    page_size: int,
+    deadline_s: float | None,
+) -> AsyncGenerator[Record, None]:
+    """A listing that one group answers, in order."""
+    group = await requests.group_of(method, body_of(Page()), deadline_s)
+    pages: _Pages[Record] = _Pages(requests, method, group, body_of, records_of, Page(page_size), deadline_s)
+    while await pages.more():
+        for record in pages.records:
+            yield record
+
+
+async def of_all_groups(
+    requests: Requests,
+    method: Method[Body, Reply],
+    body_of: Callable[[Page], Body],
+    records_of: Callable[[Reply], Sequence[Record]],
+    key_of: Callable[[Record], Any],
+    page_size: int,
+    deadline_s: float | None,
+) -> AsyncGenerator[Record, None]:
+    """A listing that every group has a part of, in order of ``key_of``. Each group's leader is asked by itself, for its
+    share of a page, and whoever's share is used up is asked for more: so no record is read twice."""
+    groups = await requests.groups(method, deadline_s)
+    if len(groups) <= 1:
+        name = groups[0][1] if groups else ANY
+        alone: _Pages[Record] = _Pages(requests, method, name, body_of, records_of, Page(page_size), deadline_s)
+        while await alone.more():
+            for record in alone.records:
+                yield record
+        return
+    share = -(-page_size // len(groups))
+    streams: list[_Pages[Record]] = [
+        _Pages(requests, method, name, body_of, records_of, Page(share, b"", [ordinal]), deadline_s)
+        for ordinal, name in groups
+    ]
+    try:
+        for stream in streams:
+            stream.ask()
+        heap: list[tuple[Any, int]] = []  # (key of a group's next record, which group)
+        for number, stream in enumerate(streams):
+            if await stream.more():
+                heap.append((key_of(stream.records[0]), number))
+        heapq.heapify(heap)
+        while heap:
+            number = heap[0][1]
+            stream = streams[number]
+            yield stream.records[stream.read]
+            stream.read += 1
+            if stream.read < len(stream.records) or await stream.more():
+                heapq.heapreplace(heap, (key_of(stream.records[stream.read]), number))
+            else:
+                heapq.heappop(heap)
+    finally:
+        for stream in streams:
+            stream.abandon()
