@@ -15,8 +15,6 @@ from .machine import Command
 from .network import Link
 from .world import Settings, SimNode, World
 
-_GIVE_UP_S = 1.0
-
 
 @dataclass(slots=True)
 class _Call:
@@ -42,6 +40,8 @@ class Client:
         self._name = name
         self._rng = rng
         self._think_s = think_s
+        self._loyalty = rng.choice([0.0, 0.7, 0.97])
+        self._reads = rng.choice([1, 5, 1000])
         self._asked = 0
         self._leader: str | None = None
         self._seen: dict[tuple[bytes, str], Any] = {}
@@ -54,9 +54,9 @@ class Client:
         chaos, rng, world = self._chaos, self._rng, self._world
         if chaos.over:
             return
-        node = world.nodes.get(self._leader or "") if rng.random() < 0.9 else None
+        node = world.nodes.get(self._leader or "") if rng.random() < self._loyalty else None
         if node is None or not node.up:
-            node = world.nodes[rng.choice(list(world.nodes))]
+            node = self._somebody()
             self._leader = node.name
             if not node.up:
                 self._leader = None
@@ -65,7 +65,7 @@ class Client:
         self._asked += 1
         key = (rng.choice(world.groups), rng.choice(chaos.keys))
         kind = rng.choices(
-            ["get", "put", "compare_and_set", "get_and_set", "delete"], [chaos.reads, 3, 2, 2, 0.3]
+            ["get", "put", "compare_and_set", "get_and_set", "delete"], [self._reads, 3, 2, 2, 0.3]
         )[0]  # fmt: skip
         identity = f"{self._name}.{self._asked}"
         argument: Any = identity
@@ -78,7 +78,14 @@ class Client:
         chaos.calls.append(call)
         delay = rng.uniform(*world.settings.link.delay)
         node.later(delay, self._arrive, node, node.life, call, identity)
-        world.clock.call_later(_GIVE_UP_S, lambda: self._give_up(call))
+        world.clock.call_later(chaos.give_up_s, lambda: self._give_up(call))
+
+    def _somebody(self) -> SimNode:
+        """Half of the time one that says it leads: there may be several."""
+        nodes = list(self._world.nodes.values())
+        if self._rng.random() < 0.5:
+            nodes = [node for node in nodes if any(h.group.is_leader for h in node.hosted.values())] or nodes
+        return self._rng.choice(nodes)
 
     def _arrive(self, node: SimNode, life: int, call: _Call, identity: str) -> None:
         world = self._world
@@ -134,20 +141,20 @@ class Chaos:
         self.changes = 0
         self.transfers = 0
         self.keys = ["a", "b", "c"][: rng.randint(1, 3)]
-        self.reads = rng.choice([1, 4, 10])
-        think_s = rng.choice([0.01, 0.03, 0.1])
+        self.give_up_s = rng.choice([0.2, 1.0])
+        think_s = rng.choice([0.005, 0.02, 0.06])
         self.clients = [
             Client(self, f"c{number}", random.Random(rng.getrandbits(64)), think_s)
-            for number in range(1, rng.randint(2, 4) + 1)
+            for number in range(1, rng.randint(3, 5) + 1)
         ]
-        self._every_s = rng.choice([0.1, 0.3, 0.8])
+        self._every_s = rng.choice([0.15, 0.5, 1.2])
         faults: list[tuple[Callable[[], None], float]] = [
-            (self._crash, 3),
-            (self._crash_leader, 2),
-            (self._blackout, 0.7),
+            (self._crash, 4),
+            (self._crash_leader, 1.5),
+            (self._blackout, 0.4),
             (self._pause, 2),
             (self._partition, 2),
-            (self._isolate_leader, 2),
+            (self._isolate_leader, 3),
             (self._cut_one_way, 1.5),
             (self._reset, 1),
             (self._slow_disk, 1),
@@ -225,7 +232,7 @@ class Chaos:
             self._rng.choice(up).pause(self._rng.choice([0.05, 0.2, 0.7, 2.0]) * self._rng.uniform(0.5, 1.5))
 
     def _heal_later(self) -> None:
-        after = self._rng.choice([0.05, 0.3, 1.0, 2.5]) * self._rng.uniform(0.5, 1.5)
+        after = self._rng.choice([0.05, 0.3, 1.2, 2.0]) * self._rng.uniform(0.5, 1.5)
         self.world.clock.call_later(after, self._heal)
 
     def _heal(self) -> None:
@@ -341,7 +348,7 @@ def draw(rng: random.Random, nodes: int) -> Settings:
         turn=rng.choice([(0.0, 0.0005), (0.0, 0.005)]),
         apply_at_once=rng.random() < 0.3,
         apply_entries=rng.choice([1, 5, 100]),
-        compact_entries=rng.choice([1 << 30, 5, 15, 40]),
+        compact_entries=rng.choice([1 << 30, 5, 5, 15]),
         cache_bytes=rng.choice([0, 200, 600]),
         drift=rng.choice([0.0, timing.drift]),
     )

@@ -253,8 +253,8 @@ class Watch:
         committed = self._ledger.committed
         if index >= len(committed) or HEADER.unpack_from(committed[index])[0] != term:
             raise Violation("snapshots", f"{self._node} installs ({index}, {term}), which is not committed")
-        if index <= self._group.commit:
-            raise Violation("snapshots", f"{self._node} goes back from {self._group.commit} to {index}")
+        if index <= self._group.applied:
+            raise Violation("snapshots", f"{self._node} goes back from {self._group.applied} to {index}")
         if index > self._durable_applied():
             raise Violation("snapshots", f"{self._node} installs {index}; its state holds {self._durable_applied()}")
 

@@ -590,10 +590,7 @@ class SimNode:
         if self.hosted.get(group.prefix) is not hosted:
             return
         self.world.snapshots += 1
-        if message.index > group.commit:
-            group.snapshot_installed(message)
-        else:
-            group.applied_to(hosted.machine.applied)
+        group.snapshot_installed(message)
         if group.applied < group.applicable:
             self.committed(group)
 

@@ -25,9 +25,9 @@ def test_seeds(nodes: int, first: int) -> None:
     # It is worth something only if much happens.
     assert sum(result.steps for result in results) > 1500 * SEEDS
     assert sum(result.answered for result in results) > 30 * SEEDS
-    assert sum(result.crashes for result in results) > 5 * SEEDS
+    assert sum(result.crashes for result in results) > 3 * SEEDS
     assert sum(result.elections for result in results) > 2 * SEEDS
-    assert sum(result.snapshots for result in results) > SEEDS // 5
+    assert sum(result.snapshots for result in results) > SEEDS // 6
     assert sum(result.membership_changes for result in results) > SEEDS // 3
 
 
