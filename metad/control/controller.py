@@ -21,12 +21,22 @@ import msgspec
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.cluster import SLOTS, ClusterMap, GroupRecord, NodeRecord, pack_slots
+from metad_wire.cluster import (
+    SLOTS,
+    ClusterMap,
+    GroupRecord,
+    NodeRecord,
+    pack_slots,
+    slot_bits,
+    slots_in,
+    unpack_slots,
+)
 from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotFoundError, NotLeaderError
 from metad_wire.methods import (
     CLUSTER_ADD_GROUP,
     CLUSTER_JOIN,
     CLUSTER_LEAVE,
+    CLUSTER_MOVED,
     CLUSTER_REBALANCE,
     CLUSTER_STORE,
     CLUSTER_TRANSFER,
@@ -41,7 +51,7 @@ from ..raft.membership import ChangeRefusedError
 from ..raft.messages import Configuration
 from ..raft.replica import RaftGroup
 from ..routing.slots import even_slots
-from .placement import balanced_leaders, metadata_replicas, spread
+from .placement import balanced_leaders, even_moves, metadata_replicas, spread
 
 RECONCILE_S = 0.5
 """How often what should be is compared with what is, besides after every change."""
@@ -60,7 +70,11 @@ class Host(Protocol):
     map: ClusterMap | None
     drivers: dict[tuple[str, int], Any]
     replicas: Any
+    mover: Any
     call_peer: Callable[[str, int, bytes, Done], None]
+
+    def stop_for_bug(self, error: BaseException) -> None:
+        """Stop the node."""
 
     def request(self, method: Method[Any, Any], body: Any, done: Done) -> None:
         """A request from inside the process."""
@@ -106,6 +120,12 @@ class Controller:
 
     def reconcile(self) -> None:
         """Do the next step of whatever is not as it should be."""
+        try:
+            self._reconcile()
+        except Exception as error:  # noqa: BLE001 - a node that no longer looks after its groups must not go on
+            self._host.stop_for_bug(error)
+
+    def _reconcile(self) -> None:
         host = self._host
         if self.leads_metadata and not self._storing and host.map is None:
             self._form()
@@ -117,6 +137,7 @@ class Controller:
             if driver is not None and driver.group.ready:
                 with contextlib.suppress(ChangeRefusedError):  # not yet
                     self._keep(record, driver.group)
+        host.mover.follow(host.map.moves)
 
     @property
     def leads_metadata(self) -> bool:
@@ -133,10 +154,12 @@ class Controller:
         slots: dict[str, bytes] = {"metadata": pack_slots([0] * SLOTS)}
         for kind in ("offset", "data"):
             count: int = getattr(config.groups, kind)
+            even = even_slots(count).tolist()
             for ordinal in range(count):
                 replicas = spread(nodes, config.cluster.replicas, groups)
-                groups.append(GroupRecord(kind, ordinal, replicas, replicas))
-            slots[kind] = pack_slots(even_slots(count).tolist())
+                mine = slot_bits(slot for slot, group in enumerate(even) if group == ordinal)
+                groups.append(GroupRecord(kind, ordinal, replicas, replicas, initial_slots=mine))
+            slots[kind] = pack_slots(even)
         groups = balanced_leaders(groups, nodes)
         records = [NodeRecord(node, "", seeds[node]) for node in nodes]
         self._store(ClusterMap(1, records, groups, slots), 0, _ignore)
@@ -187,9 +210,6 @@ class Controller:
 
     def handle(self, method: Method[Any, Any], body: Any, done: Done) -> None:
         """A request about the cluster. Raises MetadError, or answers."""
-        if method is CLUSTER_TRANSFER:
-            self._transfer(body, done)
-            return
         if not self.leads_metadata:
             raise NotLeaderError(
                 "the cluster is decided about elsewhere", leader=self._host.drivers[_METADATA].group.leader or ""
@@ -204,6 +224,10 @@ class Controller:
             self._add_group(body, done)
         elif method is CLUSTER_REBALANCE:
             self._rebalance(done)
+        elif method is CLUSTER_TRANSFER:
+            self._transfer(body, done)
+        elif method is CLUSTER_MOVED:
+            self._moved(body, done)
         else:
             raise InvalidRequestError(f"{method.name} is not about the cluster")
 
@@ -266,47 +290,56 @@ class Controller:
 
     def _rebalance(self, done: Done) -> None:
         current = self._map()
+        if current.moves:
+            raise ConflictError(f"{len(current.moves)} slot moves are under way; try again when they are done")
         nodes = [n.node_id for n in current.nodes]
         groups: list[GroupRecord] = []
         for group in current.groups:
-            if group.kind == "metadata":
-                groups.append(group)
-                continue
-            replicas = spread(nodes, min(self._host.config.cluster.replicas, len(nodes)), groups)
-            groups.append(msgspec.structs.replace(group, replicas=replicas))
+            if group.kind != "metadata":
+                replicas = spread(nodes, self._host.config.cluster.replicas, groups, keep=group.replicas)
+                group = msgspec.structs.replace(group, replicas=replicas)
+            groups.append(group)
+        moves: list[c.SlotMove] = []
+        number = current.version + 1
+        for kind in ("offset", "data"):
+            ordinals = [g.ordinal for g in groups if g.kind == kind]
+            for (source, target), slots in even_moves(unpack_slots(current.slots[kind]), ordinals).items():
+                moves.append(c.SlotMove(number * 1_000 + len(moves), kind, source, target, slot_bits(slots)))
         self._change(
-            msgspec.structs.replace(current, groups=balanced_leaders(groups, nodes)), done, "replicas and leaders move"
+            msgspec.structs.replace(current, groups=balanced_leaders(groups, nodes), moves=moves),
+            done,
+            f"{sum(len(slots_in(move.slots)) for move in moves)} slots move between groups",
+        )
+
+    def _moved(self, body: c.Moved, done: Done) -> None:
+        current = self._map()
+        move = next((one for one in current.moves if one.move == body.move), None)
+        if move is None:
+            done(encode(c.Done("known already", current.version)))
+            return
+        slots = unpack_slots(current.slots[move.kind])
+        for slot in slots_in(move.slots):
+            slots[slot] = move.target
+        self._change(
+            msgspec.structs.replace(
+                current,
+                slots=current.slots | {move.kind: pack_slots(slots)},
+                moves=[one for one in current.moves if one.move != body.move],
+            ),
+            done,
+            f"{len(slots_in(move.slots))} slots are {move.kind}-{move.target}'s",
         )
 
     def _transfer(self, body: c.Transfer, done: Done) -> None:
-        found = [(key, driver) for key, driver in self._host.drivers.items() if driver.group.name == body.group]
-        if not found:
-            raise NotFoundError(f"{body.group} is no group of this node")
-        (((kind, ordinal), driver),) = found
-        if not driver.group.is_leader:
-            raise driver.not_leader()
-        try:
-            driver.group.transfer(body.to)
-        except ChangeRefusedError as error:
-            raise InvalidRequestError(str(error)) from None
-        # The preference goes with it, or the next reconciliation would take it back.
-        preferred = c.GroupRecord(kind, ordinal, [], [], body.to)
-        leader = self._host.drivers[_METADATA].group.leader
-        if self.leads_metadata:
-            self._prefer(preferred)
-        elif leader is not None:
-            event("transfer without preference", logging.DEBUG, group=body.group)
-        done(encode(c.Done(f"{body.group} is handed over to {body.to}")))
-
-    def _prefer(self, wanted: GroupRecord) -> None:
+        """Who leads a group is a preference, kept in the map; its leader hands over when it sees that."""
         current = self._map()
-        groups = [
-            msgspec.structs.replace(g, preferred=wanted.preferred)
-            if (g.kind, g.ordinal) == (wanted.kind, wanted.ordinal)
-            else g
-            for g in current.groups
-        ]
-        self._change(msgspec.structs.replace(current, groups=groups), _ignore, "")
+        record = next((g for g in current.groups if c.group_name(g.kind, g.ordinal) == body.group), None)
+        if record is None:
+            raise NotFoundError(f"there is no group {body.group!r}")
+        if body.to not in record.replicas:
+            raise InvalidRequestError(f"{body.to!r} is not one of {body.group}'s voters: {', '.join(record.replicas)}")
+        groups = [msgspec.structs.replace(g, preferred=body.to) if g is record else g for g in current.groups]
+        self._change(msgspec.structs.replace(current, groups=groups), done, f"{body.group} is handed over to {body.to}")
 
     # --- storing -----------------------------------------------------------------------------------------
 

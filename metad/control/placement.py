@@ -65,3 +65,24 @@ def balanced_leaders(groups: Sequence[GroupRecord], nodes: Sequence[str]) -> lis
             by_kind[group.kind, current] = by_kind.get((group.kind, current), 0) + 1
         placed.append(msgspec.structs.replace(group, preferred=current))
     return placed
+
+
+def even_moves(slots: Sequence[int], groups: Sequence[int]) -> dict[tuple[int, int], list[int]]:
+    """(source, target) -> slots to move, so that every group holds as many as every other, give or take one, and no
+    slot moves without need."""
+    held: dict[int, list[int]] = {group: [] for group in groups}
+    for slot, group in enumerate(slots):
+        held[group].append(slot)
+    share, more = divmod(len(slots), len(groups))
+    # The groups that hold most keep the odd ones.
+    wanted = {
+        group: share + (position < more)
+        for position, group in enumerate(sorted(groups, key=lambda g: (-len(held[g]), g)))
+    }
+    spare = [(group, slot) for group in groups for slot in held[group][wanted[group] :]]
+    moves: dict[tuple[int, int], list[int]] = {}
+    for target in groups:
+        for _ in range(wanted[target] - len(held[target])):
+            source, slot = spare.pop()
+            moves.setdefault((source, target), []).append(slot)
+    return moves

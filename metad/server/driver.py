@@ -76,6 +76,8 @@ class GroupDriver:
         self._in_flight: deque[_InFlight] = deque()
         self._staged: list[_InFlight] = []  # those whose writes are in the batch being written
         self._first_queued_s = 0.0
+        self.watch: Callable[[Effects], None] | None = None
+        """Told of every entry that is applied."""
         self.installing = False
         """A snapshot is being put in place of the state, which may be neither read nor applied to meanwhile."""
 
@@ -183,6 +185,8 @@ class GroupDriver:
                 self._staged.append(entry)
                 items += len(entry.effects)
                 machine.stage(index, entry.effects, batches)
+                if self.watch is not None:
+                    self.watch(entry.effects)
                 continue
             # Evaluated elsewhere, or in an earlier life of this node.
             last = min(in_flight[0].index, end + 1) if in_flight else end + 1
@@ -191,6 +195,8 @@ class GroupDriver:
                 items += len(effects)
                 size += len(data)
                 machine.stage(index, effects, batches)
+                if self.watch is not None:
+                    self.watch(effects)
                 index += 1
                 if items >= items_max:
                     break

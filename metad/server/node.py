@@ -17,8 +17,9 @@ from functools import partial
 from typing import Any
 
 from metad_wire import messages as m
-from metad_wire.cluster import ClusterMap, MapReply, MapRequest
+from metad_wire.cluster import ClusterMap, GroupCommand, MapReply, MapRequest, Moved, slots_in
 from metad_wire.errors import (
+    ConflictError,
     DrainingError,
     InternalError,
     InvalidRequestError,
@@ -29,12 +30,25 @@ from metad_wire.errors import (
     UnknownOutcomeError,
 )
 from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
-from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, KV_TRANSACT, METHODS, STATUS, Body, Method, Reply, encode
+from metad_wire.methods import (
+    BETWEEN_NODES,
+    CLUSTER_MAP,
+    CLUSTER_MOVED,
+    GROUP_COMMAND,
+    KV_TRANSACT,
+    METHODS,
+    STATUS,
+    Body,
+    Method,
+    Reply,
+    encode,
+)
 from metad_wire.policy import BatchWindow
 
 from .. import __version__
 from ..config import Config
 from ..control.controller import Controller
+from ..control.mover import Mover
 from ..errors import DamagedStoreError, ServerError, StorageError
 from ..logs import event
 from ..raft.base import ROLES, Timing, UnsafeStateError
@@ -48,7 +62,7 @@ from ..raft.writer import LogWriter
 from ..routing.slots import even_slots, slots_of
 from ..state import cluster
 from ..state.limits import reply_share
-from ..state.machine import Machine
+from ..state.machine import ALL_SLOTS, Machine
 from ..state.owners import OwnerCache
 from ..state.registry import CONTROL, VERBS
 from ..state.rows import Numbers, Rows
@@ -73,6 +87,7 @@ _APPLY_ITEMS = 1_000
 # Values are checked one by one only in requests that could hold one over the limit.
 _CHECK_VALUES_FROM = m.VALUE_BYTES_MAX
 _METADATA = ("metadata", 0)
+_STEP_S = 10.0  # for one step of a slot move
 
 
 class Node:
@@ -138,6 +153,7 @@ class Node:
             rng=environment.rng,
         )
         self._snapshots_timer: Timer | None = None
+        self.mover = Mover(self)
         self.controller = Controller(self)
         self._unproven: dict[int, Done] = {}  # reads that wait until it is certain who leads
         self._proofs = 0
@@ -186,10 +202,18 @@ class Node:
         """Begin a request whose payload is still encoded. Never raises: what is wrong with it goes to ``done``.
         Returns what :meth:`cancel` takes."""
         row = METHODS.get(method)
-        if row is None or row is CLUSTER_STORE:
+        if row is None or row.code in BETWEEN_NODES:
             done(UnknownMethodError(f"no method {method:#06x}"))
             return []
         return self._attempt(row, row.decode_request, payload, len(payload), done)
+
+    def submit_peer(self, method: int, payload: bytes, done: Done) -> None:
+        """The same for another node, which may do what clients may not."""
+        row = METHODS.get(method)
+        if row is None:
+            done(UnknownMethodError(f"no method {method:#06x}"))
+        else:
+            self._attempt(row, row.decode_request, payload, len(payload), done)
 
     def _attempt(
         self, method: Method[Any, Any], decode: Callable[[Any], m.Request[Any]], request: Any, size: int, done: Done
@@ -250,7 +274,13 @@ class Node:
         if self.failure is not None:
             raise UnknownOutcomeError("the node has stopped; its log says why")
         verb = VERBS[method.code]
-        slots = self._slots.get(verb.table.kind)
+        kind = verb.table.kind
+        if method is GROUP_COMMAND:
+            kind = body.kind
+            if body.step == "sweep":
+                self._sweep(body, done)
+                return []
+        slots = self._slots.get(kind)
         if slots is None:
             raise NotLeaderError("the cluster is being formed")
         items: Any = getattr(body, "items", ())
@@ -274,7 +304,7 @@ class Node:
             done(encode(verb.merge(body, [])))
             return []
         self.in_flight_bytes += held
-        return self._send(verb, request, parts, size, held, done)
+        return self._send(verb, kind, request, parts, size, held, done)
 
     # --- reads -------------------------------------------------------------------------------------------
 
@@ -327,7 +357,9 @@ class Node:
         results: list[tuple[Rows, Any]] = []
         for ordinal, rows in parts.items():
             part = self._part(verb, body, rows, len(parts))
-            results.append((rows, verb.read(self._driver(verb.table.kind, ordinal).machine.reader, part)))
+            machine = self._driver(verb.table.kind, ordinal).machine
+            machine.check_held(rows)
+            results.append((rows, verb.read(machine.reader, part)))
         reply = encode(verb.merge(body, results))
         if len(reply) > self._reply_bytes_max:  # keys of 4 KiB can outweigh the records
             raise InvalidRequestError("the reply would not fit a frame: ask for fewer records at once")
@@ -338,13 +370,14 @@ class Node:
     def _send(
         self,
         verb: Verb[Any, Any],
+        kind: str,
         request: m.Request[Any],
         parts: dict[int, Rows],
         size: int,
         held: int,
         done: Done,
     ) -> list[Work]:
-        body, kind = request.body, verb.table.kind
+        body = request.body
         now_s = self.environment.now()
         deadline_s = now_s + (request.deadline_ms or self.config.limits.deadline_default_ms) / 1000
         works: list[Work] = []
@@ -390,6 +423,71 @@ class Node:
         leader = "" if record is None else record.preferred
         return NotLeaderError(f"this node has no replica of {kind}-{ordinal}", leader=leader)
 
+    # --- steps of slot moves -----------------------------------------------------------------------------
+
+    async def ask_group(self, command: GroupCommand) -> None:
+        """See :class:`metad.control.mover.Host`."""
+        deadline_s = self.environment.now() + _STEP_S
+        target = ""
+        while True:
+            try:
+                await self._ask_group(command, target)
+                return
+            except NotLeaderError as error:
+                if self.environment.now() >= deadline_s:
+                    raise
+                target = error.leader
+                await asyncio.sleep(0.02)
+
+    async def _ask_group(self, command: GroupCommand, target: str) -> None:
+        driver = self.drivers.get((command.kind, command.ordinal))
+        if driver is not None and (driver.group.is_leader or not target):
+            target = driver.group.leader or ""
+        if not target:
+            target = self._elsewhere(command.kind, command.ordinal).leader
+        if target == self.config.node_id:
+            await self.call(GROUP_COMMAND, command)
+        else:
+            await self._ask_peer(target, GROUP_COMMAND, command)
+
+    async def ask_metadata(self, body: Moved) -> None:
+        """See :class:`metad.control.mover.Host`."""
+        for _ in range(100):
+            leader = self.drivers[_METADATA].group.leader
+            try:
+                if leader == self.config.node_id:
+                    await self.call(CLUSTER_MOVED, body)
+                    return
+                if leader is not None:
+                    await self._ask_peer(leader, CLUSTER_MOVED, body)
+                    return
+            except (NotLeaderError, ConflictError):  # another change of the map was quicker
+                pass
+            await asyncio.sleep(0.02)
+        raise NotLeaderError("nobody decides about the cluster")
+
+    async def _ask_peer(self, peer: str, method: Method[Any, Any], body: Any) -> None:
+        answer: asyncio.Future[bytes | MetadError] = asyncio.get_running_loop().create_future()
+        self.call_peer(peer, method.code, method.encode_request(body), _set(answer))
+        async with asyncio.timeout(_STEP_S):
+            result = await answer
+        if isinstance(result, MetadError):
+            raise result
+
+    def _sweep(self, body: GroupCommand, done: Done) -> None:
+        driver = self._driver(body.kind, body.ordinal)
+        if not driver.group.ready:
+            raise driver.not_leader()
+
+        async def sweep() -> None:
+            try:
+                await self.mover.sweep_for_import(body.kind, body.ordinal, body.attempt)
+                done(encode(m.WriteReply([], [])))
+            except MetadError as error:
+                done(error)
+
+        self._sweeping = asyncio.get_running_loop().create_task(sweep())
+
     # --- what the node itself answers --------------------------------------------------------------------
 
     def _control(self, method: Method[Any, Any], body: Any, done: Done) -> None:
@@ -408,10 +506,6 @@ class Node:
         leaders = {driver.group.name: driver.group.leader or "" for driver in self.drivers.values()}
         version = 0 if known is None else known.version
         return MapReply(version, known if version > body.version else None, leaders)
-
-    def _slots_of(self, kind: str, ordinal: int) -> int:
-        slots = self._slots.get(kind)
-        return 0 if slots is None else slots.tolist().count(ordinal)
 
     def status(self) -> m.StatusReply:
         """How this node is."""
@@ -434,7 +528,7 @@ class Node:
                 m.GroupStatus(
                     driver.group.name,
                     kind,
-                    self._slots_of(kind, ordinal),
+                    len(slots_in(driver.machine.holding.slots)),
                     driver.machine.applied,
                     driver.group.log.base_index + 1,
                     driver.group.log.last_index,
@@ -487,7 +581,7 @@ class Node:
                 due_s = min(due_s, replicas_s)
             self._arm(due_s)
         except Exception as error:  # noqa: BLE001 - logged where it ends
-            self._stop_for_bug(error)
+            self.stop_for_bug(error)
         finally:
             self._in_turn = self._pumping = False
         if again:
@@ -568,7 +662,7 @@ class Node:
             self.fail(error)
             return
         except Exception as error:  # noqa: BLE001 - logged where it ends
-            self._stop_for_bug(error)
+            self.stop_for_bug(error)
             return
         if self._committed:
             self._schedule_apply()
@@ -579,7 +673,7 @@ class Node:
             self._apply_scheduled = True
             self.environment.call_soon(self._apply)
 
-    def _stop_for_bug(self, error: BaseException) -> None:
+    def stop_for_bug(self, error: BaseException) -> None:
         """A broken invariant: going on could lose or invent data, and the next start begins from what is on disk."""
         logging.getLogger("metad").error("a bug in the node", exc_info=error)
         self.fail(ServerError(f"stopped by a bug, see the log: {type(error).__name__}: {error}"))
@@ -631,7 +725,7 @@ class Node:
             if isinstance(error, ServerError):
                 self.fail(error)
             elif error is not None:
-                self._stop_for_bug(error)
+                self.stop_for_bug(error)
             else:
                 self._owners.clear()
                 machine = self._machine(group.name, group.prefix)
@@ -657,7 +751,7 @@ class Node:
         try:
             due_s = self.snapshots.tick(self.environment.now())
         except Exception as error:  # noqa: BLE001 - logged where it ends
-            self._stop_for_bug(error)
+            self.stop_for_bug(error)
             return
         if due_s < float("inf") and self._snapshots_timer is None:
             self._snapshots_timer = self.environment.call_at(due_s, self._tick_snapshots)
@@ -669,7 +763,7 @@ class Node:
 
     def unsafe(self, error: UnsafeStateError) -> None:
         """See :class:`metad.raft.replicas.Observer`."""
-        self._stop_for_bug(error)
+        self.stop_for_bug(error)
 
     def _changed(self) -> None:
         if self.failure is None:
@@ -701,7 +795,7 @@ class Node:
         except StorageError as error:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - logged where it ends
-            self._stop_for_bug(error)
+            self.stop_for_bug(error)
 
     def snapshot_received(self, peer: str, payload: bytes) -> None:
         """A payload of the snapshot channel. Raises PeerProtocolError where it is none."""
@@ -717,7 +811,12 @@ class Node:
     # --- groups ------------------------------------------------------------------------------------------
 
     def _machine(self, name: str, prefix: bytes) -> Machine:
-        return Machine(name, prefix, self._stores.state, self._owners, self.config.dedupe)
+        initial = ALL_SLOTS
+        if self.map is not None:
+            for record in self.map.groups:
+                if group_prefix(record.kind, record.ordinal) == prefix and record.kind != "metadata":
+                    initial = record.initial_slots
+        return Machine(name, prefix, self._stores.state, self._owners, self.config.dedupe, initial_slots=initial)
 
     def _open_group(self, kind: str, ordinal: int, initial: Configuration) -> GroupDriver:
         name, prefix = f"{kind}-{ordinal}", group_prefix(kind, ordinal)
@@ -839,7 +938,7 @@ class Node:
             if isinstance(error, ServerError):
                 self.fail(error)
             elif error is not None:
-                self._stop_for_bug(error if isinstance(error, Exception) else RuntimeError(str(error)))
+                self.stop_for_bug(error if isinstance(error, Exception) else RuntimeError(str(error)))
             elif self.failure is None:
                 for driver, through in applied.items():
                     held = self.snapshots.held_index(driver.group)
@@ -882,6 +981,7 @@ class Node:
     async def close(self) -> None:
         """Flush the state, so that the next start has nothing to replay, and release the stores."""
         self.controller.stop()
+        self.mover.stop()
         if self._timer is not None:
             self._timer.cancel()
         if self.failure is None:

@@ -291,7 +291,7 @@ class _Guest(_Wire):
         elif frame.type == FrameType.PING:
             self._write(encode_frame(FrameType.PONG))
         elif frame.type == FrameType.REQUEST:
-            node.submit(frame.method, frame.payload, partial(self._answer, frame.request_id))
+            node.submit_peer(frame.method, frame.payload, partial(self._answer, frame.request_id))
 
     def _welcome(self, frame: Frame) -> None:
         if frame.type != FrameType.HELLO:

@@ -12,7 +12,8 @@ from zlib import crc32
 
 import msgspec
 
-from metad_wire.errors import InternalError, MetadError
+from metad_wire.cluster import SLOTS
+from metad_wire.errors import InternalError, MetadError, StaleRouteError
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
 
@@ -20,15 +21,21 @@ from ..config import DedupeConfig
 from ..errors import DamagedStoreError, StorageError
 from ..storage import keys
 from ..storage.engine import Engine
+from . import ownership
 from .dedupe import DedupeWindow
 from .owners import OwnerCache
 from .registry import VERBS
+from .rows import Rows
 from .tables import Command, Reader
 from .view import Overlay, View, Writes
 
 ENTRY_FORMAT: Final = 2
 RECORD_HEADER_BYTES: Final = 9
 """Term and kind, in front of an entry in the log."""
+
+ALL_SLOTS: Final = b"\xff" * (SLOTS // 8)
+"""A bit map."""
+_SLOT_MASK = SLOTS - 1
 
 _OWNER = keys.TABLE_SESSION_OWNER
 _DEDUPE = keys.TABLE_DEDUPE
@@ -86,7 +93,16 @@ class Proposal(NamedTuple):
 class Machine:
     """State of one group."""
 
-    def __init__(self, name: str, group: bytes, engine: Engine, owners: OwnerCache, dedupe: DedupeConfig) -> None:
+    def __init__(
+        self,
+        name: str,
+        group: bytes,
+        engine: Engine,
+        owners: OwnerCache,
+        dedupe: DedupeConfig,
+        *,
+        initial_slots: bytes = ALL_SLOTS,
+    ) -> None:
         self.name = name
         self.group = group
         self.reader = Reader(group, engine, owners)
@@ -101,6 +117,9 @@ class Machine:
         self._applied_key = keys.table_prefix(group, keys.TABLE_GROUP) + b"applied"
         stored = engine.get(self._applied_key)
         self.applied = 0 if stored is None else int.from_bytes(stored, "big")
+        self._view.initial_slots = initial_slots
+        self._holding_key = ownership.row_key(group)
+        self._load_holding()
         self._map_key = keys.table_prefix(group, keys.TABLE_CLUSTER) + b"map"
         self.map_changed = False
         """An applied entry has changed the cluster map; the node clears it."""
@@ -130,6 +149,10 @@ class Machine:
                 if known is not None:
                     outcomes.append(Known(known))
                     continue
+            crcs = command.rows.crcs
+            if not self._holds_all and len(crcs) and not self._held[crcs & _SLOT_MASK].all():
+                outcomes.append(StaleRouteError())
+                continue
             view.writes, view.owner_writes = {}, {}
             assert verb.evaluate is not None
             try:
@@ -151,6 +174,9 @@ class Machine:
             if view.owner_writes:
                 self._owner_overlay.add(index, view.owner_writes)
                 learned = _joined(learned, view.owner_writes)
+            if view.holding is not None:
+                self._hold(view.holding)
+                view.holding = None
             encoded = encode(reply)
             outcomes.append((reply, encoded))
             if identity is not None:
@@ -178,6 +204,8 @@ class Machine:
         learn_owner, learn_identities = self._owners.learn, self.dedupe.learn
         if self._map_key in effects.writes:
             self.map_changed = True
+        if (holding := effects.writes.get(self._holding_key)) is not None:
+            self._hold(ownership.decode(holding))
         if (forgotten := effects.learned.get(self.dedupe.forgotten_key)) is not None:
             self.dedupe.learn_forgotten(forgotten)
         for key, value in effects.learned.items():
@@ -194,10 +222,32 @@ class Machine:
         self._overlay.applied(self.applied)
         self._owner_overlay.applied(self.applied)
 
+    def check_held(self, rows: Rows) -> None:
+        """Raise StaleRouteError where the group does not hold the slots of all rows."""
+        if not self._holds_all and len(rows) and not self._held[rows.crcs & _SLOT_MASK].all():
+            raise StaleRouteError
+
+    @property
+    def holding(self) -> ownership.Holding:
+        """The slots the group holds, and what of them is moving: of the newest entry evaluated or applied."""
+        return self._holding
+
+    def _hold(self, holding: ownership.Holding) -> None:
+        self._holding = holding
+        self._held = ownership.unpack(holding.slots)
+        self._holds_all = bool(self._held.all())
+        # Rows that came early, or are yet to be dropped, are nobody's business.
+        self.reader.held = None if self._holds_all else self._held
+
+    def _load_holding(self) -> None:
+        stored = self._engine.get(self._holding_key)
+        self._hold(ownership.Holding(self._view.initial_slots) if stored is None else ownership.decode(stored))
+
     def forget_unapplied(self) -> None:
         """What was evaluated and is not applied may never be: it counts no longer."""
         self._overlay.clear()
         self._owner_overlay.clear()
+        self._load_holding()
         self.dedupe.load()
 
     def decode(self, index: int, record: bytes) -> Effects:

@@ -7,7 +7,7 @@ from typing import Any
 from metad_wire import methods
 from metad_wire.methods import METHODS
 
-from . import cluster, kv, offsets, sessions
+from . import cluster, kv, offsets, ownership, sessions
 from .tables import Table, Verb
 
 TABLES: tuple[Table, ...] = (cluster.CLUSTER, sessions.SESSION, offsets.OFFSET, kv.KV)
@@ -22,12 +22,13 @@ CONTROL: frozenset[int] = frozenset(
         methods.CLUSTER_TRANSFER,
         methods.CLUSTER_ADD_GROUP,
         methods.CLUSTER_REBALANCE,
+        methods.CLUSTER_MOVED,
     )
 )
 """Methods that the node answers, not a group's state."""
 
 VERBS: dict[int, Verb[Any, Any]] = {
-    verb.method.code: verb for module in (cluster, sessions, offsets, kv) for verb in module.VERBS
+    verb.method.code: verb for module in (cluster, ownership, sessions, offsets, kv) for verb in module.VERBS
 }
 
 

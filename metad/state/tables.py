@@ -16,7 +16,7 @@ from metad_wire.errors import MetadError
 from metad_wire.methods import Body, Method
 
 from ..storage.engine import Engine
-from ..storage.keys import after_prefix, table_prefix
+from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix, slot_of_key, table_prefix
 from .limits import REPLY_BYTES_MAX, check_reply
 from .owners import OwnerCache
 from .rows import Numbers, Rows
@@ -66,6 +66,13 @@ class Reader:
         self.group = group
         self.engine = engine
         self.owners = owners
+        self.held: Numbers | None = None
+        """Which slots the group holds; None where it holds all of its kind."""
+
+    def _mine(self, key: bytes) -> bool:
+        assert self.held is not None
+        slot = slot_of_key(key[GROUP_PREFIX_BYTES:])
+        return slot is None or bool(self.held[slot])
 
     def get_many(self, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
         """Values by position. Raises InvalidRequestError when they are more than ``bytes_max`` together."""
@@ -94,10 +101,11 @@ class Reader:
         rows: list[tuple[bytes, bytes]] = []
         size = looked_at = 0
         while True:
-            wanted = min(1_000, SCAN_ROWS_MAX - looked_at, limit if keep is None else 1_000)
+            all_count = keep is None and self.held is None
+            wanted = min(1_000, SCAN_ROWS_MAX - looked_at, limit if all_count else 1_000)
             chunk = self.engine.scan(begin, end, wanted, PAGE_BYTES_MAX)
             for key, value in chunk:
-                if keep is None or keep(value):
+                if (keep is None or keep(value)) and (self.held is None or self._mine(key)):
                     rows.append((key, value))
                     size += len(key) + len(value)
                     if len(rows) >= limit or size >= PAGE_BYTES_MAX:

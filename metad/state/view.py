@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 from ..storage.engine import Engine
 from ..storage.keys import TABLE_SESSION_OWNER, table_prefix
@@ -76,7 +76,9 @@ class View:
         "_owner_overlay",
         "engine",
         "group",
+        "holding",
         "index",
+        "initial_slots",
         "name",
         "now_ms",
         "owner_prefix",
@@ -99,6 +101,9 @@ class View:
         self.owner_writes: Writes = {}
         self.now_ms = 0
         self.index = 0
+        self.initial_slots = b""
+        self.holding: Any = None
+        """Set by a command that changes which slots the group holds."""
 
     def get(self, key: bytes) -> bytes | None:
         """The value a command must believe in; not for session owners."""

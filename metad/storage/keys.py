@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import functools
 import struct
+from zlib import crc32
 
+from metad_wire.routing import SLOT_MASK
 from metad_wire.routing import TEXT_END as TEXT_END
 from metad_wire.routing import text as text
 from metad_wire.routing import text2 as text2
@@ -39,6 +41,16 @@ TABLE_SESSION_PROPERTIES = 0x11
 TABLE_OFFSET = 0x20
 TABLE_OFFSET_GENERATION = 0x21
 TABLE_KV = 0x30
+
+
+# Fields in front of a key that route it, by table: records that agree in them are in one slot.
+ROUTING_FIELDS = {
+    TABLE_SESSION_OWNER: 2,
+    TABLE_SESSION_PROPERTIES: 2,
+    TABLE_OFFSET: 2,
+    TABLE_OFFSET_GENERATION: 2,
+    TABLE_KV: 1,
+}
 
 
 def group_prefix(kind: str, ordinal: int) -> bytes:
@@ -99,3 +111,15 @@ def log_entry(group: bytes, index: int) -> bytes:
 def log_index(key: bytes) -> int:
     """raft/: the index in an entry's key."""
     return int(_u64.unpack_from(key, GROUP_PREFIX_BYTES + 1)[0])
+
+
+def slot_of_key(key: bytes) -> int | None:
+    """The slot of a key behind its group prefix; None where its table is the group's own."""
+    fields = ROUTING_FIELDS.get(key[0])
+    if fields is None:
+        return None
+    end = 1
+    for _ in range(fields):
+        end = key.index(TEXT_END, end) + len(TEXT_END)
+    slot: int = crc32(key[1:end]) & SLOT_MASK
+    return slot

@@ -27,9 +27,9 @@ from .ingest import IngestDirectory, Manifest
 
 _INGEST_FILES: Final = 2
 """Files taken in by one call: it holds the interpreter for a millisecond of work and some of waiting for the disk."""
-_CROWDED_FILES: Final = 12
-"""With more files than this on level 0 the next are not taken in before a compaction has made room: from 20 on RocksDB
-delays writes, at 36 it stops them, and a write that waits holds the interpreter, so the node would stand still. As
+_CROWDED_FILES: Final = 24
+"""With more files than this on level 0 the next are not taken in before a compaction has made room: from 48 on RocksDB
+delays writes, at 64 it stops them, and a write that waits holds the interpreter, so the node would stand still. As
 many make every style of compaction begin."""
 _ROOM_TIMEOUT_S: Final = 30.0
 """Then the next files are taken in all the same: slow is better than never."""
@@ -93,7 +93,7 @@ def state_options(shared: Shared) -> r.Options:
     options.set_memtable_whole_key_filtering(True)
     # So many files wait for each other: ten million records take about as many, so few passes bring a record to the
     # last tier. The blooms spare a read most of them; writes are slowed down where compaction lags far behind.
-    options.set_level_zero_file_num_compaction_trigger(24)
+    options.set_level_zero_file_num_compaction_trigger(_CROWDED_FILES)
     options.set_level_zero_slowdown_writes_trigger(48)
     options.set_level_zero_stop_writes_trigger(64)
     return options

@@ -7,6 +7,7 @@ group's leader; nodes follow it to know what they host.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 from .fields import U32, U63
@@ -28,6 +29,20 @@ def unpack_slots(data: bytes) -> list[int]:
     if len(data) != _slots.size:
         raise ValueError(f"a slot table of {len(data)} bytes, not {_slots.size}")
     return list(_slots.unpack(data))
+
+
+def slot_bits(slots: Iterable[int]) -> bytes:
+    """A bit map of slots; the first is the highest bit of the first byte."""
+    bits = 0
+    for slot in slots:
+        bits |= 1 << (SLOTS - 1 - slot)
+    return bits.to_bytes(SLOTS // 8, "big")
+
+
+def slots_in(bits: bytes) -> list[int]:
+    """The reverse."""
+    number = int.from_bytes(bits, "big")
+    return [slot for slot in range(SLOTS) if number >> (SLOTS - 1 - slot) & 1]
 
 
 def group_name(kind: str, ordinal: int) -> str:
@@ -56,6 +71,18 @@ class GroupRecord(Message, frozen=True):
     replicas: list[str]
     preferred: str = ""
     learners: list[str] = []  # noqa: RUF012 - msgspec copies it
+    initial_slots: bytes = b""  # bit map of the slots it was made with
+
+
+class SlotMove(Message, frozen=True):
+    """Slots on their way from one group to another of its kind. ``slots`` is a bit map; moves are numbered by the
+    version of the map that ordered them."""
+
+    move: U63
+    kind: str
+    source: U32
+    target: U32
+    slots: bytes
 
 
 class ClusterMap(Message, frozen=True):
@@ -65,6 +92,7 @@ class ClusterMap(Message, frozen=True):
     nodes: list[NodeRecord]
     groups: list[GroupRecord]
     slots: dict[str, bytes]
+    moves: list[SlotMove] = []  # noqa: RUF012
 
 
 class MapRequest(Message, frozen=True):
@@ -86,6 +114,26 @@ class StoreMap(Message, frozen=True):
 
     expected: U63
     map: ClusterMap
+
+
+class Moved(Message, frozen=True):
+    """Between nodes: the slots of this move are the target's now."""
+
+    move: U63
+
+
+class GroupCommand(Message, frozen=True):
+    """Between nodes: a step of a slot move, for the log of one group. ``slots`` is a bit map; ``rows`` are keys behind
+    the group prefix, None deletes."""
+
+    kind: str
+    ordinal: U32
+    step: str
+    move: U63
+    attempt: U63 = 0
+    batch: U63 = 0
+    slots: bytes = b""
+    rows: dict[bytes, bytes | None] = {}  # noqa: RUF012
 
 
 class Join(Message, frozen=True):

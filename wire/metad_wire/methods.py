@@ -75,6 +75,11 @@ CLUSTER_LEAVE = Method(0x0005, "cluster.leave", c.Leave, c.Done, mutates=False)
 CLUSTER_TRANSFER = Method(0x0006, "cluster.transfer", c.Transfer, c.Done, mutates=False)
 CLUSTER_ADD_GROUP = Method(0x0007, "cluster.add_group", c.AddGroup, c.Done, mutates=False)
 CLUSTER_REBALANCE = Method(0x0008, "cluster.rebalance", c.Rebalance, c.Done, mutates=False)
+CLUSTER_MOVED = Method(0x0009, "cluster.moved", c.Moved, c.Done, mutates=False)
+GROUP_COMMAND = Method(0x000A, "group.command", c.GroupCommand, m.WriteReply, mutates=True)
+
+BETWEEN_NODES = frozenset({CLUSTER_STORE.code, CLUSTER_MOVED.code, GROUP_COMMAND.code})
+"""Methods that clients may not use."""
 
 SESSION_TAKEOVER = Method(0x0101, "session.takeover", m.SessionTakeover, m.SessionTakeoverReply, mutates=True)
 SESSION_DISCONNECT = Method(0x0102, "session.disconnect", m.SessionDisconnect, m.WriteReply, mutates=True)

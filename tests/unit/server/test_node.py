@@ -86,7 +86,9 @@ async def test_nothing_is_answered_before_it_is_durable(make: MakeRig) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [row for row in methods.METHODS.values() if row.code not in CLUSTER], ids=lambda method: method.name
+    "method",
+    [row for row in methods.METHODS.values() if row.code not in CLUSTER | methods.BETWEEN_NODES],
+    ids=lambda method: method.name,
 )
 async def test_a_request_of_no_items_has_an_answer(make: MakeRig, method: methods.Method[Any, Any]) -> None:
     rig = await make()

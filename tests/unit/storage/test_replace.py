@@ -162,9 +162,9 @@ def test_files_are_taken_in_only_while_level_0_has_room(engine: RocksEngine, mon
     assert len(parts) == 4
     db = engine._db
     assert db.property_int_value("rocksdb.num-files-at-level0") == 0  # the name is one that RocksDB knows
-    engine._db = slow = SlowCompaction(db, [3, 17, 15, 12])
+    engine._db = slow = SlowCompaction(db, [3, 29, 27, 24])
     engine.replace(BEGIN, END, parts)
-    assert slow.asked == [3, "ingest", 17, 15, 12, "ingest"]
+    assert slow.asked == [3, "ingest", 29, 27, 24, "ingest"]
     monkeypatch.setattr(rocks, "_ROOM_TIMEOUT_S", 0.05)
     engine._db = slow = SlowCompaction(db, [30])
     engine.replace(BEGIN, END, parts)  # slow, but not for ever

@@ -1,0 +1,233 @@
+"""Moving slots from one group to another while both work. :mod:`metad.state.ownership` has the steps.
+
+The mover runs on the node that leads the source. It copies the slots' rows in key order and notes what is written
+meanwhile (the *tail*); when the tail is short it seals the slots, sends the rest, has the target adopt them, and the
+map say so. Between sealing and the map clients ask again: that is the only moment in which a write waits.
+
+Whatever breaks off, the next mover begins again, or finishes: the groups' own logs say how far it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Protocol
+
+from metad_wire import cluster as c
+from metad_wire.cluster import GroupCommand, SlotMove
+from metad_wire.errors import ConflictError, MetadError
+
+from ..logs import event
+from ..state import ownership
+from ..state.machine import Effects
+from ..storage import keys
+
+_ROWS = 1_000  # of one batch
+_BYTES = 1024 * 1024
+_SHORT_TAIL = 500  # rows that may be left when the slots are sealed
+_AGAIN_S = 1.0
+_TABLES = {
+    "data": (keys.TABLE_SESSION_OWNER, keys.TABLE_SESSION_PROPERTIES, keys.TABLE_KV),
+    "offset": (keys.TABLE_OFFSET, keys.TABLE_OFFSET_GENERATION),
+}
+
+Tail = dict[bytes, "bytes | None"]
+
+
+class Host(Protocol):
+    """The node, as a mover sees it."""
+
+    drivers: dict[tuple[str, int], Any]
+
+    async def ask_group(self, command: GroupCommand) -> None:
+        """Have a group's leader, wherever it is, carry out a step. Raises MetadError."""
+
+    async def ask_metadata(self, body: c.Moved) -> None:
+        """Have the map say that slots have moved. Raises MetadError."""
+
+
+class Mover:
+    """All moves whose source is led by this node."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._sweeps: dict[tuple[str, int], asyncio.Task[None]] = {}
+
+    def follow(self, moves: list[SlotMove]) -> None:
+        """Work on those that are this node's to work on."""
+        busy: set[tuple[str, int]] = set()
+        for move in sorted(moves, key=lambda one: one.move):
+            groups = {(move.kind, move.source), (move.kind, move.target)}
+            waits = bool(busy & groups)
+            busy |= groups
+            if waits:
+                continue
+            driver = self._host.drivers.get((move.kind, move.source))
+            if driver is not None and driver.group.ready and move.move not in self._tasks:
+                task = self._tasks[move.move] = asyncio.get_running_loop().create_task(self._run(move, driver))
+                task.add_done_callback(partial(self._ended, move.move))
+
+    def _ended(self, number: int, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(number, None)
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            logging.getLogger("metad").error("a bug in slot move %d", number, exc_info=bug)
+
+    def stop(self) -> None:
+        """No more."""
+        for task in (*self._tasks.values(), *self._sweeps.values()):
+            task.cancel()
+
+    async def _run(self, move: SlotMove, driver: Any) -> None:
+        attempt = driver.group.term * 1_000_000
+        while driver.group.ready:
+            attempt += 1
+            try:
+                await _Move(self._host, move, driver, attempt).run()
+            except MetadError as error:
+                event("slot move broke off", logging.WARNING, move=move.move, error=error.name, detail=str(error))
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                self.sweep(move.kind, move.source)
+                return
+
+    def sweep(self, kind: str, ordinal: int) -> asyncio.Task[None]:
+        """Drop the rows of slots that the group does not hold, which this node leads."""
+        key = (kind, ordinal)
+        task = self._sweeps.get(key)
+        if task is None or task.done():
+            task = self._sweeps[key] = asyncio.get_running_loop().create_task(self._sweep(kind, ordinal, 0))
+        return task
+
+    async def sweep_for_import(self, kind: str, ordinal: int, attempt: int) -> None:
+        """The same in a target, of what an earlier attempt has left."""
+        await self._sweep(kind, ordinal, attempt)
+
+    async def _sweep(self, kind: str, ordinal: int, attempt: int) -> None:
+        driver = self._host.drivers[kind, ordinal]
+        held = ownership.unpack(driver.machine.holding.slots)
+        dropped = 0
+        for table in _TABLES[kind]:
+            for page in _pages(driver, table):
+                rows: Tail = {key: None for key, _ in page if not held[keys.slot_of_key(key) or 0]}
+                if rows:
+                    dropped += len(rows)
+                    await self._host.ask_group(GroupCommand(kind, ordinal, "drop", 0, attempt, rows=rows))
+                await asyncio.sleep(0)
+        event("rows dropped", group=f"{kind}-{ordinal}", rows=dropped)
+
+
+class _Move:
+    """One attempt."""
+
+    def __init__(self, host: Host, move: SlotMove, driver: Any, attempt: int) -> None:
+        self._host = host
+        self._move = move
+        self._driver = driver
+        self._attempt = attempt
+        self._batch = 0
+        self._slots = ownership.unpack(move.slots)
+        self._tail: Tail = {}
+        self._moved = 0
+
+    async def run(self) -> None:
+        move, machine = self._move, self._driver.machine
+        try:
+            await self._target("open")
+        except ConflictError as error:
+            if str(error) != "adopted":
+                raise
+            await self._finish()  # an earlier leader came that far
+            return
+        if machine.holding.sealed_move == move.move:
+            await self._source("unseal")  # it did not, and can no more: its attempt is void
+        event("slot move begins", move=move.move, source=move.source, target=move.target, attempt=self._attempt)
+        await self._target("sweep")
+        self._driver.watch = self._note
+        try:
+            await self._copy()
+            while len(self._tail) > _SHORT_TAIL:
+                await self._send_tail()
+            await self._source("seal")
+            await self._send_tail()
+            self._batch += 1
+            await self._target("adopt")
+        finally:
+            self._driver.watch = None
+        await self._finish()
+        event("slots moved", move=move.move, source=move.source, target=move.target, rows=self._moved)
+
+    async def _finish(self) -> None:
+        await self._host.ask_metadata(c.Moved(self._move.move))
+        await self._source("close")
+
+    def _note(self, effects: Effects) -> None:
+        """An entry was applied while rows are copied."""
+        for writes in effects:
+            for key, value in writes.items():
+                behind = key[keys.GROUP_PREFIX_BYTES :]
+                slot = keys.slot_of_key(behind)
+                if slot is not None and self._slots[slot]:
+                    self._tail[behind] = value
+
+    async def _copy(self) -> None:
+        for table in _TABLES[self._move.kind]:
+            for page in _pages(self._driver, table):
+                rows: Tail = {key: value for key, value in page if self._slots[keys.slot_of_key(key) or 0]}
+                if rows:
+                    await self._import(rows)
+                else:
+                    await asyncio.sleep(0)
+
+    async def _send_tail(self) -> None:
+        tail, self._tail = self._tail, {}
+        part: Tail = {}
+        size = 0
+        for key, value in tail.items():
+            part[key] = value
+            size += len(key) + len(value or b"")
+            if len(part) >= _ROWS or size >= _BYTES:
+                await self._import(part)
+                part, size = {}, 0
+        if part:
+            await self._import(part)
+
+    async def _import(self, rows: Tail) -> None:
+        self._batch += 1
+        self._moved += len(rows)
+        await self._target("import", rows)
+
+    async def _target(self, step: str, rows: Tail | None = None) -> None:
+        move = self._move
+        await self._host.ask_group(
+            GroupCommand(
+                move.kind,
+                move.target,
+                step,
+                move.move,
+                self._attempt,
+                self._batch,
+                move.slots,
+                {} if rows is None else rows,
+            )
+        )
+
+    async def _source(self, step: str) -> None:
+        move = self._move
+        await self._host.ask_group(GroupCommand(move.kind, move.source, step, move.move, self._attempt, 0, move.slots))
+
+
+def _pages(driver: Any, table: int) -> Iterator[list[tuple[bytes, bytes]]]:
+    """A table of a group in key order, a page at a time: (key behind the group prefix, value). Each page is of its own
+    moment."""
+    engine = driver.machine.reader.engine
+    prefix = keys.table_prefix(driver.machine.group, table)
+    begin, end = prefix, keys.after_prefix(prefix)
+    while True:
+        page = engine.scan(begin, end, _ROWS, _BYTES)
+        if not page:
+            return
+        begin = page[-1][0] + b"\0"
+        yield [(key[keys.GROUP_PREFIX_BYTES :], value) for key, value in page]

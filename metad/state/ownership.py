@@ -1,0 +1,183 @@
+"""Which slots a group holds: part of the group's own state, so that every leader of it knows, and no other does.
+
+The cluster map only says where to ask. A slot moves in steps, each an entry in the log of one of the two groups:
+
+1. the target *opens* an attempt to move, which makes every earlier one void, and *imports* rows in numbered batches;
+   nobody sees them, for the slots are not its own;
+2. the source *seals* the slots: from that entry on it refuses them, and what it wrote before is all there is;
+3. the target imports the rest and *adopts* the slots;
+4. the source *closes* the move, and both drop rows of slots that are not theirs.
+
+A group takes part in one move at a time, in the order of their numbers. A slot is held by one group or, between 2 and
+3, by none. If the source's leader is lost, its successor opens the next attempt: the target says whether it had adopted
+already; if not, the source takes the slots back and begins again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from metad_wire import cluster as c
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.cluster import SLOTS
+from metad_wire.errors import ConflictError
+
+from ..storage import keys
+from .rows import NO_ROWS, Numbers, Rows
+from .tables import Command, Table, Verb, merge_writes, refuse_writes
+from .view import View
+
+GROUP = Table(
+    name="group",
+    kind="any",
+    record=c.GroupCommand,
+    key_fields=(),
+    routing_fields=(),
+    numbers=(),
+)
+
+
+class Holding(msgspec.Struct, frozen=True, array_like=True):
+    """The row of a group's state. Slots are bit maps of :data:`SLOTS` bits."""
+
+    slots: bytes
+    sealed: bytes = b""
+    """Slots given up in a move that is not closed."""
+    sealed_move: int = 0
+    opened_move: int = 0
+    """The move whose rows are imported, and the attempt and the batch that were last."""
+    opened_attempt: int = 0
+    opened_batch: int = 0
+    adopted_move: int = 0
+    """The last move whose slots were adopted."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Holding).decode
+
+
+def row_key(group: bytes) -> bytes:
+    """Where a group's :class:`Holding` is."""
+    return keys.table_prefix(group, keys.TABLE_GROUP) + b"slots"
+
+
+def decode(row: bytes) -> Holding:
+    """A :class:`Holding` as stored."""
+    return _decode(row)
+
+
+def pack(slots: Numbers) -> bytes:
+    """A mask of booleans as a bit map."""
+    return np.packbits(slots).tobytes()
+
+
+def unpack(bits: bytes) -> Numbers:
+    """The reverse: one boolean per slot."""
+    return np.unpackbits(np.frombuffer(bits, np.uint8)).astype(bool) if bits else np.zeros(SLOTS, bool)
+
+
+def _evaluate(view: View, command: Command[c.GroupCommand]) -> m.WriteReply:
+    body = command.body
+    key = row_key(view.group)
+    stored = view.get(key)
+    held = _decode(stored) if stored is not None else Holding(view.initial_slots)
+    changed = _STEPS[body.step](view, body, held)
+    if changed is not held:
+        view.writes[key] = _encode(changed)
+        view.holding = changed
+    return m.WriteReply([m.Revision(view.name, view.index)], [])
+
+
+def _open(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+    if held.adopted_move == body.move:
+        raise ConflictError("adopted")
+    if held.adopted_move > body.move or (held.opened_move, held.opened_attempt) >= (body.move, body.attempt):
+        raise ConflictError(f"attempt {held.opened_attempt} of move {held.opened_move} was opened")
+    return msgspec.structs.replace(held, opened_move=body.move, opened_attempt=body.attempt, opened_batch=0)
+
+
+def _check_open(body: c.GroupCommand, held: Holding) -> bool:
+    """Raise where the attempt is void; False where this batch is there already."""
+    if held.adopted_move == body.move:
+        raise ConflictError("adopted")
+    if (held.opened_move, held.opened_attempt) != (body.move, body.attempt):
+        raise ConflictError("another attempt was opened")
+    if body.batch <= held.opened_batch:
+        return False
+    if body.batch != held.opened_batch + 1:
+        raise ConflictError(f"batch {body.batch} follows {held.opened_batch}")
+    return True
+
+
+def _import(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+    if not _check_open(body, held):
+        return held
+    owner = bytes((keys.TABLE_SESSION_OWNER,))
+    for key, value in body.rows.items():
+        (view.owner_writes if key.startswith(owner) else view.writes)[view.group + key] = value
+    return msgspec.structs.replace(held, opened_batch=body.batch)
+
+
+def _adopt(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+    _check_open(body, held)
+    slots = pack(unpack(held.slots) | unpack(body.slots))
+    return msgspec.structs.replace(held, slots=slots, adopted_move=body.move)
+
+
+def _seal(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+    if held.sealed_move:
+        raise ConflictError(f"slots are sealed by move {held.sealed_move}")
+    mine = unpack(held.slots)
+    moving = unpack(body.slots)
+    if (moving & ~mine).any():
+        raise ConflictError("not all of the slots are here")
+    return msgspec.structs.replace(held, slots=pack(mine & ~moving), sealed=body.slots, sealed_move=body.move)
+
+
+def _unseal(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+    if held.sealed_move != body.move:
+        return held
+    slots = pack(unpack(held.slots) | unpack(held.sealed))
+    return msgspec.structs.replace(held, slots=slots, sealed=b"", sealed_move=0)
+
+
+def _close(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+    if held.sealed_move != body.move:
+        return held
+    return msgspec.structs.replace(held, sealed=b"", sealed_move=0)
+
+
+def _drop(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+    mine = unpack(held.slots) | unpack(held.sealed)
+    if held.opened_move > held.adopted_move and not body.attempt:
+        raise ConflictError("rows are being imported")
+    owner = bytes((keys.TABLE_SESSION_OWNER,))
+    for key in body.rows:
+        slot = keys.slot_of_key(key)
+        if slot is not None and not mine[slot]:
+            (view.owner_writes if key.startswith(owner) else view.writes)[view.group + key] = None
+    return held
+
+
+_STEPS = {
+    "open": _open,
+    "import": _import,
+    "adopt": _adopt,
+    "seal": _seal,
+    "unseal": _unseal,
+    "close": _close,
+    "drop": _drop,
+}
+
+
+def _split(body: c.GroupCommand, slots: Numbers) -> dict[int, Rows]:
+    if body.step not in _STEPS:
+        raise ConflictError(f"no step {body.step!r}")
+    return {body.ordinal: NO_ROWS}
+
+
+VERBS = (
+    Verb(methods.GROUP_COMMAND, GROUP, split=_split, merge=merge_writes, evaluate=_evaluate, refuse=refuse_writes),
+)
