@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from typing import Any, cast
+from zlib import crc32
 
 import pytest
 
@@ -24,8 +25,11 @@ from metad_client.errors import ClosedError, another
 from metad_client.identity import IdentitySource
 from metad_client.printing import cell, plain, plain_table
 from metad_client.retry import RetryQueue, verdict
+from metad_client.routes import ANY, Routes
+from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.methods import KV_GET, KV_PUT
+from metad_wire.methods import KV_GET, KV_PUT, OFFSET_LIST, SESSION_LIST
+from metad_wire.routing import text
 
 
 class Future:
@@ -131,6 +135,80 @@ def test_the_retry_queue_is_in_order_of_time_and_skips_what_ended():
     queue.push(20.0, late)
     queue.push(10.0, late)  # brought forward: it comes out once
     assert (len(queue), queue.pop_due(15.0), queue.pop_due(25.0), len(queue)) == (1, [late], [], 0)
+
+
+# --- routes ---
+
+
+def a_reply(version: int = 1, groups: int = 2, preferred: str = "n1", **leaders: str) -> c.MapReply:
+    slots = {"data": c.pack_slots([slot % groups for slot in range(c.SLOTS)])}
+    records = [c.GroupRecord("data", ordinal, [], ["n1", "n2"], preferred) for ordinal in range(groups)]
+    nodes = [c.NodeRecord("n1", "a:1", ""), c.NodeRecord("n2", "", "")]
+    return c.MapReply(version, c.ClusterMap(version, nodes, records, slots), leaders)
+
+
+def keys(*namespaces: Any) -> list[m.KvKey]:
+    return [m.KvKey(namespace, "k") for namespace in namespaces]
+
+
+def test_without_a_map_nothing_has_a_group():
+    routes = Routes()
+    assert (routes.split(KV_GET, keys("a")), routes.group_of(KV_GET, keys("a")[0])) == (None, None)
+    assert not routes.knows(SESSION_LIST)
+    routes.alone = True
+    assert (routes.split(KV_GET, keys("a")), routes.group_of(KV_GET, keys("a")[0])) == (ANY, ANY)
+    assert (routes.knows(SESSION_LIST), routes.groups(SESSION_LIST)) == (True, [])
+    assert (routes.version, routes.endpoints, routes.replicas("data-0")) == (0, {}, [])
+
+
+def test_one_group_has_everything_and_items_are_not_looked_at():
+    routes = Routes()
+    routes.learn(a_reply(groups=1))
+    assert routes.split(KV_GET, cast("Any", [1, 2])) == "data-0"
+    assert routes.group_of(KV_GET, None) == "data-0"
+
+
+def test_items_have_the_group_of_their_slot():
+    routes = Routes()
+    assert routes.learn(a_reply())
+    items = keys(*"abcdef")
+    expected: dict[str, list[int]] = {"data-0": [], "data-1": []}
+    for position, item in enumerate(items):
+        group = f"data-{crc32(text(item.namespace)) % 1024 % 2}"
+        expected[group].append(position)
+        assert routes.group_of(KV_GET, item) == group
+    assert routes.split(KV_GET, items) == expected
+    assert routes.split(KV_GET, keys("a", "a")) in ("data-0", "data-1")
+    assert routes.groups(SESSION_LIST) == [(0, "data-0"), (1, "data-1")]
+    assert not routes.knows(OFFSET_LIST)
+    assert routes.endpoints == {"n1": "a:1", "n2": ""}
+    assert routes.replicas("data-1") == ["n1", "n2"]
+
+
+def test_values_of_a_wrong_type_go_to_whoever_says_what_is_wrong():
+    routes = Routes()
+    routes.learn(a_reply())
+    for odd in (7, None, ["a"]):
+        assert routes.split(KV_GET, keys("a", odd)) == "data-0"
+        assert routes.group_of(KV_GET, m.KvKey(cast("Any", odd), "k")) == "data-0"
+
+
+def test_the_newest_map_is_kept_unless_it_is_to_be_replaced():
+    routes = Routes()
+    assert routes.learn(a_reply(version=5))
+    assert not routes.learn(a_reply(version=5))
+    assert not routes.learn(a_reply(version=4))
+    assert not routes.learn(c.MapReply(9, None, {}))
+    assert routes.version == 5
+    assert routes.learn(a_reply(version=2), anew=True)
+    assert routes.version == 2
+
+
+def test_a_leader_nobody_named_is_who_should_lead():
+    routes = Routes()
+    routes.leaders["data-0"] = "n2"
+    routes.learn(a_reply(preferred="n1"))
+    assert routes.leaders == {"data-0": "n2", "data-1": "n1"}
 
 
 # --- errors ---

@@ -1,0 +1,656 @@
+"""Several nodes: each group's items go to its leader, and nobody hears of it when that changes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from zlib import crc32
+
+import pytest
+
+from metad_client import (
+    ClosedError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    KvKey,
+    KvPutItem,
+    NotFoundError,
+    NotLeaderError,
+    OverloadedError,
+    SessionKey,
+    UnknownOutcomeError,
+)
+from metad_client.dispatcher import SEEK_MAX_S
+from metad_wire import cluster as c
+from metad_wire import messages as m
+from metad_wire.methods import CLUSTER_ADD_GROUP, CLUSTER_MAP, CLUSTER_TRANSFER
+from metad_wire.routing import KINDS, ROUTES, split, text
+
+ENDPOINTS = {"n1": "a:7420", "n2": "b:7420", "n3": "c:7420"}
+
+
+def start(coroutine):
+    return asyncio.ensure_future(coroutine)
+
+
+class Nodes:
+    """Three scripted nodes that know who leads, and refuse what they do not lead."""
+
+    def __init__(self, server, a_map):
+        self.server = server
+        self.a_map = a_map
+        self.hints = True
+        server.answer = self.answer
+        self.place(data=4, offset=2)
+
+    def place(self, version=1, nodes=ENDPOINTS, **groups):
+        self.server.map = self.a_map(nodes, version=version, **groups)
+        self.leaders = {c.group_name(g.kind, g.ordinal): g.preferred for g in self.server.map.groups}
+        self.server.leaders = self.leaders
+
+    def group_of(self, received):
+        """The only group that a request is about; None where it is about none."""
+        code, body = received.method.code, received.body
+        if code not in KINDS:
+            return {1: None, CLUSTER_TRANSFER.code: getattr(body, "group", None)}.get(code, "metadata-0")
+        kind = KINDS[code]
+        if code not in ROUTES:
+            (ordinal,) = body.page.groups
+            return c.group_name(kind, ordinal)
+        slots = c.unpack_slots(self.server.map.slots[kind])
+        (ordinal,) = split(ROUTES[code], getattr(body, "items", [body]), slots, max(slots) + 1)
+        return c.group_name(kind, ordinal)
+
+    def refuse(self, received):
+        """Whether it was refused: by a node that does not lead."""
+        leader = self.leaders.get(self.group_of(received), received.peer.node)
+        if received.peer.node != leader:
+            received.fail(NotLeaderError(leader=leader if self.hints else ""))
+        return received.peer.node != leader
+
+    def answer(self, received):
+        if not self.refuse(received):
+            received.reply()
+
+    def of(self, group):
+        """The requests that were about a group."""
+        return [received for received in self.server.received if self.group_of(received) == group]
+
+
+@pytest.fixture
+async def nodes(server, a_map):
+    await server.listen("b", "n2")
+    await server.listen("c", "n3")
+    return Nodes(server, a_map)
+
+
+def namespace(group, groups=4):
+    """A namespace of data group number ``group`` of so many."""
+    return next(n for n in map(str, range(1000)) if crc32(text(n)) % 1024 * groups // 1024 == group)
+
+
+def put(group, key="k"):
+    return KvPutItem(namespace(group), key, b"1")
+
+
+# --- to the leaders ---
+
+
+async def test_each_groups_items_go_to_its_leader_in_a_request_of_their_own(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    keys = [SessionKey("t", f"c{i}") for i in range(200)]
+    found = await client.sessions.get_many(keys)
+    assert [session.client_id for session in found] == [key.client_id for key in keys]
+    asked = {nodes.group_of(received): received.peer.node for received in server.received}
+    assert asked == {"data-0": "n1", "data-1": "n2", "data-2": "n3", "data-3": "n1"}
+    assert len(server.received) == 4
+    assert client.statistics().retries == 0
+    assert client.statistics().nodes == 3
+
+
+async def test_singles_travel_with_those_of_their_group(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    await asyncio.gather(*[client.kv.get(namespace(i % 4), f"k{i}") for i in range(40)])
+    assert sorted(len(received.body.items) for received in server.received) == [10, 10, 10, 10]
+
+
+async def test_calls_do_not_wait_for_other_nodes_to_be_reached(server, nodes, dial):
+    await server.stop_listening("c")
+    client = await dial()
+    assert (await client.kv.put_many([put(0), put(1)])).ok
+    assert asyncio.get_running_loop().time() < 1001
+
+
+async def test_a_listing_of_one_group_asks_its_leader_only(server, nodes, dial):
+    client = await dial()
+    [_ async for _ in client.kv.scan(namespace(2))]
+    [_ async for _ in client.offsets.list("t", "g")]
+    assert [received.body.page.groups for received in server.received] == [[], []]
+    assert client.statistics().retries == 0
+
+
+async def test_status_of_one_node_and_of_all(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    assert (await client.status("n3")).node_id == "n1"  # as scripted
+    assert [received.peer.node for received in server.received] == ["n3"]
+    server.received.clear()
+    assert sorted(await client.cluster.statuses()) == ["n1", "n2", "n3"]
+    assert sorted(received.peer.node for received in server.received) == ["n1", "n2", "n3"]
+    with pytest.raises(NotFoundError, match="n9 is no member"):
+        await client.status("n9")
+
+
+async def test_a_node_that_is_down_has_an_error_for_a_status(server, nodes, dial, settle):
+    await server.stop_listening("c")
+    client = await dial()
+    await settle()
+    statuses = await client.cluster.statuses(deadline_s=1)
+    assert isinstance(statuses["n2"], m.StatusReply)
+    assert isinstance(statuses["n3"], DeadlineExceededError)
+    assert "connection refused by c:7420" in str(statuses["n3"])
+
+
+# --- hints and news ---
+
+
+async def test_a_hint_is_followed_at_once_and_kept(server, nodes, dial, settle):
+    loop = asyncio.get_running_loop()
+    client = await dial()
+    await settle()
+    nodes.leaders["data-1"] = "n3"
+    begun = loop.time()
+    assert (await client.kv.put_many([put(1)])).ok
+    assert loop.time() == begun
+    first, second = server.received
+    assert (first.peer.node, second.peer.node) == ("n2", "n3")
+    assert first.body_bytes == second.body_bytes
+    assert (first.identity.client_id, first.identity.seq) == (second.identity.client_id, second.identity.seq)
+    assert second.identity.age_ms > 0
+    await client.kv.put_many([put(1)])
+    assert server.received[-1].peer.node == "n3"
+    assert len(server.received) == 3
+
+
+async def test_without_a_hint_the_others_are_asked_and_only_once_for_all_calls(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    nodes.hints = False
+    nodes.leaders["data-1"] = "n3"
+    server.map_requests.clear()
+    results = await asyncio.gather(*[client.kv.put_many([put(1)]) for _ in range(50)])
+    assert all(result.ok for result in results)
+    assert len(server.map_requests) == 1
+    assert client.statistics().retries == 50
+
+
+async def test_while_nobody_leads_calls_wait_and_the_questions_are_few(server, nodes, dial, settle):
+    loop = asyncio.get_running_loop()
+    client = await dial()
+    await settle()
+    nodes.leaders["data-1"] = ""
+    server.map_requests.clear()
+    calls = [start(client.kv.put_many([put(1)])) for _ in range(50)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(2)
+    assert len(server.map_requests) < 15
+    sent = len(server.received)
+    assert sent < 50 + 15  # one attempt each, then a probe with a question at most
+    nodes.leaders["data-1"] = "n1"
+    news = loop.time()
+    await asyncio.gather(*calls)
+    assert loop.time() - news <= SEEK_MAX_S + 0.01
+    assert (await client.kv.put_many([put(0)])).ok
+
+
+async def test_news_of_a_leader_end_the_wait_of_those_that_were_refused(server, nodes, dial, settle):
+    """The backoff is for nodes that have too much to do, not for those that were asked in vain."""
+    loop = asyncio.get_running_loop()
+    client = await dial()
+    await settle()
+    nodes.hints = False
+    server.leaders = {}
+    nodes.leaders["data-1"] = "n3"
+    call = start(client.kv.put_many([put(1)]))
+    await settle()
+    dispatcher = client._dispatcher
+    (refused,) = dispatcher._retrying.calls()
+    dispatcher._retrying.push(loop.time() + 9, refused)
+    begun = loop.time()
+    server.leaders = nodes.leaders
+    dispatcher._seek(at_once=True)
+    assert (await call).ok
+    assert loop.time() == begun
+
+
+async def test_nodes_that_point_at_each_other_are_not_asked_in_a_hurry(server, nodes, dial, settle):
+    other = {"n2": "n3", "n3": "n2", "n1": "n2"}
+    server.answer = lambda received: received.fail(NotLeaderError(leader=other[received.peer.node]))
+    server.leaders = {}
+    client = await dial()
+    await settle()
+    with pytest.raises(DeadlineExceededError, match="did not happen"):
+        await client.kv.put_many([put(1)], deadline_s=2)
+    assert len(server.received) < 40
+
+
+async def test_what_a_follower_believes_counts_for_less_than_a_refusal(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    nodes.hints = False
+    nodes.leaders["data-1"] = "n3"
+    server.leaders_by = {"n1": {"data-1": "n2"}, "n2": {"data-1": "n2"}, "n3": {"data-1": "n3"}}
+    assert (await client.kv.put_many([put(1)])).ok
+    refusals = [received for received in server.received if received.peer.node == "n2"]
+    assert len(refusals) <= 2
+    assert server.received[-1].peer.node == "n3"
+
+
+async def test_a_hint_of_a_node_that_is_not_known_fetches_the_map(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    await server.listen("d", "n4")
+    nodes.place(version=2, nodes={**ENDPOINTS, "n4": "d:7420"}, data=4)
+    nodes.leaders["data-1"] = "n4"
+    assert (await client.kv.put_many([put(1)])).ok
+    assert [received.peer.node for received in server.received] == ["n2", "n4"]
+    assert client.statistics().nodes == 4
+
+
+async def test_a_node_that_left_is_hung_up_on_once_it_has_answered(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    server.answer = None
+    call = start(client.kv.put_many([put(2)]))
+    (received,) = await server.requests(1)
+    assert received.peer.node == "n3"
+    nodes.place(version=2, nodes={"n1": "a:7420", "n2": "b:7420"}, data=4)
+    client._dispatcher._seek(at_once=True)
+    await asyncio.sleep(0.1)
+    assert not received.peer.gone
+    received.reply()
+    assert (await call).ok
+    await server.until(lambda: received.peer.gone)
+    await asyncio.sleep(5)
+    assert server.live_of("n3") == []
+    assert client.statistics().nodes == 2
+
+
+# --- the end of a leader ---
+
+
+async def test_a_write_in_doubt_goes_to_the_next_leader_with_the_same_identity(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    server.answer = None
+    call = start(client.kv.put_many([put(1)]))
+    (first,) = await server.requests(1)
+    server.answer = nodes.answer
+    await server.stop_listening("b")
+    first.peer.cut()
+    await asyncio.sleep(0.7)
+    assert len(server.received) == 1  # the others still name the one that is gone: nobody is bothered
+    nodes.leaders["data-1"] = "n3"
+    assert (await call).ok
+    again = server.received[-1]
+    assert again.peer.node == "n3"
+    assert (again.body_bytes, again.identity.seq) == (first.body_bytes, first.identity.seq)
+    assert again.identity.client_id == first.identity.client_id
+    assert again.identity.age_ms >= 700
+
+
+async def test_a_leader_that_stepped_down_leaves_its_writes_in_doubt(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+
+    def stepped_down(received):
+        server.answer = nodes.answer
+        nodes.leaders["data-1"] = "n1"
+        received.fail(UnknownOutcomeError())
+
+    server.answer = stepped_down
+    assert (await client.kv.put_many([put(1)])).ok
+    assert [received.peer.node for received in nodes.of("data-1")][-1] == "n1"
+    assert len({(r.identity.client_id, r.identity.seq) for r in nodes.of("data-1")}) == 1
+
+
+async def test_a_leader_that_answers_no_more_is_left_once_the_others_go_on_without_it(server, nodes, dial, settle):
+    loop = asyncio.get_running_loop()
+    client = await dial()
+    await settle()
+    server.answer = lambda received: None if received.peer.node == "n2" else nodes.answer(received)
+    begun = loop.time()
+    calls = [start(client.kv.put_many([put(1, f"k{i}")])) for i in range(5)]
+    await server.requests(5)
+    server.frozen.add("n2")
+    await asyncio.sleep(3)
+    assert len(server.received) == 5  # it still is the leader: it may be slow
+    nodes.leaders["data-1"] = "n3"
+    await asyncio.gather(*calls)
+    assert loop.time() - begun < 4.5
+    assert [received.peer.node for received in nodes.of("data-1")[5:]] == ["n3"] * 5
+    sent = {(r.identity.client_id, r.identity.seq) for r in nodes.of("data-1")}
+    assert len(sent) == 5
+
+
+async def test_a_dead_node_holds_up_nobody_else(server, nodes, dial, settle):
+    loop = asyncio.get_running_loop()
+    client = await dial(batches_in_flight=2)
+    await settle()
+    server.frozen.add("n2")
+    stuck = [start(client.kv.put(namespace(1), f"k{i}", b"1", deadline_s=5)) for i in range(20)]
+    stuck += [start(client.kv.put_many([put(1)], deadline_s=5)) for _ in range(20)]
+    await asyncio.sleep(0.1)
+    begun = loop.time()
+    for group in (0, 2, 3):
+        await client.kv.put(namespace(group), "k", b"1")
+        assert (await client.kv.put_many([put(group)])).ok
+    assert loop.time() == begun
+    for outcome in await asyncio.gather(*stuck, return_exceptions=True):
+        assert isinstance(outcome, DeadlineExceededError)
+
+
+async def test_a_node_that_cannot_be_reached_is_named_at_the_deadline(server, nodes, dial):
+    await server.stop_listening("b")
+    client = await dial()
+    with pytest.raises(DeadlineExceededError, match=r"connection refused by b:7420.*nothing was done"):
+        await client.kv.put_many([put(1)], deadline_s=1)
+    result = await client.kv.put_many([put(0), put(1, "x"), put(2), put(1, "y")], deadline_s=1)
+    assert sorted(result.errors) == [1, 3]
+    assert all("nothing was done" in str(error) for error in result.errors.values())
+
+
+async def test_a_node_that_comes_back_is_used_again(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    await server.stop_listening("b")
+    server.live_of("n2")[0].cut()
+    call = start(client.kv.put_many([put(1)]))
+    await asyncio.sleep(3)
+    await server.listen("b", "n2")
+    assert (await call).ok
+    assert (client.statistics().connects, client.statistics().reconnects) == (4, 1)
+
+
+async def test_a_node_that_shuts_down_is_answered_and_left(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    server.answer = None
+    call = start(client.kv.put_many([put(1)]))
+    (received,) = await server.requests(1)
+    server.answer = nodes.answer
+    await server.stop_listening("b")
+    received.peer.goaway()
+    nodes.leaders["data-1"] = "n1"
+    other = start(client.kv.put_many([put(1)]))
+    assert (await other).ok
+    assert server.received[-1].peer.node == "n1"
+    received.reply()
+    assert (await call).ok
+    assert client.statistics().retries <= 1
+
+
+async def test_a_client_that_is_closed_ends_what_waits_for_a_leader(server, nodes, dial, settle):
+    await server.stop_listening("b")
+    client = await dial()
+    calls = [start(client.kv.put_many([put(1)])), start(client.kv.put(namespace(1), "k", b"1"))]
+    await settle()
+    assert client.statistics().waiting == 2
+    await client.close()
+    assert [type(e) for e in await asyncio.gather(*calls, return_exceptions=True)] == [ClosedError, ClosedError]
+
+
+async def test_what_waits_for_a_leader_is_bounded_too(server, nodes, dial, settle):
+    await server.stop_listening("b")
+    client = await dial(waiting_max=2)
+    calls = [start(client.kv.put_many([put(1)], deadline_s=1)) for _ in range(3)]
+    await settle()
+    with pytest.raises(OverloadedError, match="nothing was done"):
+        await calls[2]
+    assert (await client.kv.put_many([put(0)])).ok
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert client.statistics().waiting == 0
+
+
+# --- endpoints ---
+
+
+async def test_a_node_that_moved_is_followed_and_its_past_life_left(server, nodes, dial, settle):
+    client = await dial("metad://b")
+    await settle()
+    old = server.live_of("n2")[0]
+    server.answer = None
+    call = start(client.kv.put_many([put(1)]))
+    await server.requests(1)
+    server.answer = nodes.answer
+    await server.listen("e", "n2")
+    nodes.place(version=2, nodes={**ENDPOINTS, "n2": "e:7420"}, data=4)
+    client._dispatcher._seek(at_once=True)
+    await server.until(lambda: len(server.live_of("n2")) == 2)
+    server.received[0].reply()
+    assert (await call).ok
+    await server.until(lambda: old.gone)
+    assert (await client.kv.put_many([put(1)])).ok
+    assert server.received[-1].peer is server.live_of("n2")[0]
+
+
+async def test_through_a_proxy_the_name_of_the_node_counts(server, a_map, dial, settle):
+    """The map's endpoints are not reachable from here, but the user's are."""
+    server.map = a_map({"n1": "inside:7420", "n2": "inside:7421", "n3": "inside:7422"}, data=4)
+    await server.listen("b", "n2")
+    await server.listen("c", "n3")
+    client = await dial("metad://a,b,c")
+    await server.until(lambda: len(server.live) == 3)
+    assert (await client.kv.put_many([put(group) for group in range(4)])).ok
+    assert client.statistics().retries == 0
+    server.live_of("n2")[0].cut()
+    assert (await client.kv.put_many([put(1)])).ok
+    assert len(server.live_of("n2")) == 1
+
+
+async def test_a_node_behind_a_proxy_is_found_again(server, a_map, dial):
+    server.map = a_map({"n1": "inside:7420"})
+    client = await dial("metad://a")
+    for _ in range(3):
+        server.live[0].cut()
+        assert (await client.kv.put_many([put(0)])).ok
+    assert client.statistics().endpoint == "a:7420"
+
+
+async def test_a_server_of_another_cluster_is_not_taken_for_a_node(server, nodes, dial, settle, monkeypatch):
+    await server.stop_listening("b")
+    client = await dial()
+    await settle()
+    server.cluster_id = "somebody else's"
+    await server.listen("b", "n2")
+    with pytest.raises(DeadlineExceededError):
+        await client.kv.put_many([put(1)], deadline_s=3)
+    assert client.statistics().nodes == 2
+    server.cluster_id = "c1"
+    assert (await client.kv.put_many([put(1)])).ok
+
+
+async def test_a_cluster_founded_anew_is_believed_though_its_map_is_younger(server, nodes, dial, settle):
+    nodes.place(version=50, data=4)
+    client = await dial()
+    await settle()
+    for host in "abc":
+        await server.stop_listening(host)
+    for peer in server.live:
+        peer.cut()
+    await settle()
+    nodes.place(version=2, nodes={"n7": "a:7420"}, data=2)
+    server.cluster_id = "c2"
+    await server.listen("a", "n7")
+    assert (await client.kv.put_many([put(0)])).ok
+    assert (await client.kv.put_many([put(0), put(3)])).ok
+    assert {received.peer.node for received in server.received} == {"n7"}
+    assert client.statistics().nodes == 1
+
+
+# --- without a map ---
+
+
+async def test_a_cluster_that_is_being_formed_is_waited_for(server, nodes, dial, settle):
+    formed = server.map
+    server.map, server.leaders = None, {}
+    client = await dial()
+    calls = [
+        start(client.kv.put_many([put(group) for group in range(4)])),
+        start(client.kv.put(namespace(2), "k", b"7")),
+        start(client.kv.put(namespace(0), "k", b"8")),
+        start(client.kv.get(namespace(1), "k")),
+    ]
+    listing = client.sessions.list("t")
+    calls.append(start(anext(listing)))
+    await asyncio.sleep(2)
+    assert server.received == []
+    assert len(server.map_requests) < 20
+    server.map, server.leaders = formed, nodes.leaders
+    many, seven, eight, _, session = await asyncio.gather(*calls)
+    assert many.ok
+    assert (seven, eight) == (7, 8)
+    assert session.tenant == "t"
+    assert client.statistics().retries == 0
+    await listing.aclose()
+
+
+async def test_a_cluster_that_is_never_formed_ends_calls_at_their_deadline(server, nodes, dial):
+    server.map, server.leaders = None, {}
+    client = await dial()
+    for call in (client.kv.put_many([put(0)], deadline_s=1), client.kv.put("ns", "k", b"", deadline_s=1)):
+        with pytest.raises(DeadlineExceededError, match=r"being formed.*nothing was done"):
+            await call
+
+
+async def test_a_kind_without_groups_is_waited_for(server, nodes, dial):
+    whole = server.map
+    server.map = c.ClusterMap(1, whole.nodes, whole.groups, {"data": whole.slots["data"]})
+    client = await dial()
+    assert (await client.kv.put_many([put(0)])).ok
+    call = start(client.offsets.fetch("t", "g", "topic", 0))
+    await asyncio.sleep(1)
+    assert len(server.map_requests) < 20
+    server.map = c.ClusterMap(2, whole.nodes, whole.groups, whole.slots)
+    assert (await call).offset == 42
+
+
+async def test_a_server_that_knows_no_clusters_takes_everything_as_it_comes(server, dial):
+    server.leaders = None
+    client = await dial()
+    assert (await client.kv.put_many([put(group) for group in range(4)])).ok
+    await asyncio.gather(client.kv.put("a", "k", b"1"), client.kv.put("b", "k", b"1"))
+    assert [s.client_id async for s in client.sessions.list()] == ["c0", "c1", "c2"]
+    assert [len(getattr(received.body, "items", [])) for received in server.received] == [4, 2, 0]
+    server.live[0].cut()
+    assert (await client.kv.put_many([put(0)])).ok
+
+
+# --- identities ---
+
+
+async def test_a_group_out_of_reach_keeps_no_other_from_forgetting(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    server.answer = lambda received: None if received.peer.node == "n2" else nodes.answer(received)
+    stuck = start(client.kv.put_many([put(1)]))
+    await server.requests(1)
+    for _ in range(3):
+        await client.kv.put_many([put(0)])
+    identities = [received.identity for received in nodes.of("data-0")]
+    assert [(identity.seq, identity.low) for identity in identities] == [(1, 1), (2, 2), (3, 3)]
+    assert identities[0].client_id != nodes.of("data-1")[0].identity.client_id
+    stuck.cancel()
+
+
+# --- the cluster itself ---
+
+
+async def test_changes_go_to_who_decides(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    nodes.leaders["metadata-0"] = "n2"
+    server.answer = lambda received: nodes.refuse(received) or received.reply(c.Done("under way", 7))
+    record = c.NodeRecord("n4", "d:7420", "d:7421")
+    assert await client.cluster.join(record) == c.Done("under way", 7)
+    await client.cluster.leave("n4")
+    await client.cluster.add_group("data")
+    await client.cluster.rebalance()
+    await client.cluster.transfer("data-2", "n1")
+    first, *others = server.received
+    assert first.peer.node == "n1"
+    assert [received.peer.node for received in others] == ["n2", "n2", "n2", "n2", "n3"]
+    assert [received.body for received in others] == [
+        c.Join(record),
+        c.Leave("n4"),
+        c.AddGroup("data"),
+        c.Rebalance(),
+        c.Transfer("data-2", "n1"),
+    ]
+    with pytest.raises(NotFoundError, match="there is no group data-9"):
+        await client.cluster.transfer("data-9", "n1")
+    reply = await client.cluster.map()
+    assert reply.map == server.map
+    assert reply.leaders == nodes.leaders
+
+
+async def test_a_group_is_not_added_twice(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    server.answer = lambda received: received.peer.cut()
+    with pytest.raises(ConnectionLostError):
+        await client.cluster.add_group("data")
+    server.answer = lambda received: received.fail(UnknownOutcomeError())
+    with pytest.raises(UnknownOutcomeError):
+        await client.cluster.add_group("data")
+    assert [received.method for received in server.received] == [CLUSTER_ADD_GROUP] * 2
+
+
+# --- questions ---
+
+
+async def test_a_node_that_does_not_say_is_not_waited_for(server, nodes, dial, settle):
+    """One of the others may know."""
+    loop = asyncio.get_running_loop()
+    client = await dial()
+    await settle()
+    server.frozen.add("n1")
+    nodes.hints = False
+    nodes.leaders["data-1"] = "n3"
+    begun = loop.time()
+    assert (await client.kv.put_many([put(1)])).ok
+    assert loop.time() - begun < 2
+
+
+async def test_the_question_carries_what_is_known(server, nodes, dial, settle):
+    nodes.place(version=9, data=4)
+    client = await dial()
+    await settle()
+    client._dispatcher._seek(at_once=True)
+    await asyncio.sleep(0.1)
+    assert (server.map_requests[0][1], server.map_requests[-1][1]) == (0, 9)
+
+
+async def test_a_map_that_makes_no_sense_changes_nothing(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    server.answer = lambda received: received.reply()
+    server.map = c.ClusterMap(2, [], [], {"data": b"short"})
+    client._dispatcher._seek(at_once=True)
+    await asyncio.sleep(0.1)
+    assert (await client.kv.put_many([put(0)])).ok
+    assert client.statistics().nodes == 3
+
+
+async def test_the_map_is_not_asked_for_without_a_reason(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    before = len(server.map_requests)
+    rng = random.Random(1)
+    for _ in range(50):
+        await client.kv.get_many([KvKey(namespace(rng.randrange(4)), "k")])
+        await asyncio.sleep(1)
+    assert len(server.map_requests) == before
+    assert CLUSTER_MAP not in [received.method for received in server.received]
