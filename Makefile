@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo run test check fuzz clean help
+.PHONY: setup demo run test check fuzz peers clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -12,6 +12,7 @@ help:
 	@echo "make test   set everything up, then pass every test"
 	@echo "make run    set everything up, then serve on 127.0.0.1:7420 in the foreground"
 	@echo "make check  ruff, strict mypy, import-linter"
+	@echo "make peers  install what metad-perf compare measures against: etcd, from Debian's packages"
 	@echo "make fuzz   coverage-guided fuzzing of the frame decoder and the session, 60 s each (FUZZ_SECONDS=60)"
 
 setup: $(STAMP)
@@ -40,6 +41,11 @@ FUZZ_SECONDS ?= 60
 fuzz: setup
 	$(BIN)/python tests/fuzz/fuzz_wire.py frame --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/fuzz/fuzz_wire.py session --seconds $(FUZZ_SECONDS)
+
+# The Debian package starts a service of its own where there is a service manager; it is not wanted.
+peers:
+	command -v etcd >/dev/null || { apt-get update && apt-get install -y etcd-server; }
+	systemctl disable --now etcd 2>/dev/null || true
 
 clean:
 	rm -rf $(VENV) .data build *.egg-info

@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _load(commands)
     _grpc(commands)
+    _compare(commands)
     _crash(commands)
     _hold(commands)
     _demo(commands)
@@ -81,12 +82,19 @@ def _server_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server-config", type=Path, metavar="FILE", help="configuration of the started server")
 
 
+def _shape(parser: argparse.ArgumentParser, nodes: int) -> None:
+    parser.add_argument("--nodes", type=int, default=nodes, help="nodes of the started cluster")
+    parser.add_argument("--groups", metavar="G", default="", help="of the started cluster, as in data=4,offset=2")
+    parser.add_argument("--workers", type=int, default=1, help="processes per node of the started cluster")
+
+
 def _load(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "load", "one verb under load: throughput, latency, server CPU", _run_load)
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--endpoint", metavar="HOST:PORT", help="a running server")
-    where.add_argument("--spawn", action="store_true", help="start a server in a temporary directory")
+    where.add_argument("--endpoint", metavar="HOST:PORT[,...]", help="a running server, or a cluster's nodes")
+    where.add_argument("--spawn", action="store_true", help="start servers in a temporary directory")
     _server_config(parser)
+    _shape(parser, nodes=1)
     parser.add_argument("--verb", required=True, choices=VERBS)
     parser.add_argument("--batch", type=int, default=1_000, help="items in a request")
     parser.add_argument("--in-flight", type=int, default=8, help="requests in flight, over all processes")
@@ -104,9 +112,13 @@ def _load(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def _run_load(args: argparse.Namespace) -> int:
     from .load import Load, run
+    from .spawn import Shape
 
     if args.server_config is not None and not args.spawn:
         raise UsageError("--server-config needs --spawn")
+    shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups)
+    if shape != Shape() and not args.spawn:
+        raise UsageError("--nodes, --workers and --groups need --spawn")
     load = Load(
         verb=args.verb,
         batch=args.batch,
@@ -120,7 +132,7 @@ def _run_load(args: argparse.Namespace) -> int:
         singles=args.batch == 1 and not args.request_each,
         seed=args.seed,
     )
-    return run(load, endpoint=args.endpoint, config=args.server_config, json=args.json)
+    return run(load, endpoint=args.endpoint, shape=shape, config=args.server_config, json=args.json)
 
 
 def _grpc(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -135,6 +147,32 @@ def _run_grpc(args: argparse.Namespace) -> int:
     from .grpc_baseline import run
 
     return run(pairs=args.pairs, seconds=args.seconds, keys=args.keys, config=args.server_config, json=args.json)
+
+
+def _compare(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "three nodes of metad against three nodes of another system"
+    parser = _command(commands, "compare", text, _run_compare)
+    _server_config(parser)
+    parser.add_argument("--peers", required=True, choices=("etcd",), help="the other system; `make peers` installs it")
+    parser.add_argument("--pairs", type=int, default=3, help="runs of each load on each side, in turn")
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of one run")
+    parser.add_argument("--keys", type=_count, default=100_000, help="size of the key space")
+    _shape(parser, nodes=3)
+
+
+def _run_compare(args: argparse.Namespace) -> int:
+    from .compare import run
+    from .spawn import Shape
+
+    return run(
+        peers=args.peers,
+        pairs=args.pairs,
+        seconds=args.seconds,
+        keys=args.keys,
+        shape=Shape(nodes=args.nodes, workers=args.workers, groups=args.groups),
+        config=args.server_config,
+        json=args.json,
+    )
 
 
 def _crash(commands: Commands[argparse.ArgumentParser]) -> None:

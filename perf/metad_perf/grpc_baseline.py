@@ -21,7 +21,7 @@ import msgspec
 from . import report
 from .errors import UsageError
 from .fleet import run_fleet
-from .load import Load, create, epoch_now, plans, status_of
+from .load import Load, account_of, create, epoch_now, plans
 from .running import run_async
 from .spawn import Server, temporary_server
 
@@ -81,7 +81,7 @@ def _compare(metad: Server, grpc: Server, pairs: int, seconds: float, keys: int)
     with report.progress("prepare gRPC", keys) as progress:
         run_async(grpc_client.fill(grpc.endpoint, epoch, keys, VALUE_BYTES, progress))
     sides: dict[str, tuple[str, Callable[[], int]]] = {
-        "metad": (metad.endpoint, lambda: status_of(metad.endpoint).cpu_us),
+        "metad": (metad.endpoint, lambda: account_of(metad.endpoint).cpu_us),
         "grpc": (grpc.endpoint, lambda: grpc_client.cpu_us(grpc.endpoint)),
     }
     runs: list[Run] = []
@@ -94,7 +94,7 @@ def _compare(metad: Server, grpc: Server, pairs: int, seconds: float, keys: int)
                         one = msgspec.structs.replace(load, verb=verb, batch=case.batch, in_flight=case.in_flight)
                         runs.append(_run(case, side, endpoint, cpu_us, one, epoch, seconds))
                         progress(1)
-    status = status_of(metad.endpoint)
+    account = account_of(metad.endpoint)
     return {
         **_verdict(READ, runs),
         "writes": _verdict(WRITE, runs),
@@ -102,9 +102,9 @@ def _compare(metad: Server, grpc: Server, pairs: int, seconds: float, keys: int)
         "seconds": seconds,
         "keys": keys,
         "value_bytes": VALUE_BYTES,
-        "fsync": status.fsync,
-        "replicas": status.replicas,
-        "groups": len(status.groups),
+        "fsync": account.fsync,
+        "replicas": account.replicas,
+        "groups": account.groups,
         "runs": report.rounded([msgspec.to_builtins(one) for one in runs]),
         "setting": report.machine(),
         "versions": report.versions(),

@@ -21,7 +21,7 @@ from metad_wire.messages import SessionKey
 
 from . import report
 from .errors import ServerError, UsageError
-from .load import MIB, Load, epoch_now, measure, status_of
+from .load import MIB, Load, account_of, epoch_now, measure
 from .prepare import fill_sessions
 from .running import run_async
 from .spawn import Server, temporary_server
@@ -73,7 +73,7 @@ def _hold(server: Server, sessions: int, updates: int, value_bytes: int) -> dict
         restart_killed_s = server.start()
         errors += killed["errors"] + _missing(server.endpoint, sessions)
         peak_mib = rss_max() / MIB
-    status = status_of(server.endpoint)
+    status = account_of(server.endpoint)
     server.stop()
     ratios = {verb: report.ratio(at_size[verb], costs[str(small)][verb]) for verb in VERBS}
     return report.rounded(
@@ -93,7 +93,7 @@ def _hold(server: Server, sessions: int, updates: int, value_bytes: int) -> dict
             "errors": errors,
             "fsync": status.fsync,
             "replicas": status.replicas,
-            "groups": len(status.groups),
+            "groups": status.groups,
             "write_cost_ratio_by_verb": ratios,
             "server_cpu_us_per_item": costs,
             "setting": report.machine(),

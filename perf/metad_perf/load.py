@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from metad_client import Options, connect
+from metad_wire.errors import MetadError
 from metad_wire.messages import StatusReply
 
 from . import report
@@ -17,7 +18,7 @@ from .errors import UsageError
 from .fleet import Result, run_fleet
 from .prepare import prepare, records_needed
 from .running import run_async
-from .spawn import temporary_server
+from .spawn import Shape, temporary_server
 from .worker import Plan
 from .workload import VERBS, Settings
 
@@ -60,13 +61,14 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, batch=batch, keys=keys, processes=processes)
 
 
-def run(load: Load, *, endpoint: str | None, config: Path | None, json: Path | None) -> int:
-    """Measure against ``endpoint``, or a server of our own where it is None. The exit code: 1 if items failed."""
+def run(load: Load, *, endpoint: str | None, shape: Shape, config: Path | None, json: Path | None) -> int:
+    """Measure against ``endpoint``, which may name several nodes with commas between, or a server of our own where it
+    is None. The exit code: 1 if items failed."""
     load = load.checked()
     if endpoint is not None:
         measured = prepare_and_measure(endpoint, load)
     else:
-        with temporary_server(config=config) as server:
+        with temporary_server(config=config, shape=shape.checked()) as server:
             server.start()
             measured = prepare_and_measure(server.endpoint, load)
             server.stop()
@@ -96,12 +98,12 @@ def epoch_now() -> int:
 
 def measure(endpoint: str, load: Load, epoch: int) -> dict[str, Any]:
     """Run the load on what is there and report it; ``load`` is checked."""
-    status: list[StatusReply] = []
+    status: list[Account] = []
     with report.progress(load.verb, load.items) as progress:
         result = run_fleet(
             plans(endpoint, load, epoch),
-            on_begin=lambda: status.append(status_of(endpoint)),
-            on_end=lambda: status.append(status_of(endpoint)),
+            on_begin=lambda: status.append(account_of(endpoint)),
+            on_end=lambda: status.append(account_of(endpoint)),
             progress=progress,
         )
     before, after = status
@@ -126,16 +128,53 @@ def plans(endpoint: str, load: Load, epoch: int, *, seconds: float | None = None
     ]
 
 
-def status_of(endpoint: str) -> StatusReply:
-    """The server's account of itself."""
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """What the nodes say of themselves, summed: every replica's work counts."""
 
-    async def ask() -> StatusReply:
+    nodes: int
+    processes: int
+    replicas: int
+    groups: int
+    fsync: bool
+    cpu_us: int
+    rss_bytes: int
+    entries: int
+    syncs: int
+    leaders: dict[str, int]
+    """Per process the groups it leads, by node id."""
+
+
+def account(statuses: Sequence[StatusReply]) -> Account:
+    """The sum of every process's status."""
+    return Account(
+        nodes=len({one.node_id.partition("/")[0] for one in statuses}),
+        processes=len(statuses),
+        replicas=max(one.replicas for one in statuses),
+        groups=len({group.name for one in statuses for group in one.groups}),
+        fsync=all(one.fsync for one in statuses),
+        cpu_us=sum(one.cpu_us for one in statuses),
+        rss_bytes=sum(one.rss_bytes for one in statuses),
+        entries=sum(one.entries for one in statuses),
+        syncs=sum(one.syncs for one in statuses),
+        leaders={one.node_id: sum(group.role == "leader" for group in one.groups) for one in statuses},
+    )
+
+
+def account_of(endpoint: str) -> Account:
+    """The account of the node, or of all nodes of the cluster, at ``endpoint``. Raises MetadError where one of them
+    does not answer."""
+
+    async def ask() -> list[StatusReply]:
         async with connect(
             f"metad://{endpoint}", options=Options(connect_timeout_s=CONNECT_TIMEOUT_S, client_name="metad-perf")
         ) as client:
-            return await client.status()
+            found = await client.cluster.statuses()
+        failed = [one for one in found.values() if isinstance(one, MetadError)]
+        if failed:
+            raise failed[0]
+        return [one for one in found.values() if isinstance(one, StatusReply)]
 
-    return run_async(ask())
+    return account(run_async(ask()))
 
 
 def show(measured: dict[str, Any]) -> None:
@@ -169,7 +208,7 @@ def _settings(load: Load, epoch: int, share: int = 0) -> Settings:
     )
 
 
-def _report(load: Load, result: Result, before: StatusReply, after: StatusReply) -> dict[str, Any]:
+def _report(load: Load, result: Result, before: Account, after: Account) -> dict[str, Any]:
     latencies, seconds, items = result.latencies, result.seconds, result.items
     return {
         "verb": load.verb,
@@ -193,12 +232,15 @@ def _report(load: Load, result: Result, before: StatusReply, after: StatusReply)
         "singles": load.singles,
         "seconds": report.rounded(seconds),
         "fsync": after.fsync,
+        "nodes": after.nodes,
+        "server_processes": after.processes,
         "replicas": after.replicas,
-        "groups": len(after.groups),
+        "groups": after.groups,
         "server_cpu_us_per_item": report.rounded(report.ratio(after.cpu_us - before.cpu_us, items)),
         "server_rss_mib": report.rounded(after.rss_bytes / MIB),
         "client_cpu_us_per_item": report.rounded(report.ratio(result.client_cpu_s * 1e6, items)),
         "errors_by_name": result.errors,
+        "leaders": after.leaders,
         "setting": report.machine() | {"seed": load.seed, "warm_up": "a tenth of the run, at most 2 s, not counted"},
         "versions": report.versions(),
     }

@@ -1,7 +1,8 @@
 """Runs a server under test as a child process: start, wait until it serves, kill, stop, and always clean up.
 
-Any command that takes ``--data-dir``, ``--listen``, ``--config`` and ``--ready-file`` as ``metad serve`` does.
-Blocking by design: asyncio code calls it through ``asyncio.to_thread``.
+Any command that takes ``--data-dir``, ``--listen``, ``--config`` and ``--ready-file`` as ``metad serve`` does; or
+``metad cluster``, whose nodes are its children. Blocking by design: asyncio code calls it through
+``asyncio.to_thread``.
 """
 
 from __future__ import annotations
@@ -19,23 +20,30 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from .errors import ServerError
+from .errors import ServerError, UsageError
 
 _POLL_S = 0.002  # the ready file is waited for at this grain
 _LOG_LINES_SHOWN = 3
+_KILLED_S = 10.0  # a process with SIGKILL is gone by then
 
 
 class _Ready(msgspec.Struct):
     endpoints: list[str]
+    pids: dict[str, int] = {}
 
 
-def metad_serve() -> list[str]:
-    """The command that runs metad: the one installed beside this interpreter, else the one on PATH."""
+def metad_command() -> str:
+    """The program: the one installed beside this interpreter, else the one on PATH."""
     beside = Path(sys.executable).with_name("metad")
     found = str(beside) if beside.exists() else shutil.which("metad")
     if found is None:
         raise ServerError("the metad command is not installed beside this Python nor on PATH")
-    return [found, "serve"]
+    return found
+
+
+def metad_serve() -> list[str]:
+    """The command that runs one node."""
+    return [metad_command(), "serve"]
 
 
 class Server:
@@ -45,13 +53,15 @@ class Server:
         self._command = list(command) if command is not None else metad_serve()
         self._directory = directory
         self._config = config
-        self._listen = "127.0.0.1:0"
+        self._endpoints = ["127.0.0.1:0"]
         self._process: subprocess.Popen[bytes] | None = None
+        self.pids: dict[str, int] = {}
+        """Of the nodes, by node id, when they became ready."""
 
     @property
     def endpoint(self) -> str:
-        """host:port, known from the first start on."""
-        return self._listen
+        """host:port, or those of all nodes with commas between, known from the first start on."""
+        return ",".join(self._endpoints)
 
     @property
     def pid(self) -> int:
@@ -73,7 +83,7 @@ class Server:
         if self._process is not None:
             raise ServerError("the server is running already")
         self._ready_file.unlink(missing_ok=True)
-        argv = [*self._command, "--data-dir", str(self._directory / "data"), "--listen", self._listen]
+        argv = [*self._command, "--data-dir", str(self._directory / "data"), *self._where()]
         argv += ["--ready-file", str(self._ready_file)]
         if self._config is not None:
             argv += ["--config", str(self._config)]
@@ -83,6 +93,9 @@ class Server:
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
+    def _where(self) -> list[str]:
+        return ["--listen", self._endpoints[0]]
+
     def wait_ready(self, timeout_s: float = 120.0) -> None:
         """Return once requests are served."""
         process = self._process
@@ -91,7 +104,8 @@ class Server:
         until = time.monotonic() + timeout_s
         while True:
             with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # not there, or half written
-                self._listen = msgspec.json.decode(self._ready_file.read_bytes(), type=_Ready).endpoints[0]
+                ready = msgspec.json.decode(self._ready_file.read_bytes(), type=_Ready)
+                self._endpoints, self.pids = ready.endpoints, ready.pids
                 return
             if process.poll() is not None:
                 self._process = None
@@ -154,11 +168,81 @@ class Server:
         return " / ".join(line.strip() for line in lines[-_LOG_LINES_SHOWN:]) or "it said nothing"
 
 
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What kind of server a command starts. ``groups`` as in ``data=4,offset=2``; empty: the default."""
+
+    nodes: int = 1
+    workers: int = 1
+    groups: str = ""
+
+    def checked(self) -> Shape:
+        """Itself. Raises UsageError."""
+        if self.nodes < 1 or self.workers < 1:
+            raise UsageError("--nodes and --workers must be at least 1")
+        return self
+
+
+class Cluster(Server):
+    """The nodes of one cluster on this machine, started again by their supervisor where one ends."""
+
+    def __init__(self, directory: Path, shape: Shape, *, config: Path | None = None) -> None:
+        command = [metad_command(), "cluster", "--nodes", str(shape.nodes), "--workers", str(shape.workers)]
+        if shape.groups:
+            command += ["--groups", shape.groups]
+        super().__init__(directory, command=command, config=config)
+
+    def _where(self) -> list[str]:
+        return []
+
+    def members(self) -> list[int]:
+        """Process ids of the nodes that run now."""
+        return [one.pid for one in self._children()]
+
+    def kill(self) -> None:
+        """SIGKILL for the supervisor and then the nodes, and wait for the end."""
+        children = self._children()
+        super().kill()  # first: it would start them again
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(children, _KILLED_S)
+
+    def rss_bytes(self) -> int:
+        """Resident memory of all nodes now."""
+        total = 0
+        for child in self._children():
+            with contextlib.suppress(psutil.Error):
+                total += int(child.memory_info().rss)
+        return total
+
+    def cpu_s(self) -> float:
+        """User and system time of the nodes that run now."""
+        total = 0.0
+        for child in self._children():
+            with contextlib.suppress(psutil.Error):
+                times = child.cpu_times()
+                total += float(times.user + times.system)
+        return total
+
+    def _children(self) -> list[psutil.Process]:
+        if self._process is None:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return list(psutil.Process(self._process.pid).children())
+        return []
+
+
 @contextlib.contextmanager
-def temporary_server(*, command: Sequence[str] | None = None, config: Path | None = None) -> Iterator[Server]:
-    """A server in a temporary directory, not started; it is killed and the directory removed in any case."""
+def temporary_server(
+    *, command: Sequence[str] | None = None, config: Path | None = None, shape: Shape | None = None
+) -> Iterator[Server]:
+    """A server in a temporary directory, not started; it is killed and the directory removed in any case. Where
+    ``shape`` asks for more than one process or for groups of its own it is a :class:`Cluster`."""
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
-    server = Server(directory, command=command, config=config)
+    if shape is None or shape == Shape():
+        server = Server(directory, command=command, config=config)
+    else:
+        server = Cluster(directory, shape, config=config)
     try:
         yield server
     finally:

@@ -33,7 +33,7 @@ REQUEST_DEADLINE_S = 30.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process does. ``via``: ``metad`` or ``grpc``."""
+    """What one process does. ``via``: ``metad``, ``grpc`` or ``etcd``; ``connections`` are for etcd."""
 
     endpoint: str
     settings: Settings
@@ -42,6 +42,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     interval_ns: float = 0
     via: str = "metad"
+    connections: int = 1
 
 
 class Warm(msgspec.Struct, frozen=True):
@@ -159,4 +160,8 @@ def _source(plan: Plan) -> AbstractAsyncContextManager[Source]:
         from .grpc_client import source  # grpc is loaded by those who use it
 
         return source(plan.endpoint, plan.settings)
+    if plan.via == "etcd":
+        from .etcd_client import source as etcd_source
+
+        return etcd_source(plan.endpoint, plan.settings, plan.connections)
     return _metad(plan)

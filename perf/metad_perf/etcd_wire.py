@@ -1,0 +1,118 @@
+"""The handful of etcd's protobuf messages that the comparison needs, by hand: etcd's API v3, ``etcdserverpb``.
+
+Requests are made before the clock starts, so what it costs to make them is nobody's; of a reply only as much is read as
+tells success from failure. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+PUT = "/etcdserverpb.KV/Put"
+RANGE = "/etcdserverpb.KV/Range"
+TXN = "/etcdserverpb.KV/Txn"
+STATUS = "/etcdserverpb.Maintenance/Status"
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_SUCCEEDED = 2  # of TxnResponse
+
+
+def varint(number: int) -> bytes:
+    """A protobuf varint of a number that is not negative."""
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
+
+
+def field(number: int, value: bytes) -> bytes:
+    """A length-delimited field: bytes, a string or a message."""
+    return varint(number << 3 | _BYTES) + varint(len(value)) + value
+
+
+def put_request(key: bytes, value: bytes) -> bytes:
+    """PutRequest."""
+    return field(1, key) + field(2, value)
+
+
+def range_request(key: bytes) -> bytes:
+    """RangeRequest of one key, linearizable."""
+    return field(1, key)
+
+
+def txn_of_puts(puts: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """TxnRequest that compares nothing and puts all of these; etcd refuses a key that comes twice."""
+    return b"".join(field(2, field(2, put_request(key, value))) for key, value in puts)
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """(number, value) of each field in turn: an int, or the bytes of what is length-delimited. Raises ValueError."""
+    at, end = 0, len(message)
+    while at < end:
+        tag, at = _read_varint(message, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            value, at = _read_varint(message, at)
+            yield tag >> 3, value
+            continue
+        if kind == _BYTES:
+            size, at = _read_varint(message, at)
+        elif kind in (_FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"no protobuf message: wire type {kind}")
+        if at + size > end:
+            raise ValueError("no protobuf message: it is cut off")
+        yield tag >> 3, message[at : at + size]
+        at += size
+
+
+def txn_succeeded(reply: bytes) -> bool:
+    """Of a TxnResponse. Looks at the first two fields only, whatever the number of answers behind them."""
+    for number, value in fields(reply):
+        if number == _SUCCEEDED:
+            return value == 1
+        if number > _SUCCEEDED:
+            return False
+    return False
+
+
+class MemberStatus:
+    """StatusResponse: what a member says of itself."""
+
+    def __init__(self, reply: bytes) -> None:
+        of_reply = dict(fields(reply))
+        header = of_reply.get(1, b"")
+        assert isinstance(header, bytes)
+        self.member_id = _number(dict(fields(header)).get(2))
+        version = of_reply.get(2, b"")
+        assert isinstance(version, bytes)
+        self.version = version.decode()
+        self.leader = _number(of_reply.get(4))
+        """Member id of the leader; 0 while there is none."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the leader itself."""
+        return self.leader != 0 and self.leader == self.member_id
+
+
+def _number(value: int | bytes | None) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        if at >= len(message):
+            raise ValueError("no protobuf message: it is cut off")
+        byte = message[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("no protobuf message: a varint without an end")
