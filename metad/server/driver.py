@@ -225,6 +225,7 @@ class GroupDriver:
         """This replica leads no longer."""
         evaluated = bool(self._in_flight)
         self._answer_in_flight(UnknownOutcomeError(f"{self.group.name} changed its leader meanwhile"))
+        self.machine.forget_rows()
         if evaluated and not self.installing:
             self.machine.forget_unapplied()
         self._answer_queue(self.not_leader())

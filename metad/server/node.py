@@ -816,7 +816,16 @@ class Node:
             for record in self.map.groups:
                 if group_prefix(record.kind, record.ordinal) == prefix and record.kind != "metadata":
                     initial = record.initial_slots
-        return Machine(name, prefix, self._stores.state, self._owners, self.config.dedupe, initial_slots=initial)
+        groups = 1 if self.map is None else sum(g.kind != "metadata" for g in self.map.groups)
+        return Machine(
+            name,
+            prefix,
+            self._stores.state,
+            self._owners,
+            self.config.dedupe,
+            initial_slots=initial,
+            row_cache_bytes=self.config.storage.row_cache_bytes // max(groups, 1),
+        )
 
     def _open_group(self, kind: str, ordinal: int, initial: Configuration) -> GroupDriver:
         name, prefix = f"{kind}-{ordinal}", group_prefix(kind, ordinal)

@@ -40,6 +40,7 @@ KV = Table(
     key_fields=("namespace", "key"),
     routing_fields=("namespace",),
     numbers=(keys.TABLE_KV,),
+    row_cache=True,
 )
 
 _decode = msgspec.msgpack.Decoder(m.Kv).decode

@@ -17,7 +17,7 @@ from metad_wire.errors import InternalError, MetadError, StaleRouteError
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
 
-from ..config import DedupeConfig
+from ..config import MIB, DedupeConfig
 from ..errors import DamagedStoreError, StorageError
 from ..storage import keys
 from ..storage.engine import Engine
@@ -27,7 +27,7 @@ from .owners import OwnerCache
 from .registry import VERBS
 from .rows import Rows
 from .tables import Command, Reader
-from .view import Overlay, View, Writes
+from .view import Overlay, RowCache, View, Writes
 
 ENTRY_FORMAT: Final = 2
 RECORD_HEADER_BYTES: Final = 9
@@ -102,6 +102,7 @@ class Machine:
         dedupe: DedupeConfig,
         *,
         initial_slots: bytes = ALL_SLOTS,
+        row_cache_bytes: int = 8 * MIB,
     ) -> None:
         self.name = name
         self.group = group
@@ -113,7 +114,8 @@ class Machine:
         self._owners = owners
         self._overlay = Overlay()
         self._owner_overlay = Overlay()
-        self._view = View(name, group, engine, owners, self._overlay, self._owner_overlay)
+        self._rows = RowCache(row_cache_bytes)
+        self._view = View(name, group, engine, owners, self._overlay, self._owner_overlay, self._rows)
         self._applied_key = keys.table_prefix(group, keys.TABLE_GROUP) + b"applied"
         stored = engine.get(self._applied_key)
         self.applied = 0 if stored is None else int.from_bytes(stored, "big")
@@ -134,6 +136,7 @@ class Machine:
         learned: Writes = {}
         outcomes: list[Outcome] = []
         done: list[tuple[Identity, bytes]] = []
+        cached = 0
         seen: set[tuple[int, int]] = set()
         for command, identity in commands:
             verb = VERBS[command.method.code]
@@ -154,6 +157,7 @@ class Machine:
                 outcomes.append(StaleRouteError())
                 continue
             view.writes, view.owner_writes = {}, {}
+            view.row_cache = verb.table.row_cache
             assert verb.evaluate is not None
             try:
                 reply = verb.evaluate(view, command)
@@ -170,6 +174,9 @@ class Machine:
                 continue
             if view.writes:
                 self._overlay.add(index, view.writes)
+                if view.row_cache:
+                    self._rows.add(view.writes)
+                    cached += len(view.writes)
                 writes = _joined(writes, view.writes)
             if view.owner_writes:
                 self._owner_overlay.add(index, view.owner_writes)
@@ -184,7 +191,10 @@ class Machine:
                 done.append((identity, encoded if verb.forget is None else encode(verb.forget(reply))))
         if done:
             self.dedupe.record(index, now_ms, done, learned)
-        return Proposal(encode(Entry(ENTRY_FORMAT, now_ms, writes, learned)), Effects(writes, learned), outcomes)
+        entry = encode(Entry(ENTRY_FORMAT, now_ms, writes, learned))
+        if cached:
+            self._rows.grew(len(entry), cached)
+        return Proposal(entry, Effects(writes, learned), outcomes)
 
     def recall(self, index: int, command: Command[Any], identity: Identity) -> tuple[Any, bytes]:
         """The reply that applied entry ``index`` gave to this command."""
@@ -243,10 +253,15 @@ class Machine:
         stored = self._engine.get(self._holding_key)
         self._hold(ownership.Holding(self._view.initial_slots) if stored is None else ownership.decode(stored))
 
+    def forget_rows(self) -> None:
+        """Others may write rows from now on."""
+        self._rows.clear()
+
     def forget_unapplied(self) -> None:
         """What was evaluated and is not applied may never be: it counts no longer."""
         self._overlay.clear()
         self._owner_overlay.clear()
+        self._rows.clear()
         self._load_holding()
         self.dedupe.load()
 

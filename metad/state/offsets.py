@@ -41,6 +41,7 @@ OFFSET = Table(
     key_fields=("tenant", "group", "topic", "partition"),
     routing_fields=("tenant", "group"),
     numbers=(keys.TABLE_OFFSET, keys.TABLE_OFFSET_GENERATION),
+    row_cache=True,
 )
 
 _decode = msgspec.msgpack.Decoder(m.Offset).decode

@@ -36,6 +36,7 @@ GROUP = Table(
     key_fields=(),
     routing_fields=(),
     numbers=(),
+    row_cache=True,
 )
 
 

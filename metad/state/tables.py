@@ -42,6 +42,8 @@ class Table(NamedTuple):
     """Records that agree in these live in one group, and can change in one entry."""
     numbers: tuple[int, ...]
     """Table bytes it uses on disk (storage.keys)."""
+    row_cache: bool = False
+    """Its commands read rows before they write them, and so does every other command that writes them."""
 
 
 class Command(Generic[Body]):

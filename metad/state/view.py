@@ -19,6 +19,8 @@ class _Missing:
 
 MISSING: Final = _Missing()
 
+_ROW_BYTES = 128  # of a row in a dictionary, beside its bytes
+
 
 class Overlay:
     """The writes of entries that are not applied yet, newest first, in two generations.
@@ -67,6 +69,44 @@ class Overlay:
             self._young = {}
 
 
+class RowCache:
+    """The newest rows that commands of this leader have read or written, so that a command that has to know a row
+    before it writes it rarely asks the engine. What is in flight is in it too: who stops leading clears it.
+
+    Two generations, the young one becomes the old when it is full; so nothing is paid per row but the dictionary.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._young: Writes = {}
+        self._old: Writes = {}
+        self._size = 0
+        self._size_max = bytes_max // 2
+
+    def get(self, key: bytes) -> bytes | _Missing | None:
+        """The row, None if it is known that there is none, MISSING if nothing is known."""
+        value: bytes | _Missing | None = self._young.get(key, MISSING)
+        return self._old.get(key, MISSING) if value is MISSING else value
+
+    def read(self, key: bytes, value: bytes | None) -> None:
+        """The engine has this."""
+        self._young[key] = value
+        self.grew(len(key) + len(value or b""))
+
+    def add(self, writes: Writes) -> None:
+        """A command wrote this; :meth:`grew` follows."""
+        self._young.update(writes)
+
+    def grew(self, size: int, rows: int = 1) -> None:
+        """Rows were added, give or take what replaced something."""
+        self._size += size + rows * _ROW_BYTES
+        if self._size > self._size_max:
+            self._old, self._young, self._size = self._young, {}, 0
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._young, self._old, self._size = {}, {}, 0
+
+
 class View:
     """Passed to ``evaluate``. Commands put their effects into ``writes``, those on session owners into
     ``owner_writes``; ``now_ms`` is the leader's clock and ``index`` the entry's."""
@@ -84,12 +124,24 @@ class View:
         "owner_prefix",
         "owner_writes",
         "owners",
+        "row_cache",
+        "rows",
         "writes",
     )
 
     def __init__(
-        self, name: str, group: bytes, engine: Engine, owners: OwnerCache, overlay: Overlay, owner_overlay: Overlay
+        self,
+        name: str,
+        group: bytes,
+        engine: Engine,
+        owners: OwnerCache,
+        overlay: Overlay,
+        owner_overlay: Overlay,
+        rows: RowCache,
     ) -> None:
+        self.rows = rows
+        self.row_cache = False
+        """Whether the command's rows are in it."""
         self.name = name
         self.group = group
         self.engine = engine
@@ -108,12 +160,18 @@ class View:
     def get(self, key: bytes) -> bytes | None:
         """The value a command must believe in; not for session owners."""
         value: bytes | _Missing | None = self.writes.get(key, MISSING)
+        if value is MISSING and self.row_cache:
+            value = self.rows.get(key)
         if value is MISSING:
             young, old = self._overlay.generations()
             value = young.get(key, MISSING)
             if value is MISSING:
                 value = old.get(key, MISSING)
-        return self.engine.get(key) if isinstance(value, _Missing) else value
+        if isinstance(value, _Missing):
+            value = self.engine.get(key)
+            if self.row_cache:
+                self.rows.read(key, value)
+        return value
 
     def owner_rows(self, rows: Rows) -> list[bytes | None]:
         """The owner rows of sessions, by position, before this command."""
