@@ -36,7 +36,7 @@ class StorageConfig(_Section, frozen=True):
     """Budget of all memtables of log and state together; past it they are flushed."""
     owner_cache_bytes: int = 128 * MIB
     """Most that the cache of session owners may grow to. 8 bytes hold one session's owner."""
-    row_cache_bytes: int = 64 * MIB
+    row_cache_bytes: int = 96 * MIB
     """Rows that commands read before they write them (key-value records, offsets), shared by the groups of a node."""
     log_retained_bytes: int = 64 * MIB
     """Once the log has grown by this much, the state is flushed and the log behind it truncated."""

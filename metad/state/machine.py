@@ -136,7 +136,6 @@ class Machine:
         learned: Writes = {}
         outcomes: list[Outcome] = []
         done: list[tuple[Identity, bytes]] = []
-        cached = 0
         seen: set[tuple[int, int]] = set()
         for command, identity in commands:
             verb = VERBS[command.method.code]
@@ -176,7 +175,6 @@ class Machine:
                 self._overlay.add(index, view.writes)
                 if view.row_cache:
                     self._rows.add(view.writes)
-                    cached += len(view.writes)
                 writes = _joined(writes, view.writes)
             if view.owner_writes:
                 self._owner_overlay.add(index, view.owner_writes)
@@ -192,8 +190,6 @@ class Machine:
         if done:
             self.dedupe.record(index, now_ms, done, learned)
         entry = encode(Entry(ENTRY_FORMAT, now_ms, writes, learned))
-        if cached:
-            self._rows.grew(len(entry), cached)
         return Proposal(entry, Effects(writes, learned), outcomes)
 
     def recall(self, index: int, command: Command[Any], identity: Identity) -> tuple[Any, bytes]:

@@ -90,15 +90,18 @@ class RowCache:
     def read(self, key: bytes, value: bytes | None) -> None:
         """The engine has this."""
         self._young[key] = value
-        self.grew(len(key) + len(value or b""))
+        self._grew(1, len(key) + len(value or b""))
 
     def add(self, writes: Writes) -> None:
-        """A command wrote this; :meth:`grew` follows."""
+        """A command wrote this."""
+        before = len(self._young)
         self._young.update(writes)
+        if added := len(self._young) - before:
+            key, value = next(iter(writes.items()))  # one command's rows are much alike
+            self._grew(added, len(key) + len(value or b""))
 
-    def grew(self, size: int, rows: int = 1) -> None:
-        """Rows were added, give or take what replaced something."""
-        self._size += size + rows * _ROW_BYTES
+    def _grew(self, rows: int, size: int) -> None:
+        self._size += rows * (size + _ROW_BYTES)
         if self._size > self._size_max:
             self._old, self._young, self._size = self._young, {}, 0
 
