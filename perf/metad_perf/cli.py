@@ -16,6 +16,7 @@ from metad_wire.transport.tcp import install_uvloop
 from .errors import PerfError, UsageError
 from .running import exit_on_sigterm
 
+FAULTS = ("kill", "pause", "partition", "oneway", "diskfull", "slowdisk")
 VERBS = ("session.takeover", "session.update", "session.get", "offset.commit", "kv.put", "kv.get")
 
 
@@ -176,14 +177,32 @@ def _run_compare(args: argparse.Namespace) -> int:
 
 
 def _crash(commands: Commands[argparse.ArgumentParser]) -> None:
-    parser = _command(commands, "crash", "kill -9 under load, again and again; is every write there once?", _run_crash)
+    text = "a server killed under load, or a cluster under faults: is every write there, once?"
+    parser = _command(commands, "crash", text, _run_crash)
     _server_config(parser)
-    parser.add_argument("--rounds", type=int, default=20, help="times the server is killed")
-    parser.add_argument("--writers", type=int, default=6, help="clients that write, each with its own records")
+    parser.add_argument("--rounds", type=int, default=20, help="one node: times it is killed")
+    parser.add_argument("--writers", type=int, default=6, help="one node: clients that write, each its own records")
+    parser.add_argument("--nodes", type=int, default=1, help="3: a cluster, one fault after the other")
+    parser.add_argument("--faults", default="kill,pause,partition", help="of a cluster: " + ", ".join(FAULTS))
+    parser.add_argument("--seconds", type=float, default=60.0, help="of a cluster: how long faults come")
+    parser.add_argument("--groups", metavar="G", default="", help="of a cluster, as in data=4,offset=2")
     parser.add_argument("--seed", type=int, default=None, help="of the writes and the moments; default: random")
 
 
 def _run_crash(args: argparse.Namespace) -> int:
+    if args.nodes > 1:
+        from . import fault_run
+        from .faults import parse
+
+        return fault_run.run(
+            nodes=args.nodes,
+            names=parse(args.faults),
+            seconds=args.seconds,
+            groups=args.groups,
+            seed=args.seed,
+            config=args.server_config,
+            json=args.json,
+        )
     from .crash import run
 
     return run(rounds=args.rounds, writers=args.writers, seed=args.seed, config=args.server_config, json=args.json)

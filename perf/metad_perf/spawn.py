@@ -49,11 +49,18 @@ def metad_serve() -> list[str]:
 class Server:
     """One server on one data directory, started any number of times; after the first it keeps its port."""
 
-    def __init__(self, directory: Path, *, command: Sequence[str] | None = None, config: Path | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        command: Sequence[str] | None = None,
+        config: Path | None = None,
+        listen: str = "127.0.0.1:0",
+    ) -> None:
         self._command = list(command) if command is not None else metad_serve()
         self._directory = directory
         self._config = config
-        self._endpoints = ["127.0.0.1:0"]
+        self._endpoints = [listen]
         self._process: subprocess.Popen[bytes] | None = None
         self.pids: dict[str, int] = {}
         """Of the nodes, by node id, when they became ready."""
@@ -83,7 +90,7 @@ class Server:
         if self._process is not None:
             raise ServerError("the server is running already")
         self._ready_file.unlink(missing_ok=True)
-        argv = [*self._command, "--data-dir", str(self._directory / "data"), *self._where()]
+        argv = [*self._command, "--data-dir", str(self._data_directory()), *self._where()]
         argv += ["--ready-file", str(self._ready_file)]
         if self._config is not None:
             argv += ["--config", str(self._config)]
@@ -95,6 +102,9 @@ class Server:
 
     def _where(self) -> list[str]:
         return ["--listen", self._endpoints[0]]
+
+    def _data_directory(self) -> Path:
+        return self._directory / "data"
 
     def wait_ready(self, timeout_s: float = 120.0) -> None:
         """Return once requests are served."""
@@ -160,12 +170,12 @@ class Server:
             return 0.0
         return float(times.user + times.system)
 
-    def _last_words(self) -> str:
+    def _last_words(self, count: int = _LOG_LINES_SHOWN) -> str:
         try:
             lines = self._log_file.read_text(errors="replace").splitlines()
         except OSError:
             lines = []
-        return " / ".join(line.strip() for line in lines[-_LOG_LINES_SHOWN:]) or "it said nothing"
+        return " / ".join(line.strip() for line in lines[-count:]) or "it said nothing"
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):

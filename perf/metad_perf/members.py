@@ -1,0 +1,146 @@
+"""The nodes of the fault run: each a ``metad serve`` of our own, in a namespace and on a disk of its own where the
+machine lets us, so that each can be killed, paused, cut off, filled up and slowed down by itself. Blocking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from .disks import Disk
+from .errors import ServerError
+from .netns import Network
+from .spawn import Server, disk_directory, metad_serve
+
+_PEER_PORT, _CLIENT_PORT = 7500, 7420  # in a namespace of one's own
+START_S = 60.0
+
+
+class Member(Server):
+    """One node. ``name`` is its node id."""
+
+    def __init__(self, name: str, directory: Path, command: list[str], config: Path, listen: str, disk: Disk | None):
+        super().__init__(directory, command=command, config=config, listen=listen)
+        self.name = name
+        self.disk = disk
+        self.paused = False
+
+    def _data_directory(self) -> Path:
+        return super()._data_directory() if self.disk is None else self.disk.directory / "data"
+
+    def ended(self) -> int | None:
+        """Exit code of a process that ended by itself, None while it runs or was ended by us."""
+        process = self._process
+        code = None if process is None else process.poll()
+        if code is not None:
+            self._process = None
+        return code
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.paused = True
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.paused = False
+        self._signal(signal.SIGCONT)
+
+    def words(self, lines: int = 3) -> str:
+        """The end of its log."""
+        return self._last_words(lines)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+class Members:
+    """All of them."""
+
+    def __init__(self, members: list[Member], network: Network | None) -> None:
+        self.all = members
+        self.network = network
+
+    @property
+    def endpoints(self) -> str:
+        """Of every node, with commas between."""
+        return ",".join(member.endpoint for member in self.all)
+
+    def start(self) -> None:
+        """Start all and wait until each serves."""
+        for member in self.all:
+            member.launch()
+        for member in self.all:
+            member.wait_ready(START_S)
+
+
+@contextlib.contextmanager
+def temporary_members(
+    count: int, *, groups: str, config: Path | None, namespaces: bool, disks: bool
+) -> Iterator[Members]:
+    """Nodes in temporary directories, not started; everything is ended and removed in any case."""
+    directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
+    network = Network(count) if namespaces else None
+    mounted: list[Disk] = []
+    members: list[Member] = []
+    try:
+        if network is not None:
+            network.make()
+            hosts = [(network.address(n), _CLIENT_PORT, _PEER_PORT) for n in range(count)]
+        else:
+            ports = _free_ports(2 * count)
+            hosts = [("127.0.0.1", ports[2 * n], ports[2 * n + 1]) for n in range(count)]
+        seeds = {f"n{n + 1}": f"{host}:{peer}" for n, (host, _, peer) in enumerate(hosts)}
+        for n, name in enumerate(seeds):
+            home = directory / name
+            home.mkdir()
+            disk = None
+            if disks:
+                disk = Disk(home)
+                mounted.append(disk)
+                disk.make()
+            written = home / "metad.toml"
+            written.write_text(_config(config, name, seeds, groups))
+            command = [*(network.prefix(n) if network is not None else []), *metad_serve()]
+            host, port, _ = hosts[n]
+            members.append(Member(name, home, command, written, f"{host}:{port}", disk))
+        yield Members(members, network)
+    finally:
+        for member in members:
+            member.kill()
+        for disk in mounted:
+            disk.remove()
+        if network is not None:
+            network.remove()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _config(base: Path | None, name: str, seeds: dict[str, str], groups: str) -> str:
+    """The given configuration with what makes it this node's in front and behind. TOML has each table once: a base
+    that sets ``[cluster]`` or ``[groups]`` cannot be used."""
+    text = base.read_text() if base is not None else ""
+    for table in ("[cluster]", "[groups]") if groups else ("[cluster]",):
+        if table in text:
+            raise ServerError(f"{base}: {table} is for the command to set")
+    inline = ", ".join(f'{node} = "{endpoint}"' for node, endpoint in seeds.items())
+    lines = [f'node_id = "{name}"', text, "[cluster]", f"seeds = {{ {inline} }}", f'listen = "{seeds[name]}"']
+    if groups:
+        lines += ["[groups]", *(part.replace("=", " = ") for part in groups.split(","))]
+    return "\n".join([*lines, ""])
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        ports = []
+        for _ in range(count):
+            sock = held.enter_context(socket.socket())
+            sock.bind(("127.0.0.1", 0))
+            ports.append(sock.getsockname()[1])
+        return ports
