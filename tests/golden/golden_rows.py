@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from metad.raft.messages import AnyMessage
+from metad.raft.streams import AnyStreamMessage
 from metad_wire import cluster, errors, messages, peer
 from metad_wire.frame import FrameType, encode_frame
 
@@ -17,6 +18,7 @@ HERE = Path(__file__).parent
 MESSAGES = HERE / "messages.txt"
 FRAMES = HERE / "frames.txt"
 RAFT = HERE / "raft.txt"
+SNAPSHOTS = HERE / "snapshots.txt"
 PAYLOAD = list[tuple[bytes, AnyMessage]]
 _ROW = re.compile(r"^(?P<name>\w\S*)\n  value (?P<value>.+)\n(?:  bytes (?P<hex>[0-9a-f]*)\n)?", re.MULTILINE)
 
@@ -78,6 +80,14 @@ def encode_raft(name: str, value: str) -> bytes:
     if [type(message).__name__ for _, message in payload][:1] != [name]:
         raise ValueError(f"the payload does not begin with {name}")
     return msgspec.msgpack.encode(payload)
+
+
+def encode_stream(name: str, value: str) -> bytes:
+    """The bytes of a snapshots.txt row."""
+    message = msgspec.json.decode(value, type=AnyStreamMessage)
+    if type(message).__name__ != name:
+        raise ValueError(f"this is no {name}")
+    return msgspec.msgpack.encode(message)
 
 
 def encode_frame_row(name: str, value: str) -> bytes:

@@ -11,7 +11,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from golden_rows import FRAMES, MESSAGES, RAFT, Row, encode_frame_row, is_whole, message_type, message_value, rows
+from golden_rows import (
+    FRAMES,
+    MESSAGES,
+    RAFT,
+    SNAPSHOTS,
+    Row,
+    encode_frame_row,
+    is_whole,
+    message_type,
+    message_value,
+    rows,
+)
 
 from metad_wire import cluster, errors, messages, peer
 from metad_wire.frame import FrameDecoder, FrameType
@@ -100,13 +111,13 @@ def test_frame_bytes(row: Row) -> None:
 
 
 def test_regenerating_changes_nothing_and_fills_a_missing_row(tmp_path: Path) -> None:
-    for name in ("golden_rows.py", "regenerate.py", "messages.txt", "frames.txt", "raft.txt"):
+    for name in ("golden_rows.py", "regenerate.py", "messages.txt", "frames.txt", "raft.txt", "snapshots.txt"):
         shutil.copy(MESSAGES.parent / name, tmp_path)
     with (tmp_path / "messages.txt").open("a") as file:
         file.write("\nCredit\n  value [7]\n")
     subprocess.run([sys.executable, tmp_path / "regenerate.py"], check=True, cwd=tmp_path)
     assert (tmp_path / "messages.txt").read_text() == MESSAGES.read_text() + "\nCredit\n  value [7]\n  bytes 9107\n"
-    for path in (FRAMES, RAFT):
+    for path in (FRAMES, RAFT, SNAPSHOTS):
         assert (tmp_path / path.name).read_text() == path.read_text()
 
 

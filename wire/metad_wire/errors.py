@@ -129,12 +129,12 @@ class IdentityExpiredError(_Coded, code=109, name="identity_expired", outcome_kn
     """The retry came too late to tell whether its first attempt happened."""
 
 
-class StaleRouteError(_Coded, code=111, name="stale_route", retryable=True):
-    """Some of the items' slots are not this group's any more; nothing was done. A newer cluster map says where."""
-
-
 class ConnectionLostError(_Coded, code=110, name="connection_lost", retryable=True, outcome_known=False):
     """The connection ended before the answer; a retry with the same identity finds out. Never on the wire."""
+
+
+class StaleRouteError(_Coded, code=111, name="stale_route", retryable=True):
+    """Some of the items' slots are not this group's any more; nothing was done. A newer cluster map says where."""
 
 
 # 200-299: one item of a batch.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from golden_rows import FRAMES, MESSAGES, RAFT
+from golden_rows import FRAMES, MESSAGES, RAFT, SNAPSHOTS
 from wire_document import PROTOCOL, fields_of, hex_blocks, tables
 
 from metad.raft import messages as raft
+from metad.raft.streams import StreamMessage
 from metad_wire import cluster, fields, frame, messages, peer
 from metad_wire.errors import ERRORS, ErrorBody
 from metad_wire.frame import FrameType, encode_frame
@@ -27,7 +28,8 @@ MESSAGE_CLASSES = {
     },
 }
 RAFT_MESSAGES: dict[str, type] = {class_.__name__: class_ for class_ in raft.Message.__subclasses__()}
-RAFT_CLASSES: dict[str, type] = {"Configuration": raft.Configuration, **RAFT_MESSAGES}
+STREAM_MESSAGES: dict[str, type] = {class_.__name__: class_ for class_ in StreamMessage.__subclasses__()}
+RAFT_CLASSES: dict[str, type] = {"Configuration": raft.Configuration, **RAFT_MESSAGES, **STREAM_MESSAGES}
 
 
 @pytest.mark.parametrize("name", [*MESSAGE_CLASSES, *RAFT_CLASSES])
@@ -45,10 +47,11 @@ def test_no_message_is_listed_that_does_not_exist() -> None:
     assert sorted(listed) == sorted([*MESSAGE_CLASSES, *RAFT_CLASSES])
 
 
-def test_raft_messages_are_listed_with_their_tags() -> None:
-    assert TABLES["Raft"] == [
+@pytest.mark.parametrize(("heading", "classes"), [("Raft", RAFT_MESSAGES), ("Snapshots", STREAM_MESSAGES)])
+def test_messages_of_the_channels_are_listed_with_their_tags(heading: str, classes: dict[str, type]) -> None:
+    assert TABLES[heading] == [
         [str(class_.__struct_config__.tag), name]  # type: ignore[attr-defined]
-        for name, class_ in RAFT_MESSAGES.items()
+        for name, class_ in classes.items()
     ]
 
 
@@ -135,6 +138,6 @@ def test_the_header_is_as_described() -> None:
 
 
 def test_the_test_vectors_are_where_it_says() -> None:
-    for path in (MESSAGES, FRAMES, RAFT):
+    for path in (MESSAGES, FRAMES, RAFT, SNAPSHOTS):
         assert f"../tests/golden/{path.name}" in TEXT
         assert path.exists()
