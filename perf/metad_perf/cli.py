@@ -229,16 +229,19 @@ def _run_hold(args: argparse.Namespace) -> int:
 
 
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:
-    parser = _command(commands, "demo", "a reconnect storm with a broker and the server dying in it", _run_demo)
+    parser = _command(commands, "demo", "a reconnect storm with a broker and the leader dying in it", _run_demo)
     _server_config(parser)
     parser.add_argument("--sessions", type=_count, default=100_000, help="sessions that come back at once")
-    parser.add_argument("--brokers", type=int, default=8, help="simulated brokers, one connection each")
+    parser.add_argument("--brokers", type=int, default=8, help="simulated brokers")
+    _shape(parser, nodes=3)
 
 
 def _run_demo(args: argparse.Namespace) -> int:
     from .demo import run
+    from .spawn import Shape
 
-    return run(sessions=args.sessions, brokers=args.brokers, config=args.server_config, json=args.json)
+    shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups)
+    return run(sessions=args.sessions, brokers=args.brokers, shape=shape, config=args.server_config, json=args.json)
 
 
 def _count(text: str) -> int:

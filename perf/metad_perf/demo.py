@@ -1,33 +1,41 @@
 """``metad-perf demo``: a reconnect storm with everything dying in it, and a table of what became of the sessions.
 
-A fleet of brokers stores its clients' sessions. Then one broker dies for good and every client of the fleet loses
-its connection; all of them come back at once, to the brokers that are left. In the middle of that a second broker
-restarts in a new epoch and has to begin again, and metad itself is killed with SIGKILL and restarted. In the end
-every session must belong to the broker life that serves its client now, with what was stored of it.
+A fleet of brokers stores its clients' sessions on three nodes of metad. Then one broker dies for good and every client
+of the fleet loses its connection; all of them come back at once, to the brokers that are left. In the middle of that a
+second broker restarts in a new epoch and has to begin again, and the node of metad that leads most is killed with
+SIGKILL: the two others go on without it, and it comes back while the storm lasts or after it. In the end every session
+must belong to the broker life that serves its client now, with what was stored of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from metad_client.errors import FencedError, NotOwnerError
+from metad_client import Options, connect
+from metad_client.errors import FencedError, MetadError, NotOwnerError
 from metad_wire.messages import SessionProperties
 
 from . import report
 from .errors import ServerError, UsageError
+from .load import ask_account
 from .running import run_async
-from .spawn import Server, temporary_server
-from .storm import TENANT, Broker, Life, Storm, verify
+from .spawn import Server, Shape, temporary_server
+from .storm import DEADLINE_S, TENANT, Broker, Life, Storm, verify
 
 _PAYLOAD_BYTES = 200
 _BROKER_RESTART_SHARE = 0.25  # of the clients are back when the second broker restarts
 _KILL_SHARE = 0.5  # of the clients are back when metad is killed
+_POLL_S = 0.05
 
 
 class Phase(msgspec.Struct, kw_only=True):
@@ -40,15 +48,17 @@ class Phase(msgspec.Struct, kw_only=True):
     p99_ms: float | None = None
     retries: int | None = None
     lost: int | None = None
+    pause_s: float | None = None
+    """Longest time in which no client came back."""
 
 
-def run(*, sessions: int, brokers: int, config: Path | None, json: Path | None) -> int:
+def run(*, sessions: int, brokers: int, shape: Shape, config: Path | None, json: Path | None) -> int:
     """The exit code: 1 if anything was lost."""
     if brokers < 3 or sessions < 10 * brokers:
         raise UsageError("--brokers must be at least 3, and --sessions ten times as many")
     begin = time.monotonic()
-    with temporary_server(config=config) as server:
-        told = run_async(_tell(server, sessions, brokers))
+    with temporary_server(config=config, shape=shape.checked()) as server:
+        told = run_async(_tell(server, shape.nodes, sessions, brokers))
         server.stop()
     told["seconds"] = report.rounded(time.monotonic() - begin)
     report.write_json(json, told)
@@ -56,13 +66,14 @@ def run(*, sessions: int, brokers: int, config: Path | None, json: Path | None) 
     return 1 if told["lost"] else 0
 
 
-async def _tell(server: Server, sessions: int, count: int) -> dict[str, Any]:
+async def _tell(server: Server, nodes: int, sessions: int, count: int) -> dict[str, Any]:
     rng = random.Random(1)
     stored = {f"client-{i:07}": rng.randbytes(_PAYLOAD_BYTES) for i in range(sessions)}
     clients = list(stored)
     start_s = await asyncio.to_thread(server.start)
     brokers = [Broker(server.endpoint, f"broker-{i + 1}", clients[i::count]) for i in range(count)]
-    phases = [Phase(phase="metad starts", sessions=0, seconds=start_s)]
+    started = "metad starts" if nodes == 1 else f"metad starts: {nodes} nodes"
+    phases = [Phase(phase=started, sessions=0, seconds=start_s)]
     try:
         for broker in brokers:
             await broker.begin()
@@ -91,6 +102,8 @@ async def _tell(server: Server, sessions: int, count: int) -> dict[str, Any]:
             "p99_ms": storm.p99_ms,
             "retries": storm.retries,
             "brokers": count,
+            "nodes": nodes,
+            "longest_pause_s": storm.pause_s,
             "phases": [msgspec.to_builtins(phase) for phase in phases],
             "wrong": wrong[:20],
             "setting": report.machine(),
@@ -118,19 +131,25 @@ def _hand_over(brokers: list[Broker], clients: list[str], rng: random.Random) ->
 class _Disasters:
     """Strikes in the middle: decides by the number of clients that are back, acts in the same turn of the loop."""
 
-    def __init__(self, server: Server, sessions: int) -> None:
-        self._server = server
+    def __init__(self, kill: Callable[[], None], sessions: int) -> None:
+        self._kill = kill
         self._restart_at = int(sessions * _BROKER_RESTART_SHARE)
         self._kill_at = int(sessions * _KILL_SHARE)
+        self._last = time.monotonic()
         self.broker_dies = asyncio.Event()
         self.metad_died = asyncio.Event()
+        self.pause_s = 0.0
+        """The longest time in which no client came back."""
 
     def on_return(self, returned: int) -> None:
         """One more client is back."""
+        now = time.monotonic()
+        self.pause_s = max(self.pause_s, now - self._last)
+        self._last = now
         if returned == self._restart_at:
             self.broker_dies.set()
         elif returned == self._kill_at:
-            self._server.kill()
+            self._kill()
             self.metad_died.set()
 
 
@@ -138,21 +157,23 @@ async def _storm(
     server: Server, brokers: list[Broker], stored: dict[str, bytes], sessions: int
 ) -> tuple[list[Phase], int]:
     """The phases, and the number of sessions that came back without their payload."""
-    disasters = _Disasters(server, sessions)
+    doomed = await _Doomed.of(server)
+    disasters = _Disasters(doomed.kill, sessions)
     storm = Storm(stored, disasters.on_return)
     unlucky = brokers[0]
     ghost = unlucky.life
     begin = time.monotonic()
     async with asyncio.TaskGroup() as tasks:
         again = tasks.create_task(_restart_broker(unlucky, storm, disasters.broker_dies))
-        outage = tasks.create_task(_restart_metad(server, disasters.metad_died))
+        outage = tasks.create_task(_until_back(doomed, disasters.metad_died))
         async with asyncio.TaskGroup() as returning:
             for broker in brokers:
                 assert broker.life is not None
                 returning.create_task(storm.come_back(broker.life, broker.clients))
+        await again
+        seconds = _since(begin)
         if not disasters.metad_died.is_set():
             raise ServerError(f"the storm ended with {storm.returned:,} clients back: {dict(storm.errors)}")
-    seconds = _since(begin)
     assert ghost is not None
     fenced = await _ghost_is_fenced(ghost, unlucky)
     retries = sum(broker.retries for broker in brokers)
@@ -166,6 +187,7 @@ async def _storm(
             p99_ms=storm.latencies.percentile_ms(99),
             retries=retries,
             lost=storm.damaged + sum(storm.errors.values()),
+            pause_s=disasters.pause_s,
         ),
         Phase(
             phase=f"  {unlucky.name} restarts as epoch {unlucky.epoch} and begins again",
@@ -173,9 +195,57 @@ async def _storm(
             seconds=again.result(),
             lost=0 if fenced else 1,
         ),
-        Phase(phase="  metad is killed (SIGKILL) and restarted", sessions=0, seconds=outage.result()),
+        Phase(phase=f"  {doomed.words} is killed and restarted", sessions=0, seconds=outage.result()),
+        Phase(phase="  the longest that nobody came back", sessions=0, seconds=disasters.pause_s),
     ]
     return phases, storm.damaged + (not fenced)
+
+
+class _Doomed:
+    """What is killed: the server, or the node of a cluster that leads most groups, which its supervisor restarts."""
+
+    def __init__(self, server: Server, leaders: dict[str, int], groups: int) -> None:
+        self._server = server
+        self._node = max(leaders, key=lambda node: leaders[node])
+        self._alone = len(leaders) == 1
+        self.words = (
+            "metad" if self._alone else f"{self._node}, the leader of {leaders[self._node]} of {groups} groups,"
+        )
+
+    @classmethod
+    async def of(cls, server: Server) -> _Doomed:
+        """Look who leads what."""
+        account = await ask_account(server.endpoint)
+        return cls(server, account.leaders, account.groups)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._alone:
+            self._server.kill()
+        else:
+            os.kill(self._server.pids[self._node], signal.SIGKILL)
+
+    async def back(self) -> None:
+        """Returns when it serves again."""
+        if self._alone:
+            await asyncio.to_thread(self._server.start)
+            return
+        killed = self._server.pids[self._node]
+        async with connect(f"metad://{self._server.endpoint}", Options(deadline_s=DEADLINE_S)) as client:
+            while True:
+                with contextlib.suppress(MetadError):
+                    status = await client.status(self._node, deadline_s=1.0)
+                    if status.pid != killed:
+                        return
+                await asyncio.sleep(_POLL_S)
+
+
+async def _until_back(doomed: _Doomed, died: asyncio.Event) -> float:
+    """Seconds until it serves again."""
+    await died.wait()
+    begin = time.monotonic()
+    await doomed.back()
+    return _since(begin)
 
 
 async def _restart_broker(broker: Broker, storm: Storm, dies: asyncio.Event) -> float:
@@ -185,12 +255,6 @@ async def _restart_broker(broker: Broker, storm: Storm, dies: asyncio.Event) -> 
     await broker.end()
     await storm.come_back(await broker.begin(), broker.clients)
     return _since(begin)
-
-
-async def _restart_metad(server: Server, died: asyncio.Event) -> float:
-    """Seconds until it serves again."""
-    await died.wait()
-    return await asyncio.to_thread(server.start)
 
 
 async def _ghost_is_fenced(ghost: Life, broker: Broker) -> bool:
@@ -225,7 +289,8 @@ def _show(told: dict[str, Any]) -> None:
     for line in told["wrong"]:
         report.say(line)
     verdict = "nothing was lost" if not told["lost"] else f"{told['lost']} sessions were LOST or are wrong"
+    victim = "metad" if told["nodes"] == 1 else "the leader"
     report.say(
         f"{told['sessions']:,} sessions came back in {told['storm_s']:.1f} s, through the death of one broker, the "
-        f"restart of another and a kill -9 of metad: {verdict}."
+        f"restart of another and a kill -9 of {victim}: {verdict}."
     )

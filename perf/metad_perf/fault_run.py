@@ -25,12 +25,12 @@ from metad_client import Client, Options, connect
 from metad_wire.messages import StatusReply
 from metad_wire.policy import Backoff
 
-from . import disks, faults, netns, registers, report
+from . import disks, faults, netns, report
 from .availability import Availability, Window
 from .errors import PerfError, ServerError, UsageError
 from .ledger import Verdict
 from .members import START_S, Member, Members, temporary_members
-from .registers import History, RegisterClient
+from .registers import DEADLINES_S, History, RegisterClient
 from .running import run_async
 from .writers import LANES, Lane
 
@@ -134,7 +134,7 @@ class _Ordeal:
             sharers = [
                 RegisterClient(
                     n,
-                    await stack.enter_async_context(self._client(f"r{n}", registers.DEADLINE_S)),
+                    await stack.enter_async_context(self._client(f"r{n}", DEADLINES_S[n % len(DEADLINES_S)])),
                     random.Random(f"{self._seed}/r{n}"),
                     self.history,
                 )

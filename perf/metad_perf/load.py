@@ -160,21 +160,21 @@ def account(statuses: Sequence[StatusReply]) -> Account:
     )
 
 
-def account_of(endpoint: str) -> Account:
+async def ask_account(endpoint: str) -> Account:
     """The account of the node, or of all nodes of the cluster, at ``endpoint``. Raises MetadError where one of them
     does not answer."""
+    options = Options(connect_timeout_s=CONNECT_TIMEOUT_S, client_name="metad-perf")
+    async with connect(f"metad://{endpoint}", options=options) as client:
+        found = await client.cluster.statuses()
+    failed = [one for one in found.values() if isinstance(one, MetadError)]
+    if failed:
+        raise failed[0]
+    return account([one for one in found.values() if isinstance(one, StatusReply)])
 
-    async def ask() -> list[StatusReply]:
-        async with connect(
-            f"metad://{endpoint}", options=Options(connect_timeout_s=CONNECT_TIMEOUT_S, client_name="metad-perf")
-        ) as client:
-            found = await client.cluster.statuses()
-        failed = [one for one in found.values() if isinstance(one, MetadError)]
-        if failed:
-            raise failed[0]
-        return [one for one in found.values() if isinstance(one, StatusReply)]
 
-    return account(run_async(ask()))
+def account_of(endpoint: str) -> Account:
+    """See :func:`ask_account`."""
+    return run_async(ask_account(endpoint))
 
 
 def show(measured: dict[str, Any]) -> None:

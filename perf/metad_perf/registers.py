@@ -24,7 +24,7 @@ SESSIONS = 8
 PARTITIONS = 4
 GENERATION_OPERATIONS = 6_000  # then all go on to new registers: a short history is searched quickly
 THINK_S = 0.008
-DEADLINE_S = 4.0  # some give up in an election, so that outcomes stay unknown
+DEADLINES_S = (0.4, 4.0)  # of the clients in turn: some give up in an election, so that outcomes stay unknown
 
 
 class History:
