@@ -1,4 +1,4 @@
-"""``metadctl``: read and write what metad keeps, from a shell.
+"""``metadctl``: read and write what metad keeps, and look after a cluster, from a shell.
 
 Exit status: 0 when done, 1 with one line on stderr where metad (or the network) says no, 2 for a wrong command
 line.
@@ -14,12 +14,14 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from metad_wire.messages import SessionProperties
-from metad_wire.transport import Transport
+from metad_wire.cluster import MapReply, NodeRecord
+from metad_wire.messages import SessionProperties, StatusReply
+from metad_wire.transport import Transport, split_endpoint
 
+from . import overview
 from .client import Client, connect
 from .endpoint import PORT_DEFAULT, parse_url
-from .errors import MetadError, NotFoundError
+from .errors import MetadError, NotFoundError, UnknownMethodError
 from .options import Options
 from .printing import Printer
 
@@ -28,10 +30,13 @@ Arguments = argparse.Namespace
 Command = Callable[[Client, Arguments, Printer], Awaitable[None]]
 
 LIST_LIMIT_DEFAULT = 1_000
+STATUS_S = 2.0
 
 EPILOG = """\
 examples:
   metadctl status
+  metadctl groups
+  metadctl transfer data-0 node-2
   metadctl put kv config greeting hello
   metadctl get kv config greeting --json
   metadctl put session acme device-1 --broker b1 --epoch 7 --payload subscriptions
@@ -96,7 +101,44 @@ async def _run(arguments: Arguments, url: str, transport: Transport | None) -> N
 
 
 async def _status(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.sections(await m.status(), ["groups"])
+    printer.sections(overview.cluster(*await _look(m, a)), ["nodes", "groups"])
+
+
+async def _members(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.many(overview.members(*await _look(m, a)))
+
+
+async def _groups(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.many(overview.groups(*await _look(m, a)))
+
+
+async def _transfer(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.one(await m.cluster.transfer(a.group, a.node))
+
+
+async def _join(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.one(await m.cluster.join(NodeRecord(a.node, a.clients or "", a.peer, a.region)))
+
+
+async def _leave(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.one(await m.cluster.leave(a.node))
+
+
+async def _add_group(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.one(await m.cluster.add_group(a.kind))
+
+
+async def _rebalance(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.one(await m.cluster.rebalance())
+
+
+async def _look(m: Client, a: Arguments) -> tuple[MapReply, dict[str, StatusReply | MetadError]]:
+    """The map, and how each node is. Nodes that cannot be reached are not waited for as long as a person would."""
+    try:
+        known = await m.cluster.map()
+    except UnknownMethodError:  # a server from before there were clusters
+        known = MapReply(0, None, {})
+    return known, await m.cluster.statuses(deadline_s=min(STATUS_S, a.timeout))
 
 
 async def _get_session(m: Client, a: Arguments, printer: Printer) -> None:
@@ -217,7 +259,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The grammar. Options that every command has may stand before or behind it."""
     parser = argparse.ArgumentParser(
         prog="metadctl",
-        description="Read and write what metad keeps.",
+        description="Read and write what metad keeps, and look after a cluster.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -236,8 +278,30 @@ def build_parser() -> argparse.ArgumentParser:
 
         return kind
 
-    status = verbs.add_parser("status", help="how the node is", parents=[common])
-    status.set_defaults(command=_status)
+    def plain(name: str, help: str, command: Command) -> argparse.ArgumentParser:
+        leaf = verbs.add_parser(name, help=help, parents=[common])
+        leaf.set_defaults(command=command)
+        return leaf
+
+    plain("status", "how the cluster is", _status)
+    plain("members", "the nodes of the cluster", _members)
+    groups = plain("groups", "the groups, and who leads them; or change them", _groups)
+    changes = groups.add_subparsers(metavar="CHANGE")
+    add = changes.add_parser("add", help="add a group, without slots yet", parents=[common])
+    add.add_argument("--kind", required=True, choices=("data", "offset"))
+    add.set_defaults(command=_add_group)
+    rebalance = changes.add_parser("rebalance", help="spread replicas and leaders evenly", parents=[common])
+    rebalance.set_defaults(command=_rebalance)
+    transfer = plain("transfer", "hand the leadership of a group to a node", _transfer)
+    transfer.add_argument("group", metavar="GROUP", help="as in data-0")
+    transfer.add_argument("node", metavar="NODE")
+    join = plain("join", "take a node in; one with [cluster] join set asks by itself", _join)
+    join.add_argument("node", metavar="NODE")
+    join.add_argument("--peer", required=True, type=_endpoint, metavar="HOST:PORT", help="where other nodes reach it")
+    join.add_argument("--clients", type=_endpoint, metavar="HOST:PORT", help="where clients reach it")
+    join.add_argument("--region", default="", help="where it is")
+    leave = plain("leave", "move a node's replicas away; then, said again, forget it", _leave)
+    leave.add_argument("node", metavar="NODE")
 
     get = verb("get", "read one record")
     _session_key(get("session", "an MQTT session", _get_session))
@@ -338,6 +402,14 @@ def _count(text: str) -> int:
     if not 0 <= number < 1 << 63:
         raise argparse.ArgumentTypeError(f"not between 0 and 2**63: {text}")
     return number
+
+
+def _endpoint(text: str) -> str:
+    try:
+        split_endpoint(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _seconds(text: str) -> float:

@@ -52,6 +52,8 @@ def cell(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(cell, value)) or "-"
     text = str(value)
     if not text.isprintable():
         text = repr(text)[1:-1]

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from metad_client import cli
+from metad_client import cli, overview
+from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.errors import ConflictError
+from metad_wire.errors import ConflictError, ConnectionLostError
 
 
 @pytest.fixture
@@ -34,6 +35,14 @@ def ctl(scripted_server, capsys):
     ("command", "body"),
     [
         ("status", m.Status()),
+        ("members", m.Status()),
+        ("groups", m.Status()),
+        ("groups add --kind data", c.AddGroup("data")),
+        ("groups rebalance", c.Rebalance()),
+        ("transfer data-0 n1", c.Transfer("data-0", "n1")),
+        ("join n2 --peer h:1 --clients h:2 --region eu", c.Join(c.NodeRecord("n2", "h:2", "h:1", "eu"))),
+        ("join n2 --peer h:1", c.Join(c.NodeRecord("n2", "", "h:1"))),
+        ("leave n2", c.Leave("n2")),
         ("get session t c", m.SessionGet([m.SessionKey("t", "c")])),
         ("get offset t g topic 3", m.OffsetFetch([m.OffsetKey("t", "g", "topic", 3)])),
         ("get kv ns k", m.KvGet([m.KvKey("ns", "k")])),
@@ -86,9 +95,53 @@ def test_tables(ctl):
     table = ctl("list", "sessions").out.splitlines()
     assert table[0].split()[:2] == ["tenant", "client_id"]
     assert [line.split()[1] for line in table[1:]] == ["c0", "c1", "c2"]
-    status = ctl("status").out
-    assert "node_id          n1\n" in status
-    assert status.splitlines()[-1].split()[:2] == ["data-0", "data"]
+    assert ctl("groups").out == (
+        "group       leader  term  replicas  learners  commit  applied  slots\n"
+        "metadata-0  -       -     -         -         -       -        -\n"
+        "offset-0    -       -     -         -         -       -        -\n"
+        "data-0      n1      3     n1, n2    -         5       5        1024\n"
+    )
+
+
+def test_status_is_of_the_whole_cluster(ctl, scripted_server, a_map):
+    scripted_server.map = a_map({"n1": "a:7420", "n2": "b:7420"})
+    done = ctl("status", "--timeout", "1")
+    assert done.status == 0
+    top, nodes, groups = done.out.split("\n\n")
+    assert "nodes_up     1 of 2\n" in top
+    assert "groups_led   1 of 3" in top
+    assert [line.split()[:2] for line in nodes.splitlines()[1:]] == [["n1", "a:7420"], ["n2", "b:7420"]]
+    assert "connection refused by b:7420" in nodes
+    assert groups.splitlines()[-1].split()[:3] == ["data-0", "n1", "3"]
+    (up, down) = json.loads(ctl("members", "--json", "--timeout", "1").out)
+    assert (up["node"], up["state"], up["leads"], up["rss_bytes"]) == ("n1", "up", 1, 4 << 20)
+    assert (down["node"], down["state"]) == ("n2", "not reached")
+
+
+def test_a_server_that_knows_no_clusters_has_a_status_too(ctl, scripted_server):
+    scripted_server.leaders = None
+    done = ctl("status")
+    assert done.status == 0
+    assert "map_version  0\n" in done.out
+    assert "nodes_up     1 of 1\n" in done.out
+    assert done.out.splitlines()[-1].split()[:2] == ["data-0", "n1"]
+
+
+def test_the_leaders_word_counts_most():
+    def status(*groups):
+        return m.StatusReply("n", "c", "v", 1, 1, 1, 1, True, 1, 1, 0, 1, 1, list(groups))
+
+    def group(role, term, applied, leader):
+        return m.GroupStatus("data-0", "data", 8, applied, 1, 9, 0, role, leader, term, applied, ["n1"], ["n2"])
+
+    statuses = {
+        "n1": status(group("leader", 3, 90, "n1")),
+        "n2": status(group("leader", 4, 70, "n2")),
+        "n3": status(group("follower", 4, 80, "n2")),
+        "n4": ConnectionLostError("gone"),
+    }
+    (row,) = overview.groups(c.MapReply(0, None, {}), statuses)
+    assert (row["leader"], row["term"], row["applied"], row["learners"]) == ("n2", 4, 70, ["n2"])
 
 
 def test_an_empty_listing_says_so(ctl, scripted_server):
@@ -139,6 +192,12 @@ def test_what_is_not_there(ctl, scripted_server):
         assert ctl(verb, "kv", "ns", "k").err == "metadctl: no key ns/k\n"
 
 
+def test_a_group_that_is_not_there(ctl, scripted_server):
+    done = ctl("transfer", "data-9", "n1")
+    assert (done.status, done.err) == (1, "metadctl: there is no group data-9\n")
+    assert scripted_server.received == []
+
+
 def test_errors_are_one_line(ctl, scripted_server):
     scripted_server.answer = lambda received: received.fail(ConflictError("version is 3\nand more"))
     done = ctl("put", "kv", "ns", "k", "v")
@@ -167,6 +226,10 @@ def test_a_deadline(ctl, scripted_server):
         ("get offset t g topic many", "PARTITION"),
         ("put offset t g topic 0 -5", "-5"),
         ("put session t c", "--broker"),
+        ("groups add", "--kind"),
+        ("join n2", "--peer"),
+        ("join n2 --peer here", "not HOST:PORT"),
+        ("transfer data-0", "NODE"),
         ("list sessions --prefix c", "--prefix needs --tenant"),
         ("--endpoint quic://a status", "no transport for quic://"),
         ("--endpoint a:b status", "not a port"),

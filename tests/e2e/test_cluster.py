@@ -1,0 +1,181 @@
+"""Three real nodes: writes go on while one is killed and comes back, and nothing that was acknowledged is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from e2e_server import Server, wait_until
+
+from metad_client import Client, KvKey, KvPutItem, MetadError, OffsetCommitItem, OffsetKey, SessionTakeoverItem, connect
+from metad_client.options import Options
+from metad_wire.cluster import group_name
+
+METADCTL = Path(sys.executable).with_name("metadctl")
+NAMES = ("n1", "n2", "n3")
+
+
+def free_ports(count: int) -> list[int]:
+    """Nobody listens there now, and nobody else is given them for a while."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Nodes:
+    """Three processes of one cluster, by node id."""
+
+    def __init__(self, home: Path) -> None:
+        ports = free_ports(6)
+        self.home = home
+        self.endpoints = dict(zip(NAMES, (f"127.0.0.1:{port}" for port in ports[:3]), strict=True))
+        self._seeds = ", ".join(f'{name} = "127.0.0.1:{port}"' for name, port in zip(NAMES, ports[3:], strict=True))
+        self.servers = {name: self._started(name) for name in NAMES}
+        for server in self.servers.values():
+            server.ready()
+
+    def _started(self, name: str) -> Server:
+        config = f'node_id = "{name}"\n[cluster]\nseeds = {{ {self._seeds} }}\n'
+        return Server(self.home / name, config=config, listen=self.endpoints[name])
+
+    def kill(self, name: str) -> None:
+        self.servers[name].kill()
+
+    def restart(self, name: str) -> None:
+        self.servers[name].__exit__(None, None, None)
+        self.servers[name] = self._started(name)
+        self.servers[name].ready()
+
+    def stop(self) -> None:
+        for server in self.servers.values():
+            server.__exit__(None, None, None)
+
+    @property
+    def url(self) -> str:
+        return "metad://" + ",".join(self.endpoints.values())
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    nodes = Nodes(tmp_path)
+    yield nodes
+    nodes.stop()
+
+
+class Writer:
+    """Writes new keys and offsets, and remembers what was acknowledged."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client = client
+        self._name = name
+        self.written: dict[tuple[str, str], bytes] = {}
+        self.committed: dict[tuple[str, int], int] = {}
+        self.failures: list[MetadError] = []
+        self.rounds = 0
+        self.stopping = False
+
+    async def run(self) -> None:
+        while not self.stopping:
+            self.rounds += 1
+            number = self.rounds
+            # The counter's versions tell whether a retry was done twice.
+            items = [KvPutItem(f"{self._name}-{i}", f"k{number}", str(number).encode()) for i in range(16)]
+            items += [KvPutItem(f"{self._name}-{i}", "counter", b"", number - 1) for i in range(8)]
+            commits = [OffsetCommitItem("t", f"{self._name}-{i}", "topic", i, number) for i in range(8)]
+            put = await self._client.kv.put_many(items)
+            commit = await self._client.offsets.commit_many(commits)
+            self.failures += [*put.errors.values(), *commit.errors.values()]
+            self.written |= {(i.namespace, i.key): i.value for i in items if i.key != "counter"}
+            self.committed |= {(c.group, c.partition): c.offset for c in commits}
+
+    async def check(self) -> None:
+        keys = list(self.written)
+        found = await self._client.kv.get_many([KvKey(*key) for key in keys])
+        assert [(kv.value if kv is not None else None) for kv in found] == list(self.written.values())
+        assert {kv.version for kv in found if kv is not None} == {1}
+        counters = await self._client.kv.get_many([KvKey(f"{self._name}-{i}", "counter") for i in range(8)])
+        assert {kv.version for kv in counters if kv is not None} == {self.rounds}
+        offsets = await self._client.offsets.fetch_many([OffsetKey("t", g, "topic", p) for g, p in self.committed])
+        assert [(o.offset if o is not None else None) for o in offsets] == list(self.committed.values())
+
+
+async def leaders(client: Client) -> dict[str, str]:
+    return (await client.cluster.map()).leaders
+
+
+async def until_leaders(client: Client, condition: Callable[[dict[str, str]], object]) -> dict[str, str]:
+    async with asyncio.timeout(15):
+        while not condition(found := await leaders(client)):  # noqa: ASYNC110 - the nodes do not call back
+            await asyncio.sleep(0.05)
+        return found
+
+
+@pytest.mark.timeout(60)
+async def test_every_acknowledged_write_survives_a_node(nodes: Nodes) -> None:
+    async with connect(nodes.url, Options(deadline_s=20)) as client:
+        before = await until_leaders(client, lambda found: set(found.values()) == set(NAMES))
+        writers = [Writer(client, f"w{i}") for i in range(3)]
+        tasks = [asyncio.create_task(writer.run()) for writer in writers]
+        try:
+            await asyncio.sleep(0.5)
+            victim = before["data-1"]
+            await asyncio.to_thread(nodes.kill, victim)
+            rounds = [writer.rounds for writer in writers]
+            await asyncio.sleep(2.5)
+            assert all(w.rounds > r + 3 for w, r in zip(writers, rounds, strict=True)), "the others go on"
+            after = await leaders(client)
+            assert victim not in after.values()
+            await asyncio.to_thread(nodes.restart, victim)
+            # It is given back what it should lead.
+            await until_leaders(client, lambda found: found["data-1"] == victim)
+            await client.cluster.transfer("offset-0", next(n for n in NAMES if n != after["offset-0"]))
+            await asyncio.sleep(1)
+        finally:
+            for writer in writers:
+                writer.stopping = True
+            await asyncio.gather(*tasks)
+        assert [writer.failures for writer in writers] == [[], [], []]
+        for writer in writers:
+            await writer.check()
+        assert client.statistics().nodes == 3
+
+
+@pytest.mark.timeout(60)
+async def test_reads_listings_and_the_shell_see_the_whole_cluster(nodes: Nodes) -> None:
+    async with connect(f"metad://{nodes.endpoints['n2']}", Options(deadline_s=10)) as client:
+        names = [f"c{i:03}" for i in range(200)]
+        taken = await client.sessions.takeover_many("b", 1, [SessionTakeoverItem("t", name) for name in names])
+        taken.raise_for_error()
+        assert [s.client_id async for s in client.sessions.list("t", page_size=30)] == names
+        known = await client.cluster.map()
+        assert known.map is not None
+        groups = [group_name(group.kind, group.ordinal) for group in known.map.groups]
+
+    def ctl(*arguments: str) -> str:
+        command = [str(METADCTL), "--endpoint", nodes.endpoints["n3"], *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, env=os.environ | {"COLUMNS": "200"})
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    listed = json.loads(await asyncio.to_thread(ctl, "groups", "--json"))
+    assert sorted(group["group"] for group in listed) == sorted(groups)
+    assert all(group["leader"] in NAMES for group in listed)
+    members = json.loads(await asyncio.to_thread(ctl, "members", "--json"))
+    assert [member["node"] for member in members] == list(NAMES)
+    target = next(name for name in NAMES if name != listed[0]["leader"])
+    await asyncio.to_thread(ctl, "transfer", listed[0]["group"], target)
+
+    def moved() -> bool:
+        groups = json.loads(ctl("groups", "--json"))
+        return next(g["leader"] for g in groups if g["group"] == listed[0]["group"]) == target
+
+    await asyncio.to_thread(wait_until, moved, "the transfer", 10)
