@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from metad_perf.cli import VERBS
-from metad_perf.spawn import temporary_server
+from metad_perf.spawn import Shape, temporary_server
 
 METAD_PERF = Path(sys.executable).with_name("metad-perf")
 
@@ -28,9 +29,9 @@ def _metad_perf(*args: object, timeout_s: float = 60.0) -> subprocess.CompletedP
     return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
 
-def _report(tmp_path: Path, *args: object) -> dict[str, Any]:
+def _report(tmp_path: Path, *args: object, timeout_s: float = 60.0) -> dict[str, Any]:
     path = tmp_path / "report.json"
-    done = _metad_perf(*args, "--json", path)
+    done = _metad_perf(*args, "--json", path, timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "Traceback" not in done.stderr
     report: dict[str, Any] = json.loads(path.read_text())
@@ -49,6 +50,7 @@ LOAD_KEYS = {
     "batch",
     "in_flight",
     "fsync",
+    "nodes",
     "replicas",
     "server_cpu_us_per_item",
 }
@@ -89,6 +91,31 @@ def test_load_takes_the_servers_configuration(tmp_path: Path) -> None:
     assert report["groups"] == 3  # and metadata-0
 
 
+def test_load_of_a_cluster_counts_every_node(tmp_path: Path) -> None:
+    with temporary_server(shape=Shape(nodes=3, groups="data=3,offset=1")) as server:
+        server.start()
+        assert server.endpoint.count(",") == 2
+        flags = ("--endpoint", server.endpoint, "--verb", "kv.put", "--batch", 100, "--in-flight", 4, "--items", 5_000)
+        report = _report(tmp_path, "load", *flags)
+        server.stop()
+    assert (report["errors"], report["nodes"], report["server_processes"], report["replicas"]) == (0, 3, 3, 3)
+    assert report["groups"] == 5
+    assert sorted(report["leaders"]) == ["n1", "n2", "n3"]
+    assert sum(report["leaders"].values()) == 5
+
+
+def test_load_spawns_a_cluster_and_takes_it_away(tmp_path: Path) -> None:
+    flags = ("--spawn", "--nodes", 3, "--verb", "session.takeover", "--batch", 50, "--in-flight", 2, "--items", 1_000)
+    report = _report(tmp_path, "load", *flags, "--groups", "data=1,offset=1")
+    assert (report["errors"], report["nodes"], report["groups"]) == (0, 3, 3)
+
+
+def test_flags_of_a_cluster_need_one_of_our_own() -> None:
+    done = _metad_perf("load", "--endpoint", "127.0.0.1:1", "--nodes", 3, "--verb", "kv.get")
+    assert done.returncode == 2
+    assert "--spawn" in done.stderr
+
+
 def test_load_without_a_server_says_so_in_one_line() -> None:
     done = _metad_perf("load", "--endpoint", "127.0.0.1:1", "--verb", "kv.get", "--items", "10")
     assert done.returncode == 1
@@ -127,6 +154,42 @@ def test_crash_finds_nothing(tmp_path: Path, seed: int) -> None:
     assert report["acknowledged"] > 100
 
 
+def test_crash_of_a_cluster_finds_nothing(tmp_path: Path) -> None:
+    report = _report(tmp_path, "crash", "--nodes", 3, "--faults", "kill,pause", "--seconds", 6, "--seed", 1)
+    assert report.keys() >= {"acknowledged", "lost", "duplicated", "linearizable", "operations", "elections"}
+    assert (report["lost"], report["duplicated"], report["linearizable"], report["problems"]) == (0, 0, True, [])
+    assert report["acknowledged"] > 1_000
+    assert report["operations"] > 100
+    assert report["elections"] >= 0
+    assert 0 < report["unavailable_ms_max"] < 30_000
+    assert report["faults"]["kill"] >= 1
+    assert report["faults"]["pause"] >= 1
+
+
+def test_faults_that_do_not_exist_are_a_usage_error() -> None:
+    done = _metad_perf("crash", "--nodes", 3, "--faults", "flood")
+    assert done.returncode == 2
+    assert done.stderr.startswith("metad-perf: usage: --faults")
+
+
+@pytest.mark.skipif(shutil.which("etcd") is not None, reason="etcd is installed")
+def test_compare_without_etcd_says_how_to_get_it() -> None:
+    done = _metad_perf("compare", "--peers", "etcd")
+    assert done.returncode == 2
+    assert "make peers" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed: make peers")
+def test_compare_with_etcd(tmp_path: Path) -> None:
+    flags = ("--peers", "etcd", "--pairs", 1, "--seconds", 0.5, "--keys", 5_000)
+    report = _report(tmp_path, "compare", *flags, timeout_s=110.0)
+    ratios = {"batched_put_ratio", "batched_takeover_ratio", "single_put_ratio", "p99_ratio_at_equal_load"}
+    assert report["etcd"].keys() == ratios
+    assert min(report["etcd"].values()) > 0
+    assert {one["nodes"] for one in report["systems"].values()} == {3}
+    assert {one["fsync"] for one in report["systems"].values()} == {True}
+
+
 def test_hold_reports_memory_restart_and_cost(tmp_path: Path) -> None:
     report = _report(tmp_path, "hold", "--sessions", "2e4", "--updates", 2_000)
     assert report.keys() >= {"sessions", "rss_mib", "rss_max_mib", "restart_s", "write_cost_ratio", "fill_items_per_s"}
@@ -150,7 +213,11 @@ def test_a_terminated_command_takes_its_server_along(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("metad-perf-*"))
 
 
-def test_demo_loses_nothing(tmp_path: Path) -> None:
-    report = _report(tmp_path, "demo", "--sessions", 4_000, "--brokers", 4)
-    assert (report["sessions"], report["lost"]) == (4_000, 0)
-    assert len(report["phases"]) == 7
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_demo_loses_nothing(tmp_path: Path, nodes: int) -> None:
+    report = _report(tmp_path, "demo", "--sessions", 4_000, "--brokers", 4, "--nodes", nodes)
+    assert (report["sessions"], report["lost"], report["nodes"]) == (4_000, 0, nodes)
+    assert len(report["phases"]) == 8
+    killed = [phase["phase"] for phase in report["phases"] if "is killed" in phase["phase"]]
+    assert len(killed) == 1
+    assert ("leader of" in killed[0]) == (nodes == 3)
