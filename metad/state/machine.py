@@ -112,6 +112,7 @@ class Machine:
         )
         self._engine = engine
         self._owners = owners
+        self._salt = self.reader.salt
         self._overlay = Overlay()
         self._owner_overlay = Overlay()
         self._rows = RowCache(row_cache_bytes)
@@ -181,6 +182,7 @@ class Machine:
                 learned = _joined(learned, view.owner_writes)
             if view.holding is not None:
                 self._hold(view.holding)
+                self._held_since = index
                 view.holding = None
             encoded = encode(reply)
             outcomes.append((reply, encoded))
@@ -207,10 +209,11 @@ class Machine:
         if index != self.applied + 1:
             raise AssertionError(f"{self.name}: entry {index} applied after {self.applied}")
         batches += effects.writes, effects.learned, {self._applied_key: keys.u64(index)}
-        learn_owner, learn_identities = self._owners.learn, self.dedupe.learn
+        learn_owner, learn_identities, salt = self._owners.learn, self.dedupe.learn, self._salt
         if self._map_key in effects.writes:
             self.map_changed = True
-        if (holding := effects.writes.get(self._holding_key)) is not None:
+        holding = effects.writes.get(self._holding_key)
+        if holding is not None and index >= self._held_since:  # or a later entry that is in flight has changed it
             self._hold(ownership.decode(holding))
         if (forgotten := effects.learned.get(self.dedupe.forgotten_key)) is not None:
             self.dedupe.learn_forgotten(forgotten)
@@ -218,7 +221,7 @@ class Machine:
             table = key[_TABLE_AT]
             if table == _OWNER:
                 session = key[_TABLE_AT + 1 :]
-                learn_owner(session, crc32(session), value)
+                learn_owner(session, crc32(session) ^ salt, value)
             elif table == _DEDUPE:
                 learn_identities(key, value)
         self.applied = index
@@ -229,8 +232,11 @@ class Machine:
         self._owner_overlay.applied(self.applied)
 
     def check_held(self, rows: Rows) -> None:
-        """Raise StaleRouteError where the group does not hold the slots of all rows."""
-        if not self._holds_all and len(rows) and not self._held[rows.crcs & _SLOT_MASK].all():
+        """Raise StaleRouteError where the group does not hold the slots of all rows, or, for what is about all rows,
+        where some are on their way: neither group shows them then."""
+        if self._holds_all:
+            return
+        if not self._held[rows.crcs & _SLOT_MASK].all() if len(rows) else self._holding.sealed_move:
             raise StaleRouteError
 
     @property
@@ -247,6 +253,7 @@ class Machine:
 
     def _load_holding(self) -> None:
         stored = self._engine.get(self._holding_key)
+        self._held_since = 0  # the entry in flight that changed it last
         self._hold(ownership.Holding(self._view.initial_slots) if stored is None else ownership.decode(stored))
 
     def forget_rows(self) -> None:

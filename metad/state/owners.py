@@ -34,7 +34,8 @@ _ROWS_MAX = 65_535  # few enough that a wrong number stays improbable
 class OwnerCache:
     """(session key, its CRC-32) -> owner row, or None for "ask the engine".
 
-    The key is without group and table: a session lives in one group only.
+    The key is without group and table. All groups of a node share the memory, and while a session moves between two of
+    them they differ about its owner: so each says its CRC-32s xor a number of its own, :func:`salt_of`.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -57,14 +58,15 @@ class OwnerCache:
         slot = self._find(hashed, crc)
         return None if slot is None else self._rows[self._slots[slot] ^ hashed ^ crc]
 
-    def get_many(self, keys: Sequence[bytes], crcs: Numbers) -> list[bytes | None]:
-        """:meth:`get` of keys and their CRC-32s, by position. Once per session of a storm: all first slots are read
-        together, so that the CPU waits for many lines of memory at once; most keys are in theirs."""
+    def get_many(self, keys: Sequence[bytes], crcs: Numbers, salt: int = 0) -> list[bytes | None]:
+        """:meth:`get` of keys and their CRC-32s xor ``salt``, by position. Once per session of a storm: all
+        first slots are read together, so that the CPU waits for many lines of memory at once, and most keys are in
+        theirs."""
         if len(keys) == 1:
-            return [self.get(keys[0], int(crcs[0]))]
+            return [self.get(keys[0], int(crcs[0]) ^ salt)]
         hashes = np.fromiter(map(hash, keys), np.int64, len(keys))
         first = hashes & self._mask
-        checks = hashes ^ crcs
+        checks = hashes ^ crcs ^ salt
         numbers = self._column[first] ^ checks
         count = len(self._rows)
         if missing := np.flatnonzero(numbers.view(np.uint64) >= count).tolist():
@@ -135,6 +137,11 @@ class OwnerCache:
         self._column: Numbers = np.frombuffer(self._slots, np.int64)  # the same memory, for many at once
         self._rows: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
+
+
+def salt_of(group: bytes) -> int:
+    """What a group's check values differ by from every other group's."""
+    return int.from_bytes(group, "big") << 32
 
 
 def _zeros(size: int) -> memoryview:

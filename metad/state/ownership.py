@@ -152,7 +152,10 @@ def _close(view: View, body: c.GroupCommand, held: Holding) -> Holding:
 
 def _drop(view: View, body: c.GroupCommand, held: Holding) -> Holding:
     mine = unpack(held.slots) | unpack(held.sealed)
-    if held.opened_move > held.adopted_move and not body.attempt:
+    if held.opened_move > held.adopted_move and (
+        # An attempt clears up before its first batch. One that is void must not clear up after its successor's.
+        (body.move, body.attempt) != (held.opened_move, held.opened_attempt) or held.opened_batch
+    ):
         raise ConflictError("rows are being imported")
     owner = bytes((keys.TABLE_SESSION_OWNER,))
     for key in body.rows:

@@ -289,7 +289,7 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Ra
     properties_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
     values = reader.get_many([properties_prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
     rows, engine_get, raw = command.rows, reader.engine.get, msgspec.Raw
-    owners = reader.owners.get_many(rows.keys, rows.crcs)
+    owners = reader.owners.get_many(rows.keys, rows.crcs, reader.salt)
     sessions: list[msgspec.Raw | None] = []
     for at, (item, owner, properties) in enumerate(zip(rows.items, owners, values, strict=True)):
         if properties is None:  # both rows exist or none
@@ -300,7 +300,7 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Ra
             owner = engine_get(owner_prefix + suffix)
             if owner is None:  # pragma: no cover - both rows are written in one entry
                 raise AssertionError(f"session without owner: {suffix!r}")
-            reader.owners.learn(suffix, int(rows.crcs[at]), owner)
+            reader.owners.learn(suffix, int(rows.crcs[at]) ^ reader.salt, owner)
         sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + owner[1:] + properties))
     return sessions
 

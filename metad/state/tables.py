@@ -18,7 +18,7 @@ from metad_wire.methods import Body, Method
 from ..storage.engine import Engine
 from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix, slot_of_key, table_prefix
 from .limits import REPLY_BYTES_MAX, check_reply
-from .owners import OwnerCache
+from .owners import OwnerCache, salt_of
 from .rows import Numbers, Rows
 from .view import View
 
@@ -68,6 +68,7 @@ class Reader:
         self.group = group
         self.engine = engine
         self.owners = owners
+        self.salt = salt_of(group)
         self.held: Numbers | None = None
         """Which slots the group holds; None where it holds all of its kind."""
 

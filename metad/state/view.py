@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ..storage.engine import Engine
 from ..storage.keys import TABLE_SESSION_OWNER, table_prefix
-from .owners import OwnerCache
+from .owners import OwnerCache, salt_of
 from .rows import Rows
 
 Writes = dict[bytes, bytes | None]
@@ -94,14 +94,16 @@ class RowCache:
 
     def add(self, writes: Writes) -> None:
         """A command wrote this."""
-        before = len(self._young)
-        self._young.update(writes)
-        if added := len(self._young) - before:
-            key, value = next(iter(writes.items()))  # one command's rows are much alike
-            self._grew(added, len(key) + len(value or b""))
+        young = self._young
+        size = sum(map(len, filter(None, writes.values()))) - sum(map(len, filter(None, map(young.get, writes))))
+        before = len(young)
+        young.update(writes)
+        if added := len(young) - before:
+            size += sum(map(len, writes))
+        self._grew(added, size)
 
     def _grew(self, rows: int, size: int) -> None:
-        self._size += rows * (size + _ROW_BYTES)
+        self._size += size + rows * _ROW_BYTES
         if self._size > self._size_max:
             self._old, self._young, self._size = self._young, {}, 0
 
@@ -117,6 +119,7 @@ class View:
     __slots__ = (
         "_overlay",
         "_owner_overlay",
+        "_salt",
         "engine",
         "group",
         "holding",
@@ -149,6 +152,7 @@ class View:
         self.group = group
         self.engine = engine
         self.owners = owners
+        self._salt = salt_of(group)
         self._overlay = overlay
         self._owner_overlay = owner_overlay
         self.owner_prefix = table_prefix(group, TABLE_SESSION_OWNER)
@@ -178,7 +182,7 @@ class View:
 
     def owner_rows(self, rows: Rows) -> list[bytes | None]:
         """The owner rows of sessions, by position, before this command."""
-        found = self.owners.get_many(rows.keys, rows.crcs)
+        found = self.owners.get_many(rows.keys, rows.crcs, self._salt)
         young, old = self._owner_overlay.generations()
         if not young and not old and None not in found:
             return found
@@ -197,5 +201,5 @@ class View:
             for at, value in zip(missed, values, strict=True):
                 if value is not None:
                     found[at] = value
-                    self.owners.learn(rows.keys[at], int(rows.crcs[at]), value)
+                    self.owners.learn(rows.keys[at], int(rows.crcs[at]) ^ self._salt, value)
         return found
