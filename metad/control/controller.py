@@ -13,7 +13,6 @@ a crash, and the next leader goes on from what it finds.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 

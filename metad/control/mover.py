@@ -4,20 +4,22 @@ The mover runs on the node that leads the source. It copies the slots' rows in k
 meanwhile (the *tail*); when the tail is short it seals the slots, sends the rest, has the target adopt them, and the
 map say so. Between sealing and the map clients ask again: that is the only moment in which a write waits.
 
-Whatever breaks off, the next mover begins again, or finishes: the groups' own logs say how far it came.
+Whatever breaks off, the next mover begins again, or finishes: the groups' own logs say how far it came. The target
+guards itself by the number of the attempt, which grows with the source's term. The source's steps are for the leader
+that copies and nobody else: were they passed on to its successor, a tail could be sent that lacks what that one wrote.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
 from metad_wire import cluster as c
 from metad_wire.cluster import GroupCommand, SlotMove
-from metad_wire.errors import ConflictError, MetadError
+from metad_wire.errors import ConflictError, MetadError, NotLeaderError
 
 from ..logs import event
 from ..state import ownership
@@ -28,6 +30,7 @@ _ROWS = 1_000  # of one batch
 _BYTES = 1024 * 1024
 _SHORT_TAIL = 500  # rows that may be left when the slots are sealed
 _AGAIN_S = 1.0
+_ATTEMPTS_OF_A_TERM = 1_000_000
 _TABLES = {
     "data": (keys.TABLE_SESSION_OWNER, keys.TABLE_SESSION_PROPERTIES, keys.TABLE_KV),
     "offset": (keys.TABLE_OFFSET, keys.TABLE_OFFSET_GENERATION),
@@ -41,6 +44,9 @@ class Host(Protocol):
 
     drivers: dict[tuple[str, int], Any]
 
+    async def ask_here(self, command: GroupCommand) -> None:
+        """Have this node, as the group's leader, carry out a step. Raises MetadError."""
+
     async def ask_group(self, command: GroupCommand) -> None:
         """Have a group's leader, wherever it is, carry out a step. Raises MetadError."""
 
@@ -53,11 +59,14 @@ class Mover:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._wanted: set[int] = set()
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._sweeps: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._attempts: dict[int, int] = {}  # the last of each move
+        self._sweeps: set[asyncio.Task[None]] = set()
 
     def follow(self, moves: list[SlotMove]) -> None:
         """Work on those that are this node's to work on."""
+        self._wanted = {move.move for move in moves}
         busy: set[tuple[str, int]] = set()
         for move in sorted(moves, key=lambda one: one.move):
             groups = {(move.kind, move.source), (move.kind, move.target)}
@@ -77,35 +86,47 @@ class Mover:
 
     def stop(self) -> None:
         """No more."""
-        for task in (*self._tasks.values(), *self._sweeps.values()):
+        for task in (*self._tasks.values(), *self._sweeps):
             task.cancel()
 
     async def _run(self, move: SlotMove, driver: Any) -> None:
-        attempt = driver.group.term * 1_000_000
-        while driver.group.ready:
-            attempt += 1
+        while driver.group.ready and move.move in self._wanted:
+            term: int = driver.group.term
+            attempt = max(term * _ATTEMPTS_OF_A_TERM, self._attempts.get(move.move, 0)) + 1
+            self._attempts[move.move] = attempt
             try:
-                await _Move(self._host, move, driver, attempt).run()
+                await _Move(self._host, move, driver, term, attempt).run()
             except MetadError as error:
                 event("slot move broke off", logging.WARNING, move=move.move, error=error.name, detail=str(error))
                 await asyncio.sleep(_AGAIN_S)
             else:
-                self.sweep(move.kind, move.source)
+                del self._attempts[move.move]
+                self.sweep(GroupCommand(move.kind, move.source, "sweep", 0), _ignore)
                 return
 
-    def sweep(self, kind: str, ordinal: int) -> asyncio.Task[None]:
-        """Drop the rows of slots that the group does not hold, which this node leads."""
-        key = (kind, ordinal)
-        task = self._sweeps.get(key)
-        if task is None or task.done():
-            task = self._sweeps[key] = asyncio.get_running_loop().create_task(self._sweep(kind, ordinal, 0))
-        return task
+    def sweep(self, order: GroupCommand, done: Callable[[MetadError | None], None]) -> None:
+        """Drop the rows of slots that a group does not hold, which this node leads; then say so. In a target, before it
+        imports, those are what earlier attempts have left."""
 
-    async def sweep_for_import(self, kind: str, ordinal: int, attempt: int) -> None:
-        """The same in a target, of what an earlier attempt has left."""
-        await self._sweep(kind, ordinal, attempt)
+        async def sweep() -> None:
+            try:
+                await self._sweep(order)
+            except MetadError as error:
+                done(error)
+            else:
+                done(None)
 
-    async def _sweep(self, kind: str, ordinal: int, attempt: int) -> None:
+        task = asyncio.get_running_loop().create_task(sweep())
+        self._sweeps.add(task)
+        task.add_done_callback(self._swept)
+
+    def _swept(self, task: asyncio.Task[None]) -> None:
+        self._sweeps.discard(task)
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            logging.getLogger("metad").error("a bug in a sweep", exc_info=bug)
+
+    async def _sweep(self, order: GroupCommand) -> None:
+        kind, ordinal = order.kind, order.ordinal
         driver = self._host.drivers[kind, ordinal]
         held = ownership.unpack(driver.machine.holding.slots)
         dropped = 0
@@ -114,7 +135,8 @@ class Mover:
                 rows: Tail = {key: None for key, _ in page if not held[keys.slot_of_key(key) or 0]}
                 if rows:
                     dropped += len(rows)
-                    await self._host.ask_group(GroupCommand(kind, ordinal, "drop", 0, attempt, rows=rows))
+                    command = GroupCommand(kind, ordinal, "drop", order.move, order.attempt, rows=rows)
+                    await self._host.ask_here(command)
                 await asyncio.sleep(0)
         event("rows dropped", group=f"{kind}-{ordinal}", rows=dropped)
 
@@ -122,10 +144,11 @@ class Mover:
 class _Move:
     """One attempt."""
 
-    def __init__(self, host: Host, move: SlotMove, driver: Any, attempt: int) -> None:
+    def __init__(self, host: Host, move: SlotMove, driver: Any, term: int, attempt: int) -> None:
         self._host = host
         self._move = move
         self._driver = driver
+        self._term = term
         self._attempt = attempt
         self._batch = 0
         self._slots = ownership.unpack(move.slots)
@@ -160,8 +183,9 @@ class _Move:
         event("slots moved", move=move.move, source=move.source, target=move.target, rows=self._moved)
 
     async def _finish(self) -> None:
-        await self._host.ask_metadata(c.Moved(self._move.move))
+        # In this order: a move that the map knows no more is nobody's, and a source that is not closed moves nothing.
         await self._source("close")
+        await self._host.ask_metadata(c.Moved(self._move.move))
 
     def _note(self, effects: Effects) -> None:
         """An entry was applied while rows are copied."""
@@ -216,7 +240,9 @@ class _Move:
 
     async def _source(self, step: str) -> None:
         move = self._move
-        await self._host.ask_group(GroupCommand(move.kind, move.source, step, move.move, self._attempt, 0, move.slots))
+        if self._driver.group.term != self._term:  # this node leads again, but others wrote meanwhile
+            raise NotLeaderError("another led the source meanwhile")
+        await self._host.ask_here(GroupCommand(move.kind, move.source, step, move.move, self._attempt, 0, move.slots))
 
 
 def _pages(driver: Any, table: int) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -231,3 +257,7 @@ def _pages(driver: Any, table: int) -> Iterator[list[tuple[bytes, bytes]]]:
             return
         begin = page[-1][0] + b"\0"
         yield [(key[keys.GROUP_PREFIX_BYTES :], value) for key, value in page]
+
+
+def _ignore(_: MetadError | None) -> None:
+    """Rows that are left are hidden, and dropped before the slots come back."""

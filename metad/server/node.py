@@ -173,7 +173,12 @@ class Node:
 
     @classmethod
     async def open(
-        cls, config: Config, *, stores: Stores | None = None, locked: Callable[[], None] | None = None
+        cls,
+        config: Config,
+        *,
+        stores: Stores | None = None,
+        environment: Environment | None = None,
+        locked: Callable[[], None] | None = None,
     ) -> Node:
         """Open the stores (or take these), call ``locked``, recover every group; a node without peers serves when this
         returns. Raises :class:`ServerError` where starting would lose data."""
@@ -181,7 +186,7 @@ class Node:
         try:
             if locked is not None:
                 locked()
-            node = cls(config, stores, AsyncEnvironment())
+            node = cls(config, stores, environment or AsyncEnvironment())
         except BaseException:
             stores.close()
             raise
@@ -425,6 +430,10 @@ class Node:
 
     # --- steps of slot moves -----------------------------------------------------------------------------
 
+    async def ask_here(self, command: GroupCommand) -> None:
+        """See :class:`metad.control.mover.Host`."""
+        await self.call(GROUP_COMMAND, command)
+
     async def ask_group(self, command: GroupCommand) -> None:
         """See :class:`metad.control.mover.Host`."""
         deadline_s = self.environment.now() + _STEP_S
@@ -433,7 +442,7 @@ class Node:
             try:
                 await self._ask_group(command, target)
                 return
-            except NotLeaderError as error:
+            except (NotLeaderError, OverloadedError) as error:  # nothing was done
                 if self.environment.now() >= deadline_s:
                     raise
                 target = error.leader
@@ -469,8 +478,11 @@ class Node:
     async def _ask_peer(self, peer: str, method: Method[Any, Any], body: Any) -> None:
         answer: asyncio.Future[bytes | MetadError] = asyncio.get_running_loop().create_future()
         self.call_peer(peer, method.code, method.encode_request(body), _set(answer))
-        async with asyncio.timeout(_STEP_S):
-            result = await answer
+        try:
+            async with asyncio.timeout(_STEP_S):
+                result = await answer
+        except TimeoutError:
+            raise UnknownOutcomeError(f"{peer} has not answered in time") from None
         if isinstance(result, MetadError):
             raise result
 
@@ -479,14 +491,7 @@ class Node:
         if not driver.group.ready:
             raise driver.not_leader()
 
-        async def sweep() -> None:
-            try:
-                await self.mover.sweep_for_import(body.kind, body.ordinal, body.attempt)
-                done(encode(m.WriteReply([], [])))
-            except MetadError as error:
-                done(error)
-
-        self._sweeping = asyncio.get_running_loop().create_task(sweep())
+        self.mover.sweep(body, lambda error: done(error or encode(m.WriteReply([], []))))
 
     # --- what the node itself answers --------------------------------------------------------------------
 
