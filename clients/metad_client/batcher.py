@@ -58,6 +58,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
         self._items: list[Item] = []  # the open batch
         self._futures: list[asyncio.Future[Outcome]] = []
         self._size_bytes = 0
+        self._version = 0  # of the map when the open batch got its first item
         self._deadline = 0.0  # of the open batch: that of its first item, so that no caller waits beyond its own
         self._due: asyncio.Handle | None = None
         self._overdue = False  # the window has closed, but too many are in flight
@@ -68,6 +69,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
         """Put an item into the open batch; the future ends with its outcome or MetadError."""
         future: asyncio.Future[Outcome] = self._loop.create_future()
         if not self._items:
+            self._version = self._dispatcher.routes.version
             self._deadline = self._loop.time() + self._deadline_s
             linger_s = self._window.linger_s
             self._due = (
@@ -116,7 +118,8 @@ class Batcher(Generic[Item, Reply, Outcome]):
             self._apart(items, futures, deadline, group, error)
             return
         try:
-            call = self._dispatcher.submit(self._method, body, deadline, group)
+            version = min(self._version, self._dispatcher.routes.version)
+            call = self._dispatcher.submit(self._method, body, deadline, group, version=version)
         except MetadError as error:
             self._fail(futures, error)
             return
@@ -126,7 +129,9 @@ class Batcher(Generic[Item, Reply, Outcome]):
         def done(answer: asyncio.Future[Reply]) -> None:
             self._in_flight -= 1
             error = answer.exception()
-            if isinstance(error, InvalidRequestError):
+            if call.moved:
+                self._send_anew(items, futures, deadline)
+            elif isinstance(error, InvalidRequestError):
                 self._apart(items, futures, deadline, group, error)
             elif isinstance(error, MetadError):
                 self._fail(futures, error)
@@ -141,7 +146,6 @@ class Batcher(Generic[Item, Reply, Outcome]):
 
     def _hold(self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float) -> None:
         """Wait until it is known which groups there are."""
-        routes = self._dispatcher.routes
         try:
             call = self._dispatcher.hold(self._method, deadline)
         except MetadError as error:
@@ -155,15 +159,20 @@ class Batcher(Generic[Item, Reply, Outcome]):
             if isinstance(error, MetadError):
                 self._fail(futures, error)
             else:
-                parts = routes.split(self._method, items)
-                if not isinstance(parts, dict):
-                    self._send(items, futures, deadline, parts)
-                else:
-                    for group, where in parts.items():
-                        self._send([items[i] for i in where], [futures[i] for i in where], deadline, group)
+                self._send_anew(items, futures, deadline)
             self._rest()
 
         call.future.add_done_callback(done)
+
+    def _send_anew(self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float) -> None:
+        """Send items to the groups that hold them by now."""
+        self._version = self._dispatcher.routes.version
+        parts = self._dispatcher.routes.split(self._method, items)
+        if not isinstance(parts, dict):
+            self._send(items, futures, deadline, parts)
+        else:
+            for group, where in parts.items():
+                self._send([items[i] for i in where], [futures[i] for i in where], deadline, group)
 
     def _apart(
         self,

@@ -41,6 +41,7 @@ class Call:
         "in_doubt",
         "internal",
         "method",
+        "moved",
         "node",
         "obstacle",
         "once",
@@ -51,6 +52,8 @@ class Call:
         "request_id",
         "sent",
         "seq",
+        "stale",
+        "version",
     )
 
     def __init__(
@@ -82,5 +85,8 @@ class Call:
         self.refused_by = ""  # the node that said so
         self.probes = ""  # the node that leads the group if it answers: it was tried on no better grounds
         self.redirects = 0  # attempts in a row that were sent on without a wait
+        self.version = 0  # of the map by which ``group`` holds the items
+        self.stale = False  # it does not any more
+        self.moved = False  # ended for that, with nothing done: a newer map says where the items are
         self.once = False  # not to be sent again where it may have been done
         self.internal = False  # the client's own question

@@ -9,9 +9,10 @@ that is slow or gone holds up nobody else's calls. Where no reachable node is kn
 *parked* and the nodes are asked who does, one question at a time however many calls wait.
 
 **A write happens once**, through any number of leaders: all its attempts carry one identity, and one group answers for
-it, which remembers identities in its replicated state. The identities of each group are a series of their own (a random
-client id, and numbers), so a group that cannot be reached keeps no other from forgetting what was answered; and two
-series never meet, not even where slots move from group to group.
+it, which remembers identities in its replicated state; the request names that group, so no other does it in its place.
+Where slots have moved, a group that does not remember a write refuses it for good, and the items go on as other writes.
+The identities of each group are a series of their own (a random client id, and numbers), so a group that cannot be
+reached keeps no other from forgetting what was answered; and two series never meet.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from .errors import (
     NotFoundError,
     NotLeaderError,
     OverloadedError,
+    StaleRouteError,
     UnknownMethodError,
     UnknownOutcomeError,
 )
@@ -54,8 +56,8 @@ from .routes import ANY, Routes
 
 _CLOSED = "the client is closed; nothing was done"
 
-# Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most.
-ENVELOPE_BYTES_MAX = 48
+# Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most, and the name of a group.
+ENVELOPE_BYTES_MAX = 64
 DEADLINE_MS_MAX = 0xFFFF_FFFF  # the field is a u32
 # Deadlines are kept to within this: a sweep looks at every call, so sweeps must not follow each other at once.
 SWEEP_INTERVAL_MIN_S = 0.01
@@ -123,9 +125,11 @@ class Dispatcher:
         *,
         node: str = "",
         once: bool = False,
+        version: int | None = None,
     ) -> Call:
         """Send or queue a request about one group, or for one node; its ``future`` ends with the reply or a MetadError.
-        ``once``: end it, rather than send it again where it may have been done.
+        ``once``: end it, rather than send it again where it may have been done. ``version`` is of the map that named
+        the group, where that is not the current one.
 
         Raises :class:`OverloadedError` where too many wait already, :class:`ClosedError` on a closed client.
         """
@@ -133,6 +137,7 @@ class Dispatcher:
             raise ClosedError(_CLOSED)
         call = Call(method, body, deadline, self._loop.create_future(), group, node)
         call.once = once
+        call.version = self.routes.version if version is None else version
         lane = self._lane_of(group) if not node else self.lanes.get(node)
         if (
             lane is not None
@@ -303,6 +308,13 @@ class Dispatcher:
                 return
             self._again(call, error)
             self._seek()
+        elif isinstance(error, StaleRouteError):
+            # The group has looked whether it did this before, and had not: a newer map may send the items elsewhere,
+            # as other writes.
+            call.stale = True
+            if not self._moved(call):
+                self._again(call, error)
+                self._seek()
         else:
             self._again(call, error)
             if isinstance(error, UnknownOutcomeError | DrainingError):
@@ -384,7 +396,7 @@ class Dispatcher:
         call.sent = now
         deadline_ms = min(max(1, int((call.deadline - now) * 1000)), DEADLINE_MS_MAX)
         try:
-            connection.send(call, encode(Request(deadline_ms, identity, msgspec.Raw(call.body))))
+            connection.send(call, encode(Request(deadline_ms, identity, msgspec.Raw(call.body), call.group or "")))
         except FrameError as error:  # over the limit of this server, which no retry changes
             self._fail(call, InvalidRequestError(f"{call.method.name}: {error}"))
         if self._watch_timer is None and len(self.lanes) > 1:
@@ -570,6 +582,14 @@ class Dispatcher:
                 self._retrying.push(now, call)
         self._arm_retry()
 
+    def _moved(self, call: Call) -> bool:
+        """End a call whose group does not hold its items, once there is a newer map than the one that said so."""
+        if not call.stale or self.routes.version <= call.version:
+            return False
+        call.moved = True
+        self._fail(call, StaleRouteError())
+        return True
+
     def _all_led(self) -> bool:
         """Whether a leader that can be reached is known of all groups that calls wait for."""
         return not any(group != ANY for group in self._parked)
@@ -640,6 +660,8 @@ class Dispatcher:
         if self.routes.learn(reply, anew=self._anew):
             self._anew = False
             self._sync()
+            for call in self._retrying.calls():
+                self._moved(call)
         now = self._loop.time()
         for group, node in reply.leaders.items():
             if node not in self.lanes:
@@ -707,6 +729,7 @@ class Dispatcher:
         now = max(self._loop.time(), self._retry_at)
         lanes: set[Lane] = set()
         for call in reversed(self._retrying.pop_due(now)):
+            call.stale = False  # perhaps the slots have come back
             lane = self._place(call, first=True)  # they have waited longest
             if lane is not None:
                 lanes.add(lane)

@@ -10,6 +10,7 @@ from metad_wire.messages import Message, Page
 from metad_wire.methods import Method
 
 from .call import Call
+from .errors import StaleRouteError
 from .requests import Requests
 from .routes import ANY
 
@@ -53,7 +54,14 @@ class _Pages(Generic[Record]):
             if self._call is None:
                 self.ask()
             assert self._call is not None
-            reply = await self._requests.reply(self._call)
+            try:
+                reply = await self._requests.reply(self._call)
+            except StaleRouteError:
+                if not self._call.moved:
+                    raise
+                self._call = None
+                self._group = await self._requests.group_of(self._method, self._body_of(self._page), self._deadline_s)
+                continue
             self._call = None
             self.records, self.read = self._records_of(reply), 0
             self._page = Page(self._page.limit, reply.cursor, self._page.groups)

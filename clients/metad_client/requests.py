@@ -21,7 +21,7 @@ from metad_wire.policy import BatchWindow
 from .batcher import Batcher, Outcomes
 from .call import Call
 from .dispatcher import Dispatcher
-from .errors import InvalidRequestError, MetadError
+from .errors import InvalidRequestError, MetadError, StaleRouteError
 from .options import DEADLINE_S_MAX, Options
 from .results import Piece
 from .routes import ANY, Parts
@@ -133,7 +133,12 @@ class Requests:
                 body = encode(body_of(items if type(items) is list else list(items)))
                 if len(body) <= self._dispatcher.body_bytes_max or len(items) == 1:
                     call = self._dispatcher.submit(method, body, deadline, parts)
-                    return [Piece(0, len(items), await self.reply(call), None)]
+                    try:
+                        return [Piece(0, len(items), await self.reply(call), None)]
+                    except StaleRouteError:
+                        if not call.moved:
+                            raise
+                        parts = None
         return await self._pieces(method, items, body_of, deadline, items_max, parts)
 
     async def read_many(
@@ -237,15 +242,19 @@ class Requests:
             try:
                 pieces.append(Piece(where[0], len(where), await call.future, None, where))
             except MetadError as error:
-                pieces.append(Piece(where[0], len(where), None, error, where))
+                if call.moved:
+                    pieces.extend(await self._anew(method, items, where, body_of, deadline, items_max))
+                else:
+                    pieces.append(Piece(where[0], len(where), None, error, where))
             in_flight.popleft()
 
         try:
-            for where, group, body in self._cut(method, items, body_of, items_max, parts):
+            for where, group, version, body in self._cut(method, items, body_of, items_max, parts):
                 if len(in_flight) == in_flight_max:
                     await finish()
                 try:
-                    in_flight.append((where, self._dispatcher.submit(method, body, deadline, group)))
+                    call = self._dispatcher.submit(method, body, deadline, group, version=version)
+                    in_flight.append((where, call))
                 except MetadError as error:
                     pieces.append(Piece(where[0], len(where), None, error, where))
             while in_flight:
@@ -258,6 +267,27 @@ class Requests:
             raise pieces[0].error
         return pieces
 
+    async def _anew(
+        self,
+        method: Method[Body, Reply],
+        items: Sequence[Item],
+        where: Sequence[int],
+        body_of: Callable[[list[Item]], Body],
+        deadline: float,
+        items_max: int,
+    ) -> list[Piece[Reply]]:
+        """The items at these positions, whose slots have moved, in requests to the groups that hold them now."""
+        try:
+            moved = [items[position] for position in where]
+            parts = await self._pieces(method, moved, body_of, deadline, items_max, None)
+        except MetadError as error:
+            return [Piece(where[0], len(where), None, error, where)]
+        pieces: list[Piece[Reply]] = []
+        for part in parts:
+            positions = [where[i] for i in part.where]
+            pieces.append(Piece(positions[0], part.count, part.reply, part.error, positions))
+        return pieces
+
     def _cut(
         self,
         method: Method[Body, Any],
@@ -265,14 +295,15 @@ class Requests:
         body_of: Callable[[list[Item]], Body],
         items_max: int,
         parts: str | Parts | None,
-    ) -> Iterator[tuple[Sequence[int], str, bytes]]:
-        """(positions, group, encoded body) of each request: of one group's items, at most ``items_max``, halved until
-        it fits a frame. ``parts`` of all items, where they have been split already."""
+    ) -> Iterator[tuple[Sequence[int], str, int, bytes]]:
+        """(positions, group, version of the map, encoded body) of each request: of one group's items, at most
+        ``items_max``, halved until it fits a frame. ``parts`` of all items, where they have been split already."""
         # So many at once that each group's share nearly fills a request, but seldom overfills it.
         groups = len(self._routes.groups(method))
         at_once = items_max if groups <= 1 else max(items_max, groups * items_max * 7 // 8)
         for start in range(0, len(items), at_once):
             chunk = items[start : start + at_once]
+            version = self._routes.version
             if parts is None or at_once < len(items):
                 parts = self._routes.split(method, chunk)
             todo: list[tuple[str, Sequence[int]]]
@@ -289,7 +320,7 @@ class Requests:
                 if len(where) <= items_max:
                     body = encode(body_of([items[position] for position in where]))
                     if len(body) <= self._dispatcher.body_bytes_max or len(where) == 1:
-                        yield where, group, body
+                        yield where, group, version, body
                         continue
                 middle = len(where) // 2
                 todo += [(group, where[middle:]), (group, where[:middle])]

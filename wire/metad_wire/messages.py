@@ -95,11 +95,14 @@ class Identity(Message, frozen=True):
 
 class Request(Message, Generic[T], frozen=True):
     """Payload of REQUEST. ``deadline_ms`` counts from receipt, 0 means the server's default; a request not begun by
-    then is not done. ``identity`` is for writes."""
+    then is not done. ``identity`` is for writes. ``group`` is whom all items are for, by name: what that group does not
+    hold is refused with :class:`~metad_wire.errors.StaleRouteError`, never passed on, for only it remembers an earlier
+    attempt. Empty: the server finds the groups."""
 
     deadline_ms: U32
     identity: Identity | None
     body: T
+    group: str = ""
 
 
 class ItemError(Message, frozen=True):

@@ -58,9 +58,11 @@ class Method(Generic[Body, Reply]):
         except MALFORMED as error:
             raise InvalidRequestError(f"{self.name} reply: {error}") from None
 
-    def encode_request(self, body: Body, deadline_ms: int = 0, identity: m.Identity | None = None) -> bytes:
+    def encode_request(
+        self, body: Body, deadline_ms: int = 0, identity: m.Identity | None = None, group: str = ""
+    ) -> bytes:
         """The payload of a REQUEST frame."""
-        return encode(m.Request(deadline_ms, identity, body))
+        return encode(m.Request(deadline_ms, identity, body, group))
 
 
 METHODS: dict[int, Method[Any, Any]] = {}

@@ -86,9 +86,11 @@ class Received:
     @property
     def body_bytes(self) -> bytes:
         """The body as it travelled."""
-        head = b"\x93" + encode(self.request.deadline_ms) + encode(self.request.identity)
+        head = b"\x94" + encode(self.request.deadline_ms) + encode(self.request.identity)
+        tail = encode(self.request.group)
         assert self.payload.startswith(head)
-        return self.payload[len(head) :]
+        assert self.payload.endswith(tail)
+        return self.payload[len(head) : -len(tail)]
 
     def reply(self, reply: m.Message | None = None) -> None:
         """Answer; without a reply with what a server would say when all is well."""

@@ -14,10 +14,12 @@ from metad_client import (
     DeadlineExceededError,
     KvKey,
     KvPutItem,
+    MetadError,
     NotFoundError,
     NotLeaderError,
     OverloadedError,
     SessionKey,
+    StaleRouteError,
     UnknownOutcomeError,
 )
 from metad_client.dispatcher import SEEK_MAX_S
@@ -654,3 +656,139 @@ async def test_the_map_is_not_asked_for_without_a_reason(server, nodes, dial, se
         await asyncio.sleep(1)
     assert len(server.map_requests) == before
     assert CLUSTER_MAP not in [received.method for received in server.received]
+
+
+# --- slots that move ---
+
+
+class Moving:
+    """Holds what groups hold apart from what the map says: while a slot moves, it is nobody's."""
+
+    def __init__(self, nodes):
+        self.nodes = nodes
+        self.held = c.unpack_slots(nodes.server.map.slots["data"])
+        nodes.server.answer = self.answer
+
+    def to(self, slots):
+        """The groups hold these slots, but the map does not say so yet."""
+        self.held = slots
+
+    def publish(self, version):
+        packed = self.nodes.server.map.slots | {"data": c.pack_slots(self.held)}
+        known = self.nodes.server.map
+        self.nodes.server.map = c.ClusterMap(version, known.nodes, known.groups, packed)
+
+    def answer(self, received):
+        group = received.request.group
+        if received.peer.node != self.nodes.leaders[group]:
+            received.fail(NotLeaderError(leader=self.nodes.leaders[group]))
+            return
+        parts = split(ROUTES[received.method.code], getattr(received.body, "items", [received.body]), self.held, 9)
+        if {c.group_name("data", ordinal) for ordinal in parts} != {group}:
+            received.fail(StaleRouteError())
+        else:
+            received.reply()
+
+
+def swapped(slots):
+    return [{0: 1, 1: 0}.get(ordinal, ordinal) for ordinal in slots]
+
+
+@pytest.fixture
+def moving(nodes):
+    return Moving(nodes)
+
+
+async def test_a_request_says_which_group_it_means(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    await client.kv.put_many([put(group) for group in range(4)])
+    await client.kv.get(namespace(2), "k")
+    assert all(received.request.group == nodes.group_of(received) for received in server.received)
+
+
+async def test_items_follow_their_slots(server, nodes, moving, dial, settle):
+    client = await dial()
+    await settle()
+    moving.to(swapped(moving.held))
+    moving.publish(2)
+    items = [KvPutItem(namespace(i % 4), f"k{i}", str(i).encode()) for i in range(40)]
+    singles = [client.kv.put(namespace(i % 4), f"k{i}", str(i).encode()) for i in range(8)]
+    result, records, *versions = await asyncio.gather(
+        client.kv.put_many(items), client.kv.get_many([KvKey(i.namespace, i.key) for i in items]), *singles
+    )
+    assert result.ok
+    assert result.versions == list(range(40))
+    assert [record.key for record in records] == [item.key for item in items]
+    assert versions == list(range(8))
+    assert [kv.key async for kv in client.kv.scan(namespace(0))] == ["k"]
+    before = len(server.received)
+    await client.kv.put_many(items)
+    assert len(server.received) == before + 4  # the new map is known by now
+
+
+async def test_a_listing_follows_its_slot(server, nodes, moving, dial, settle):
+    client = await dial()
+    await settle()
+    moving.to(swapped(moving.held))
+    moving.publish(2)
+    assert [kv.key async for kv in client.kv.scan(namespace(0))] == ["k"]
+    assert list(dict.fromkeys(received.request.group for received in server.received)) == ["data-0", "data-1"]
+
+
+async def test_until_the_map_says_where_a_slot_is_its_items_wait(server, nodes, moving, dial, settle):
+    client = await dial()
+    await settle()
+    moving.to(swapped(moving.held))
+    calls = [start(client.kv.put_many([put(0), put(2)])), start(client.kv.put(namespace(1), "k", b"7"))]
+    await asyncio.sleep(1)
+    assert not any(call.done() for call in calls)
+    assert len(server.map_requests) < 30
+    moving.publish(2)
+    result, version = await asyncio.gather(*calls)
+    assert result.ok
+    assert version == 7
+
+
+async def test_a_write_that_moved_is_another_write(server, nodes, moving, dial, settle):
+    """The group that refused it would have known it: whoever holds the item now has never heard of it."""
+    client = await dial()
+    await settle()
+    server.answer = None
+    call = start(client.kv.put_many([put(0)]))
+    (first,) = await server.requests(1)
+    server.answer = moving.answer
+    moving.to(swapped(moving.held))
+    moving.publish(2)
+    first.peer.cut()
+    assert (await call).ok
+    _, refused, done = server.received
+    assert (refused.request.group, refused.identity.seq) == ("data-0", first.identity.seq)
+    assert refused.identity.client_id == first.identity.client_id
+    assert done.request.group == "data-1"
+    assert done.identity.client_id != first.identity.client_id
+    assert done.identity.age_ms == 0
+
+
+async def test_a_move_that_is_taken_back_is_only_a_wait(server, nodes, moving, dial, settle):
+    client = await dial()
+    await settle()
+    before = moving.held
+    moving.to(swapped(before))
+    call = start(client.kv.put_many([put(0)]))
+    await asyncio.sleep(0.5)
+    moving.to(before)
+    assert (await call).ok
+    assert {received.request.group for received in server.received} == {"data-0"}
+    assert len({received.identity.seq for received in server.received}) == 1
+
+
+async def test_a_slot_that_is_nobodys_ends_calls_at_their_deadline(server, nodes, moving, dial, settle):
+    client = await dial()
+    await settle()
+    moving.to(swapped(moving.held))
+    for call in (client.kv.put_many([put(0)], deadline_s=1), client.kv.put(namespace(0), "k", b"", deadline_s=1)):
+        with pytest.raises(MetadError) as raised:
+            await call
+        assert isinstance(raised.value, StaleRouteError | DeadlineExceededError)
+        assert "may have" not in str(raised.value)
