@@ -1,4 +1,4 @@
-"""The Python SDK of metad: sessions, offsets and key-values over one self-healing connection.
+"""The Python SDK of metad: sessions, offsets and key-values over self-healing connections to the nodes of a cluster.
 
 ::
 
@@ -11,10 +11,12 @@
 Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. The way of a call:
 
 - :mod:`metad_client.sessions`, ``offsets``, ``kv``: the verbs
-- :mod:`metad_client.requests`: items -> encoded requests; cuts long calls; :mod:`~metad_client.batcher` joins singles
-- :mod:`metad_client.dispatcher`: waiting, in flight, retried, until the deadline
+- :mod:`metad_client.requests`: items -> encoded requests, one group's each; :mod:`~metad_client.batcher` joins singles
+- :mod:`metad_client.routes`: which group, and which node leads it, as far as known
+- :mod:`metad_client.dispatcher`: waiting, in flight, sent elsewhere, retried, until the deadline
 - :mod:`metad_client.connection`: one connection's stream of frames; :mod:`~metad_client.dialer` opens it
-- :mod:`metad_client.client`: what keeps a connection up; :mod:`metad_client.blocking`: the same, without asyncio
+- :mod:`metad_client.keeper`: keeps a connection to each node up
+- :mod:`metad_client.client`: the whole; :mod:`metad_client.blocking`: the same, without asyncio
 - :mod:`metad_client.cli`: ``metadctl``
 """
 

@@ -9,6 +9,7 @@ Where to look:
 - :mod:`metad_wire.messages`: the payloads, one Struct each
 - :mod:`metad_wire.fields`: what a field of a payload may hold: integer ranges, list lengths
 - :mod:`metad_wire.methods`: method code -> request body, reply body, properties
+- :mod:`metad_wire.cluster`, :mod:`metad_wire.routing`: which nodes and groups there are; which group an item is for
 - :mod:`metad_wire.errors`: error code -> exception, retryable or not
 - :mod:`metad_wire.session`: handshake, request ids, credit, ping, goaway, as a value
 - :mod:`metad_wire.policy`: backoff and batching windows, shared by server, SDK and harness
