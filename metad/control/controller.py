@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -40,6 +41,7 @@ from metad_wire.methods import (
     CLUSTER_STORE,
     CLUSTER_TRANSFER,
     METHODS,
+    STATUS,
     Method,
     encode,
 )
@@ -58,6 +60,7 @@ RECONCILE_S = 0.5
 Done = Callable[[bytes | MetadError], None]
 
 _METADATA = ("metadata", 0)
+_MOVES_OF_A_MAP = 10_000  # at most; every slot of a kind moves at most once
 
 
 class Host(Protocol):
@@ -71,6 +74,12 @@ class Host(Protocol):
     replicas: Any
     mover: Any
     call_peer: Callable[[str, int, bytes, Done], None]
+
+    def status(self) -> m.StatusReply:
+        """How the node and its groups are."""
+
+    def close_group(self, driver: Any) -> None:
+        """Drop a replica and its data."""
 
     def stop_for_bug(self, error: BaseException) -> None:
         """Stop the node."""
@@ -87,6 +96,7 @@ class Controller:
         self._timer: Any = None
         self._storing = False
         self._announced_s = float("-inf")
+        self._retiring: dict[tuple[str, int], int] = {}  # answers to come about replicas that should not be here
         self.endpoint = ""
         """Where clients reach this node, once it listens."""
         self.peer_endpoint = ""
@@ -133,9 +143,13 @@ class Controller:
         self._announce()
         for record in host.map.groups:
             driver = host.drivers.get((record.kind, record.ordinal))
-            if driver is not None and driver.group.ready:
+            if driver is None:
+                continue
+            if driver.group.ready:
                 with contextlib.suppress(ChangeRefusedError):  # not yet
                     self._keep(record, driver.group)
+            elif record.kind != "metadata" and host.config.node_id not in (*record.replicas, *record.learners):
+                self._retire(record)
         host.mover.follow(host.map.moves)
 
     @property
@@ -205,6 +219,41 @@ class Controller:
             if progress is not None and group.log.last_index - progress.match < 1_000:
                 group.transfer(preferred)
 
+    def _retire(self, record: GroupRecord) -> None:
+        """Close a replica that should not be here any more, once a leader of the group says that it is out of it. The
+        group does not tell those it has let go."""
+        host, me = self._host, self._host.config.node_id
+        key = (record.kind, record.ordinal)
+        if key in self._retiring:
+            return
+        asked = [node for node in record.replicas if node in host.replicas.connected]
+        self._retiring[key] = len(asked)
+
+        def answered(result: bytes | MetadError) -> None:
+            self._retiring[key] -= 1
+            if not self._retiring[key]:
+                del self._retiring[key]
+            driver = host.drivers.get(key)
+            if isinstance(result, MetadError) or driver is None or driver.installing or driver.group.is_leader:
+                return
+            wanted = next((g for g in self._map().groups if (g.kind, g.ordinal) == key), record)
+            if me in (*wanted.replicas, *wanted.learners):
+                return
+            for status in _leaders(STATUS.decode_reply(result)):
+                # One that was taken in again since has a newer configuration in its log before it promises anything.
+                if (
+                    status.name == driver.group.name
+                    and me not in (*status.voters, *status.learners)
+                    and status.configured >= driver.group.log.configuration_index
+                ):
+                    host.close_group(driver)
+                    return
+
+        if not asked:
+            del self._retiring[key]
+        for node in asked:
+            host.call_peer(node, STATUS.code, STATUS.encode_request(m.Status()), answered)
+
     # --- what is asked -----------------------------------------------------------------------------------
 
     def handle(self, method: Method[Any, Any], body: Any, done: Done) -> None:
@@ -246,7 +295,7 @@ class Controller:
         )
         groups = current.groups
         if known is None:
-            groups = _metadata_on(groups, [n.node_id for n in nodes])
+            groups = _metadata_on(groups, [*_staying(current), node.node_id])
             event("node joins", node=node.node_id, endpoint=node.endpoint)
         self._change(msgspec.structs.replace(current, nodes=nodes, groups=groups), done, f"{node.node_id} is a member")
 
@@ -254,7 +303,7 @@ class Controller:
         current = self._map()
         if body.node_id not in [n.node_id for n in current.nodes]:
             raise NotFoundError(f"{body.node_id} is no member")
-        rest = [n.node_id for n in current.nodes if n.node_id != body.node_id]
+        rest = [node for node in _staying(current) if node != body.node_id]
         if not rest:
             raise InvalidRequestError("the last node cannot leave")
         if any(body.node_id in (*g.replicas, *g.learners) for g in current.groups):
@@ -270,14 +319,44 @@ class Controller:
                 msgspec.structs.replace(current, groups=groups), done, f"the replicas of {body.node_id} move away"
             )
             return
-        nodes = [n for n in current.nodes if n.node_id != body.node_id]
-        self._change(msgspec.structs.replace(current, nodes=nodes), done, f"{body.node_id} is no member any more")
+        self._ask_leaders(partial(self._forget, body.node_id, done))
+
+    def _forget(self, node_id: str, done: Done, reports: list[m.GroupStatus]) -> None:
+        """Once no group counts on a node any more. Before, it may be the only one that has some of the data."""
+        current = self._map()
+        left = {status.name for status in reports if node_id not in (*status.voters, *status.learners)}
+        holds = {c.group_name(group.kind, group.ordinal) for group in current.groups} - left
+        if holds:
+            done(ConflictError(f"{node_id} may still be needed for {', '.join(sorted(holds))}; ask again"))
+            return
+        nodes = [n for n in current.nodes if n.node_id != node_id]
+        self._change(msgspec.structs.replace(current, nodes=nodes), done, f"{node_id} is no member any more")
+
+    def _ask_leaders(self, then: Callable[[list[m.GroupStatus]], None]) -> None:
+        """What the groups' leaders say of them, of those nodes that answer."""
+        host = self._host
+        reports = _leaders(host.status())
+        asked = [n.node_id for n in self._map().nodes if n.node_id in host.replicas.connected]
+        missing = len(asked)
+
+        def answered(result: bytes | MetadError) -> None:
+            nonlocal missing
+            missing -= 1
+            if not isinstance(result, MetadError):
+                reports.extend(_leaders(STATUS.decode_reply(result)))
+            if not missing:
+                then(reports)
+
+        if not asked:
+            then(reports)
+        for node in asked:
+            host.call_peer(node, STATUS.code, STATUS.encode_request(m.Status()), answered)
 
     def _add_group(self, body: c.AddGroup, done: Done) -> None:
         current = self._map()
         if body.kind not in ("offset", "data"):
             raise InvalidRequestError(f"groups of kind {body.kind!r} cannot be added")
-        nodes = [n.node_id for n in current.nodes]
+        nodes = _staying(current)
         ordinal = 1 + max(g.ordinal for g in current.groups if g.kind == body.kind)
         replicas = spread(nodes, self._host.config.cluster.replicas, current.groups)
         groups = [*current.groups, GroupRecord(body.kind, ordinal, replicas, replicas)]
@@ -291,7 +370,7 @@ class Controller:
         current = self._map()
         if current.moves:
             raise ConflictError(f"{len(current.moves)} slot moves are under way; try again when they are done")
-        nodes = [n.node_id for n in current.nodes]
+        nodes = _staying(current)
         groups: list[GroupRecord] = []
         for group in current.groups:
             if group.kind != "metadata":
@@ -303,7 +382,7 @@ class Controller:
         for kind in ("offset", "data"):
             ordinals = [g.ordinal for g in groups if g.kind == kind]
             for (source, target), slots in even_moves(unpack_slots(current.slots[kind]), ordinals).items():
-                moves.append(c.SlotMove(number * 1_000 + len(moves), kind, source, target, slot_bits(slots)))
+                moves.append(c.SlotMove(number * _MOVES_OF_A_MAP + len(moves), kind, source, target, slot_bits(slots)))
         self._change(
             msgspec.structs.replace(current, groups=balanced_leaders(groups, nodes), moves=moves),
             done,
@@ -370,6 +449,20 @@ class Controller:
             done(ConflictError(reply.errors[0].message) if reply.errors else result)
 
         self._host.request(CLUSTER_STORE, c.StoreMap(expected, changed), stored)
+
+
+def _staying(known: ClusterMap) -> list[str]:
+    """The nodes that may be given something: one that is leaving is no replica of metadata-0 any more, so it would not
+    even hear of it."""
+    followers = {
+        node for group in known.groups if group.kind == "metadata" for node in (*group.replicas, *group.learners)
+    }
+    return [node.node_id for node in known.nodes if node.node_id in followers]
+
+
+def _leaders(status: m.StatusReply) -> list[m.GroupStatus]:
+    """What a node says of the groups it leads whose configuration is certain."""
+    return [group for group in status.groups if group.role == "leader" and group.commit >= group.configured]
 
 
 def _metadata_on(groups: Sequence[GroupRecord], nodes: Sequence[str]) -> list[GroupRecord]:

@@ -121,6 +121,11 @@ class Elections(RaftState):
             return self.asleep or self._heard_quorum(now)
         return self.asleep or now - self.heard_leader_s < self.timing.election_s
 
+    def _may_vote(self) -> bool:
+        """Not before it has heard from its group: one that was removed and comes back has forgotten entries that it may
+        have helped to commit, and must not elect somebody who lacks them."""
+        return bool(self.configuration.members)
+
     def _up_to_date(self, last_index: int, last_term: int) -> bool:
         """Whether a log that ends so holds everything this one does that may be committed."""
         return (last_term, last_index) >= (self.log.last_term, self.log.last_index)
@@ -128,6 +133,7 @@ class Elections(RaftState):
     def _on_pre_vote(self, peer: str, message: PreVote, now: float) -> None:
         granted = (
             message.term > self.term
+            and self._may_vote()
             and not self._leader_alive(now)
             and self._up_to_date(message.last_index, message.last_term)
         )
@@ -156,6 +162,7 @@ class Elections(RaftState):
             self._follow(message.term, None)
         if (
             self.role == FOLLOWER
+            and self._may_vote()
             and self.vote in (None, peer)
             and self.leader is None
             and self._up_to_date(message.last_index, message.last_term)

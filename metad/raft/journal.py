@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -47,6 +48,8 @@ class Metadata(msgspec.Struct, array_like=True, kw_only=True):
     """(first index, term) of every term in the log, ascending."""
     configurations: list[tuple[int, Configuration]] = []
     """(index, configuration), ascending; the first is the one at the base."""
+    removed: bool = False
+    """The replica was taken out of its group and its data dropped. Term and vote stay, should it ever come back."""
 
 
 _decode = msgspec.msgpack.Decoder(Metadata).decode
@@ -57,6 +60,17 @@ _decode_configuration = msgspec.msgpack.Decoder(Configuration).decode
 def record(term: int, kind: int, payload: bytes = b"") -> bytes:
     """A log record."""
     return HEADER.pack(term, kind) + payload
+
+
+def was_here(store: LogStore, prefix: bytes) -> bool | None:
+    """Whether the node has a replica of a group: None where it had one that was removed."""
+    stored = store.get_metadata(prefix)
+    if stored is None:
+        return False
+    try:
+        return None if _decode(stored).removed else True
+    except msgspec.DecodeError:
+        return True  # opening it says what is wrong
 
 
 class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
@@ -90,7 +104,7 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         self.last_index: int = last
         self.durable_index: int = last
         self.bytes = 0
-        """Of records appended and not dropped since, in this life."""
+        """Of records appended and not dropped since, in this life; an estimate once some were dropped."""
         self._records: dict[int, bytes] = {}  # the newest, by index, without a gap
         self._cached_from = last + 1
         self._cached = 0
@@ -278,10 +292,12 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         )
         for at in range(max(self.durable_index, meta.base_index) + 1, through + 1):
             self._writer.writes.pop(keys.log_entry(self.prefix, at), None)  # or it would be put behind the deletion
+        kept = (self.last_index - through) / (self.last_index - meta.base_index)
+        self.bytes = round(self.bytes * kept)
         for at in range(self._cached_from, through + 1):
             self._cached -= len(self._records.pop(at))
         self._cached_from = max(self._cached_from, through + 1)
-        self.bytes = self._cached
+        self.bytes = max(self.bytes, self._cached)
         self._rebase(through, self.term_at(through) or 0, self.configuration_at(through))
 
     def restart(self, index: int, term: int, configuration: Configuration) -> None:
@@ -290,21 +306,53 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         if self.term_at(index) == term and index > self.base_index:
             self.compact(index)
             return
+        self._writer.shortened(self.prefix, min(index, self.last_index))
+        self._drop_all()
+        self.last_index = index
+        self._cached_from = index + 1
+        self._rebase(index, term, configuration)
+        self._written.append((self._writer.number, index))
+
+    def _drop_all(self) -> None:
         meta, writer = self._meta, self._writer
-        writer.shortened(self.prefix, min(index, self.last_index))
         writer.delete_range(keys.log_entry(self.prefix, 0), keys.log_entry(self.prefix, 2**64 - 1))
         for at in range(meta.base_index + 1, self.last_index + 1):
             writer.writes.pop(keys.log_entry(self.prefix, at), None)
         self._records.clear()
-        self._cached = 0
-        meta.runs.clear()
-        meta.configurations = [(index, configuration)]
-        self.last_index = index
-        self.durable_index = 0  # until this is
-        self._cached_from = index + 1
+        self._cached = self.bytes = 0
         self._written.clear()
-        self._rebase(index, term, configuration)
-        self._written.append((self._writer.number, index))
+        self.durable_index = 0  # until what takes its place is
+        meta.runs.clear()
+        meta.configurations.clear()
+
+    def remove(self, term: int, vote: str | None, dropped: Callable[[], None]) -> None:
+        """The replica is taken out of its group: drop every entry, but remember term and vote, without which it could
+        vote twice if it ever came back, and that it was here, without which it could come back with the group's first
+        configuration. ``dropped`` is called once that is durable."""
+        meta = self._meta
+        self._writer.shortened(self.prefix, 0)
+        self._drop_all()
+        meta.term, meta.vote, meta.removed = term, vote, True
+        self.last_index = 0
+        self._cached_from = 1
+        self._rebase(0, 0, Configuration(()))
+        number = self._writer.number
+
+        def on_durable() -> None:
+            if self._writer.durable >= number:
+                self.on_durable = _nothing  # type: ignore[method-assign]
+                dropped()
+
+        self.on_durable = on_durable  # type: ignore[method-assign]
+
+    @property
+    def removed(self) -> bool:
+        """Whether the replica is one that was taken out."""
+        return self._meta.removed
+
+    def come_back(self) -> None:
+        """The replica is wanted again, and what was left of its state is gone. Remembered with the next change."""
+        self._meta.removed = False
 
     def _rebase(self, index: int, term: int, configuration: Configuration) -> None:
         meta = self._meta
@@ -400,6 +448,10 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
 
     def _destroy(self) -> None:
         """The store is closed by its owner."""
+
+
+def _nothing() -> None:
+    pass
 
 
 def _first(run: tuple[int, int]) -> int:

@@ -91,6 +91,22 @@ class GroupDriver:
         leader = self.group.leader
         return NotLeaderError(f"{self.group.name} is led elsewhere", leader="" if leader is None else leader)
 
+    @property
+    def stalled(self) -> bool:
+        """Something waits until the leader may work."""
+        return bool(self._queue) and not self.group.accepting
+
+    def expire(self, now_s: float) -> bool:
+        """Answer what has waited past its deadline; whether nothing waits any more."""
+        if self.stalled:
+            kept = deque(work for work in self._queue if work.deadline_s >= now_s)
+            late = [work for work in self._queue if work.deadline_s < now_s]
+            self._queue = kept
+            self._queued_items = sum(len(work.command.rows) for work in kept)
+            for work in late:
+                work.answer(DeadlineExceededError("the deadline passed before it was begun; nothing was done"))
+        return not self.stalled
+
     def submit(self, work: Work, now_s: float) -> None:
         """Queue a request's part; :meth:`pump` takes it from there."""
         if not self.group.is_leader:

@@ -14,12 +14,13 @@ import resource
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupCommand, MapReply, MapRequest, Moved, slots_in
 from metad_wire.errors import (
     ConflictError,
+    DeadlineExceededError,
     DrainingError,
     InternalError,
     InvalidRequestError,
@@ -52,7 +53,7 @@ from ..control.mover import Mover
 from ..errors import DamagedStoreError, ServerError, StorageError
 from ..logs import event
 from ..raft.base import ROLES, Timing, UnsafeStateError
-from ..raft.journal import RaftLog
+from ..raft.journal import RaftLog, was_here
 from ..raft.messages import Configuration, Snapshot
 from ..raft.replica import RaftGroup
 from ..raft.replicas import PeerProtocolError, Replicas
@@ -68,7 +69,7 @@ from ..state.registry import CONTROL, VERBS
 from ..state.rows import Numbers, Rows
 from ..state.tables import Command, Verb
 from ..state.view import Writes
-from ..storage.keys import group_prefix
+from ..storage.keys import after_prefix, group_prefix
 from .driver import GroupDriver, Work
 from .environment import AsyncEnvironment, Environment, Timer
 from .stores import Stores, open_stores
@@ -88,6 +89,7 @@ _APPLY_ITEMS = 1_000
 _CHECK_VALUES_FROM = m.VALUE_BYTES_MAX
 _METADATA = ("metadata", 0)
 _STEP_S = 10.0  # for one step of a slot move
+_EXPIRE_S = 0.1  # between looks at the deadlines of what waits for a leader
 
 
 class Node:
@@ -155,7 +157,9 @@ class Node:
         self._snapshots_timer: Timer | None = None
         self.mover = Mover(self)
         self.controller = Controller(self)
-        self._unproven: dict[int, Done] = {}  # reads that wait until it is certain who leads
+        self._unproven: dict[int, _Unproven] = {}  # reads that wait until it is certain who leads
+        self._stalled: dict[GroupDriver, None] = {}  # writes wait there until it is
+        self._expiry: Timer | None = None
         self._proofs = 0
         self._dirty: dict[GroupDriver, None] = {}
         self._committed: dict[GroupDriver, None] = {}
@@ -294,27 +298,37 @@ class Node:
         if size > _CHECK_VALUES_FROM:
             _check_values(items)
         parts = verb.split(body, slots)
+        held = size + _ITEM_BYTES * (len(items) if method is not KV_TRANSACT else _operations(items))
         if verb.read is not None:
-            self._prove(verb, body, parts, done)
+            self._prove(verb, request, parts, held, done)
             return []
         if self.draining:
             raise DrainingError
+        if not parts:
+            done(encode(verb.merge(body, [])))
+            return []
+        self._hold(held)
+        return self._send(verb, kind, request, parts, size, held, done)
+
+    def _hold(self, held: int) -> None:
+        """Count a request that is answered later. Raises OverloadedError."""
         # Alone, a request is always taken: however it is weighed, it fits.
-        held = size + _ITEM_BYTES * (len(items) if method is not KV_TRANSACT else _operations(items))
         if self.in_flight_bytes and self.in_flight_bytes + held > self.config.limits.in_flight_bytes_max:
             raise OverloadedError(
                 "too many request bytes in flight on this node", retry_after_ms=50, retry_jitter_ms=50
             )
-        if not parts:
-            done(encode(verb.merge(body, [])))
-            return []
         self.in_flight_bytes += held
-        return self._send(verb, kind, request, parts, size, held, done)
+
+    def _deadline_s(self, request: m.Request[Any]) -> float:
+        return self.environment.now() + (request.deadline_ms or self.config.limits.deadline_default_ms) / 1000
 
     # --- reads -------------------------------------------------------------------------------------------
 
-    def _prove(self, verb: Verb[Any, Any], body: Any, parts: dict[int, Rows], done: Done) -> None:
+    def _prove(
+        self, verb: Verb[Any, Any], request: m.Request[Any], parts: dict[int, Rows], held: int, done: Done
+    ) -> None:
         """Read once it is certain that nobody else leads any of the groups."""
+        body = request.body
         groups = [self._driver(verb.table.kind, ordinal).group for ordinal in parts]
         for group in groups:
             if not group.may_read():
@@ -325,9 +339,11 @@ class Node:
         for group in groups:
             if not group.is_leader:
                 raise self._by_group[group].not_leader()
+        self._hold(held)
         self._proofs += 1
         number, missing = self._proofs, len(groups)
-        self._unproven[number] = done
+        self._unproven[number] = _Unproven(done, held, self._deadline_s(request))
+        self._expire_later()
 
         def proven(ok: bool) -> None:
             nonlocal missing
@@ -336,14 +352,35 @@ class Node:
             missing -= 1
             if ok and missing:
                 return
-            del self._unproven[number]
             if ok:
-                done(self._read_late(verb, body, parts))
+                self._answer_unproven(number, self._read_late(verb, body, parts))
             else:
-                done(NotLeaderError("the leader changed before the read; nothing was done"))
+                self._answer_unproven(number, NotLeaderError("the leader changed before the read; nothing was done"))
 
         for group in groups:
             group.read(proven)
+
+    def _answer_unproven(self, number: int, answer: bytes | MetadError) -> None:
+        waiting = self._unproven.pop(number)
+        self.in_flight_bytes -= waiting.held
+        waiting.done(answer)
+
+    def _expire_later(self) -> None:
+        if self._expiry is None:
+            self._expiry = self.environment.call_at(self.environment.now() + _EXPIRE_S, self._expire)
+
+    def _expire(self) -> None:
+        """Answer what waits for a leader to be sure of itself, past its deadline."""
+        self._expiry = None
+        if self.failure is not None:
+            return
+        now_s = self.environment.now()
+        for number in [number for number, waiting in self._unproven.items() if waiting.deadline_s < now_s]:
+            self._answer_unproven(number, DeadlineExceededError("the deadline passed before the read was begun"))
+        for driver in [driver for driver in self._stalled if driver.expire(now_s)]:
+            del self._stalled[driver]
+        if self._unproven or self._stalled:
+            self._expire_later()
 
     def _read_late(self, verb: Verb[Any, Any], body: Any, parts: dict[int, Rows]) -> bytes | MetadError:
         try:
@@ -383,8 +420,7 @@ class Node:
         done: Done,
     ) -> list[Work]:
         body = request.body
-        now_s = self.environment.now()
-        deadline_s = now_s + (request.deadline_ms or self.config.limits.deadline_default_ms) / 1000
+        now_s, deadline_s = self.environment.now(), self._deadline_s(request)
         works: list[Work] = []
         gather = _Gather(self, verb, body, len(parts), held, done)
         items = 0
@@ -544,6 +580,7 @@ class Node:
                     driver.group.commit,
                     list(driver.group.configuration.voters),
                     list(driver.group.configuration.learners),
+                    driver.group.log.configuration_index,
                 )
                 for (kind, ordinal), driver in sorted(self.drivers.items())
             ],
@@ -605,6 +642,9 @@ class Node:
             if again_s is not None:
                 due_s = min(due_s, again_s)
                 self._dirty[driver] = None
+            elif driver.stalled:
+                self._stalled[driver] = None
+                self._expire_later()
             if driver.machine.unexpected is not None:
                 error, driver.machine.unexpected = driver.machine.unexpected, None
                 if isinstance(error, StorageError):
@@ -687,8 +727,10 @@ class Node:
 
     def committed(self, group: RaftGroup) -> None:
         """See :class:`metad.raft.replicas.Observer`."""
-        self._committed[self._by_group[group]] = None
-        self._schedule_apply()
+        driver = self._by_group.get(group)
+        if driver is not None:  # or it was closed
+            self._committed[driver] = None
+            self._schedule_apply()
 
     def role_changed(self, group: RaftGroup) -> None:
         """See :class:`metad.raft.replicas.Observer`."""
@@ -842,7 +884,10 @@ class Node:
             initial=initial,
             cache_bytes=self.config.raft.log_cache_bytes,
         )
-        if restore_log(log, self._stores.state):
+        if log.removed:
+            self._drop_state(prefix, sync=True)
+            log.come_back()
+        elif restore_log(log, self._stores.state):
             event("snapshot resumed", group=name, index=log.base_index)
         machine = self._machine(name, prefix)
         if log.base_index > machine.applied:
@@ -864,6 +909,35 @@ class Node:
             self.committed(group)
         return driver
 
+    def close_group(self, driver: GroupDriver) -> None:
+        """The node is no replica of this group any more, which is committed: forget it, but for what must never be."""
+        group = driver.group
+        prefix, term, vote = group.prefix, group.term, group.vote
+        event("replica removed", group=group.name, term=term)
+        del self.drivers[group.kind, int(group.name.rpartition("-")[2])]
+        del self._by_group[group]
+        for drivers in (self._dirty, self._committed, self._stalled):
+            drivers.pop(driver, None)
+        driver.abandon(f"this node has no replica of {group.name} any more")
+        self.replicas.close(group)
+        self.snapshots.group_closed(group)
+        self._owners.clear()
+
+        def dropped() -> None:
+            if prefix not in self.replicas.groups and self.failure is None:  # it is not back already
+                self._drop_state(prefix, sync=False)
+
+        group.log.remove(term, vote, dropped)
+        self._writer.flush()
+
+    def _drop_state(self, prefix: bytes, *, sync: bool) -> None:
+        state = self._stores.state
+        if sync:
+            self._stores.log.sync()  # that the log is dropped, before what it needs is
+        state.write({}, delete_ranges=[(prefix, after_prefix(prefix))])
+        if sync:
+            state.sync()
+
     def _map_changed(self, driver: GroupDriver) -> None:
         driver.machine.map_changed = False
         self._load_map()
@@ -875,12 +949,15 @@ class Node:
         if known is None:
             return
         for record in known.groups:
-            key = (record.kind, record.ordinal)
+            key, me = (record.kind, record.ordinal), self.config.node_id
             if key in self.drivers:
                 continue
-            if self.config.node_id in record.initial:
+            # A replica that is here stays until its group has let it go, whatever the map wishes for: it may be needed
+            # to elect a leader. The first configuration is for who never had one.
+            here = was_here(self._stores.log, group_prefix(*key))
+            if here is False and me in record.initial:
                 self._open_group(*key, Configuration(tuple(record.initial)))
-            elif self.config.node_id in (*record.replicas, *record.learners):
+            elif here or me in (*record.replicas, *record.learners):
                 self._open_group(*key, Configuration(()))
         self._slots |= {kind: slots_of(packed) for kind, packed in known.slots.items()}
 
@@ -919,11 +996,17 @@ class Node:
             if not waiter.done() and (self.failure is not None or self.is_serving()):
                 waiter.set_result(None)
 
+        def failed(_: ServerError) -> None:
+            look()
+
         self.on_change.append(look)
-        self.on_failure.append(lambda _: look())
-        look()
-        await waiter
-        self.on_change.remove(look)
+        self.on_failure.append(failed)
+        try:
+            look()
+            await waiter
+        finally:
+            self.on_change.remove(look)
+            self.on_failure.remove(failed)
         if self.failure is not None:
             raise self.failure
 
@@ -936,9 +1019,10 @@ class Node:
                 failed.set_result(error)
 
         self.on_failure.append(report)
-        if self.failure is not None:
-            raise self.failure
-        raise await failed
+        try:
+            raise self.failure or await failed
+        finally:
+            self.on_failure.remove(report)
 
     def checkpoint(self, then: Callable[[], None] | None = None) -> None:
         """Flush the state, then drop what of the log is in it."""
@@ -978,9 +1062,8 @@ class Node:
         """Answer everything that waits."""
         for driver in self.drivers.values():
             driver.abandon(reason)
-        reads, self._unproven = self._unproven, {}
-        for done in reads.values():
-            done(UnknownOutcomeError(reason))
+        for number in list(self._unproven):
+            self._answer_unproven(number, UnknownOutcomeError(reason))
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no more writes and wait for those taken. True if all were answered in time."""
@@ -1004,8 +1087,9 @@ class Node:
             await flushed
         if self.failure is None:
             self._writer.flush()
-        if self._snapshots_timer is not None:
-            self._snapshots_timer.cancel()
+        for timer in (self._snapshots_timer, self._expiry):
+            if timer is not None:
+                timer.cancel()
         self._writer.close()
         self.environment.close()
         self.snapshots.close()
@@ -1017,6 +1101,14 @@ class Node:
             self._stores.close()
         except StorageError as error:
             event("the stores did not close", logging.ERROR, error=str(error))
+
+
+class _Unproven(NamedTuple):
+    """A read that waits until it is certain who leads."""
+
+    done: Done
+    held: int
+    deadline_s: float
 
 
 class _Gather:

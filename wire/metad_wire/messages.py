@@ -505,6 +505,7 @@ class GroupStatus(Message, frozen=True):
     commit: U63 = 0
     voters: list[str] = []
     learners: list[str] = []
+    configured: U63 = 0  # index of the entry that made them so
 
 
 class StatusReply(Message, frozen=True):
