@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from functools import partial
 
 import msgspec
@@ -56,6 +55,7 @@ class Peers:
         self._guests: set[_Guest] = set()
         self._tasks: dict[tuple[str, bool], asyncio.Task[None]] = {}
         self._joining: asyncio.Task[None] | None = None
+        self._introduced: dict[str, str] = {}  # node id -> HOST:PORT, of the cluster that is being joined
         node.transmit = self._transmit
         node.transmit_bulk = self._transmit_bulk
         node.call_peer = self._call
@@ -95,7 +95,7 @@ class Peers:
 
     def _wanted(self) -> dict[str, str]:
         """Node id -> HOST:PORT, without this node."""
-        wanted = dict(self.config.cluster.seeds)
+        wanted = {**self.config.cluster.seeds, **self._introduced}
         if self.node.map is not None:
             wanted = {record.node_id: record.peer_endpoint for record in self.node.map.nodes}
         wanted.pop(self.config.node_id, None)
@@ -161,7 +161,7 @@ class Peers:
     async def _join(self) -> None:
         """Ask the nodes named in the configuration, and whom they name, until one has taken this node in."""
         attempt = 0
-        rng = random.Random()
+        rng = self.node.environment.rng
         while self.node.map is None:
             endpoints = list(self.config.cluster.join)
             for endpoint in endpoints:
@@ -178,7 +178,11 @@ class Peers:
             await link.dial()
             reply = CLUSTER_MAP.decode_reply(await link.ask(CLUSTER_MAP.code, CLUSTER_MAP.encode_request(MapRequest())))
             if reply.map is not None:
-                endpoints += [n.peer_endpoint for n in reply.map.nodes if n.peer_endpoint not in endpoints]
+                # Whoever is to send this node the map must be able to hear it.
+                self._introduced = {n.node_id: n.peer_endpoint for n in reply.map.nodes}
+                self._follow_map()
+                others = self._wanted().values()
+                endpoints += [other for other in others if other not in endpoints]
             if not self.node.controller.endpoint:
                 return  # clients could not be told where it is
             identity, controller = self.node.identity, self.node.controller
@@ -340,7 +344,7 @@ class _Link(_Wire):
 
     async def keep(self) -> None:
         """Have a connection, until cancelled."""
-        attempt, rng = 0, random.Random()
+        attempt, rng = 0, self.peers.node.environment.rng
         while True:
             try:
                 await self.dial()

@@ -13,9 +13,11 @@ from ..config import Config
 from ..errors import ConfigError, ServerError
 from ..logs import event
 from .connection import Connection
+from .environment import Environment
 from .intake import Intake
 from .node import Node
 from .peers import Peers
+from .stores import Stores
 
 _SWEEP_S = 0.5
 
@@ -33,14 +35,22 @@ class Server:
         self._intake = Intake(config.limits.unfinished_bytes_max)
 
     @classmethod
-    async def start(cls, config: Config, transport: Transport, *, locked: Callable[[], None] | None = None) -> Server:
+    async def start(
+        cls,
+        config: Config,
+        transport: Transport,
+        *,
+        stores: Stores | None = None,
+        environment: Environment | None = None,
+        locked: Callable[[], None] | None = None,
+    ) -> Server:
         """Open the node, recover, listen. ``locked`` is called once the stores are this process's, before recovery.
-        Raises :class:`ServerError`."""
+        ``stores`` and ``environment`` take the place of the real ones. Raises :class:`ServerError`."""
         try:
             host, port = split_endpoint(config.listen)
         except ValueError as error:
             raise ConfigError(f"listen: {error}") from None
-        node = await Node.open(config, locked=locked)
+        node = await Node.open(config, stores=stores, environment=environment, locked=locked)
         server = cls(config, node)
         try:
             server._listener = await transport.listen(host, port, server._accept)

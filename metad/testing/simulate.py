@@ -1,7 +1,8 @@
 """Runs a cluster through seeds, each a cluster and a mix of faults of its own, and reports what broke.
 
 ``python -m metad.testing.simulate --seeds 0..999 --nodes 5`` runs seeds, ``--trace`` tells one of them event by event,
-``--mutants`` plants bugs and reports what finds each.
+``--mutants`` plants bugs and reports what finds each. There are two levels: replicas alone (``--level raft``), and
+whole nodes with their clients (``--level node``), of which one costs as much as some ten of the others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from . import trouble
 from .chaos import Chaos, draw
+from .cluster import Cluster
 from .invariants import Violation
 from .linearizability import Outcome, check
 from .mutants import MUTANTS, Mutant, planted
@@ -37,6 +40,8 @@ STEPS = 2000
 CONVERGE_S = 20.0
 _VIRTUAL_S_MAX = 60.0
 _MUTANT_SEEDS = 40
+_NODE_SHARE = 10
+"""With both levels, every so manyth seed is one of whole nodes."""
 _CHUNK = 20
 _TABLE_CHARACTERS = 120
 
@@ -46,6 +51,7 @@ class Result:
     """Of one seed."""
 
     seed: int
+    level: str = "raft"
     violation: str = ""
     steps: int = 0
     crashes: int = 0
@@ -82,14 +88,31 @@ def run_seed(seed: int, nodes: int, *, steps: int = STEPS, trace: bool = False) 
     return result
 
 
-def run_seeds(seeds: Iterable[int], nodes: int) -> list[Result]:
+def run_node_seed(seed: int, nodes: int, *, trace: bool = False) -> Result:
+    """The same with whole nodes. ``steps`` are callbacks of the loop."""
+    rng = random.Random(f"{nodes}/{seed}/node")
+    result = Result(seed, "node")
+    with Cluster(rng.getrandbits(64), trouble.draw(rng, nodes), tracing=trace) as cluster:
+        try:
+            trouble.play(cluster, rng)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's result
+            result.violation = _text(error)
+        result.steps, result.crashes, result.snapshots = cluster.loop.callbacks, cluster.crashes, cluster.snapshots
+        result.elections, result.membership_changes = len(cluster.elections), cluster.changes
+        result.answered = cluster.history.answered
+        result.trace = cluster.traced
+    return result
+
+
+def run_seeds(seeds: Iterable[int], nodes: int, level: str = "raft") -> list[Result]:
     """Many, one after the other."""
     results = []
     collecting = gc.isenabled()
     gc.disable()  # a run's nodes are one knot of references: untie it once a seed
     try:
         for seed in seeds:
-            results.append(run_seed(seed, nodes))
+            whole = level == "node" or (level == "both" and seed % _NODE_SHARE == 0)
+            results.append(run_node_seed(seed, nodes) if whole else run_seed(seed, nodes))
             gc.collect(1)
     finally:
         if collecting:
@@ -131,7 +154,8 @@ def main(arguments: list[str] | None = None) -> int:
     """The command. 1 if anything broke."""
     parser = argparse.ArgumentParser(prog="python -m metad.testing.simulate", description=__doc__)
     parser.add_argument("--seeds", type=_seeds, default=range(200), metavar="A..B", help="A and B included")
-    parser.add_argument("--nodes", type=int, choices=(3, 5), default=3)
+    parser.add_argument("--nodes", type=int, choices=(1, 3, 5), default=3)
+    parser.add_argument("--level", choices=("raft", "node", "both"), default="both")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the totals there")
     parser.add_argument("--trace", action="store_true", help="print the events of the seeds")
@@ -141,31 +165,31 @@ def main(arguments: list[str] | None = None) -> int:
     if options.mutants:
         report, failed = _mutants(console)
     elif options.trace:
-        report, failed = _trace(console, options.seeds, options.nodes)
+        report, failed = _trace(console, options.seeds, options.nodes, options.level)
     else:
-        report, failed = _run(console, options.seeds, options.nodes, options.processes)
+        report, failed = _run(console, options.seeds, options.nodes, options.level, options.processes)
     if options.json is not None:
         options.json.write_text(json.dumps(report) + "\n")
     return 1 if failed else 0
 
 
-def _run(console: Console, seeds: range, nodes: int, processes: int) -> tuple[dict[str, int], bool]:
+def _run(console: Console, seeds: range, nodes: int, level: str, processes: int) -> tuple[dict[str, int], bool]:
     totals = dict.fromkeys(
         ("seeds", "violations", "steps", "crashes", "elections", "snapshots", "membership_changes"), 0
     )  # fmt: skip
     started = time.monotonic()
     with Progress(console=console) as progress:
         task = progress.add_task(f"{nodes} nodes", total=len(seeds))
-        for results in _chunks(seeds, nodes, processes):
+        for results in _chunks(seeds, nodes, level, processes):
             for result in results:
                 totals["seeds"] += 1
                 for name in ("steps", "crashes", "elections", "snapshots", "membership_changes"):
                     totals[name] += getattr(result, name)
                 if result.violation:
                     totals["violations"] += 1
-                    again = f"--nodes {nodes} --seeds {result.seed}..{result.seed} --trace"
+                    again = f"--level {result.level} --nodes {nodes} --seeds {result.seed}..{result.seed} --trace"
                     progress.console.print(
-                        f"seed {result.seed}: {result.violation}\n"
+                        f"seed {result.seed}, level {result.level}: {result.violation}\n"
                         f"  at commit {_commit()}; again, with every event:\n"
                         f"  python -m metad.testing.simulate {again}",
                         markup=False,
@@ -182,19 +206,20 @@ def _run(console: Console, seeds: range, nodes: int, processes: int) -> tuple[di
     return totals, totals["violations"] > 0
 
 
-def _chunks(seeds: range, nodes: int, processes: int) -> Iterator[list[Result]]:
+def _chunks(seeds: range, nodes: int, level: str, processes: int) -> Iterator[list[Result]]:
     pieces = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
     if processes == 1:
-        yield from (run_seeds(piece, nodes) for piece in pieces)
+        yield from (run_seeds(piece, nodes, level) for piece in pieces)
         return
     with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(partial(run_seeds, nodes=nodes), pieces)
+        yield from pool.map(partial(run_seeds, nodes=nodes, level=level), pieces)
 
 
-def _trace(console: Console, seeds: range, nodes: int) -> tuple[dict[str, int], bool]:
+def _trace(console: Console, seeds: range, nodes: int, level: str) -> tuple[dict[str, int], bool]:
     violations = 0
     for seed in seeds:
-        result = run_seed(seed, nodes, trace=True)
+        whole = level == "node" or (level == "both" and seed % _NODE_SHARE == 0)
+        result = run_node_seed(seed, nodes, trace=True) if whole else run_seed(seed, nodes, trace=True)
         for line in result.trace:
             print(line)
         print(f"seed {seed}: {result.violation or 'no violation'}")

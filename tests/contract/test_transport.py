@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from metad.testing.links import SimNetwork
+from metad.testing.loop import VirtualLoop
 from metad_wire.transport import Listener, Stream, Transport, join_endpoint, split_endpoint
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.transport.tcp import TcpTransport
@@ -25,6 +27,7 @@ uvloop = pytest.importorskip("uvloop", reason="the TCP transport is also held to
 TIMEOUT_S = 20.0
 TRANSPORTS: dict[str, tuple[Callable[[], Transport], Callable[[], asyncio.AbstractEventLoop]]] = {
     "memory": (MemoryTransport, asyncio.new_event_loop),
+    "simulated": (lambda: SimNetwork(VirtualLoop.running()).transport("127.0.0.1"), VirtualLoop),
     "tcp": (TcpTransport, asyncio.new_event_loop),
     "tcp-uvloop": (TcpTransport, uvloop.new_event_loop),
 }

@@ -1,0 +1,454 @@
+"""A whole cluster in one thread and in virtual time: production servers, nodes, peer connections and SDK clients, on
+simulated disks and links. Everything random comes from one seed.
+
+Below it :mod:`.world` does the same with replicas alone, a hundred times as fast and with sharper eyes for Raft; what
+happens above a replica (evaluation, identities, checkpoints, snapshots on the wire, the map, slot moves, routing) is
+looked after here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from metad_client import Client, Options, connect
+
+from ..config import (
+    ClusterConfig,
+    CommitConfig,
+    Config,
+    DedupeConfig,
+    GroupsConfig,
+    LimitsConfig,
+    RaftConfig,
+    StorageConfig,
+)
+from ..raft.base import ROLES
+from ..server.node import Node
+from ..server.serve import Server
+from ..storage import keys
+from .host import Disks, Pace, SimEnvironment
+from .invariants import Violation
+from .links import SimNetwork, Wire
+from .loop import PROCESS, Process, StuckError, VirtualLoop
+from .workload import Caller, History
+
+CLIENT_PORT, PEER_PORT = 7420, 7421
+_LOOK_S = 0.05
+_CALLBACKS_MAX = 4_000_000
+_METADATA = ("metadata", 0)
+
+
+class Settings(NamedTuple):
+    """What a cluster is made of."""
+
+    nodes: int = 3
+    spares: int = 0
+    """Nodes that may join."""
+    data: int = 2
+    offset: int = 1
+    clients: int = 3
+    callers: int = 2
+    """Tasks that share a client."""
+    wire: Wire = Wire()
+    pace: Pace = Pace()
+    raft: RaftConfig = RaftConfig(election_timeout_ms=300, heartbeat_ms=50, sleep_after_ms=500)
+    commit: CommitConfig = CommitConfig()
+    storage: StorageConfig = StorageConfig(engine="memory")
+    dedupe: DedupeConfig = DedupeConfig()
+    limits: LimitsConfig = LimitsConfig()
+
+
+class SimNode:
+    """One node through all its lives."""
+
+    def __init__(self, cluster: Cluster, name: str, config: Config) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.config = config
+        self.disks = Disks()
+        self.process: Process | None = None
+        self.environment: SimEnvironment | None = None
+        self.server: Server | None = None
+        self.lives = 0
+
+    @property
+    def up(self) -> bool:
+        """Whether it runs, be it that it is still starting."""
+        return self.process is not None
+
+    @property
+    def node(self) -> Node | None:
+        """Once it has started."""
+        return None if self.server is None else self.server.node
+
+    def start(self) -> None:
+        """A new process."""
+        assert self.process is None
+        cluster = self.cluster
+        self.lives += 1
+        cluster.network.boot(self.name)
+        cluster.trace(f"{self.name} starts")
+        process = self.process = Process(cluster.loop, self.name)
+        environment = self.environment = SimEnvironment(cluster.loop, cluster.rng, cluster.settings.pace)
+
+        async def serve() -> None:
+            transport = cluster.network.transport(self.name)
+            stores = self.disks.open(self.config)
+            self.server = await Server.start(self.config, transport, stores=stores, environment=environment)
+            await self.server.run()
+
+        process.start(serve()).add_done_callback(self._ended, context=cluster.loop.outside)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.cluster.fail(Violation("nodes do not fail", f"{self.name}: {type(error).__name__}: {error}"))
+
+    def crash(self, *, power: bool = True) -> None:
+        """The process dies, or the power fails."""
+        if self.process is None:
+            return
+        cluster, process = self.cluster, self.process
+        cluster.trace(f"{self.name} {'loses power' if power else 'is killed'}")
+        cluster.crashes += 1
+        cluster.network.crash(process, self.name, silently=power and cluster.rng.random() < 0.5)
+        self.process = self.server = self.environment = None
+        self.disks.crash(cluster.rng, power=power)
+
+    def pause(self, seconds: float) -> None:
+        """It gets no CPU for a while."""
+        if self.process is not None:
+            self.cluster.trace(f"{self.name} pauses for {seconds:.3f} s")
+            self.process.pause(seconds)
+
+
+class SimClient:
+    """An SDK client in a process of its own."""
+
+    def __init__(self, cluster: Cluster, name: str, options: Options) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.process = Process(cluster.loop, name)
+        self._options = options
+        self._rng = random.Random(cluster.rng.getrandbits(64))
+        self.client: Client | None = None
+
+    async def open(self) -> Client:
+        """In its process."""
+        cluster = self.cluster
+        founders = [node for node in cluster.nodes.values() if node.config.cluster.seeds or len(cluster.nodes) == 1]
+        url = "metad://" + ",".join(f"{node.name}:{CLIENT_PORT}" for node in founders)
+        transport = cluster.network.transport(self.name)
+        self.client = connect(url, self._options, transport=transport, rng=self._rng)
+        return await self.client.open()
+
+    def run(self, callers: list[Caller] | Callable[[Client], list[Caller]]) -> None:
+        """Open the client, and have callers ask."""
+
+        async def work() -> None:
+            client = await self.open()
+            made = callers(client) if callable(callers) else callers
+            for caller in made:
+                self.cluster.work(self.process, caller.run(), caller._name)
+
+        self.cluster.work(self.process, work(), self.name)
+
+
+class Cluster:
+    """See the module. To be used as a context manager; inside, :meth:`run` lets time pass."""
+
+    def __init__(self, seed: int, settings: Settings, *, tracing: bool = False) -> None:
+        self.seed = seed
+        self.settings = settings
+        self.rng = random.Random(seed)
+        self.loop = VirtualLoop()
+        self.loop.callbacks_max = _CALLBACKS_MAX
+        self.network = SimNetwork(self.loop, settings.wire, self.rng.getrandbits(64))
+        self.history = History()
+        self.tracing = tracing
+        self.traced: list[str] = []
+        self.quiet = False
+        self.crashes = self.snapshots = self.moves = 0
+        self.elections: dict[tuple[str, int], str] = {}
+        self._committed: dict[str, dict[int, int]] = {}
+        self._configurations: dict[str, Any] = {}
+        self.changes = 0
+        self._failure: BaseException | None = None
+        self._working = 0
+        self._log = _Log(self)
+        self.nodes: dict[str, SimNode] = {}
+        for number in range(1, settings.nodes + settings.spares + 1):
+            self._add(f"n{number}", founder=number <= settings.nodes)
+        self.clients: list[SimClient] = []
+
+    def _add(self, name: str, *, founder: bool) -> None:
+        settings = self.settings
+        founders = [f"n{number}" for number in range(1, settings.nodes + 1)]
+        peer = f"{name}:{PEER_PORT}"
+        if settings.nodes == 1 and not settings.spares:
+            cluster = ClusterConfig()
+        elif founder:
+            cluster = ClusterConfig(seeds={each: f"{each}:{PEER_PORT}" for each in founders})
+        else:
+            cluster = ClusterConfig(join=[f"{each}:{PEER_PORT}" for each in founders], listen=peer)
+        config = Config(
+            listen=f"{name}:{CLIENT_PORT}",
+            node_id=name,
+            cluster_id="simulated",
+            cluster=cluster,
+            groups=GroupsConfig(offset=settings.offset, data=settings.data),
+            raft=settings.raft,
+            commit=settings.commit,
+            storage=settings.storage,
+            dedupe=settings.dedupe,
+            limits=settings.limits,
+        )
+        self.nodes[name] = SimNode(self, name, config.validated())
+
+    def __enter__(self) -> Cluster:
+        self._log.install()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.remove()
+        self.loop.abandon()
+
+    # --- what happens ------------------------------------------------------------------------------------
+
+    def trace(self, text: str) -> None:
+        """What happened, if anybody wants to know."""
+        if self.tracing:
+            self.traced.append(f"{self.loop.now:9.4f} {text}")
+
+    def fail(self, error: BaseException) -> None:
+        """The run is over: something broke."""
+        if self._failure is None:
+            self.trace(f"VIOLATION {error}")
+            self._failure = error
+
+    def work(self, process: Process, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Have a client's process do something that must not fail."""
+        self._working += 1
+
+        def over(task: asyncio.Task[Any]) -> None:
+            self._working -= 1
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.fail(
+                    error if isinstance(error, Violation) else Violation("clients do not fail", f"{name}: {error!r}")
+                )
+
+        task = process.start(work)
+        task.add_done_callback(over, context=self.loop.outside)
+        return task
+
+    def run(self, seconds: float) -> None:
+        """Let time pass. Raises what went wrong meanwhile."""
+        until = self.loop.now + seconds
+        while self.loop.now < until:
+            self._turn(min(_LOOK_S, until - self.loop.now))
+
+    def run_until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Let time pass until something is so; False if it is not within ``seconds``."""
+        until = self.loop.now + seconds
+        while self.loop.now < until:
+            if condition():
+                return True
+            self._turn(_LOOK_S / 5)
+        return condition()
+
+    def do(self, client: SimClient, work: Coroutine[Any, Any, Any], seconds: float = 30.0) -> Any:
+        """Have a client do something, and wait for it."""
+        task = client.process.start(work)
+        if not self.run_until(task.done, seconds):
+            raise Violation("progress", f"{client.name}: {work} takes more than {seconds} s")
+        return task.result()
+
+    def _turn(self, seconds: float) -> None:
+        self.loop.call_later(seconds, self.loop.stop, context=self.loop.outside)
+        try:
+            self.loop.run_forever()
+        except StuckError as error:
+            self.fail(Violation("progress", str(error)))
+        if self._failure is None and self.loop.errors:
+            context = self.loop.errors[0]
+            self.fail(Violation("nothing escapes", f"{context['message']}: {context.get('exception')!r}"))
+        if self._failure is not None:
+            raise self._failure
+        self.look()
+
+    def start(self) -> None:
+        """Start the founders, and wait for the cluster to be formed."""
+        founders = list(self.nodes.values())[: self.settings.nodes]
+        for node in founders:
+            node.start()
+        if not self.run_until(self.serving, 20.0):
+            raise Violation("formation", self.describe())
+
+    def client(self, options: Options | None = None) -> SimClient:
+        """One more."""
+        client = SimClient(self, f"c{len(self.clients) + 1}", options or Options())
+        self.clients.append(client)
+        return client
+
+    # --- what must hold ----------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """At every replica of every node."""
+        for sim in self.nodes.values():
+            node = sim.node
+            if node is None:
+                continue
+            if node.failure is not None:
+                raise Violation("nodes do not fail", f"{sim.name}: {node.failure}")
+            for driver in node.drivers.values():
+                group = driver.group
+                if group.is_leader:
+                    other = self.elections.setdefault((group.name, group.term), sim.name)
+                    if other != sim.name:
+                        raise Violation("election safety", f"{other} and {sim.name} lead {group.name} {group.term}")
+                    if self._configurations.get(group.name) != group.configuration:
+                        self.changes += group.name in self._configurations
+                        self._configurations[group.name] = group.configuration
+                if group.applied > group.commit or driver.machine.applied > group.commit:
+                    raise Violation("apply after commit", f"{sim.name}: {group.name}")
+                term = group.log.term_at(group.commit)
+                if term is not None and group.commit:
+                    known = self._committed.setdefault(group.name, {}).setdefault(group.commit, term)
+                    if known != term:
+                        raise Violation("state machine safety", f"{group.name}: {group.commit} of {known} and {term}")
+
+    def serving(self) -> bool:
+        """Whether every node that is up knows a formed cluster with leaders."""
+        return all(
+            sim.node is not None and sim.node.map is not None and sim.node.is_serving()
+            for sim in self.nodes.values()
+            if sim.up
+        )
+
+    def leader(self, kind: str = "data", ordinal: int = 0) -> SimNode | None:
+        """Who leads the newest term of a group."""
+        found = [
+            (driver.group.term, sim.name)
+            for sim in self.nodes.values()
+            if sim.node is not None
+            and (driver := sim.node.drivers.get((kind, ordinal))) is not None
+            and driver.group.is_leader
+        ]
+        return self.nodes[max(found)[1]] if found else None
+
+    def unsettled(self) -> str:
+        """What is not yet as it should be when nothing happens any more; empty if nothing is."""
+        leader = self.leader(*_METADATA)
+        if leader is None or leader.node is None or leader.node.map is None:
+            return "nobody leads metadata-0"
+        known = leader.node.map
+        if known.moves:
+            return f"{len(known.moves)} slot moves are open"
+        for record in known.groups:
+            lead = self.leader(record.kind, record.ordinal)
+            name = f"{record.kind}-{record.ordinal}"
+            if lead is None or lead.node is None:
+                return f"nobody leads {name}"
+            group = lead.node.drivers[record.kind, record.ordinal].group
+            if not group.accepting:
+                return f"{name} is not ready at {lead.name}"
+            members = group.configuration.members
+            if set(group.configuration.voters) != set(record.replicas):
+                return f"{name} is on {group.configuration.voters}, not on {record.replicas}"
+            for member in members:
+                node = self.nodes[member].node
+                driver = None if node is None else node.drivers.get((record.kind, record.ordinal))
+                if driver is None or driver.installing:
+                    return f"{member} has no {name}"
+                if not driver.machine.applied == driver.group.commit == group.log.last_index:
+                    return f"{member} has applied {driver.machine.applied} of {group.log.last_index} of {name}"
+        return ""
+
+    def require_settled(self, seconds: float) -> None:
+        """All faults are over: everything is mended within bounded time, and all replicas are equal."""
+        if not self.run_until(lambda: not self.unsettled(), seconds):
+            raise Violation("convergence", f"not within {seconds} s: {self.unsettled()}{self.describe()}")
+        self.same_states()
+
+    def same_states(self) -> None:
+        """Every replica of a group holds the same, byte for byte."""
+        leader = self.leader(*_METADATA)
+        assert leader is not None
+        assert leader.node is not None
+        assert leader.node.map is not None
+        for record in leader.node.map.groups:
+            lead = self.leader(record.kind, record.ordinal)
+            assert lead is not None
+            assert lead.node is not None
+            members = lead.node.drivers[record.kind, record.ordinal].group.configuration.members
+            prefix = keys.group_prefix(record.kind, record.ordinal)
+            mark = keys.snapshot_mark(prefix)
+            first: dict[bytes, bytes] | None = None
+            for member in members:
+                rows = dict(self.nodes[member].disks.state.scan(prefix, keys.after_prefix(prefix), 1 << 30))
+                if rows.pop(mark, None) is not None:
+                    self.snapshots += 1
+                if first is None:
+                    first = rows
+                elif rows != first:
+                    differ = [key for key in {*rows, *first} if rows.get(key) != first.get(key)]
+                    shown = ", ".join(f"{k.hex()}: {first.get(k)!r} / {rows.get(k)!r}" for k in sorted(differ)[:3])
+                    raise Violation("same states", f"{record.kind}-{record.ordinal}: {members[0]} / {member}: {shown}")
+
+    def require_answers(self) -> None:
+        """Nobody waits any more."""
+        if self.history.open:
+            raise Violation("deadlines", f"never answered: {sorted(self.history.open.values())}")
+
+    def describe(self) -> str:
+        """Every replica, in a line each."""
+        lines = [""]
+        for sim in self.nodes.values():
+            if sim.node is None:
+                lines.append(f"  {sim.name}: {'starts' if sim.up else 'down'}")
+                continue
+            for driver in sim.node.drivers.values():
+                group, log = driver.group, driver.group.log
+                peers = {p: (s.sending.value, s.match, s.next, s.paused) for p, s in group.peers.items()}
+                lines.append(
+                    f"  {sim.name} {group.name}: {ROLES[group.role]} term {group.term} leader {group.leader} "
+                    f"log {log.base_index}..{log.last_index} (durable {log.durable_index}) commit {group.commit} "
+                    f"applied {driver.machine.applied} {group.configuration} installing {driver.installing} "
+                    f"asleep {group.asleep} connected {sorted(group.connected)} peers {peers}"
+                )
+        return "\n".join(lines)
+
+
+class _Log(logging.Handler):
+    """What the nodes log goes to the trace; an error among it is a violation."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._logger = logging.getLogger("metad")
+        self._before: tuple[list[logging.Handler], int, bool] = ([], 0, True)
+
+    def install(self) -> None:
+        logger = self._logger
+        self._before = (logger.handlers[:], logger.level, logger.propagate)
+        logger.handlers[:] = [self]
+        logger.propagate = False
+        logger.setLevel(logging.DEBUG if self._cluster.tracing else logging.ERROR)
+
+    def remove(self) -> None:
+        logger = self._logger
+        logger.handlers[:], level, logger.propagate = self._before
+        logger.setLevel(level)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = PROCESS.get()
+        noted = {key: value for key, value in getattr(record, "fields", {}).items() if key != "seconds"}  # real ones
+        fields = " ".join(f"{key}={value}" for key, value in noted.items())
+        text = f"{process.name if process else '?'}: {record.getMessage()} {fields}"
+        self._cluster.trace(text)
+        if record.levelno >= logging.ERROR and process is not None and process.alive:
+            error = record.exc_info[1] if record.exc_info else None
+            self._cluster.fail(Violation("nothing goes wrong", f"{text} {error!r}"))

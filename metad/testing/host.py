@@ -1,0 +1,186 @@
+"""What a simulated node stands on: disks that outlive it, and its environment on the virtual loop. Fsyncs and work
+beside the loop take their time, clocks drift and disagree; a crash loses what was not durable, and never more."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ..config import Config
+from ..errors import StorageError
+from ..server.environment import Timer
+from ..server.stores import Stores, pair_stores
+from ..storage.log import LogStore
+from ..storage.mark import DurableMark
+from .disk import SimDisk
+from .loop import VirtualLoop
+
+_EPOCH_MS = 1_700_000_000_000
+_MARKS_KEPT = 8
+
+
+class Pace(NamedTuple):
+    """How quick a host is. Seconds; chances are per fsync."""
+
+    fsync: tuple[float, float] = (0.0005, 0.003)
+    slow_fsync: float = 0.0
+    """Chance that one takes a hundred times longer."""
+    beside: tuple[float, float] = (0.0005, 0.01)
+    drift: float = 0.0
+    """Clocks run at rates within 1 ± half of this."""
+    skew_s: float = 0.0
+    """Calendars differ from the truth by up to this."""
+
+
+class SimMark(DurableMark):
+    """A durable mark whose file is never synced: a power loss may bring an older version of it back, or none."""
+
+    def __init__(self) -> None:
+        self._indexes: dict[bytes, int] = {}
+        self._versions: list[dict[bytes, int]] = [{}]
+
+    def _write(self) -> None:
+        self._versions = [*self._versions[-_MARKS_KEPT:], dict(self._indexes)]
+
+    def _sync(self) -> None:
+        self._versions = self._versions[-1:]
+
+    def crash(self, rng: random.Random) -> None:
+        """The power fails."""
+        self._indexes = dict(rng.choice(self._versions))
+        self._versions = [dict(self._indexes)]
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class SimLogStore(LogStore):
+    """One whose sync takes time."""
+
+    def begin_sync(self) -> tuple[int, Mapping[bytes, int]]:
+        """What the sync covers."""
+        assert isinstance(self.engine, SimDisk)
+        last = self._last.copy()
+        self._shortened.clear()
+        return self.engine.begin_sync(), last
+
+    def finish_sync(self, begun: tuple[int, Mapping[bytes, int]]) -> None:
+        """It is over."""
+        assert isinstance(self.engine, SimDisk)
+        token, last = begun
+        self.engine.finish_sync(token)
+        if self._mark is not None:
+            short = self._shortened
+            self._mark.advance({group: min(index, short.get(group, index)) for group, index in last.items()})
+
+
+class Disks:
+    """Of one node, through all its lives."""
+
+    def __init__(self) -> None:
+        self.log = SimDisk()
+        self.state = SimDisk()
+        self.mark = SimMark()
+
+    def open(self, config: Config) -> Stores:
+        """For a new life."""
+        return pair_stores(config, SimLogStore(self.log, self.mark), self.state)
+
+    def crash(self, rng: random.Random, *, power: bool) -> None:
+        """The process has died, or the power has failed."""
+        if power:
+            self.log.crash(rng, torn=rng.random() < 0.5)
+            self.mark.crash(rng)
+        # The state has no log of its own: what was in memory is lost with the process.
+        self.state.crash(rng)
+
+
+class SimSyncer:
+    """Covers what was written before it began."""
+
+    def __init__(self, environment: SimEnvironment, store: SimLogStore) -> None:
+        self._environment = environment
+        self._store = store
+
+    def sync(self, done: Callable[[StorageError | None], None]) -> None:
+        """See :class:`metad.raft.writer.Syncer`."""
+        begun = self._store.begin_sync()
+
+        def over() -> None:
+            error: StorageError | None = None
+            try:
+                self._store.finish_sync(begun)
+            except StorageError as caught:
+                error = caught
+            done(error)
+
+        self._environment.loop.call_later(self._environment.fsync_s(), over)
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+class SimEnvironment:
+    """Implements :class:`metad.server.environment.Environment`. To be made in the node's process."""
+
+    def __init__(self, loop: VirtualLoop, rng: random.Random, pace: Pace) -> None:
+        self.loop = loop
+        self.pace = pace
+        self.slow_until_s = 0.0
+        """The disk is slow."""
+        self.rng = random.Random(rng.getrandbits(64))
+        self._rng = random.Random(rng.getrandbits(64))
+        self._rate = 1.0 + pace.drift * (rng.random() - 0.5)
+        self._offset_s = rng.uniform(0.0, 1000.0)
+        self._skew_ms = int(1000 * pace.skew_s * rng.uniform(-1.0, 1.0))
+        self._free_s = {False: 0.0, True: 0.0}
+
+    def now(self) -> float:
+        """See Environment."""
+        return self._offset_s + self._rate * self.loop.now
+
+    def wall_ms(self) -> int:
+        """See Environment."""
+        return _EPOCH_MS + self._skew_ms + int(1000 * self.loop.now)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """See Environment."""
+        self.loop.call_soon(callback)
+
+    def call_at(self, when_s: float, callback: Callable[[], None]) -> Timer:
+        """See Environment."""
+        return self.loop.call_at((when_s - self._offset_s) / self._rate, callback)
+
+    def syncer(self, store: LogStore, *, fsync: bool) -> SimSyncer:
+        """See Environment."""
+        assert isinstance(store, SimLogStore)
+        return SimSyncer(self, store)
+
+    def fsync_s(self) -> float:
+        """How long the next fsync takes."""
+        taken = self._rng.uniform(*self.pace.fsync)
+        slow = self.loop.now < self.slow_until_s or self._rng.random() < self.pace.slow_fsync
+        return taken * 100 if slow else taken
+
+    def beside(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None], *, long: bool = False
+    ) -> None:
+        """See Environment. The work is done at some moment before its end."""
+        loop = self.loop
+        begin_s = max(loop.now, self._free_s[long])
+        takes_s = self._rng.uniform(*self.pace.beside) * (10 if long else 1)
+        self._free_s[long] = begin_s + takes_s
+        outcome: list[Any] = [None]
+
+        def do() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the node is told
+                outcome[0] = error
+
+        loop.call_at(begin_s + takes_s * self._rng.random(), do)
+        loop.call_at(begin_s + takes_s, lambda: done(outcome[0]))
+
+    def close(self) -> None:
+        """Nothing runs."""

@@ -1,0 +1,293 @@
+"""Faults and changes for whole clusters: each seed draws its own mix. See :mod:`.chaos`, which does it for replicas."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from metad_client import MetadError, Options
+from metad_wire.cluster import group_name
+
+from ..config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
+from .cluster import Cluster, Settings, SimNode
+from .host import Pace
+from .links import Wire
+from .workload import Caller
+
+TROUBLE_S = 5.0
+"""How long faults go on."""
+CONVERGE_S = 40.0
+_QUIET_S = 9.0  # more than any call may take
+_ADMIN_S = 5.0
+
+
+def play(cluster: Cluster, rng: random.Random, seconds: float = TROUBLE_S) -> None:
+    """Clients and faults, then none, then a look at everything. Raises what went wrong."""
+    cluster.start()
+    trouble = Trouble(cluster, rng)
+    cluster.run(seconds)
+    trouble.end()
+    cluster.run(_QUIET_S)
+    cluster.require_answers()
+    cluster.require_settled(CONVERGE_S)
+    client = cluster.client()
+
+    async def look() -> None:
+        caller = Caller(cluster, cluster.history, await client.open(), client.name, rng)
+        caller.deadline_s = 10.0  # the client's own
+        await caller.look_at_everything()
+
+    cluster.do(client, look())
+    cluster.require_settled(CONVERGE_S)
+    cluster.history.check()
+
+
+class Trouble:
+    """The clients and faults of one run."""
+
+    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+        self.cluster = cluster
+        self.over = False
+        self._rng = rng
+        self._every_s = rng.choice([0.3, 0.8, 1.5])
+        self._admin = cluster.client(Options(deadline_s=_ADMIN_S))
+        for number in range(1, cluster.settings.clients + 1):
+            self._client(number)
+        settings = cluster.settings
+        many = settings.nodes > 1
+        faults: list[tuple[Callable[[], None], float, bool]] = [
+            (self._crash, 3, True),
+            (self._crash_leader, 2, many),
+            (self._blackout, 0.4, many),
+            (self._pause, 2, True),
+            (self._partition, 2, many),
+            (self._isolate, 2, many),
+            (self._cut_one_way, 2, True),
+            (self._reset, 1, True),
+            (self._slow_link, 1, True),
+            (self._slow_disk, 1, True),
+            (self._transfer, 2, many),
+        ]
+        self._faults = [(fault, weight) for fault, weight, fits in faults if fits and rng.random() < 0.6]
+        if rng.random() < 0.4:
+            self._faults.append((self._rebalance, 1.5))
+        if settings.spares:
+            self._faults += [(self._join, 1.5), (self._leave, 1.0)]
+        if self._faults:
+            self._soon()
+
+    def _client(self, number: int) -> None:
+        cluster, rng = self.cluster, self._rng
+        name = f"c{number}"
+        seeds = [rng.getrandbits(64) for _ in range(cluster.settings.callers)]
+        client = cluster.client(Options(connect_timeout_s=60.0, ping_interval_s=rng.choice([0.5, 2.0])))
+        client.run(
+            lambda opened: [
+                Caller(cluster, cluster.history, opened, f"{name}.{at}", random.Random(seed))
+                for at, seed in enumerate(seeds)
+            ]
+        )
+
+    def end(self) -> None:
+        """No more questions, no more faults, and everything works again."""
+        cluster = self.cluster
+        self.over = cluster.quiet = True
+        cluster.trace("all faults are over")
+        cluster.network.heal()
+        for node in cluster.nodes.values():
+            if node.environment is not None:
+                node.environment.slow_until_s = 0.0
+            if not node.up and node.lives:
+                node.start()
+
+    # --- faults ------------------------------------------------------------------------------------------
+
+    def _later(self, seconds: float, what: Callable[[], None]) -> None:
+        loop = self.cluster.loop
+        loop.call_later(seconds, what, context=loop.outside)
+
+    def _soon(self) -> None:
+        self._later(self._rng.expovariate(1 / self._every_s), self._act)
+
+    def _act(self) -> None:
+        if self.over:
+            return
+        self._rng.choices([fault for fault, _ in self._faults], [weight for _, weight in self._faults])[0]()
+        self._soon()
+
+    def _up(self) -> list[SimNode]:
+        return [node for node in self.cluster.nodes.values() if node.up]
+
+    def _leader(self) -> SimNode | None:
+        settings = self.cluster.settings
+        kind = self._rng.choice(["data", "data", "offset", "metadata"])
+        ordinal = 0 if kind == "metadata" else self._rng.randrange(getattr(settings, kind))
+        return self.cluster.leader(kind, ordinal)
+
+    def _down(self, node: SimNode) -> None:
+        node.crash(power=self._rng.random() < 0.6)
+
+        def wake() -> None:
+            if not node.up:
+                node.start()
+
+        self._later(self._rng.expovariate(1 / 0.5) + 0.01, wake)
+
+    def _crash(self) -> None:
+        if up := self._up():
+            self._down(self._rng.choice(up))
+
+    def _crash_leader(self) -> None:
+        if leader := self._leader():
+            self._down(leader)
+
+    def _blackout(self) -> None:
+        for node in self._up():
+            self._down(node)
+
+    def _pause(self) -> None:
+        if up := self._up():
+            self._rng.choice(up).pause(self._rng.choice([0.05, 0.3, 1.0, 2.5]) * self._rng.uniform(0.5, 1.5))
+
+    def _heal_later(self) -> None:
+        after = self._rng.choice([0.1, 0.5, 1.2, 2.5]) * self._rng.uniform(0.5, 1.5)
+        self._later(after, self._heal)
+
+    def _heal(self) -> None:
+        self.cluster.trace("every link is whole again")
+        self.cluster.network.heal()
+
+    def _hosts(self) -> list[str]:
+        return [*self.cluster.nodes, *(client.name for client in self.cluster.clients)]
+
+    def _partition(self) -> None:
+        hosts = self._hosts()
+        self._rng.shuffle(hosts)
+        cut = self._rng.randint(1, len(hosts) - 1)
+        self.cluster.trace(f"{sorted(hosts[:cut])} are cut off")
+        self.cluster.network.partition(hosts[:cut], hosts[cut:])
+        self._heal_later()
+
+    def _isolate(self) -> None:
+        """A leader from the other nodes, but not always from its clients."""
+        leader = self._leader()
+        if leader is None:
+            return
+        others = self._hosts() if self._rng.random() < 0.5 else list(self.cluster.nodes)
+        self.cluster.trace(f"{leader.name} is cut off from {len(others)} hosts")
+        self.cluster.network.partition([leader.name], [host for host in others if host != leader.name])
+        self._heal_later()
+
+    def _cut_one_way(self) -> None:
+        one, other = self._rng.sample(self._hosts(), 2)
+        self.cluster.trace(f"{one} cannot reach {other}")
+        self.cluster.network.cut(one, other)
+        self._heal_later()
+
+    def _reset(self) -> None:
+        one, other = self._rng.sample(self._hosts(), 2)
+        self.cluster.network.reset(one, other)
+
+    def _slow_link(self) -> None:
+        one, other = self._rng.sample(self._hosts(), 2)
+        self.cluster.trace(f"the way from {one} to {other} is slow")
+        self.cluster.network.slow(one, other, self._rng.choice([10.0, 100.0, 1000.0]))
+        self._heal_later()
+
+    def _slow_disk(self) -> None:
+        up = [node for node in self._up() if node.environment is not None]
+        if up:
+            node = self._rng.choice(up)
+            assert node.environment is not None
+            node.environment.slow_until_s = self.cluster.loop.now + self._rng.uniform(0.1, 1.5)
+            self.cluster.trace(f"{node.name} has a slow disk")
+
+    # --- changes -----------------------------------------------------------------------------------------
+
+    def _administer(self, text: str, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
+        cluster, admin = self.cluster, self._admin
+        cluster.trace(f"asked of the cluster: {text}")
+
+        async def do() -> None:
+            with suppress(MetadError):
+                client = admin.client or await admin.open()
+                cluster.trace(f"{text}: {await work(client.cluster)}")
+
+        cluster.work(admin.process, do(), text)
+
+    def _transfer(self) -> None:
+        settings, rng = self.cluster.settings, self._rng
+        kind = rng.choice(["data", "data", "offset", "metadata"])
+        ordinal = 0 if kind == "metadata" else rng.randrange(getattr(settings, kind))
+        group, to = group_name(kind, ordinal), f"n{rng.randint(1, settings.nodes)}"
+        self._administer(f"{group} to {to}", lambda asked: asked.transfer(group, to))
+
+    def _rebalance(self) -> None:
+        kind = self._rng.choice(["data", "data", "offset"])
+
+        async def grow(asked: Any) -> Any:
+            known = await asked.map()
+            if known.map is not None and sum(group.kind == kind for group in known.map.groups) < 4:
+                with suppress(MetadError):
+                    await asked.add_group(kind)
+            return await asked.rebalance()
+
+        self.cluster.moves += 1
+        self._administer(f"one more {kind} group, and its share", grow)
+
+    def _join(self) -> None:
+        fresh = [node for node in self.cluster.nodes.values() if not node.lives]
+        if not fresh:
+            return
+        node = self._rng.choice(fresh)
+        node.start()
+        self._administer("an even spread", lambda asked: asked.rebalance())
+
+    def _leave(self) -> None:
+        """Of a node that was spare at first: founders stay."""
+        joined = [node for node in self.cluster.nodes.values() if node.config.cluster.join and node.lives]
+        if joined:
+            name = self._rng.choice(joined).name
+            self._administer(f"{name} is to leave", lambda asked: asked.leave(name))
+
+
+def draw(rng: random.Random, nodes: int) -> Settings:
+    """A cluster of its own for a seed."""
+    heartbeat_ms = rng.choice([50, 100])
+    delay = rng.choice([(0.0001, 0.001), (0.0005, 0.005), (0.002, 0.02)])
+    return Settings(
+        nodes=nodes,
+        spares=rng.choice([0, 0, 0, 1]) if nodes > 1 else 0,
+        data=rng.choice([1, 2, 2]),
+        offset=1,
+        clients=rng.choice([2, 3, 4]),
+        callers=rng.choice([1, 2, 3]),
+        wire=Wire(
+            delay=delay,
+            slow_chance=rng.choice([0.0, 0.0, 0.01]),
+            patience=rng.choice([(0.5, 2.0), (3.0, 15.0)]),
+        ),
+        pace=Pace(
+            fsync=rng.choice([(0.0002, 0.001), (0.001, 0.01)]),
+            slow_fsync=rng.choice([0.0, 0.01]),
+            beside=rng.choice([(0.0005, 0.01), (0.01, 0.3)]),
+            drift=rng.choice([0.0, 0.1]),
+            skew_s=rng.choice([0.0, 0.5, 60.0]),
+        ),
+        raft=RaftConfig(
+            election_timeout_ms=rng.choice([300, 600]),
+            heartbeat_ms=heartbeat_ms,
+            sleep_after_ms=rng.choice([200, 1_000, 10**9]),
+            log_cache_bytes=rng.choice([1, 2_000, 2_000, 10**6]),
+        ),
+        commit=CommitConfig(pipeline_entries_max=rng.choice([1, 3, 8]), linger_ms=rng.choice([0.0, 0.0, 2.0])),
+        storage=StorageConfig(
+            engine="memory",
+            log_retained_bytes=rng.choice([1_000, 10_000, 10**6]),
+            owner_cache_bytes=rng.choice([64, 10**6]),
+            row_cache_bytes=rng.choice([500, 10**6]),
+        ),
+        dedupe=DedupeConfig(identities_max=rng.choice([65_536, 65_536, 20])),
+    )

@@ -1,0 +1,441 @@
+"""Clients of a simulated cluster: the production SDK, asked by several callers at once, and what must hold of the
+answers.
+
+Keys that are never deleted have versions, which are a total order of their writes: every answer is held to it, so a
+write that was done twice, lost or reordered shows however little of it was seen. Everything else is a register, and is
+left to :mod:`.linearizability`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from metad_client import (
+    Client,
+    ConflictError,
+    FencedError,
+    KvCompare,
+    KvOperation,
+    KvTransaction,
+    MetadError,
+    NotFoundError,
+    NotOwnerError,
+    SessionProperties,
+)
+
+from .invariants import Violation
+from .linearizability import Kind, Operation, Outcome, check
+from .loop import VirtualLoop
+
+_SLACK_S = 0.1
+"""Of a deadline."""
+_VERSION = re.compile(r"version is (\d+)")
+_NOTHING = re.compile("nothing was done|did not happen")
+
+
+@dataclass(slots=True)
+class Seen:
+    """One write or read of a versioned key. ``version`` is None where it is not known."""
+
+    key: Hashable
+    write: bool
+    value: bytes | None
+    version: int | None
+    invoked: int
+    returned: int | None = None
+    expected: int | None = None
+    never: bool = False
+    """It was said that it did not happen."""
+
+
+class Host(Protocol):
+    """Who runs the clients."""
+
+    loop: VirtualLoop
+    quiet: bool
+
+    def trace(self, text: str) -> None:
+        """For who reads a failed run."""
+
+
+class History:
+    """What all clients of a run were told."""
+
+    def __init__(self) -> None:
+        self.moment = 0
+        self.operations: list[Operation] = []
+        self.seen: list[Seen] = []
+        self.answered = 0
+        self.failed = 0
+        self.open: dict[int, str] = {}
+        """Calls that have not ended."""
+
+    def now(self) -> int:
+        """A moment of its own."""
+        self.moment += 1
+        return self.moment
+
+    def check(self) -> None:
+        """Raise Violation unless the answers can all be true."""
+        by_key: dict[Hashable, list[Seen]] = {}
+        for each in self.seen:
+            by_key.setdefault(each.key, []).append(each)
+        for key, records in by_key.items():
+            _check_versions(key, records)
+        verdict = check(self.operations)
+        if verdict.outcome is not Outcome.LINEARIZABLE:
+            raise Violation("linearizability", str(verdict))
+
+
+def _check_versions(key: Hashable, records: list[Seen]) -> None:
+    writes = {record.value: record for record in records if record.write}
+    versions: dict[bytes, int] = {}  # of each value
+
+    def place(value: bytes | None, version: int) -> None:
+        if value is None:
+            return
+        known = versions.setdefault(value, version)
+        if known != version:
+            raise Violation("exactly once", f"{key}: {value!r} is version {known} and {version}")
+
+    for record in records:
+        if record.version is not None and record.version > 0:
+            place(record.value, record.version)
+    values: dict[int, bytes] = {}
+    for value, version in versions.items():
+        other = values.setdefault(version, value)
+        if other != value:
+            raise Violation("exactly once", f"{key}: version {version} is {other!r} and {value!r}")
+        write = writes.get(value)
+        if write is None:
+            raise Violation("no value from nowhere", f"{key}: {value!r} was never written")
+        if write.never:
+            raise Violation("no lies", f"{key}: {value!r} was said not to have happened, and is version {version}")
+        if write.expected is not None and version != write.expected + 1:
+            raise Violation("compare and set", f"{key}: {value!r} expected {write.expected}, and is version {version}")
+    # Versions are an order of all writes: it must agree with time.
+    events: list[tuple[int, int, Seen, int]] = []
+    for record in records:
+        position = record.version
+        if position is None:
+            position = versions.get(record.value or b"") if record.write else None
+        if position is not None:
+            events.append((record.invoked, 0, record, position))
+            if record.returned is not None:
+                events.append((record.returned, 1, record, position))
+    highest, by = 0, None
+    for _, returned, record, position in sorted(events, key=lambda event: event[0]):
+        if returned:
+            if position > highest:
+                highest, by = position, record
+        elif position < highest or (record.write and position == highest):
+            raise Violation("real time", f"{key}: {record} begins when version {highest} was known by {by}")
+    last = max(versions.values(), default=0)
+    possible = sum(record.write and not record.never and record.version != 0 for record in records)
+    if last > possible:
+        raise Violation("exactly once", f"{key}: version {last} of {possible} writes")
+
+
+class Caller:
+    """One task that asks one thing after the other."""
+
+    def __init__(self, host: Host, history: History, client: Client, name: str, rng: random.Random) -> None:
+        self._host = host
+        self._history = history
+        self._client = client
+        self._name = name
+        self._rng = rng
+        self._asked = 0
+        self._versions: dict[Hashable, int] = {}
+        self._offsets: dict[int, int] = {}
+        self.deadline_s = rng.choice([1.0, 3.0, 8.0])
+        self.think_s = rng.choice([0.01, 0.03, 0.1])
+        self.mix = [rng.choice([1.0, 4.0]) for _ in range(7)]
+        self.keys = rng.choice([2, 4])
+
+    async def run(self) -> None:
+        """Until the cluster says that it is enough."""
+        while not self._host.quiet:
+            await asyncio.sleep(self._rng.expovariate(1 / self.think_s))
+            if not self._host.quiet:
+                await self.ask()
+
+    async def ask(self) -> None:
+        """Something."""
+        what = self._rng.choices(
+            [self.write, self.read, self.transact, self.register, self.take, self.own, self.commit], self.mix
+        )[0]
+        await what()
+
+    def _value(self) -> bytes:
+        self._asked += 1
+        return f"{self._name}.{self._asked}".encode()
+
+    def _padded(self) -> bytes:
+        return self._value() + b"." * self._rng.choice([0, 0, 0, 300])
+
+    async def _do(self, text: str, work: Any) -> tuple[str, Any]:
+        """(``done``, result), (``refused``, error of the item), (``never``, error) or (``unknown``, error)."""
+        loop, history = self._host.loop, self._history
+        number = history.now()
+        history.open[number] = text
+        begun_s = loop.now
+        self._host.trace(f"{self._name} asks {text}")
+        outcome: tuple[str, Any]
+        try:
+            outcome = "done", await work
+        except (ConflictError, NotFoundError, NotOwnerError, FencedError) as error:
+            outcome = "refused", error
+        except MetadError as error:
+            never = error.outcome_known or _NOTHING.search(str(error)) is not None
+            outcome = "never" if never else "unknown", error
+        if loop.now - begun_s > self.deadline_s + _SLACK_S:
+            raise Violation("deadlines", f"{self._name}: {text} took {loop.now - begun_s:.3f} s of {self.deadline_s}")
+        del history.open[number]
+        if outcome[0] in ("done", "refused"):
+            history.answered += 1
+        else:
+            history.failed += 1
+        self._host.trace(f"{self._name} hears {text}: {outcome[0]} {outcome[1]!r:.200}")
+        return outcome
+
+    # --- versioned keys ----------------------------------------------------------------------------------
+
+    def _key(self) -> tuple[str, str]:
+        return f"ns{self._rng.randrange(self.keys)}", "k"
+
+    async def write(self) -> None:
+        """A put, at times one that expects a version."""
+        key, value = self._key(), self._padded()
+        expected = self._versions.get(key, 0) if self._rng.random() < 0.5 else None
+        seen = Seen(key, True, value, None, self._history.now(), expected=expected)
+        self._history.seen.append(seen)
+        outcome, result = await self._do(
+            f"put {key} {value[:20]!r} over {expected}",
+            self._client.kv.put(*key, value, expected_version=expected, deadline_s=self.deadline_s),
+        )
+        moment = self._history.now()
+        if outcome == "done":
+            seen.version, seen.returned = result, moment
+            self._versions[key] = result
+        elif outcome == "refused":
+            seen.never = True
+            found = _VERSION.search(str(result))
+            if found is not None:
+                self._versions[key] = int(found[1])
+                self._history.seen.append(Seen(key, False, None, int(found[1]), seen.invoked, moment))
+        elif outcome == "never":
+            seen.never = True
+
+    async def read(self) -> None:
+        """A get of a versioned key."""
+        key = self._key()
+        invoked = self._history.now()
+        outcome, found = await self._do(f"get {key}", self._client.kv.get(*key, deadline_s=self.deadline_s))
+        if outcome == "done":
+            version = 0 if found is None else found.version
+            self._versions[key] = version
+            value = None if found is None else found.value
+            self._history.seen.append(Seen(key, False, value, version, invoked, self._history.now()))
+
+    async def transact(self) -> None:
+        """Two keys that are always written together."""
+        namespace, value = f"pair{self._rng.randrange(2)}", self._padded()
+        key = (namespace, "a")
+        expected = self._versions.get(key, 0) if self._rng.random() < 0.7 else None
+        writes = self._rng.random() < 0.7
+        transaction = KvTransaction(
+            namespace,
+            [KvCompare("a", expected)] if expected is not None else [],
+            [KvOperation("a", value), KvOperation("b", value)] if writes else [],
+            reads=["a", "b"],
+        )
+        history = self._history
+        seen = Seen(key, True, value, None, history.now(), expected=expected)
+        if writes:
+            history.seen.append(seen)
+        outcome, result = await self._do(
+            f"transact {namespace} {value[:20]!r} over {expected}{'' if writes else ' only to read'}",
+            self._client.kv.transact(transaction, deadline_s=self.deadline_s),
+        )
+        moment = history.now()
+        if outcome == "never":
+            seen.never = True
+        elif outcome == "done":
+            one, two = result.records
+            if (one and (one.value, one.version)) != (two and (two.value, two.version)):
+                raise Violation("atomicity", f"{namespace}: {one} and {two}")
+            version = one.version if one is not None else 0
+            self._versions[key] = version
+            if result.succeeded and writes:
+                if one is None or one.value != value:
+                    raise Violation("transactions", f"{namespace}: {one} after {value!r} was put")
+                seen.version, seen.returned = version, moment
+            else:
+                seen.never = True
+                if not result.succeeded and version == expected:
+                    raise Violation("transactions", f"{namespace}: expected {expected}, found it, and did not")
+                history.seen.append(Seen(key, False, one.value if one else None, version, seen.invoked, moment))
+
+    # --- registers ---------------------------------------------------------------------------------------
+
+    def _note(self, key: Hashable, kind: Kind, argument: Any, result: Any, invoked: int, returned: int | None) -> None:
+        self._history.operations.append(Operation(key, kind, argument, result, invoked, returned))
+
+    async def register(self) -> None:
+        """A key that comes and goes."""
+        history = self._history
+        key = f"gone{self._rng.randrange(2)}", "k"
+        value, invoked = self._value(), history.now()
+        kind = self._rng.choice(["put", "put", "get", "get", "delete"])
+        kv, deadline_s = self._client.kv, self.deadline_s
+        if kind == "get":
+            outcome, found = await self._do(f"get {key}", kv.get(*key, deadline_s=deadline_s))
+            if outcome == "done":
+                self._note(key, "get", None, None if found is None else found.value, invoked, history.now())
+            return
+        if kind == "put":
+            outcome, _ = await self._do(f"put {key} {value!r}", kv.put(*key, value, deadline_s=deadline_s))
+            if outcome != "never":
+                self._note(key, "put", value, None, invoked, history.now() if outcome == "done" else None)
+            return
+        outcome, _ = await self._do(f"delete {key}", kv.delete(*key, deadline_s=deadline_s))
+        if outcome == "refused":  # there was none
+            self._note(key, "get", None, None, invoked, history.now())
+        elif outcome != "never":
+            self._note(key, "delete", None, None, invoked, history.now() if outcome == "done" else None)
+
+    def _session(self) -> str:
+        return f"device-{self._rng.randrange(self.keys)}"
+
+    async def take(self) -> None:
+        """A takeover, by a life of a broker that nobody else is."""
+        session, me = self._session(), self._value().decode()
+        restore, invoked = self._rng.random() < 0.5, self._history.now()
+        outcome, taken = await self._do(
+            f"takeover {session} by {me}",
+            self._client.sessions.takeover(me, 1, "acme", session, restore=restore, deadline_s=self.deadline_s),
+        )
+        if outcome == "done":
+            before = None if taken.previous is None else taken.previous.broker
+            self._note(("owner", session), "get_and_set", me, before, invoked, self._history.now())
+            if self._rng.random() < 0.6:
+                await self._update(session, me)
+        elif outcome == "unknown":
+            self._note(("owner", session), "get_and_set", me, None, invoked, None)
+
+    async def _update(self, session: str, me: str) -> None:
+        value, invoked = self._value(), self._history.now()
+        outcome, _ = await self._do(
+            f"update {session} by {me} to {value!r}",
+            self._client.sessions.update(
+                me, 1, "acme", session, SessionProperties(0, value), deadline_s=self.deadline_s
+            ),
+        )
+        moment = self._history.now()
+        if outcome == "done":
+            self._note(("owner", session), "get", None, me, invoked, moment)
+            self._note(("payload", session), "put", value, None, invoked, moment)
+        elif outcome == "unknown":
+            self._note(("payload", session), "put", value, None, invoked, None)
+
+    async def own(self) -> None:
+        """Whose a session is."""
+        session, invoked = self._session(), self._history.now()
+        outcome, found = await self._do(
+            f"whose is {session}", self._client.sessions.get("acme", session, deadline_s=self.deadline_s)
+        )
+        if outcome == "done":
+            moment = self._history.now()
+            owner = None if found is None else found.broker
+            payload = None if found is None else found.properties.payload or None
+            self._note(("owner", session), "get", None, owner, invoked, moment)
+            self._note(("payload", session), "get", None, payload, invoked, moment)
+
+    async def commit(self) -> None:
+        """An offset, by compare-and-set, or a look at it."""
+        partition, invoked, history = self._rng.randrange(self.keys), self._history.now(), self._history
+        offsets, deadline_s = self._client.offsets, self.deadline_s
+        where = "acme", f"group-{partition}", "topic", partition
+        key = ("offset", partition)
+        if self._rng.random() < 0.3:
+            outcome, found = await self._do(f"fetch {partition}", offsets.fetch(*where, deadline_s=deadline_s))
+            if outcome == "done":
+                offset = -1 if found is None else found.offset
+                self._offsets[partition] = offset
+                self._note(key, "get", None, None if offset < 0 else offset, invoked, history.now())
+            return
+        expected, offset = self._offsets.get(partition, -1), invoked
+        outcome, _ = await self._do(
+            f"commit {partition} from {expected} to {offset}",
+            offsets.commit(*where, offset, expected=expected, deadline_s=deadline_s),
+        )
+        argument = (None if expected < 0 else expected, offset)
+        if outcome == "done":
+            self._offsets[partition] = offset
+            self._note(key, "compare_and_set", argument, True, invoked, history.now())
+        elif outcome == "refused":
+            self._note(key, "compare_and_set", argument, False, invoked, history.now())
+            self._offsets.pop(partition, None)
+            found_text = re.search(r"offset is (-?\d+)", str(_))
+            if found_text is not None:
+                self._offsets[partition] = int(found_text[1])
+        elif outcome == "unknown":
+            self._note(key, "compare_and_set", argument, None, invoked, None)
+
+    async def look_at_everything(self) -> None:
+        """At the end: what everybody was told must still be there."""
+        kinds: list[Literal["ns", "pair", "gone"]] = ["ns", "pair", "gone"]
+        for kind in kinds:
+            for number in range(4):
+                name = f"{kind}{number}"
+                for field in ("a", "b") if kind == "pair" else ("k",):
+                    await self._look(name, field, versioned=kind != "gone")
+        self.keys = 4
+        for session in range(4):
+            invoked = self._history.now()
+            outcome, found = await self._do(
+                f"whose is device-{session}",
+                self._client.sessions.get("acme", f"device-{session}", deadline_s=self.deadline_s),
+            )
+            self._require(outcome, found)
+            moment = self._history.now()
+            name = f"device-{session}"
+            owner = None if found is None else found.broker
+            payload = None if found is None else found.properties.payload or None
+            self._note(("owner", name), "get", None, owner, invoked, moment)
+            self._note(("payload", name), "get", None, payload, invoked, moment)
+        for partition in range(4):
+            invoked = self._history.now()
+            outcome, found = await self._do(
+                f"fetch {partition}",
+                self._client.offsets.fetch(
+                    "acme", f"group-{partition}", "topic", partition, deadline_s=self.deadline_s
+                ),
+            )
+            self._require(outcome, found)
+            value = None if found is None else found.offset
+            self._note(("offset", partition), "get", None, value, invoked, self._history.now())
+
+    async def _look(self, namespace: str, field: str, *, versioned: bool) -> None:
+        invoked = self._history.now()
+        outcome, found = await self._do(
+            f"get {namespace} {field}", self._client.kv.get(namespace, field, deadline_s=self.deadline_s)
+        )
+        self._require(outcome, found)
+        value = None if found is None else found.value
+        if not versioned:
+            self._note((namespace, field), "get", None, value, invoked, self._history.now())
+            return
+        key = (namespace, "a" if field == "b" else field)
+        version = 0 if found is None else found.version
+        self._history.seen.append(Seen(key, False, value, version, invoked, self._history.now()))
+
+    def _require(self, outcome: str, found: Any) -> None:
+        if outcome != "done":
+            raise Violation("availability", f"after all faults are over: {found!r}")

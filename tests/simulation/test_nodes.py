@@ -1,0 +1,86 @@
+"""Whole nodes with their clients, in virtual time. More of them: ``python -m metad.testing.simulate --level node``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from metad.testing.cluster import Cluster, Settings
+from metad.testing.simulate import Result, run_node_seed, run_seeds
+
+SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
+
+
+@pytest.mark.parametrize(("nodes", "seeds"), [(1, 10), (3, 20), (5, 5)])
+def test_seeds(nodes: int, seeds: int) -> None:
+    print(f"{nodes} nodes, seeds {SEED}..{SEED + seeds - 1}")
+    results = run_seeds(range(SEED, SEED + seeds), nodes, "node")
+    broken = [f"seed {result.seed}: {result.violation}" for result in results if result.violation]
+    assert not broken, "\n".join(broken)
+    # It is worth something only if much happens.
+    assert _sum(results, "answered") > 50 * seeds
+    assert _sum(results, "crashes") > seeds // 2
+    assert _sum(results, "elections") > 2 * seeds
+
+
+def _sum(results: list[Result], field: str) -> int:
+    return sum(getattr(result, field) for result in results)
+
+
+def test_a_seed_is_the_same_every_time() -> None:
+    code = (
+        "from metad.testing.simulate import run_node_seed; import zlib; "
+        "print([zlib.crc32('\\n'.join(run_node_seed(s, 3, trace=True).trace).encode()) for s in range(3)])"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(seen) == 1
+    assert run_node_seed(0, 3, trace=True).trace
+
+
+def test_a_node_that_joins_hears_of_the_cluster_and_is_heard() -> None:
+    """Guards the peers' links: who joins dialled nobody, so no follower's answer of it ever reached the leader."""
+    with Cluster(1, Settings(nodes=3, spares=1)) as cluster:
+        cluster.start()
+        cluster.nodes["n4"].start()
+        cluster.run(2.0)
+        cluster.require_settled(10.0)
+        node = cluster.nodes["n4"].node
+        assert node is not None
+        assert node.map is not None
+        assert "n4" in node.map.groups[0].replicas
+
+
+def test_who_is_leaving_is_given_nothing_new() -> None:
+    """Guards the controller: a group that was added meanwhile got a replica on a node that no longer hears of it."""
+    with Cluster(1, Settings(nodes=3, spares=1)) as cluster:
+        cluster.start()
+        cluster.nodes["n4"].start()
+        cluster.run(2.0)
+        admin = cluster.client()
+
+        async def ask() -> None:
+            client = await admin.open()
+            await client.cluster.leave("n4")
+            await client.cluster.add_group("data")
+            await client.cluster.rebalance()
+
+        cluster.do(admin, ask())
+        cluster.require_settled(20.0)
+        leader = cluster.leader("metadata")
+        assert leader is not None
+        assert leader.node is not None
+        assert leader.node.map is not None
+        assert not any("n4" in (*group.replicas, *group.learners) for group in leader.node.map.groups)
