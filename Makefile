@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   set everything up, then a reconnect storm of 100,000 sessions with a restart in the middle"
+	@echo "make demo   set everything up, then a reconnect storm of 100,000 sessions on three nodes, whose leader dies in it"
 	@echo "make test   set everything up, then pass every test"
 	@echo "make run    set everything up, then serve on 127.0.0.1:7420 in the foreground"
 	@echo "make check  ruff, strict mypy, import-linter"
