@@ -12,7 +12,7 @@ from typing import Any
 from metad.config import DedupeConfig
 from metad.raft.journal import REGULAR, record
 from metad.routing.slots import even_slots
-from metad.state.machine import Effects, Known, Machine
+from metad.state.machine import ALL_SLOTS, Effects, Known, Machine
 from metad.state.owners import OwnerCache
 from metad.state.registry import VERBS
 from metad.state.tables import Command
@@ -28,10 +28,11 @@ MIB = 1024 * 1024
 class Group:
     """A leader, its follower, and the entries between them."""
 
-    def __init__(self, kind: str, ordinal: int, dedupe: DedupeConfig, *, check_evaluate: bool = True) -> None:
+    def __init__(self, kind: str, ordinal: int, dedupe: DedupeConfig, *, initial_slots: bytes = ALL_SLOTS) -> None:
         self.name = f"{kind}-{ordinal}"
         self.prefix = group_prefix(kind, ordinal)
         self.dedupe = dedupe
+        self.initial_slots = initial_slots
         self.engine, self.follower_engine = MemoryEngine(), MemoryEngine()
         self.machine, self.follower = self._machine(self.engine), self._machine(self.follower_engine)
         self.in_flight: deque[tuple[int, bytes, Effects]] = deque()
@@ -39,7 +40,7 @@ class Group:
         self.log: list[bytes] = []
 
     def _machine(self, engine: MemoryEngine) -> Machine:
-        return Machine(self.name, self.prefix, engine, OwnerCache(MIB), self.dedupe)
+        return Machine(self.name, self.prefix, engine, OwnerCache(MIB), self.dedupe, initial_slots=self.initial_slots)
 
     def propose(self, commands: list[tuple[Command[Any], Identity | None]], now_ms: int) -> list[Any]:
         """Make an entry; its outcomes."""

@@ -1,0 +1,532 @@
+"""Slots move between groups in steps, each of which may come twice, late, from who is out of date, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from state_rig import Group, contents
+
+from metad.config import DedupeConfig
+from metad.routing.slots import even_slots
+from metad.state.machine import Known, Machine
+from metad.state.owners import OwnerCache
+from metad.state.ownership import pack, unpack
+from metad.state.registry import VERBS
+from metad.state.tables import Command
+from metad.storage import keys
+from metad.storage.memory import MemoryEngine
+from metad_wire import messages as m
+from metad_wire.cluster import SLOTS, GroupCommand, slot_bits, slots_in
+from metad_wire.errors import ConflictError, MetadError, StaleRouteError
+from metad_wire.methods import (
+    GROUP_COMMAND,
+    KV_DELETE,
+    KV_GET,
+    KV_PUT,
+    KV_SCAN,
+    KV_TRANSACT,
+    SESSION_DISCONNECT,
+    SESSION_GET,
+    SESSION_LIST,
+    SESSION_TAKEOVER,
+    Method,
+    encode,
+)
+
+ALL = range(SLOTS)
+NOW_MS = 1_700_000_000_000
+MOVING = range(0, SLOTS, 2)  # half of them
+
+
+def names(moving: bool, count: int = 3) -> list[str]:
+    """Namespaces whose slots move, or do not."""
+    found: list[str] = []
+    number = 0
+    while len(found) < count:
+        name = f"n{number}"
+        if (slot_of(name) in MOVING) == moving:
+            found.append(name)
+        number += 1
+    return found
+
+
+def slot_of(namespace: str) -> int:
+    (rows,) = VERBS[KV_GET.code].split(m.KvGet([m.KvKey(namespace, "k")]), even_slots(1)).values()
+    return int(rows.crcs[0]) % SLOTS
+
+
+class Pair:
+    """A source that holds every slot, and a target that holds none."""
+
+    def __init__(self) -> None:
+        self.source = Group("data", 0, DedupeConfig())
+        self.target = Group("data", 1, DedupeConfig(), initial_slots=slot_bits(()))
+        self.batch = 0
+
+    def step(self, group: Group, step: str, *, move: int = 1, attempt: int = 1, **fields: Any) -> None:
+        """Raises MetadError."""
+        fields.setdefault("slots", slot_bits(MOVING))
+        ordinal = 0 if group is self.source else 1
+        body = GroupCommand("data", ordinal, step, move, attempt, **fields)
+        do(group, GROUP_COMMAND, body)
+
+    def rows(self, group: Group, slots: Iterable[int] = MOVING) -> dict[bytes, bytes]:
+        """A group's rows in some slots, as they are imported."""
+        wanted = set(slots)
+        found = {}
+        for key, value in contents(group.engine):
+            if key.startswith(group.prefix) and keys.slot_of_key(key[3:]) in wanted:
+                found[key[3:]] = value
+        return found
+
+    def move(self) -> None:
+        """All of a move that nothing disturbs."""
+        self.step(self.target, "open")
+        self.step(self.target, "import", batch=1, rows=self.rows(self.source))
+        self.step(self.source, "seal")
+        self.step(self.target, "adopt", batch=2)
+        self.step(self.source, "close")
+
+
+def do(group: Group, method: Method[Any, Any], body: Any, identity: m.Identity | None = None, lag: int = 0) -> Any:
+    """The reply to one command, in an entry of its own. Raises MetadError."""
+    verb = VERBS[method.code]
+    (rows,) = verb.split(body, even_slots(1)).values()
+    command = Command(method, body, rows)
+    (outcome,) = group.propose([(command, identity)], NOW_MS)
+    group.apply(len(group.in_flight) - lag)
+    if isinstance(outcome, Known):
+        assert identity is not None
+        return group.machine.recall(outcome.index, command, identity)[0]
+    if isinstance(outcome, MetadError):
+        raise outcome
+    return outcome[0]
+
+
+def read(group: Group, method: Method[Any, Any], body: Any) -> Any:
+    """As the node reads. Raises MetadError."""
+    verb = VERBS[method.code]
+    (rows,) = verb.split(body, even_slots(1)).values()
+    group.machine.check_held(rows)
+    assert verb.read is not None
+    return method.decode_reply(
+        encode(verb.merge(body, [(rows, verb.read(group.machine.reader, Command(method, body, rows)))]))
+    )
+
+
+def put(group: Group, namespace: str, value: bytes = b"v", identity: m.Identity | None = None, lag: int = 0) -> Any:
+    return do(group, KV_PUT, m.KvPut([m.KvPutItem(namespace, "k", value)]), identity, lag)
+
+
+def held(group: Group) -> set[int]:
+    """By leader and follower alike."""
+    slots = unpack(group.machine.holding.slots)
+    if not group.in_flight:
+        assert group.machine.holding == group.follower.holding
+    return {slot for slot in ALL if slots[slot]}
+
+
+# --- a move ----------------------------------------------------------------------------------------------
+
+
+def test_a_slot_is_held_by_one_group_or_none_at_every_step_and_rows_arrive_once() -> None:
+    pair = Pair()
+    moving, staying = names(True), names(False)
+    for name in (*moving, *staying):
+        put(pair.source, name, name.encode())
+    whole = set(ALL)
+    pair.step(pair.target, "open")
+    pair.step(pair.target, "import", batch=1, rows=pair.rows(pair.source))
+    assert (held(pair.source), held(pair.target)) == (whole, set())
+    with pytest.raises(StaleRouteError):
+        read(pair.target, KV_GET, m.KvGet([m.KvKey(moving[0], "k")]))
+    pair.step(pair.source, "seal")
+    assert (held(pair.source), held(pair.target)) == (whole - set(MOVING), set())
+    pair.step(pair.target, "adopt", batch=2)
+    assert (held(pair.source), held(pair.target)) == (whole - set(MOVING), set(MOVING))
+    pair.step(pair.source, "close")
+    assert pair.source.machine.holding.sealed_move == 0
+    for name in moving:
+        (record,) = read(pair.target, KV_GET, m.KvGet([m.KvKey(name, "k")])).records
+        assert (record.value, record.version) == (name.encode(), 1)
+        put(pair.target, name)
+        for refused in (lambda name=name: put(pair.source, name), lambda name=name: scan(pair.source, name)):
+            with pytest.raises(StaleRouteError):
+                refused()
+    for name in staying:
+        put(pair.source, name)
+        with pytest.raises(StaleRouteError):
+            put(pair.target, name)
+    for group in (pair.source, pair.target):
+        assert contents(group.engine) == contents(group.follower_engine)
+
+
+def scan(group: Group, namespace: str) -> Any:
+    return read(group, KV_SCAN, m.KvScan(namespace))
+
+
+def test_a_batch_with_one_item_elsewhere_is_refused_whole() -> None:
+    pair = Pair()
+    pair.move()
+    stays, goes = names(False)[0], names(True)[0]
+    both = m.KvPut([m.KvPutItem(stays, "k", b"v"), m.KvPutItem(goes, "k", b"v")])
+    with pytest.raises(StaleRouteError):
+        do(pair.source, KV_PUT, both)
+    assert read(pair.source, KV_GET, m.KvGet([m.KvKey(stays, "k")])).records == [None]
+
+
+def test_sealed_slots_are_refused_from_the_entry_on_that_seals_them_not_only_once_it_is_applied() -> None:
+    pair = Pair()
+    (name,) = names(True, 1)
+    verb = VERBS[GROUP_COMMAND.code]
+    seal = GroupCommand("data", 0, "seal", 1, 1, slots=slot_bits(MOVING))
+    (rows,) = verb.split(seal, even_slots(1)).values()
+    pair.source.propose([(Command(GROUP_COMMAND, seal, rows), None)], NOW_MS)
+    with pytest.raises(StaleRouteError):
+        put(pair.source, name, lag=9)
+    with pytest.raises(StaleRouteError):
+        scan(pair.source, name)
+
+
+def test_an_entry_that_is_applied_does_not_undo_what_a_later_one_says() -> None:
+    pair = Pair()
+    (name,) = names(True, 1)
+    for step, move in (("seal", 1), ("unseal", 1), ("seal", 2)):
+        body = GroupCommand("data", 0, step, move, 1, slots=slot_bits(MOVING))
+        (rows,) = VERBS[GROUP_COMMAND.code].split(body, even_slots(1)).values()
+        pair.source.propose([(Command(GROUP_COMMAND, body, rows), None)], NOW_MS)
+    for _ in range(3):
+        pair.source.apply(1)
+        with pytest.raises(StaleRouteError):
+            scan(pair.source, name)
+    assert held(pair.source) == set(ALL) - set(MOVING)
+
+
+# --- refused steps ---------------------------------------------------------------------------------------
+
+
+def test_an_attempt_voids_every_earlier_one() -> None:
+    pair = Pair()
+    pair.step(pair.target, "open", attempt=5)
+    for attempt in (4, 5):
+        with pytest.raises(ConflictError):
+            pair.step(pair.target, "open", attempt=attempt)
+    pair.step(pair.target, "import", attempt=5, batch=1, rows={})
+    pair.step(pair.target, "open", attempt=6)
+    for step in ("import", "adopt"):
+        with pytest.raises(ConflictError, match="another attempt"):
+            pair.step(pair.target, step, attempt=5, batch=2)
+    assert held(pair.target) == set()
+    pair.step(pair.target, "adopt", attempt=6, batch=1)
+    for step in ("open", "import", "adopt"):
+        with pytest.raises(ConflictError, match="adopted"):
+            pair.step(pair.target, step, attempt=7, batch=2)
+    assert held(pair.target) == set(MOVING)
+
+
+def test_a_move_that_was_overtaken_by_a_later_one_begins_no_more() -> None:
+    pair = Pair()
+    pair.step(pair.target, "open", move=2)
+    pair.step(pair.target, "adopt", move=2, batch=1)
+    with pytest.raises(ConflictError):
+        pair.step(pair.target, "open", move=1, attempt=9)
+
+
+def test_batches_come_in_order_and_a_repeated_one_changes_nothing() -> None:
+    pair = Pair()
+    (name,) = names(True, 1)
+    put(pair.source, name, b"old")
+    old = pair.rows(pair.source)
+    put(pair.source, name, b"new")
+    pair.step(pair.target, "open")
+    for step in ("import", "adopt"):
+        with pytest.raises(ConflictError, match="batch 2 follows 0"):
+            pair.step(pair.target, step, batch=2)
+    pair.step(pair.target, "import", batch=1, rows=old)
+    pair.step(pair.target, "import", batch=2, rows=pair.rows(pair.source))
+    pair.step(pair.target, "import", batch=1, rows=old)  # the network's copy
+    pair.step(pair.source, "seal")
+    pair.step(pair.target, "adopt", batch=3)
+    (record,) = read(pair.target, KV_GET, m.KvGet([m.KvKey(name, "k")])).records
+    assert (record.value, record.version) == (b"new", 2)
+
+
+def test_a_source_seals_once_and_only_what_it_has() -> None:
+    pair = Pair()
+    with pytest.raises(ConflictError, match="not all"):
+        pair.step(pair.target, "seal")
+    pair.step(pair.source, "seal")
+    for move in (1, 2):
+        with pytest.raises(ConflictError, match="sealed by move 1"):
+            pair.step(pair.source, "seal", move=move)
+
+
+def test_slots_come_back_if_the_move_is_given_up_and_never_after_it_is_closed() -> None:
+    pair = Pair()
+    pair.step(pair.source, "seal")
+    for step in ("unseal", "close"):
+        pair.step(pair.source, step, move=7)  # not this one
+        assert held(pair.source) == set(ALL) - set(MOVING)
+    pair.step(pair.source, "unseal")
+    pair.step(pair.source, "unseal")
+    assert held(pair.source) == set(ALL)
+    pair.step(pair.source, "seal", attempt=2)
+    pair.step(pair.source, "close", attempt=2)
+    for step in ("unseal", "close"):
+        pair.step(pair.source, step, attempt=2)
+        assert held(pair.source) == set(ALL) - set(MOVING)
+
+
+def test_a_step_nobody_knows() -> None:
+    with pytest.raises(ConflictError, match="no step"):
+        Pair().step(Group("data", 0, DedupeConfig()), "leap")
+
+
+# --- rows ------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_drops_the_rows_of_foreign_slots_and_no_others() -> None:
+    pair = Pair()
+    for name in (*names(True), *names(False)):
+        put(pair.source, name)
+    takeover(pair.source, "b1", *[f"c{i}" for i in range(20)])
+    everything = dict.fromkeys(pair.rows(pair.source, ALL))
+    pair.step(pair.source, "drop", move=0, attempt=0, rows=everything)
+    assert set(pair.rows(pair.source, ALL)) == set(everything), "it holds them all"
+    pair.step(pair.source, "seal")
+    pair.step(pair.source, "drop", move=0, attempt=0, rows=everything)
+    assert set(pair.rows(pair.source, ALL)) == set(everything), "it may have to take them back"
+    pair.step(pair.source, "close")
+    pair.step(pair.source, "drop", move=0, attempt=0, rows=everything)
+    left = {key for key in everything if keys.slot_of_key(key) not in MOVING}
+    assert set(pair.rows(pair.source, ALL)) == left
+    assert left
+    assert contents(pair.source.engine) == contents(pair.source.follower_engine)
+
+
+def test_while_rows_are_imported_only_their_attempt_sweeps_and_only_before_its_first() -> None:
+    pair = Pair()
+    for name in names(True):
+        put(pair.source, name)
+    rows = pair.rows(pair.source)
+    garbage = dict.fromkeys(rows)
+    pair.step(pair.target, "open", attempt=1)
+    pair.step(pair.target, "import", attempt=1, batch=1, rows=rows)
+    with pytest.raises(ConflictError, match="being imported"):
+        pair.step(pair.target, "drop", attempt=1, rows=garbage)
+    pair.step(pair.target, "open", attempt=2)
+    for move, attempt in ((1, 1), (0, 0), (2, 2)):
+        with pytest.raises(ConflictError, match="being imported"):
+            pair.step(pair.target, "drop", move=move, attempt=attempt, rows=garbage)
+    pair.step(pair.target, "drop", attempt=2, rows=garbage)
+    assert pair.rows(pair.target) == {}
+    pair.step(pair.target, "import", attempt=2, batch=1, rows=rows)
+    pair.step(pair.target, "adopt", attempt=2, batch=2)
+    pair.step(pair.target, "drop", attempt=1, rows=garbage)  # late, and nothing of it is foreign
+    assert pair.rows(pair.target) == rows
+
+
+def takeover(group: Group, broker: str, *clients: str) -> Any:
+    return do(group, SESSION_TAKEOVER, m.SessionTakeover(broker, 1, [m.SessionTakeoverItem("t", c) for c in clients]))
+
+
+def listed(group: Group) -> set[str]:
+    return {session.client_id for session in read(group, SESSION_LIST, m.SessionList()).sessions}
+
+
+def test_lists_hide_rows_of_slots_that_are_not_the_groups() -> None:
+    pair = Pair()
+    clients = {f"c{i}" for i in range(200)}
+    takeover(pair.source, "b1", *clients)
+    pair.step(pair.target, "open")
+    pair.step(pair.target, "import", batch=1, rows=pair.rows(pair.source))
+    assert (listed(pair.source), listed(pair.target)) == (clients, set())
+    pair.step(pair.source, "seal")
+    with pytest.raises(StaleRouteError):
+        listed(pair.source)  # or nobody would list what is on its way
+    pair.step(pair.target, "adopt", batch=2)
+    pair.step(pair.source, "close")
+    assert listed(pair.source) | listed(pair.target) == clients
+    assert not listed(pair.source) & listed(pair.target)
+    assert listed(pair.target)
+    assert len(pair.rows(pair.source, ALL)) == 2 * len(clients), "the rows are still here"
+
+
+def test_groups_that_share_the_memory_of_owners_may_differ_about_a_session() -> None:
+    """An import, or a replica that lags, tells of an owner that was; its group's alone must believe it."""
+    owners, engine = OwnerCache(1 << 20), MemoryEngine()
+    groups = [Group("data", ordinal, DedupeConfig()) for ordinal in range(2)]
+    machines = [Machine(g.name, g.prefix, engine, owners, DedupeConfig()) for g in groups]
+    for group, machine, broker in zip(groups, machines, ("new", "old"), strict=True):
+        group.machine, group.engine = machine, engine
+        takeover(group, broker, "c")
+    gone = m.SessionDisconnect("new", 1, [m.SessionKey("t", "c")])
+    assert do(groups[0], SESSION_DISCONNECT, gone).errors == []
+    (session,) = read(groups[0], SESSION_GET, m.SessionGet([m.SessionKey("t", "c")])).sessions
+    assert (session.broker, session.connected) == ("new", False)
+
+
+# --- retries, and what is in flight ----------------------------------------------------------------------
+
+
+def test_a_retry_of_what_was_done_before_the_move_is_answered_and_not_sent_on_to_be_done_twice() -> None:
+    pair = Pair()
+    (name,) = names(True, 1)
+    identity = m.Identity(7, 1, 1)
+    first = put(pair.source, name, b"v", identity)
+    pair.move()
+    assert put(pair.source, name, b"v", identity) == first
+    with pytest.raises(StaleRouteError):
+        put(pair.source, name, b"v", m.Identity(7, 2, 2))
+
+
+def test_what_was_evaluated_and_will_never_be_applied_does_not_count() -> None:
+    pair = Pair()
+    (name,) = names(True, 1)
+    seal = GroupCommand("data", 0, "seal", 1, 1, slots=slot_bits(MOVING))
+    (rows,) = VERBS[GROUP_COMMAND.code].split(seal, even_slots(1)).values()
+    group = pair.source
+    group.propose([(Command(GROUP_COMMAND, seal, rows), None)], NOW_MS)
+    assert held(group) == set(ALL) - set(MOVING)
+    group.in_flight.clear()  # another leader's entry took its place
+    group.last -= 1
+    group.log.pop()
+    group.machine.forget_unapplied()
+    assert held(group) == set(ALL)
+    put(group, name)
+
+
+def test_a_new_life_holds_what_the_last_one_did() -> None:
+    pair = Pair()
+    pair.step(pair.source, "seal")
+    pair.source.restart()
+    assert held(pair.source) == set(ALL) - set(MOVING)
+    assert pair.source.machine.holding.sealed_move == 1
+
+
+def test_bit_maps() -> None:
+    slots = [0, 1, 7, 8, 1000, SLOTS - 1]
+    bits = slot_bits(slots)
+    assert slots_in(bits) == slots
+    assert pack(unpack(bits)) == bits
+    assert not unpack(b"").any()
+
+
+# --- steps in any order ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(1, 3), max_size=20))
+def test_movers_that_keep_to_the_order_never_make_two_groups_hold_a_slot(steps: list[int]) -> None:
+    """Each attempt does what :class:`metad.control.mover._Move` does, cut short and interleaved at random."""
+    pair = Pair()
+    (name,) = names(True, 1)
+    moving = set(MOVING)
+    movers: dict[int, list[str]] = {}
+    newest = 0
+    for attempt in steps:
+        at = movers.setdefault(attempt, [])
+        plan = ["open", "unseal", "import", "seal", "adopt"]
+        if len(at) >= len(plan):
+            continue
+        step = plan[len(at)]
+        if step in ("unseal", "seal") and attempt < newest:
+            at += plan  # it leads no longer
+            continue
+        try:
+            if step in ("unseal", "seal"):
+                pair.step(pair.source, step, attempt=attempt)
+            elif step == "import":
+                pair.step(pair.target, step, attempt=attempt, batch=1, rows=pair.rows(pair.source))
+            else:
+                pair.step(pair.target, step, attempt=attempt, batch=2 if step == "adopt" else 0)
+        except ConflictError:
+            at += plan
+            continue
+        at.append(step)
+        if step == "open":
+            newest = max(newest, attempt)
+        assert not held(pair.source) & held(pair.target)
+        for group in (pair.source, pair.target):
+            with contextlib.suppress(StaleRouteError):
+                put(group, name)
+    assert held(pair.source) | held(pair.target) | moving == set(ALL)
+
+
+# --- the cache of rows -----------------------------------------------------------------------------------
+
+KEYS = [f"k{i}" for i in range(6)]
+VALUES = st.sampled_from([b"", b"v", b"x" * 300, b"y" * 5_000])
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.sampled_from(KEYS), VALUES),
+            st.tuples(st.just("delete"), st.sampled_from(KEYS), st.none()),
+            st.tuples(st.just("transact"), st.sampled_from(KEYS), VALUES),
+            st.tuples(st.just("takeover"), st.sampled_from(KEYS), st.none()),
+            st.tuples(st.just("apply"), st.just(""), st.none()),
+            st.tuples(st.just("demote"), st.just(""), st.none()),
+        ),
+        max_size=60,
+    )
+)
+def test_cached_rows_are_what_the_engine_and_the_entries_in_flight_say(
+    steps: list[tuple[str, str, bytes | None]],
+) -> None:
+    group = Group("data", 0, DedupeConfig())
+    group.machine = Machine(
+        group.name, group.prefix, group.engine, OwnerCache(1 << 20), DedupeConfig(), row_cache_bytes=4_000
+    )
+    model: dict[str, tuple[bytes, int]] = {}
+    for what, key, value in steps:
+        version = model[key][1] if key in model else 0
+        if what == "put":
+            assert value is not None
+            reply = do(group, KV_PUT, m.KvPut([m.KvPutItem("n", key, value, version)]), lag=3)
+            assert reply.versions == [version + 1]
+            model[key] = (value, version + 1)
+        elif what == "delete":
+            reply = do(group, KV_DELETE, m.KvDelete([m.KvDeleteItem("n", key)]), lag=3)
+            assert bool(reply.errors) == (key not in model)
+            model.pop(key, None)
+        elif what == "transact":
+            compare = m.KvCompare(key, version)
+            body = m.KvTransact([m.KvTransaction("n", [compare], [m.KvOperation(key, value)], [], [key])])
+            (result,) = do(group, KV_TRANSACT, body, lag=3).results
+            assert result.succeeded
+            assert value is not None
+            model[key] = (value, version + 1)
+        elif what == "takeover":
+            do(group, SESSION_TAKEOVER, m.SessionTakeover("b", 1, [m.SessionTakeoverItem("n", key)]), lag=3)
+        elif what == "apply":
+            group.apply(1)
+        else:  # it leads no longer; what was in flight is committed by the next leader, which is this one again
+            group.machine.forget_rows()
+            group.apply(len(group.in_flight))
+        cache = group.machine._rows
+        for rows in (cache._young, cache._old):
+            assert sum(len(k) + len(v or b"") for k, v in rows.items()) <= 2_000 + 6_000
+    group.apply(len(group.in_flight))
+    for key in KEYS:
+        (record,) = read(group, KV_GET, m.KvGet([m.KvKey("n", key)])).records
+        assert (None if record is None else (record.value, record.version)) == model.get(key)
+    assert contents(group.engine) == contents(group.follower_engine)
+
+
+def test_rows_that_grow_are_counted() -> None:
+    """Small rows first, each then replaced by a large one: the bound is of bytes and holds."""
+    group = Group("data", 0, DedupeConfig())
+    for value in (b"", b"x" * 100_000):
+        for number in range(300):
+            do(group, KV_PUT, m.KvPut([m.KvPutItem("n", f"k{number}", value)]))
+    cache = group.machine._rows
+    held_bytes = sum(len(v or b"") for rows in (cache._young, cache._old) for v in rows.values())
+    assert 1_000_000 < held_bytes <= 9 * 1024 * 1024
