@@ -56,6 +56,8 @@ from .placement import balanced_leaders, even_moves, metadata_replicas, spread
 
 RECONCILE_S = 0.5
 """How often what should be is compared with what is, besides after every change."""
+SETTLE_S = 1.0
+"""How long a new leader keeps a group before it hands it to the preferred one."""
 
 Done = Callable[[bytes | MetadError], None]
 
@@ -96,6 +98,7 @@ class Controller:
         self._timer: Any = None
         self._storing = False
         self._announced_s = float("-inf")
+        self._led_since: dict[str, float] = {}  # groups led by this node
         self._retiring: dict[tuple[str, int], int] = {}  # answers to come about replicas that should not be here
         self.endpoint = ""
         """Where clients reach this node, once it listens."""
@@ -146,9 +149,12 @@ class Controller:
             if driver is None:
                 continue
             if driver.group.ready:
+                self._led_since.setdefault(driver.group.name, host.environment.now())
                 with contextlib.suppress(ChangeRefusedError):  # not yet
                     self._keep(record, driver.group)
-            elif record.kind != "metadata" and host.config.node_id not in (*record.replicas, *record.learners):
+                continue
+            self._led_since.pop(driver.group.name, None)
+            if record.kind != "metadata" and host.config.node_id not in (*record.replicas, *record.learners):
                 self._retire(record)
         host.mover.follow(host.map.moves)
 
@@ -214,6 +220,8 @@ class Controller:
                 group.remove(member)
                 return
         preferred = record.preferred
+        if host.environment.now() - self._led_since[group.name] < SETTLE_S:
+            return  # this node may not have heard yet that it was made the preferred one
         if preferred != me and preferred in configuration.voters and preferred in host.replicas.connected:
             progress = group.peers.get(preferred)
             if progress is not None and group.log.last_index - progress.match < 1_000:

@@ -27,6 +27,7 @@ from metad_wire.errors import (
     MetadError,
     NotLeaderError,
     OverloadedError,
+    StaleRouteError,
     UnknownMethodError,
     UnknownOutcomeError,
 )
@@ -66,7 +67,7 @@ from ..state.limits import reply_share
 from ..state.machine import ALL_SLOTS, Machine
 from ..state.owners import OwnerCache
 from ..state.registry import CONTROL, VERBS
-from ..state.rows import Numbers, Rows
+from ..state.rows import SLOTS, Numbers, Rows, column
 from ..state.tables import Command, Verb
 from ..state.view import Writes
 from ..storage.keys import after_prefix, group_prefix
@@ -143,6 +144,7 @@ class Node:
         self.drivers: dict[tuple[str, int], GroupDriver] = {}
         self._by_group: dict[RaftGroup, GroupDriver] = {}
         self._slots: dict[str, Numbers] = {"metadata": even_slots(1)}
+        self._meant: dict[str, Numbers] = {}  # group -> a slot map of nothing else
         directory = stores.directory
         self.snapshots = Snapshots(
             stores.state,
@@ -297,7 +299,7 @@ class Node:
             raise InvalidRequestError(f"{len(items)} items in one request, {m.BATCH_ITEMS_MAX} are allowed")
         if size > _CHECK_VALUES_FROM:
             _check_values(items)
-        parts = verb.split(body, slots)
+        parts = verb.split(body, self._slots_meant(kind, request.group) if request.group else slots)
         held = size + _ITEM_BYTES * (len(items) if method is not KV_TRANSACT else _operations(items))
         if verb.read is not None:
             self._prove(verb, request, parts, held, done)
@@ -321,6 +323,17 @@ class Node:
 
     def _deadline_s(self, request: m.Request[Any]) -> float:
         return self.environment.now() + (request.deadline_ms or self.config.limits.deadline_default_ms) / 1000
+
+    def _slots_meant(self, kind: str, group: str) -> Numbers:
+        """A slot map by which this group holds everything: whether it does is for its own state to say, which also
+        knows what it did before. Another group would do a retry again."""
+        meant = self._meant.get(group)
+        if meant is None:
+            ordinal = group.removeprefix(f"{kind}-")
+            if self.map is None or group not in [f"{g.kind}-{g.ordinal}" for g in self.map.groups] or ordinal == group:
+                raise StaleRouteError(f"there is no group {group} of kind {kind}")
+            meant = self._meant[group] = column([int(ordinal)] * SLOTS)
+        return meant
 
     # --- reads -------------------------------------------------------------------------------------------
 
@@ -1154,7 +1167,11 @@ class _Gather:
             (rows, refuse(self._body, rows, outcome) if isinstance(outcome, MetadError) else outcome[0])
             for rows, outcome in self._parts
         ]
-        return encode(self._verb.merge(self._body, merged))
+        try:
+            return encode(self._verb.merge(self._body, merged))
+        except ValueError:
+            # A group answered a retry with what it had done for other rows as well: their slots have moved since.
+            return UnknownOutcomeError("parts of this were done where the slots were before")
 
 
 def _operations(transactions: list[m.KvTransaction]) -> int:
