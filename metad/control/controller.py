@@ -52,6 +52,7 @@ from ..raft.membership import ChangeRefusedError
 from ..raft.messages import Configuration
 from ..raft.replica import RaftGroup
 from ..routing.slots import even_slots
+from .mover import MOVES_OF_A_MAP
 from .placement import balanced_leaders, even_moves, metadata_replicas, spread
 
 RECONCILE_S = 0.5
@@ -62,7 +63,6 @@ SETTLE_S = 1.0
 Done = Callable[[bytes | MetadError], None]
 
 _METADATA = ("metadata", 0)
-_MOVES_OF_A_MAP = 10_000  # at most; every slot of a kind moves at most once
 
 
 class Host(Protocol):
@@ -156,7 +156,7 @@ class Controller:
             self._led_since.pop(driver.group.name, None)
             if record.kind != "metadata" and host.config.node_id not in (*record.replicas, *record.learners):
                 self._retire(record)
-        host.mover.follow(host.map.moves)
+        host.mover.follow(host.map)
 
     @property
     def leads_metadata(self) -> bool:
@@ -390,7 +390,7 @@ class Controller:
         for kind in ("offset", "data"):
             ordinals = [g.ordinal for g in groups if g.kind == kind]
             for (source, target), slots in even_moves(unpack_slots(current.slots[kind]), ordinals).items():
-                moves.append(c.SlotMove(number * _MOVES_OF_A_MAP + len(moves), kind, source, target, slot_bits(slots)))
+                moves.append(c.SlotMove(number * MOVES_OF_A_MAP + len(moves), kind, source, target, slot_bits(slots)))
         self._change(
             msgspec.structs.replace(current, groups=balanced_leaders(groups, nodes), moves=moves),
             done,

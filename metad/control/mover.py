@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, Protocol
 
 from metad_wire import cluster as c
-from metad_wire.cluster import GroupCommand, SlotMove
+from metad_wire.cluster import ClusterMap, GroupCommand, SlotMove
 from metad_wire.errors import ConflictError, MetadError, NotLeaderError
 
 from ..logs import event
@@ -26,6 +26,9 @@ from ..state import ownership
 from ..state.machine import Effects
 from ..storage import keys
 
+MOVES_OF_A_MAP = 10_000
+"""At most: every slot of a kind moves at most once. A move's number is that of the map that orders it times this, and
+more."""
 _ROWS = 1_000  # of one batch
 _BYTES = 1024 * 1024
 _SHORT_TAIL = 500  # rows that may be left when the slots are sealed
@@ -64,9 +67,14 @@ class Mover:
         self._attempts: dict[int, int] = {}  # the last of each move
         self._sweeps: set[asyncio.Task[None]] = set()
 
-    def follow(self, moves: list[SlotMove]) -> None:
-        """Work on those that are this node's to work on."""
+    def follow(self, known: ClusterMap) -> None:
+        """Work on those moves of the map that are this node's to work on."""
+        moves = known.moves
         self._wanted = {move.move for move in moves}
+        for (kind, ordinal), driver in self._host.drivers.items():
+            sealed: int = driver.machine.holding.sealed_move
+            if sealed and sealed not in self._tasks and driver.group.ready and _is_done(sealed, known):
+                self._start(sealed, self._close(kind, ordinal, sealed))
         busy: set[tuple[str, int]] = set()
         for move in sorted(moves, key=lambda one: one.move):
             groups = {(move.kind, move.source), (move.kind, move.target)}
@@ -75,9 +83,14 @@ class Mover:
             if waits:
                 continue
             driver = self._host.drivers.get((move.kind, move.source))
-            if driver is not None and driver.group.ready and move.move not in self._tasks:
-                task = self._tasks[move.move] = asyncio.get_running_loop().create_task(self._run(move, driver))
-                task.add_done_callback(partial(self._ended, move.move))
+            if driver is None or not driver.group.ready or move.move in self._tasks:
+                continue
+            if driver.machine.holding.sealed_move in (0, move.move):  # or the one before is not closed yet
+                self._start(move.move, self._run(move, driver))
+
+    def _start(self, number: int, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks[number] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(partial(self._ended, number))
 
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
         self._tasks.pop(number, None)
@@ -88,6 +101,15 @@ class Mover:
         """No more."""
         for task in (*self._tasks.values(), *self._sweeps):
             task.cancel()
+
+    async def _close(self, kind: str, ordinal: int, move: int) -> None:
+        """Finish a move whose mover came as far as the map, and no further."""
+        try:
+            await self._host.ask_here(GroupCommand(kind, ordinal, "close", move))
+        except MetadError as error:
+            event("slot move is not closed yet", logging.WARNING, move=move, error=error.name, detail=str(error))
+        else:
+            self.sweep(GroupCommand(kind, ordinal, "sweep", 0), _ignore)
 
     async def _run(self, move: SlotMove, driver: Any) -> None:
         while driver.group.ready and move.move in self._wanted:
@@ -141,6 +163,11 @@ class Mover:
         event("rows dropped", group=f"{kind}-{ordinal}", rows=dropped)
 
 
+def _is_done(move: int, known: ClusterMap) -> bool:
+    """Whether the map has heard of a move's end. One older than the move has not even heard of its beginning."""
+    return known.version >= move // MOVES_OF_A_MAP and all(one.move != move for one in known.moves)
+
+
 class _Move:
     """One attempt."""
 
@@ -183,9 +210,10 @@ class _Move:
         event("slots moved", move=move.move, source=move.source, target=move.target, rows=self._moved)
 
     async def _finish(self) -> None:
-        # In this order: a move that the map knows no more is nobody's, and a source that is not closed moves nothing.
-        await self._source("close")
+        # In this order: until the map names the target, a listing would not ask it, and a source that is sealed has
+        # listings wait. Where the second is not reached, the next mover does it.
         await self._host.ask_metadata(c.Moved(self._move.move))
+        await self._source("close")
 
     def _note(self, effects: Effects) -> None:
         """An entry was applied while rows are copied."""
