@@ -113,8 +113,9 @@ class Rig:
         return self.driver.pump(self.now_s, NOW_MS)
 
     def pump_all(self) -> None:
-        while self.pump() == self.now_s:
-            pass
+        """Pump until nothing is left to do without a commit, as time goes by."""
+        while (due_s := self.pump()) is not None:
+            self.now_s = max(self.now_s, due_s)
 
     def commit(self, count: int = 1, *, items_max: int = 10**9) -> tuple[int, int]:
         self.group.applicable += count
@@ -497,3 +498,20 @@ def test_a_reign_that_ends_with_nothing_in_flight_keeps_what_was_done() -> None:
     rig.pump_all()
     rig.commit()
     assert rig.versions() == [[1], [1]]
+
+
+def test_few_requests_behind_an_entry_in_flight_wait_for_company_and_not_for_long() -> None:
+    rig = Rig()
+    rig.submit()
+    assert rig.pump() is None
+    rig.submit()
+    due_s = rig.pump()
+    assert due_s is not None
+    assert len(rig.group.proposed) == 1
+    rig.commit()  # or for the commit, if that comes first
+    assert rig.pump() is None
+    assert len(rig.group.proposed) == 2
+    rig.submit()
+    rig.now_s = rig.pump() or 0.0
+    assert rig.pump() is None
+    assert len(rig.group.proposed) == 3
