@@ -33,7 +33,7 @@ from ..state.view import Writes
 Answer = Callable[[tuple[Any, bytes] | MetadError], None]
 """Takes (reply, its encoding), or why there is none. Called exactly once, on the event loop."""
 
-_COMPANY_S = 0.002
+_COMPANY_S = 0.001  # how long few requests wait behind an entry in flight
 _APPLY_BYTES = 1024 * 1024  # of entries read from the log to apply them
 
 
@@ -125,8 +125,8 @@ class GroupDriver:
             return None
         if len(self._in_flight) >= self._pipeline_max:
             return None
-        # Few requests behind an entry in flight wait for its commit, or for company: a small entry costs every replica as
-        # much work as a large one, beside its items.
+        # Few requests behind an entry in flight wait for its commit, or for company: a small entry costs every replica
+        # as much work as a large one, beside its items.
         linger_s = _COMPANY_S if self._in_flight else self._window.linger_s
         if linger_s and self._queued_items < self._window.items_max:
             due_s = self._first_queued_s + linger_s
