@@ -193,7 +193,10 @@ class Controller:
             host.config.cluster.region,
             host.identity.store_id,
         )
-        if wanted in self._map().nodes or not wanted.endpoint or now - self._announced_s < RECONCILE_S:
+        said = next((n for n in self._map().nodes if n.node_id == wanted.node_id), None)
+        if said is not None:
+            wanted = msgspec.structs.replace(wanted, leaving=said.leaving)
+        if said == wanted or not wanted.endpoint or now - self._announced_s < RECONCILE_S:
             return
         self._announced_s = now
         leader = host.drivers[_METADATA].group.leader
@@ -290,6 +293,8 @@ class Controller:
     def _join(self, node: NodeRecord, done: Done) -> None:
         current = self._map()
         known = next((n for n in current.nodes if n.node_id == node.node_id), None)
+        if known is not None:
+            node = msgspec.structs.replace(node, leaving=known.leaving)
         if known == node:
             done(encode(c.Done("known already", current.version)))
             return
@@ -303,28 +308,32 @@ class Controller:
         )
         groups = current.groups
         if known is None:
-            groups = _metadata_on(groups, [*_staying(current), node.node_id])
+            groups = _metadata_on(groups, nodes)
             event("node joins", node=node.node_id, endpoint=node.endpoint)
         self._change(msgspec.structs.replace(current, nodes=nodes, groups=groups), done, f"{node.node_id} is a member")
 
     def _leave(self, body: c.Leave, done: Done) -> None:
         current = self._map()
-        if body.node_id not in [n.node_id for n in current.nodes]:
+        record = next((n for n in current.nodes if n.node_id == body.node_id), None)
+        if record is None:
             raise NotFoundError(f"{body.node_id} is no member")
-        rest = [node for node in _staying(current) if node != body.node_id]
+        rest = [node for node in _staying(current.nodes) if node != body.node_id]
         if not rest:
             raise InvalidRequestError("the last node cannot leave")
-        if any(body.node_id in (*g.replicas, *g.learners) for g in current.groups):
+        if not record.leaving:
+            nodes = [msgspec.structs.replace(n, leaving=True) if n is record else n for n in current.nodes]
             groups: list[GroupRecord] = []
-            for group in _metadata_on(current.groups, rest):
-                if body.node_id in group.replicas:
+            for group in _metadata_on(current.groups, nodes):
+                if group.kind != "metadata" and body.node_id in group.replicas:
                     kept = [r for r in group.replicas if r != body.node_id]
                     replicas = spread(rest, len(group.replicas), groups, keep=kept)
                     group = msgspec.structs.replace(group, replicas=replicas)
                 groups.append(group)
             groups = balanced_leaders(groups, rest)
             self._change(
-                msgspec.structs.replace(current, groups=groups), done, f"the replicas of {body.node_id} move away"
+                msgspec.structs.replace(current, nodes=nodes, groups=groups),
+                done,
+                f"the replicas of {body.node_id} move away",
             )
             return
         self._ask_leaders(partial(self._forget, body.node_id, done))
@@ -332,13 +341,24 @@ class Controller:
     def _forget(self, node_id: str, done: Done, reports: list[m.GroupStatus]) -> None:
         """Once no group counts on a node any more. Before, it may be the only one that has some of the data."""
         current = self._map()
-        left = {status.name for status in reports if node_id not in (*status.voters, *status.learners)}
+        left = {
+            status.name
+            for status in reports
+            # It follows the map until the end, or it would not hear that groups it leads are to go elsewhere.
+            if node_id not in status.voters and (status.kind == "metadata" or node_id not in status.learners)
+        }
         holds = {c.group_name(group.kind, group.ordinal) for group in current.groups} - left
         if holds:
             done(ConflictError(f"{node_id} may still be needed for {', '.join(sorted(holds))}; ask again"))
             return
         nodes = [n for n in current.nodes if n.node_id != node_id]
-        self._change(msgspec.structs.replace(current, nodes=nodes), done, f"{node_id} is no member any more")
+        groups = [
+            # Should it come back with an empty disk, it is nobody who was there at the beginning.
+            msgspec.structs.replace(group, initial=[node for node in group.initial if node != node_id])
+            for group in _metadata_on(current.groups, nodes)
+        ]
+        changed = msgspec.structs.replace(current, nodes=nodes, groups=groups)
+        self._change(changed, done, f"{node_id} is no member any more")
 
     def _ask_leaders(self, then: Callable[[list[m.GroupStatus]], None]) -> None:
         """What the groups' leaders say of them, of those nodes that answer."""
@@ -364,7 +384,7 @@ class Controller:
         current = self._map()
         if body.kind not in ("offset", "data"):
             raise InvalidRequestError(f"groups of kind {body.kind!r} cannot be added")
-        nodes = _staying(current)
+        nodes = _staying(current.nodes)
         ordinal = 1 + max(g.ordinal for g in current.groups if g.kind == body.kind)
         replicas = spread(nodes, self._host.config.cluster.replicas, current.groups)
         groups = [*current.groups, GroupRecord(body.kind, ordinal, replicas, replicas)]
@@ -378,7 +398,7 @@ class Controller:
         current = self._map()
         if current.moves:
             raise ConflictError(f"{len(current.moves)} slot moves are under way; try again when they are done")
-        nodes = _staying(current)
+        nodes = _staying(current.nodes)
         groups: list[GroupRecord] = []
         for group in current.groups:
             if group.kind != "metadata":
@@ -459,13 +479,9 @@ class Controller:
         self._host.request(CLUSTER_STORE, c.StoreMap(expected, changed), stored)
 
 
-def _staying(known: ClusterMap) -> list[str]:
-    """The nodes that may be given something: one that is leaving is no replica of metadata-0 any more, so it would not
-    even hear of it."""
-    followers = {
-        node for group in known.groups if group.kind == "metadata" for node in (*group.replicas, *group.learners)
-    }
-    return [node.node_id for node in known.nodes if node.node_id in followers]
+def _staying(nodes: Sequence[NodeRecord]) -> list[str]:
+    """Those that may be given something."""
+    return [node.node_id for node in nodes if not node.leaving]
 
 
 def _leaders(status: m.StatusReply) -> list[m.GroupStatus]:
@@ -473,12 +489,13 @@ def _leaders(status: m.StatusReply) -> list[m.GroupStatus]:
     return [group for group in status.groups if group.role == "leader" and group.commit >= group.configured]
 
 
-def _metadata_on(groups: Sequence[GroupRecord], nodes: Sequence[str]) -> list[GroupRecord]:
+def _metadata_on(groups: Sequence[GroupRecord], nodes: Sequence[NodeRecord]) -> list[GroupRecord]:
     """The groups, with metadata-0 on these nodes."""
     placed: list[GroupRecord] = []
     for group in groups:
         if group.kind == "metadata":
-            voters, learners = metadata_replicas(nodes, keep=group.replicas)
+            voters, learners = metadata_replicas(_staying(nodes), keep=group.replicas)
+            learners = sorted([*learners, *(node.node_id for node in nodes if node.leaving)])
             group = msgspec.structs.replace(group, replicas=voters, learners=learners)
         placed.append(group)
     return placed

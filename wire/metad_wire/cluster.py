@@ -59,6 +59,7 @@ class NodeRecord(Message, frozen=True):
     peer_endpoint: str
     region: str = ""
     store_id: str = ""
+    leaving: bool = False  # it gets nothing new, and goes once it has nothing left
 
 
 class GroupRecord(Message, frozen=True):
