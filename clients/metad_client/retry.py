@@ -22,7 +22,8 @@ def lost(error: MetadError) -> ConnectionLostError:
 def verdict(call: Call, error: MetadError, now: float, backoff: Backoff, rng: random.Random) -> float | MetadError:
     """The time of the next attempt, or the error that ends the call."""
     if not error.retryable:
-        return error
+        # "Nothing was done" is said of one attempt only.
+        return deadline_error(call, None) if isinstance(error, DeadlineExceededError) and call.in_doubt else error
     if error.retry_after_ms:
         due = now + backoff.returning_s(error.retry_after_ms, error.retry_jitter_ms, rng)
     else:

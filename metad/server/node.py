@@ -561,7 +561,7 @@ class Node:
             me = next((n for n in known.nodes if n.node_id == self.config.node_id), None)
             if me is not None and me.leaving:
                 # It may be forgotten already, which nobody tells it: its map would be the last one it saw for ever.
-                raise DrainingError("this node has left the cluster; ask another")
+                raise NotLeaderError("this node has left the cluster; ask another")
         leaders = {driver.group.name: driver.group.leader or "" for driver in self.drivers.values()}
         version = 0 if known is None else known.version
         return MapReply(version, known if version > body.version else None, leaders)
@@ -746,7 +746,8 @@ class Node:
     def committed(self, group: RaftGroup) -> None:
         """See :class:`metad.raft.replicas.Observer`."""
         driver = self._by_group.get(group)
-        if driver is not None:  # or it was closed
+        # Or it was closed, or a snapshot is being installed: then it is told again.
+        if driver is not None and not driver.installing:
             self._committed[driver] = None
             self._schedule_apply()
 
@@ -780,6 +781,7 @@ class Node:
         if parts is None:
             return
         driver.installing = True
+        self._committed.pop(driver, None)  # it would hold up the others
         started_s = self.environment.now()
         state = self._stores.state
 

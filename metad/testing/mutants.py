@@ -22,7 +22,7 @@ class Mutant(NamedTuple):
     breaks: str
     """The rule, in a few words."""
     edits: tuple[tuple[str, str, str], ...]
-    """(class and function, what is there, what is put there)."""
+    """(class and function, what is there, what is put there). A module without a dot is one of ``metad.raft``."""
     scenarios: tuple[str, ...] = ()
     """That are expected to object, the best first."""
 
@@ -572,7 +572,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
     try:
         for target, old, new in mutant.edits:
             module_name, _, path = target.partition(":")
-            module = sys.modules[f"metad.raft.{module_name}"]
+            module = sys.modules[module_name if "." in module_name else f"metad.raft.{module_name}"]
             class_name, _, function_name = path.partition(".")
             owner = getattr(module, class_name)
             original = owner.__dict__[function_name]

@@ -32,6 +32,8 @@ from .cluster import Cluster
 from .invariants import Violation
 from .linearizability import Outcome, check
 from .mutants import MUTANTS, Mutant, planted
+from .node_mutants import NODE_MUTANTS
+from .node_scenarios import SCENARIOS as NODE_SCENARIOS
 from .scenarios import SCENARIOS
 from .world import World
 
@@ -124,17 +126,19 @@ def run_seeds(seeds: Iterable[int], nodes: int, level: str = "raft") -> list[Res
 def killers(mutant: Mutant, *, everything: bool = False, seeds: int = _MUTANT_SEEDS) -> list[str]:
     """What objects to a mutant: its scenarios, then the others, then a seed. The first of them, or ``everything``."""
     found: list[str] = []
-    others = [name for name in SCENARIOS if name not in mutant.scenarios]
+    whole = mutant in NODE_MUTANTS
+    scenarios = NODE_SCENARIOS if whole else SCENARIOS
+    others = [name for name in scenarios if name not in mutant.scenarios]
     with planted(mutant):
         for name in (*mutant.scenarios, *others):
             try:
-                SCENARIOS[name]()
+                scenarios[name]()
             except Exception as error:  # noqa: BLE001 - any objection will do
                 found.append(f"{name}: {_text(error)}")
                 if not everything:
                     return found
         for seed in range(seeds):
-            result = run_seed(seed, 5 if seed % 2 else 3)
+            result = run_node_seed(seed, 3) if whole else run_seed(seed, 5 if seed % 2 else 3)
             if result.violation:
                 found.append(f"seed {seed}: {result.violation}")
                 return found
@@ -232,13 +236,14 @@ def _mutants(console: Console) -> tuple[dict[str, int], bool]:
     table.columns[0].no_wrap = True
     killed = 0
     with Progress(console=console) as progress:
-        for mutant in progress.track(MUTANTS, description="mutants"):
+        for mutant in progress.track((*MUTANTS, *NODE_MUTANTS), description="mutants"):
             found = killers(mutant)
             killed += bool(found)
             table.add_row(mutant.name, mutant.breaks, _short(found[0]) if found else "[bold red]nothing[/]")
     console.print(table)
-    console.print(f"{killed} of {len(MUTANTS)} killed")
-    return {"mutants": len(MUTANTS), "killed": killed}, killed < len(MUTANTS)
+    planted_all = len(MUTANTS) + len(NODE_MUTANTS)
+    console.print(f"{killed} of {planted_all} killed")
+    return {"mutants": planted_all, "killed": killed}, killed < planted_all
 
 
 def _short(text: str) -> str:

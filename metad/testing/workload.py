@@ -35,7 +35,7 @@ from .loop import VirtualLoop
 _SLACK_S = 0.1
 """Of a deadline."""
 _VERSION = re.compile(r"version is (\d+)")
-_NOTHING = re.compile("nothing was done|did not happen")
+_NOTHING = re.compile("(nothing was done|did not happen)$")
 
 
 @dataclass(slots=True)

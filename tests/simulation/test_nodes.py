@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from metad.testing.cluster import Cluster, Settings
+from metad.testing.node_scenarios import SCENARIOS
 from metad.testing.simulate import Result, run_node_seed, run_seeds
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
@@ -28,6 +29,11 @@ def test_seeds(nodes: int, seeds: int) -> None:
 
 def _sum(results: list[Result], field: str) -> int:
     return sum(getattr(result, field) for result in results)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario(name: str) -> None:
+    SCENARIOS[name]()
 
 
 def test_a_seed_is_the_same_every_time() -> None:

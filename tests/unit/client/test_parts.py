@@ -113,6 +113,15 @@ def test_no_attempt_behind_the_deadline(in_doubt, error, expected, text):
         raise outcome
 
 
+def test_what_a_server_did_not_begin_an_earlier_attempt_may_have_done():
+    """Found by simulation: the retry of a write that was committed waited behind its deadline in a server's queue."""
+    call = a_call()
+    error = DeadlineExceededError("the deadline passed before it was begun; nothing was done")
+    assert verdict(call, error, 0.0, Backoff(), random.Random(1)) is error
+    call.in_doubt = True
+    assert "the write may have happened" in str(verdict(call, error, 0.0, Backoff(), random.Random(1)))
+
+
 def test_a_read_in_doubt_is_just_late():
     call = a_call(KV_GET)
     call.in_doubt = True

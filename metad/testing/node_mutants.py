@@ -1,0 +1,143 @@
+"""Bugs to plant above the replicas: in evaluation, identities, caches, reads, slot moves, and the SDK. The scenarios
+are those of :mod:`.node_scenarios`; see :mod:`.mutants`."""
+
+from __future__ import annotations
+
+from .mutants import Mutant
+
+
+def _m(name: str, breaks: str, target: str, old: str, new: str, *scenarios: str) -> Mutant:
+    return Mutant(name, breaks, ((target, old, new),), scenarios)
+
+
+NODE_MUTANTS: tuple[Mutant, ...] = (
+    # --- exactly once
+    _m(
+        "retries_are_done_again",
+        "a retry finds what its first attempt did",
+        "metad.state.machine:Machine.evaluate",
+        "known = self.dedupe.lookup(identity, now_ms)",
+        "known = None",
+        "retry_happens_once",
+    ),
+    _m(
+        "identities_are_not_replicated",
+        "the next leader knows the identities",
+        "metad.state.machine:Machine.stage",
+        "learn_identities(key, value)",
+        "pass",
+        "retry_at_the_next_leader_happens_once",
+    ),
+    _m(
+        "retry_under_another_identity",
+        "all attempts of a write carry one identity",
+        "metad_client.dispatcher:Dispatcher._send",
+        "if identities is None:",
+        "if True:",
+        "retry_happens_once",
+    ),
+    # --- answers
+    _m(
+        "answer_before_commit",
+        "a write is answered once it is committed",
+        "metad.server.driver:GroupDriver._propose",
+        "self._in_flight.append(entry)",
+        "self._in_flight.append(entry); [w.answer(o) for w, o in zip(works, proposal.outcomes)]; "
+        "entry.works, entry.outcomes = [], []",
+        "write_waits_for_the_quorum",
+    ),
+    _m(
+        "answer_before_durable",
+        "what is committed is durable",
+        "metad.raft.writer:LogWriter.flush",
+        "self.number += 1",
+        "self.number += 1; self.durable = self.number - 1; [each.synced(self.durable) for each in listeners]",
+        "answered_writes_survive_the_power",
+    ),
+    # --- what a leader remembers
+    _m(
+        "unapplied_writes_are_believed",
+        "who leads no longer forgets what was in flight",
+        "metad.server.driver:GroupDriver.demoted",
+        "self.machine.forget_unapplied()",
+        "pass",
+        "what_was_lost_is_not_believed",
+    ),
+    _m(
+        "rows_are_remembered",
+        "who leads no longer forgets the rows it has read",
+        "metad.server.driver:GroupDriver.demoted",
+        "self.machine.forget_rows()",
+        "pass",
+        "what_others_wrote_is_known",
+    ),
+    _m(
+        "owners_are_remembered",
+        "a snapshot takes the place of what memory knew",
+        "metad.server.node:Node.install_snapshot",
+        "self._owners.clear()",
+        "pass",
+        "snapshot_replaces_what_memory_knew",
+    ),
+    _m(
+        "installing_holds_up_the_others",
+        "a group that cannot apply does not keep the others from it",
+        "metad.server.node:Node.committed",
+        " and not driver.installing",
+        "",
+        "others_go_on_while_a_snapshot_is_installed",
+    ),
+    # --- reads
+    _m(
+        "read_without_proof",
+        "a read waits until it is certain who leads",
+        "metad.server.node:Node._prove",
+        "if not group.may_read():",
+        "if False:",
+        "cut_off_leader_does_not_answer_reads",
+    ),
+    # --- slots that move
+    _m(
+        "source_is_not_sealed",
+        "slots are sealed before the rest is sent",
+        "metad.control.mover:_Move.run",
+        'await self._source("seal")',
+        "pass",
+        "slots_move_while_clients_write",
+    ),
+    _m(
+        "adopted_before_the_tail",
+        "the target adopts slots when it has all rows",
+        "metad.control.mover:_Move.run",
+        """await self._send_tail()
+        self._batch += 1""",
+        "self._batch += 1",
+        "slots_move_while_clients_write",
+    ),
+    _m(
+        "rows_written_meanwhile_are_not_sent",
+        "what is written while rows are copied is copied again",
+        "metad.control.mover:_Move._note",
+        "self._tail[behind] = value",
+        "pass",
+        "slots_move_while_clients_write",
+    ),
+    _m(
+        "foreign_slots_are_written",
+        "a group refuses writes to slots that it does not hold",
+        "metad.state.machine:Machine.evaluate",
+        "if not self._holds_all and len(crcs)",
+        "if False and len(crcs)",
+        "slots_move_while_clients_write",
+        "slots_move_while_leaders_die",
+    ),
+    _m(
+        "foreign_slots_are_read",
+        "a group refuses reads of slots that it does not hold",
+        "metad.state.machine:Machine.check_held",
+        "if self._holds_all:",
+        "if True:",
+        "slots_move_while_clients_write",
+        "slots_move_while_leaders_die",
+    ),
+)

@@ -1,0 +1,345 @@
+"""What must hold of whole nodes, played out by hand: each of these objects to a bug that :mod:`.node_mutants` plants.
+Seeds would find most of them as well, but not every time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from metad_client import Client, ConflictError, KvPutItem, MetadError, Options
+from metad_wire import messages as m
+from metad_wire.cluster import unpack_slots
+from metad_wire.methods import KV_GET, KV_PUT, Method
+
+from ..config import CommitConfig, RaftConfig, StorageConfig
+from .cluster import Cluster, Settings, SimClient, SimNode
+from .host import Pace
+from .workload import Caller
+
+Scenario = Callable[[], None]
+SCENARIOS: dict[str, Scenario] = {}
+_DEADLINE_S = 5.0
+
+
+def scenario(function: Scenario) -> Scenario:
+    """Put it on the list."""
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+class Scene(Cluster):
+    """A cluster that stands, with one group of each kind."""
+
+    def __init__(self, seed: int = 1, **settings: Any) -> None:
+        super().__init__(seed, Settings(**{"data": 1, "offset": 1, **settings}))
+        self.one: SimClient
+        self.two: SimClient
+
+    def __enter__(self) -> Scene:
+        super().__enter__()
+        try:
+            self.start()
+            self.one, self.two = self.client(), self.client()
+            self.ask(self.one, lambda client: client.cluster.map())
+            self.ask(self.two, lambda client: client.cluster.map())
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def begin(self, client: SimClient, what: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
+        """Have a client ask something; the task."""
+
+        async def asked() -> Any:
+            return await what(client.client or await client.open())
+
+        return client.process.start(asked())
+
+    def ask(self, client: SimClient, what: Callable[[Client], Coroutine[Any, Any, Any]], seconds: float = 10.0) -> Any:
+        """The same, and wait for the answer. Raises it where it is an error."""
+        task = self.begin(client, what)
+        assert self.run_until(task.done, seconds), "there is no answer"
+        return task.result()
+
+    def put(self, client: SimClient, key: str, value: bytes, **how: Any) -> int:
+        """Returns the version."""
+        version: int = self.ask(client, lambda c: c.kv.put("space", key, value, **how))
+        return version
+
+    def get(self, client: SimClient, key: str) -> tuple[bytes, int] | None:
+        """(value, version)"""
+        found = self.ask(client, lambda c: c.kv.get("space", key))
+        return None if found is None else (found.value, found.version)
+
+    def lead(self, kind: str = "data", ordinal: int = 0) -> SimNode:
+        """The leader of a group, once there is one."""
+        assert self.run_until(lambda: self.leader(kind, ordinal) is not None, 5.0)
+        leader = self.leader(kind, ordinal)
+        assert leader is not None
+        return leader
+
+    def at(self, sim: SimNode, method: Method[Any, Any], body: Any) -> Any:
+        """Ask a node itself."""
+        assert sim.node is not None
+        assert sim.process is not None
+        task = sim.process.start(sim.node.call(method, body))
+        assert self.run_until(task.done, 5.0), "there is no answer"
+        return task.result()
+
+    def transfer(self, to: str, group: str = "data-0") -> None:
+        """Hand a group over."""
+        kind, _, ordinal = group.partition("-")
+        self.ask(self.two, lambda c: c.cluster.transfer(group, to))
+
+        def led() -> bool:
+            leader = self.leader(kind, int(ordinal))
+            node = None if leader is None else leader.node
+            return leader is self.nodes[to] and node is not None and node.drivers[kind, int(ordinal)].group.ready
+
+        assert self.run_until(led, 10.0), f"{to} does not lead {group}"
+
+    def isolate(self, name: str, *friends: SimClient) -> None:
+        """Cut a node off from all but its friends."""
+        near = {name, *(friend.name for friend in friends)}
+        others = [*self.nodes, *(client.name for client in self.clients)]
+        self.network.partition(sorted(near), [host for host in others if host not in near])
+
+
+# --- exactly once ----------------------------------------------------------------------------------------
+
+
+@scenario
+def retry_happens_once() -> None:
+    """The answer to a write is lost with its connection."""
+    with Scene() as scene:
+        leader = scene.lead().name
+        scene.network.cut(leader, scene.one.name)
+        task = scene.begin(scene.one, lambda c: c.kv.put("space", "a", b"1"))
+        scene.run(0.1)
+        scene.network.reset(leader, scene.one.name)
+        scene.network.heal()
+        assert scene.run_until(task.done, _DEADLINE_S)
+        assert task.result() == 1
+        assert scene.get(scene.two, "a") == (b"1", 1)
+
+
+@scenario
+def retry_at_the_next_leader_happens_once() -> None:
+    """The leader is killed between the write and its answer."""
+    with Scene() as scene:
+        leader = scene.lead()
+        scene.network.cut(leader.name, scene.one.name)
+        task = scene.begin(scene.one, lambda c: c.kv.put("space", "a", b"1"))
+        scene.run(0.1)
+        leader.crash(power=False)
+        scene.network.heal()
+        assert scene.run_until(task.done, _DEADLINE_S)
+        assert task.result() == 1
+        assert scene.get(scene.two, "a") == (b"1", 1)
+
+
+@scenario
+def write_waits_for_the_quorum() -> None:
+    """A leader alone answers nothing, and what it could not answer the others do not have."""
+    with Scene() as scene:
+        leader = scene.lead().name
+        scene.isolate(leader, scene.one)
+        task = scene.begin(scene.one, lambda c: c.kv.put("space", "a", b"1", deadline_s=0.2))
+        assert scene.run_until(task.done, 1.0)
+        assert isinstance(task.exception(), MetadError), "a minority has answered a write"
+
+
+@scenario
+def answered_writes_survive_the_power() -> None:
+    """On one node, with a disk that takes its time."""
+    with Scene(nodes=1, pace=Pace(fsync=(0.05, 0.1))) as scene:
+        assert scene.put(scene.one, "a", b"1") == 1
+        (node,) = scene.nodes.values()
+        node.crash(power=True)
+        node.start()
+        assert scene.get(scene.two, "a") == (b"1", 1)
+
+
+# --- what a leader remembers -----------------------------------------------------------------------------
+
+
+@scenario
+def what_was_lost_is_not_believed() -> None:
+    """A leader evaluates writes that never happen, and leads again later."""
+    with Scene(commit=CommitConfig(entry_items_max=1), data=1) as scene:
+        leader = scene.lead().name
+        other = next(name for name in scene.nodes if name != leader)
+        scene.isolate(leader, scene.one)
+        keys = [f"x{number}" for number in range(6)] + ["a"]
+        lost = [
+            scene.begin(scene.one, lambda c, key=key: c.kv.put_many([_item(key, b"lost")], deadline_s=0.15))  # type: ignore[misc]
+            for key in keys
+        ]
+        scene.run(0.2)
+        assert all(task.done() for task in lost)
+        assert scene.run_until(lambda: scene.leader() not in (None, scene.nodes[leader]), 5.0)
+        scene.network.heal()
+        scene.transfer(other)
+        scene.transfer(leader)
+        assert scene.put(scene.two, "a", b"1", expected_version=0) == 1
+        assert scene.get(scene.two, "a") == (b"1", 1)
+
+
+def _item(key: str, value: bytes) -> Any:
+    return KvPutItem("space", key, value)
+
+
+@scenario
+def what_others_wrote_is_known() -> None:
+    """A leader remembers a row that others write while it does not lead."""
+    with Scene() as scene:
+        first = scene.lead().name
+        other = next(name for name in scene.nodes if name != first)
+        assert scene.put(scene.one, "a", b"1") == 1
+        scene.transfer(other)
+        assert scene.put(scene.one, "a", b"2") == 2
+        scene.transfer(first)
+        assert scene.put(scene.one, "a", b"3") == 3
+
+
+@scenario
+def snapshot_replaces_what_memory_knew() -> None:
+    """A follower that has learned who owns a session gets a snapshot in which somebody else does."""
+    small = StorageConfig(engine="memory", log_retained_bytes=500)
+    with Scene(storage=small, raft=_raft(log_cache_bytes=1)) as scene:
+        leader = scene.lead().name
+        late = next(name for name in scene.nodes if name != leader)
+        scene.ask(scene.one, lambda c: c.sessions.takeover("first", 1, "acme", "device"))
+        scene.run(0.5)
+        scene.isolate(late)
+        scene.ask(scene.one, lambda c: c.sessions.takeover("second", 1, "acme", "device"))
+        for number in range(20):
+            scene.put(scene.one, f"k{number}", b"." * 200)
+        scene.run(1.5)  # until its connections are given up, and what was sent on them with them
+        scene.network.heal()
+        scene.require_settled(20.0)
+        assert scene.snapshots, "no snapshot was needed"
+        scene.transfer(late)
+        taken = scene.ask(scene.one, lambda c: c.sessions.takeover("third", 1, "acme", "device"))
+        assert taken.previous.broker == "second", taken
+
+
+@scenario
+def others_go_on_while_a_snapshot_is_installed() -> None:
+    """That takes seconds; meanwhile a group has entries to apply that may not be, and the others have some as well."""
+    with Scene(nodes=1) as scene:
+        (sim,) = scene.nodes.values()
+        assert sim.node is not None
+        driver = sim.node.drivers["data", 0]
+        driver.installing = True
+        waits = scene.begin(scene.one, lambda c: c.kv.put("space", "a", b"1"))
+        scene.run(0.1)
+        before = scene.loop.callbacks
+        scene.ask(scene.two, lambda c: c.offsets.commit("acme", "group", "topic", 0, 1, deadline_s=0.5))
+        scene.run(0.1)
+        assert not waits.done()
+        assert scene.loop.callbacks - before < 1_000, "it spins"
+        driver.installing = False
+        sim.node.committed(driver.group)
+        assert scene.run_until(waits.done, 1.0)
+
+
+def _raft(**changes: Any) -> RaftConfig:
+    return RaftConfig(**{"election_timeout_ms": 300, "heartbeat_ms": 50, "sleep_after_ms": 500, **changes})
+
+
+# --- reads -----------------------------------------------------------------------------------------------
+
+
+@scenario
+def cut_off_leader_does_not_answer_reads() -> None:
+    """It still believes that it leads, and the next leader has taken a write."""
+    met = 0
+    for seed in range(1, 9):
+        with Scene(seed) as scene:
+            assert scene.put(scene.one, "a", b"1") == 1
+            old = scene.lead()
+            scene.isolate(old.name)
+            assert scene.run_until(lambda old=old, scene=scene: scene.leader() not in (None, old), 5.0)  # type: ignore[misc]
+            new = scene.lead()
+            assert scene.at(new, KV_PUT, m.KvPut([_item("a", b"2")])).versions == [2]
+            assert old.node is not None
+            if not old.node.drivers["data", 0].group.is_leader:
+                continue
+            met += 1
+            try:
+                found = scene.at(old, KV_GET, m.KvGet([m.KvKey("space", "a")])).records
+            except MetadError:
+                continue
+            assert found[0].version == 2, f"seed {seed}: an old leader reads {found}"
+    assert met, "no old leader was one long enough"
+
+
+# --- slots that move -------------------------------------------------------------------------------------
+
+
+def _moving(seed: int, *, chaos: bool = False) -> None:
+    """Callers write all the time while slots move."""
+    with Scene(seed, data=1, clients=3) as scene:
+        for number, host in enumerate((scene.one, scene.two)):
+
+            def callers(client: Client, number: int = number) -> list[Caller]:
+                made = []
+                for at in range(4):
+                    rng = random.Random(f"{seed}/{number}/{at}")
+                    caller = Caller(scene, scene.history, client, f"c{number}.{at}", rng)
+                    caller.think_s, caller.deadline_s, caller.keys = 0.004, _DEADLINE_S, 4
+                    made.append(caller)
+                return made
+
+            host.run(callers)
+        admin = scene.client(Options(deadline_s=_DEADLINE_S))
+        scene.run(0.3)
+        for kind in ("data", "offset"):
+            scene.ask(admin, lambda c, kind=kind: c.cluster.add_group(kind))  # type: ignore[misc]
+        scene.run(0.5)
+        try:
+            scene.ask(admin, lambda c: c.cluster.rebalance())
+        except ConflictError:
+            scene.run(0.5)
+            scene.ask(admin, lambda c: c.cluster.rebalance())
+        for _ in range(4):
+            scene.run(0.4)
+            if chaos:
+                scene.lead("data", 0).crash(power=False)
+                scene.run(0.3)
+                for node in scene.nodes.values():
+                    if not node.up:
+                        node.start()
+        scene.quiet = True
+        scene.run(_DEADLINE_S + 0.5)
+        scene.require_answers()
+        scene.require_settled(20.0)
+        last = Caller(scene, scene.history, _opened(admin), "last", random.Random(seed))
+        last.deadline_s = 10.0
+        scene.do(admin, last.look_at_everything())
+        scene.history.check()
+        leader = scene.lead("metadata").node
+        assert leader is not None
+        assert leader.map is not None
+        assert set(unpack_slots(leader.map.slots["data"])) == {0, 1}, "nothing has moved"
+
+
+def _opened(client: SimClient) -> Client:
+    assert client.client is not None
+    return client.client
+
+
+@scenario
+def slots_move_while_clients_write() -> None:
+    """Nothing that was acknowledged before, during or after a move is lost, and nothing happens twice."""
+    for seed in (1, 2):
+        _moving(seed)
+
+
+@scenario
+def slots_move_while_leaders_die() -> None:
+    """The same, and the mover is killed again and again."""
+    for seed in (1, 2):
+        _moving(seed, chaos=True)
