@@ -6,7 +6,8 @@ the two apart: it is written behind every fsync of the log, and a log that ends 
 
 The mark itself is not synced, so it costs a copy into the page cache. When the process dies it is exact; after a
 power loss it may be older than the log, or torn and then ignored; it is never ahead. Where a log shrinks at its end
-(a follower drops what was never committed), the mark is lowered first.
+(a follower drops what was never committed), the mark is lowered first, and that is synced: else the power loss could
+bring back the higher one and leave the shorter log.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class DurableMark:
         if self._indexes.get(group, 0) > index:
             self._indexes[group] = index
             self._write()
+            self._sync()
 
     def _write(self) -> None:
         body = _MAGIC + b"".join([_row.pack(group, index) for group, index in self._indexes.items()])
@@ -57,6 +59,12 @@ class DurableMark:
             os.pwrite(self._file, body + _checksum.pack(crc32(body)), 0)
         except OSError as error:
             raise StorageError(f"cannot write {self.path}: {error.strerror}") from None
+
+    def _sync(self) -> None:
+        try:
+            os.fdatasync(self._file)
+        except OSError as error:
+            raise StorageError(f"cannot sync {self.path}: {error.strerror}") from None
 
     def close(self) -> None:
         """Release the file."""

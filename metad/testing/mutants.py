@@ -500,9 +500,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "snapshot_acknowledged_before_disk",
         "a log that begins anew is durable when the disk has it",
-        "journal:RaftLog.restart",
+        "journal:RaftLog._drop_all",
         "self.durable_index = 0",
-        "self.durable_index = index",
+        "self.durable_index = 1 << 30",
         "snapshot_is_acknowledged_when_it_is_durable",
     ),
     _m(

@@ -410,6 +410,28 @@ def test_the_durable_mark_is_never_ahead_of_a_log_that_a_snapshot_moves(tmp_path
     again.store.close()
 
 
+def test_a_mark_that_the_power_brings_back_is_not_ahead_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by simulation: the mark was lowered in the page cache only, the log was cut on the disk."""
+    path = tmp_path / "mark"
+    synced: list[bytes] = []
+    monkeypatch.setattr("os.fdatasync", lambda _: synced.append(path.read_bytes()))
+    rig = Rig(mark=DurableMark(path))
+    rig.fill(5, term=1)
+    rig.sync()
+    assert not synced, "it costs no sync where the log grows"
+    rig.log.truncate_from(3)
+    rig.fill(1, term=2)
+    rig.sync()
+    rig.store.close()
+    (brought_back,) = synced
+    path.write_bytes(brought_back)
+    again = Rig(rig.engine, mark=DurableMark(path))
+    assert again.log.last_index == 3
+    again.store.close()
+
+
 # --- everything, in any order ----------------------------------------------------------------------------
 
 
