@@ -557,11 +557,6 @@ class Node:
     def map_reply(self, body: MapRequest) -> MapReply:
         """The cluster map, and who leads what."""
         known = self.map
-        if known is not None and len(self.drivers) == 1:
-            me = next((n for n in known.nodes if n.node_id == self.config.node_id), None)
-            if me is not None and me.leaving:
-                # It may be forgotten already, which nobody tells it: its map would be the last one it saw for ever.
-                raise NotLeaderError("this node has left the cluster; ask another")
         leaders = {driver.group.name: driver.group.leader or "" for driver in self.drivers.values()}
         version = 0 if known is None else known.version
         return MapReply(version, known if version > body.version else None, leaders)

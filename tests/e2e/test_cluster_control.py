@@ -1,0 +1,294 @@
+"""A cluster of real nodes that grows and shrinks under writes, and whom it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e_server import METAD, SMALL, WAIT_S, Server, wait_until
+
+from metad_client import Client, ConflictError, KvKey, KvPutItem, SessionTakeoverItem, connect
+from metad_wire.cluster import ClusterMap, unpack_slots
+from metad_wire.messages import StatusReply
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Nodes:
+    """Processes of one cluster, by node id: three that found it, and whoever joins."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.servers: dict[str, Server] = {}
+        self.forgotten = ""  # who has left knows the last map it heard of
+        ports = free_ports(8)
+        self.peers = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(ports[:4])}
+        self.clients = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(ports[4:])}
+        founders = ", ".join(f'{name} = "{self.peers[name]}"' for name in ("n1", "n2", "n3"))
+        self._seeds = f"seeds = {{ {founders} }}"
+        for name in ("n1", "n2", "n3"):
+            self.start(name)
+        for server in self.servers.values():
+            server.ready()
+
+    def start(self, name: str, *, join: str = "", top: str = "") -> Server:
+        """``join``: id of a node to join through."""
+        how = f'join = ["{self.peers[join]}"]\nlisten = "{self.peers[name]}"' if join else self._seeds
+        config = f'node_id = "{name}"\n{top}\n[cluster]\n{how}\n'
+        server = self.servers[name] = Server(self.home / name, config=config, listen=self.clients[name])
+        return server
+
+    def stop(self) -> None:
+        for server in self.servers.values():
+            server.__exit__(None, None, None)
+
+    @property
+    def url(self) -> str:
+        return "metad://" + ",".join(self.clients[name] for name in self.servers if name != self.forgotten)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    nodes = Nodes(tmp_path)
+    yield nodes
+    nodes.stop()
+
+
+class Writer:
+    """Counters whose versions tell whether anything was lost or done twice, and sessions that change hands."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.rounds = 0
+        self._stopping = False
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            puts = [KvPutItem(f"w{i}", "counter", b"%d" % self.rounds, self.rounds) for i in range(40)]
+            put = await self._client.kv.put_many(puts)
+            assert not put.errors
+            takeover = await self._client.sessions.takeover_many(
+                f"b{self.rounds % 3}", 1, [SessionTakeoverItem("t", f"c{i}") for i in range(40)]
+            )
+            assert not takeover.errors
+            self.rounds += 1
+            await asyncio.sleep(0.002)
+
+    async def stop(self) -> None:
+        self._stopping = True
+        await self._task
+
+    async def check(self) -> None:
+        found = await self._client.kv.get_many([KvKey(f"w{i}", "counter") for i in range(40)])
+        assert [kv.version if kv is not None else 0 for kv in found] == [self.rounds] * 40
+        listed = [(s.client_id, s.broker) async for s in self._client.sessions.list()]
+        assert sorted(listed) == sorted((f"c{i}", f"b{(self.rounds - 1) % 3}") for i in range(40))
+
+
+async def until(condition: Callable[[], Any], what: str, timeout_s: float = 15) -> Any:
+    """Look until it is so; what it was. ``condition`` is awaited."""
+    seen = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not (seen := await condition()):  # noqa: ASYNC110 - the nodes do not call back
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{what}: not within {timeout_s} s") from None
+    return seen
+
+
+async def cluster_map(client: Client) -> ClusterMap:
+    known = (await client.cluster.map()).map
+    assert known is not None
+    return known
+
+
+async def settled(nodes: Nodes) -> ClusterMap | None:
+    """The map, once nothing moves and every group is where it should be, as its leader says."""
+    async with connect(nodes.url) as client:  # one that works has no reason to ask for the newest map
+        known = await cluster_map(client)
+        statuses = [s for s in (await client.cluster.statuses()).values() if isinstance(s, StatusReply)]
+    leading = {g.name: g for s in statuses for g in s.groups if g.role == "leader"}
+    for group in known.groups:
+        status = leading.get(f"{group.kind}-{group.ordinal}")
+        if status is None or (status.voters, status.learners) != (group.replicas, group.learners):
+            return None
+    return None if known.moves else known
+
+
+async def hosted(client: Client, node: str) -> set[str]:
+    """Groups with a replica on a node, as it says."""
+    status = (await client.cluster.statuses()).get(node)
+    return {group.name for group in status.groups} if isinstance(status, StatusReply) else set()
+
+
+async def rebalance(client: Client) -> None:
+    async def asked() -> bool:
+        try:
+            await client.cluster.rebalance()
+        except ConflictError:  # another change was quicker
+            return False
+        return True
+
+    await until(asked, "rebalance")
+
+
+async def forgotten(client: Client, node: str) -> bool:
+    try:
+        await client.cluster.leave(node)
+    except ConflictError:  # it may still be needed
+        return False
+    return True
+
+
+async def test_a_cluster_grows_and_shrinks_under_writes(nodes: Nodes) -> None:
+    async with connect(nodes.url) as client:
+        writer = Writer(client)
+        await client.cluster.add_group("data")
+        await client.cluster.add_group("offset")
+        await rebalance(client)
+        known = await until(lambda: settled(nodes), "the slots' moves")
+        for kind, groups in (("data", 3), ("offset", 3)):
+            counts = Counter(unpack_slots(known.slots[kind]))
+            assert len(counts) == groups
+            assert max(counts.values()) - min(counts.values()) <= 1
+
+        # A node joins, through one that does not decide.
+        leaders = (await client.cluster.map()).leaders
+        through = next(name for name in ("n1", "n2", "n3") if name != leaders["metadata-0"])
+        nodes.start("n4", join=through)
+        await asyncio.to_thread(nodes.servers["n4"].ready)
+        known = await until(lambda: settled(nodes), "the join")
+        metadata = known.groups[0]
+        assert "n4" in (*metadata.replicas, *metadata.learners)
+
+        # One that leads something leaves: first its replicas, then itself.
+        leaver = leaders["metadata-0"]
+        await client.cluster.leave(leaver)
+        known = await until(lambda: settled(nodes), "the replicas of who leaves")
+        assert all(leaver not in group.replicas for group in known.groups)
+        assert {node for group in known.groups for node in group.replicas} == set(nodes.peers) - {leaver}
+        await until(lambda: forgotten(client, leaver), "who leaves is forgotten")
+
+        nodes.forgotten = leaver
+        known = await until(lambda: settled(nodes), "the map without who left")
+        assert leaver not in [node.node_id for node in known.nodes]
+        await writer.stop()
+        await writer.check()
+        # Nothing of it is needed any more, and it has dropped what it had.
+        groups = {f"{g.kind}-{g.ordinal}" for g in known.groups if g.kind != "metadata"}
+
+        async def removed() -> bool:
+            return groups == {event["group"] for event in nodes.servers[leaver].events("replica removed")}
+
+        await until(removed, "who left drops its replicas")
+        nodes.servers[leaver].kill()
+        await writer.check()
+        assert writer.rounds > 20
+
+
+async def test_a_node_that_was_let_go_may_come_back(nodes: Nodes) -> None:
+    async with connect(nodes.url) as client:
+        writer = Writer(client)
+        await asyncio.to_thread(lambda: nodes.start("n4", join="n2").ready())
+        await until(lambda: settled(nodes), "the join")
+        await client.cluster.leave("n3")
+        await until(lambda: settled(nodes), "the replicas of who leaves")
+
+        async def empty() -> bool:
+            return await hosted(client, "n3") <= {"metadata-0"}
+
+        await until(empty, "the replicas are closed")
+        await until(lambda: forgotten(client, "n3"), "who leaves is forgotten")
+        nodes.forgotten = "n3"
+        # It was one of the founders, whom the groups began with. With an empty disk it must not believe that.
+        nodes.servers["n3"].kill()
+        nodes.servers["n3"].__exit__(None, None, None)
+        shutil.rmtree(nodes.home / "n3")
+        await asyncio.to_thread(lambda: nodes.start("n3", join="n1").ready())
+        nodes.forgotten = ""
+        await client.cluster.leave("n4")
+        known = await until(lambda: settled(nodes), "the replicas come back")
+        assert all(group.replicas == ["n1", "n2", "n3"] for group in known.groups)
+        await writer.stop()
+        await writer.check()
+
+
+def test_who_is_of_another_cluster_or_has_lost_its_disk_is_refused(nodes: Nodes) -> None:
+    stranger = nodes.start("n4", join="n1", top='cluster_id = "theirs"')
+
+    def why(server: Server, event: str) -> str:
+        wait_until(lambda: server.events(event), event, 10)
+        return str(server.events(event)[0]["error"])
+
+    assert "this is cluster 'metad', not 'theirs'" in why(stranger, "cannot join yet")
+    assert not stranger.ready_file.exists()
+    stranger.kill()
+    nodes.servers["n3"].kill()
+    nodes.servers["n3"].__exit__(None, None, None)
+    shutil.rmtree(nodes.home / "n3")
+    wiped = nodes.start("n3")
+    assert "was here with another data directory; let it leave and join under a new name" in why(
+        wiped, "peer refuses this node"
+    )
+    assert not wiped.ready_file.exists()
+
+    async def the_others_serve() -> None:
+        async with connect("metad://" + ",".join(nodes.clients[name] for name in ("n1", "n2"))) as client:
+            assert not (await client.kv.put_many([KvPutItem(f"w{i}", "k", b"v") for i in range(20)])).errors
+
+    asyncio.run(the_others_serve())
+
+
+def test_workers_serve_and_one_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    ready_file = tmp_path / "ready"
+    (tmp_path / "metad.toml").write_text(SMALL)
+    first = free_ports(1)[0]
+    command = [str(METAD), "serve", "--workers", "2", "--data-dir", str(tmp_path / "data")]
+    command += ["--listen", f"127.0.0.1:{first}", "--config", str(tmp_path / "metad.toml")]
+    with (tmp_path / "stderr").open("wb") as stderr:
+        process = subprocess.Popen([*command, "--ready-file", str(ready_file)], stderr=stderr)
+    try:
+        wait_until(lambda: ready_file.exists() or process.poll() is not None, "ready file")
+        assert process.poll() is None, (tmp_path / "stderr").read_text()
+        ready = json.loads(ready_file.read_text())
+        assert len(ready["endpoints"]) == len(ready["pids"]) == 2
+        asyncio.run(_workers_work(ready, ready_file))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+        assert not ready_file.exists()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(WAIT_S)
+
+
+async def _workers_work(ready: dict[str, Any], ready_file: Path) -> None:
+    puts = [KvPutItem(f"w{i}", "k", b"v") for i in range(40)]
+    async with connect("metad://" + ",".join(ready["endpoints"])) as client:
+        assert not (await client.kv.put_many(puts)).errors
+        assert {name for name, pid in ready["pids"].items() if pid} == {"node-1/0", "node-1/1"}
+        os.kill(ready["pids"]["node-1/1"], signal.SIGKILL)
+        assert not (await client.kv.put_many(puts)).errors, "the client waits until it is back"
+
+        async def restarted() -> bool:
+            return bool(json.loads(await asyncio.to_thread(ready_file.read_text))["pids"] != ready["pids"])
+
+        await until(restarted, "the worker is started again")
