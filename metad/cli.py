@@ -119,7 +119,7 @@ async def _serve(config: Config, ready_file: Path | None) -> None:
         if not await server.stop():
             event("not everything was answered", logging.WARNING)
         running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await asyncio.gather(running, stopping, serving, return_exceptions=True)
     if server.node.failure is not None and not server.node.closed:  # while it was stopping
         raise server.node.failure
 

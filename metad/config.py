@@ -190,6 +190,12 @@ class Config(_Section, frozen=True):
                 raise ConfigError(f"limits.{field}: must hold at least one frame of frame_bytes_max")
         if self.raft.heartbeat_ms * 3 > self.raft.election_timeout_ms:
             raise ConfigError("raft.heartbeat_ms: at most a third of raft.election_timeout_ms")
+        endpoints = {f"cluster.seeds.{node}": endpoint for node, endpoint in self.cluster.seeds.items()}
+        endpoints |= {f"cluster.join[{at}]": endpoint for at, endpoint in enumerate(self.cluster.join)}
+        for where, endpoint in endpoints.items():
+            host, _, port = endpoint.rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+                raise ConfigError(f"{where}: {endpoint!r} is not HOST:PORT")
         if self.cluster.seeds and self.cluster.join:
             raise ConfigError("cluster.join: a founding node (cluster.seeds) does not join")
         if self.cluster.seeds and self.node_id not in self.cluster.seeds:

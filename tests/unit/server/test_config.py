@@ -141,3 +141,10 @@ def test_the_page_in_the_repository_is_the_reference(capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     assert printed == reference() + "\n"
     assert (ROOT / "CONFIGURATION.md").read_text() == printed, "run `metad config > CONFIGURATION.md`"
+
+
+@pytest.mark.parametrize("endpoint", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "host:-1"])
+def test_endpoints_of_peers_are_checked_before_anything_is_opened(endpoint: str) -> None:
+    for cluster in ({"seeds": {"node-1": endpoint}}, {"join": [endpoint]}):
+        with pytest.raises(ConfigError, match="is not HOST:PORT"):
+            load_config(None, {"storage": {"engine": "memory"}, "cluster": cluster})
