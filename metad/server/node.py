@@ -27,7 +27,6 @@ from metad_wire.errors import (
     MetadError,
     NotLeaderError,
     OverloadedError,
-    StaleRouteError,
     UnknownMethodError,
     UnknownOutcomeError,
 )
@@ -331,7 +330,8 @@ class Node:
         if meant is None:
             ordinal = group.removeprefix(f"{kind}-")
             if self.map is None or group not in [f"{g.kind}-{g.ordinal}" for g in self.map.groups] or ordinal == group:
-                raise StaleRouteError(f"there is no group {group} of kind {kind}")
+                # Its own map may be the old one, and "stale" is for the group to say, which knows what it has done.
+                raise NotLeaderError(f"this node knows no group {group} of kind {kind}")
             meant = self._meant[group] = column([int(ordinal)] * SLOTS)
         return meant
 

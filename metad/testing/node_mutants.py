@@ -36,6 +36,14 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "if True:",
         "retry_happens_once",
     ),
+    _m(
+        "stale_by_hearsay",
+        "only a group says that it does not hold a slot",
+        "metad.server.node:Node._slots_meant",
+        "raise NotLeaderError(",
+        "raise __import__('metad_wire.errors', fromlist=['errors']).StaleRouteError(",
+        "who_knows_no_such_group_does_not_speak_for_it",
+    ),
     # --- answers
     _m(
         "answer_before_commit",

@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from metad_client import Client, ConflictError, KvPutItem, MetadError, Options
+from metad_client import Client, ConflictError, KvPutItem, MetadError, NotLeaderError, Options
 from metad_wire import messages as m
 from metad_wire.cluster import unpack_slots
-from metad_wire.methods import KV_GET, KV_PUT, Method
+from metad_wire.methods import KV_GET, KV_PUT, Method, encode
 
 from ..config import CommitConfig, RaftConfig, StorageConfig
 from .cluster import Cluster, Settings, SimClient, SimNode
@@ -159,6 +159,19 @@ def answered_writes_survive_the_power() -> None:
         node.crash(power=True)
         node.start()
         assert scene.get(scene.two, "a") == (b"1", 1)
+
+
+@scenario
+def who_knows_no_such_group_does_not_speak_for_it() -> None:
+    """A node that has just started has an old map. To a client, "stale" says that the group itself had not done it."""
+    with Scene() as scene:
+        node = scene.lead().node
+        assert node is not None
+        answers: list[bytes | MetadError] = []
+        request = m.Request(1_000, m.Identity(1, 1, 1), m.KvPut([_item("a", b"1")]), "data-7")
+        node.submit(KV_PUT.code, encode(request), answers.append)
+        assert len(answers) == 1
+        assert isinstance(answers[0], NotLeaderError), answers
 
 
 # --- what a leader remembers -----------------------------------------------------------------------------

@@ -89,4 +89,4 @@ def test_who_is_leaving_is_given_nothing_new() -> None:
         assert leader is not None
         assert leader.node is not None
         assert leader.node.map is not None
-        assert not any("n4" in (*group.replicas, *group.learners) for group in leader.node.map.groups)
+        assert not any("n4" in group.replicas for group in leader.node.map.groups)
