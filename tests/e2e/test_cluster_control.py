@@ -235,7 +235,7 @@ def test_who_is_of_another_cluster_or_has_lost_its_disk_is_refused(nodes: Nodes)
     stranger = nodes.start("n4", join="n1", top='cluster_id = "theirs"')
 
     def why(server: Server, event: str) -> str:
-        wait_until(lambda: server.events(event), event, 10)
+        wait_until(lambda: server.events(event), event)
         return str(server.events(event)[0]["error"])
 
     assert "this is cluster 'metad', not 'theirs'" in why(stranger, "cannot join yet")
