@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
+from metad.testing import certificates
 from metad.testing.links import SimNetwork
 from metad.testing.loop import VirtualLoop
 from metad_wire.transport import Listener, Stream, Transport, join_endpoint, split_endpoint
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.transport.tcp import TcpTransport
+from metad_wire.transport.tls import TlsTransport
 
 uvloop = pytest.importorskip("uvloop", reason="the TCP transport is also held to the contract on uvloop's loop")
 
@@ -30,6 +32,9 @@ TRANSPORTS: dict[str, tuple[Callable[[], Transport], Callable[[], asyncio.Abstra
     "simulated": (lambda: SimNetwork(VirtualLoop.running()).transport("127.0.0.1"), VirtualLoop),
     "tcp": (TcpTransport, asyncio.new_event_loop),
     "tcp-uvloop": (TcpTransport, uvloop.new_event_loop),
+    "tls": (lambda: TlsTransport(TcpTransport(), certificates.node()), asyncio.new_event_loop),
+    "tls-uvloop": (lambda: TlsTransport(TcpTransport(), certificates.node()), uvloop.new_event_loop),
+    "tls-memory": (lambda: TlsTransport(MemoryTransport(), certificates.node()), asyncio.new_event_loop),
 }
 
 

@@ -1,0 +1,417 @@
+"""TLS: who gets through, who does not and is told why, and what a flood of handshakes may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metad.testing import certificates
+from metad_wire.authority import issue_fleet
+from metad_wire.transport import reload as reloading
+from metad_wire.transport import split_endpoint
+from metad_wire.transport import tls as tls_module
+from metad_wire.transport.credentials import (
+    CertificateError,
+    Principal,
+    Role,
+    TlsError,
+    TlsFiles,
+    principal_of,
+)
+from metad_wire.transport.memory import MemoryTransport
+from metad_wire.transport.reload import Reloaded
+from metad_wire.transport.tcp import TcpTransport
+from metad_wire.transport.tls import TlsTransport
+
+TIMEOUT_S = 20.0
+
+
+class End:
+    """A handler that remembers."""
+
+    def __init__(self) -> None:
+        self.stream: Any = None
+        self.received = b""
+        self.lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.heard = asyncio.Event()
+
+    def connection_made(self, stream: Any) -> None:
+        self.stream = stream
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        self.heard.set()
+
+    def eof_received(self) -> None:
+        pass
+
+    def pause_writing(self) -> None:
+        pass
+
+    def resume_writing(self) -> None:
+        pass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set_result(exc)
+
+
+class Door:
+    """A listener and whom it has let in."""
+
+    def __init__(self) -> None:
+        self.accepted: list[End] = []
+        self.came = asyncio.Event()
+        self.host, self.port = "", 0
+
+    def accept(self) -> End:
+        end = End()
+        self.accepted.append(end)
+        self.came.set()
+        return end
+
+
+@asynccontextmanager
+async def door(transport: TlsTransport | TcpTransport) -> AsyncIterator[Door]:
+    made = Door()
+    listener = await transport.listen("127.0.0.1", 0, made.accept)
+    made.host, made.port = split_endpoint(listener.endpoint)
+    try:
+        yield made
+    finally:
+        await listener.close()
+
+
+def dialling(files: TlsFiles) -> TlsTransport:
+    return TlsTransport(TcpTransport(), files)
+
+
+async def outcome(files: TlsFiles, to: Door) -> tuple[End | None, Exception | None]:
+    """Dial, say something, wait for the answer or the end. A client may think that it is in before it is refused."""
+    async with asyncio.timeout(TIMEOUT_S):
+        try:
+            end = await dialling(files).dial(to.host, to.port, End, TIMEOUT_S)
+        except OSError as error:
+            return None, error
+        end.stream.write(b"hello")
+        heard = asyncio.create_task(end.heard.wait())
+        await asyncio.wait((heard, end.lost), return_when=asyncio.FIRST_COMPLETED)
+        heard.cancel()
+        return end, end.lost.result() if end.lost.done() else None
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Whether the next that comes is the end, of either kind."""
+    try:
+        return await reader.read(1) == b""
+    except ConnectionError:
+        return True
+
+
+class Greeter(Door):
+    def accept(self) -> End:
+        end = super().accept()
+        made = end.connection_made
+
+        def greet(stream: Any) -> None:
+            made(stream)
+            stream.write(b"welcome")
+
+        end.connection_made = greet  # type: ignore[method-assign]
+        return end
+
+
+@asynccontextmanager
+async def greeter(files: TlsFiles, *, required: bool = True) -> AsyncIterator[Greeter]:
+    made = Greeter()
+    transport = TlsTransport(TcpTransport(), files, certificate_required=required)
+    listener = await transport.listen("127.0.0.1", 0, made.accept)
+    made.host, made.port = split_endpoint(listener.endpoint)
+    try:
+        yield made
+    finally:
+        await listener.close()
+
+
+# --- who gets in -----------------------------------------------------------------------------------------
+
+
+async def test_both_ends_learn_who_the_other_is() -> None:
+    async with greeter(certificates.node("n1")) as to:
+        end, error = await outcome(certificates.client("app"), to)
+        assert error is None
+        assert end is not None
+        assert end.received == b"welcome"
+        assert principal_of(end.stream.get_extra_info("peercert")) == Principal(Role.NODE, "n1")
+        assert principal_of(to.accepted[0].stream.get_extra_info("peercert")) == Principal(Role.CLIENT, "app")
+        end.stream.abort()
+
+
+@pytest.mark.parametrize("kind", ["untrusted", "expired", "not-yet-valid", "wrong-purpose"])
+async def test_a_client_with_a_wrong_certificate_never_gets_a_byte_through(kind: str) -> None:
+    async with greeter(certificates.node()) as to:
+        _, error = await outcome(certificates.wrong(kind), to)
+        assert isinstance(error, CertificateError), error
+        assert to.accepted == [], "no handler was made, so nothing can have reached one"
+
+
+async def test_a_client_without_a_certificate_is_refused_where_one_is_required() -> None:
+    async with greeter(certificates.node()) as to:
+        _, error = await outcome(certificates.anonymous(), to)
+        assert isinstance(error, CertificateError), error
+        assert "wants a certificate" in str(error)
+        assert to.accepted == []
+
+
+async def test_where_none_is_required_nobody_is_taken_for_somebody() -> None:
+    async with greeter(certificates.node(), required=False) as to:
+        end, error = await outcome(certificates.anonymous(), to)
+        assert error is None
+        assert to.accepted[0].stream.get_extra_info("peercert") is None
+        assert end is not None
+        end.stream.abort()
+
+
+@pytest.mark.parametrize("kind", ["untrusted", "expired", "not-yet-valid", "wrong-purpose"])
+async def test_where_none_is_required_a_wrong_one_is_refused_all_the_same(kind: str) -> None:
+    async with greeter(certificates.node(), required=False) as to:
+        _, error = await outcome(certificates.wrong(kind), to)
+        assert isinstance(error, CertificateError), error
+        assert to.accepted == []
+
+
+@pytest.mark.parametrize("kind", certificates.WRONG)
+async def test_a_server_with_a_wrong_certificate_hears_nothing(kind: str) -> None:
+    async with greeter(certificates.wrong(kind, Role.NODE)) as to:
+        end, error = await outcome(certificates.client(), to)
+        assert end is None
+        assert isinstance(error, CertificateError), error
+
+
+async def test_a_client_cannot_pose_as_a_server() -> None:
+    """Its certificate is of the same authority. Neither its purposes nor its role say server."""
+    async with greeter(certificates.client("app")) as to:
+        end, error = await outcome(certificates.client("other"), to)
+        assert end is None
+        assert isinstance(error, CertificateError), error
+
+
+# --- what is not TLS 1.3 ---------------------------------------------------------------------------------
+
+
+async def test_an_older_version_is_refused() -> None:
+    async with greeter(certificates.node()) as to:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises(ssl.SSLError):
+            await asyncio.open_connection(to.host, to.port, ssl=context)
+        assert to.accepted == []
+
+
+async def test_no_session_is_resumed() -> None:
+    """A ticket would let somebody in whose certificate has expired since."""
+    async with greeter(certificates.node()) as to:
+        files = certificates.client()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(files.ca)
+        context.load_cert_chain(files.certificate, files.key)
+        reader, writer = await asyncio.open_connection(to.host, to.port, ssl=context)
+        assert await reader.readexactly(7) == b"welcome"  # behind which tickets would have come
+        session = writer.get_extra_info("ssl_object").session
+        assert session is None or not session.has_ticket
+        writer.transport.abort()
+
+
+async def test_dialling_who_speaks_no_tls_says_so() -> None:
+    async with door(TcpTransport()) as to:
+        dial = asyncio.create_task(dialling(certificates.client()).dial(to.host, to.port, End, TIMEOUT_S))
+        await to.came.wait()
+        await to.accepted[0].heard.wait()  # the ClientHello
+        to.accepted[0].stream.write(b"this is not the answer to a ClientHello" * 3)
+        with pytest.raises(TlsError, match="does not speak TLS"):
+            await dial
+
+
+async def test_garbage_is_refused_and_leaves_nothing() -> None:
+    async with greeter(certificates.node()) as to:
+        reader, writer = await asyncio.open_connection(to.host, to.port)
+        writer.write(os.urandom(4_096))
+        writer.write_eof()
+        async with asyncio.timeout(TIMEOUT_S):
+            await reader.read()  # until the end
+        assert to.accepted == []
+        writer.close()
+
+
+# --- bounds ----------------------------------------------------------------------------------------------
+
+
+async def test_a_handshake_that_stops_half_way_ends_at_its_timeout() -> None:
+    made = Door()
+    transport = TlsTransport(TcpTransport(), certificates.node(), handshake_timeout_s=0.05)
+    listener = await transport.listen("127.0.0.1", 0, made.accept)
+    host, port = split_endpoint(listener.endpoint)
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"\x16\x03\x01")  # as a ClientHello begins
+    async with asyncio.timeout(TIMEOUT_S):
+        assert await ended(reader)
+    assert made.accepted == []
+    writer.close()
+    await listener.close()
+
+
+async def test_the_oldest_of_too_many_handshakes_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_module, "HANDSHAKES_MAX", 8)
+    async with greeter(certificates.node()) as to:
+        silent = [await asyncio.open_connection(to.host, to.port) for _ in range(20)]
+        end, error = await outcome(certificates.client(), to)
+        assert error is None
+        assert end is not None
+        async with asyncio.timeout(TIMEOUT_S):
+            for reader, _ in silent[:12]:
+                assert await ended(reader)
+        end.stream.abort()
+        for _, writer in silent:
+            writer.transport.abort()
+
+
+async def test_a_dial_ends_at_its_timeout_where_nobody_answers_the_handshake() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf, pytest.raises(TimeoutError):
+        await dialling(certificates.client()).dial(*deaf.getsockname(), End, 0.05)
+
+
+# --- files -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "complaint"),
+    [
+        (lambda: TlsFiles(ca="/no/such/file"), "authorities"),
+        (lambda: TlsFiles(ca=certificates.node().key), "authorities"),
+        (lambda: TlsFiles(certificate=certificates.node().certificate, ca=certificates.node().ca), "its key"),
+        (
+            lambda: TlsFiles(
+                certificate=certificates.node("n1").certificate,
+                key=certificates.node("n2").key,
+                ca=certificates.node().ca,
+            ),
+            "key is not the certificate's",
+        ),
+    ],
+)
+def test_files_that_cannot_be_used_are_named(files: Any, complaint: str) -> None:
+    with pytest.raises(CertificateError, match=complaint):
+        TlsTransport(MemoryTransport(), files())
+
+
+def test_listening_without_a_certificate_is_a_mistake() -> None:
+    transport = TlsTransport(MemoryTransport(), certificates.anonymous())
+    with pytest.raises(ValueError, match="needs a certificate"):
+        asyncio.run(transport.listen("127.0.0.1", 0, End))
+
+
+def copied(files: TlsFiles, to: Path) -> TlsFiles:
+    """The same files elsewhere, as one set, in place of what is there."""
+    to.mkdir(exist_ok=True)
+    for source, name in ((files.key, "key.pem"), (files.certificate, "certificate.pem"), (files.ca, "ca.pem")):
+        shutil.copy(source, to / "new.tmp")
+        os.replace(to / "new.tmp", to / name)
+    return TlsFiles(certificate=str(to / "certificate.pem"), key=str(to / "key.pem"), ca=str(to / "ca.pem"))
+
+
+async def test_new_files_are_used_by_the_next_handshake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole other fleet: authority, certificate and key. Connections that are up stay up."""
+    monkeypatch.setattr(reloading, "LOOK_S", 0.0)
+    other = issue_fleet(tmp_path / "other", ["n1"], ["app"])
+    files = copied(certificates.node("n1"), tmp_path / "used")
+    async with greeter(files) as to:
+        old, error = await outcome(certificates.client("app"), to)
+        assert error is None
+        assert old is not None
+        copied(other["node-n1"], tmp_path / "used")
+        new, error = await outcome(other["client-app"], to)
+        assert error is None
+        assert new is not None
+        _, error = await outcome(certificates.client("app"), to)
+        assert isinstance(error, CertificateError)
+        old.stream.write(b"still here")
+        async with asyncio.timeout(TIMEOUT_S):
+            while b"still here" not in to.accepted[0].received:
+                to.accepted[0].heard.clear()
+                await to.accepted[0].heard.wait()
+        old.stream.abort()
+        new.stream.abort()
+
+
+async def test_broken_files_are_not_used_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reloading, "LOOK_S", 0.0)
+    files = copied(certificates.node("n1"), tmp_path)
+    async with greeter(files) as to:
+        Path(files.certificate).write_text("half a certi")  # noqa: ASYNC240 - a few bytes
+        for _ in range(3):
+            end, error = await outcome(certificates.client(), to)
+            assert error is None
+            assert end is not None
+            end.stream.abort()
+    said = [record for record in caplog.records if "cannot be used" in record.getMessage()]
+    assert len(said) == 1
+
+
+def test_files_are_looked_at_no_oftener_than_is_due() -> None:
+    now, loads = 0.0, []
+    watched = Reloaded(certificates.node(), lambda files: loads.append(files) or len(loads), clock=lambda: now)
+    Path(certificates.node().certificate).touch()
+    assert watched.current() == 1
+    now = reloading.LOOK_S
+    assert watched.current() == 2
+    assert watched.current() == 2
+
+
+# --- principals ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uris", "principal"),
+    [
+        (["metad://node/n1"], Principal(Role.NODE, "n1")),
+        (["metad://client/a%2Fb"], Principal(Role.CLIENT, "a/b")),
+        (["metad://node/"], None),
+        (["metad://king/n1"], None),
+        (["https://node/n1"], None),
+        (["metad://node/n1", "metad://client/n1"], None),
+        (["metad://node/n1", "urn:other"], Principal(Role.NODE, "n1")),
+        ([], None),
+        (["metad://[/x"], None),
+    ],
+)
+def test_a_principal_is_named_by_one_uri(uris: list[str], principal: Principal | None) -> None:
+    assert principal_of({"subjectAltName": tuple(("URI", uri) for uri in uris)}) == principal
+    assert principal_of({"subjectAltName": tuple(("DNS", uri) for uri in uris)}) is None
+
+
+@pytest.mark.parametrize("name", ["n1", "a/b", "ünïcode", "with space", "a?b#c"])
+def test_a_principal_survives_its_uri(name: str) -> None:
+    principal = Principal(Role.CLIENT, name)
+    assert principal_of({"subjectAltName": (("URI", principal.uri),)}) == principal
+
+
+def test_a_node_may_be_its_workers_and_no_other() -> None:
+    node = Principal(Role.NODE, "n1")
+    assert node.may_be("n1")
+    assert node.may_be("n1/3")
+    assert not node.may_be("n11")
+    assert not node.may_be("n2")
+    assert not Principal(Role.CLIENT, "n1").may_be("n1")

@@ -1,0 +1,92 @@
+"""TLS 1.3 as metad wants it: what is set on OpenSSL's contexts, and what its errors mean."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from .credentials import CertificateError, TlsError, TlsFiles
+
+# What a peer says of our certificate, in OpenSSL's words for an alert.
+_ALERTS: Final = {
+    "CERTIFICATE_REQUIRED": "it wants a certificate, and none was shown",
+    "UNKNOWN_CA": "it does not trust whoever signed our certificate",
+    "CERTIFICATE_EXPIRED": "our certificate has expired, or is not valid yet",
+    "CERTIFICATE_REVOKED": "our certificate is revoked",
+    "UNSUPPORTED_CERTIFICATE": "our certificate is for another purpose",
+    "BAD_CERTIFICATE": "our certificate is not valid",
+    "CERTIFICATE_UNKNOWN": "our certificate is not acceptable",
+    "ACCESS_DENIED": "access denied",
+}
+
+
+def server_context(files: TlsFiles, *, certificate_required: bool) -> ssl.SSLContext:
+    """For who accepts connections. A client's certificate, where it shows one or must, is verified: trusted, within its
+    dates, for clients. Raises CertificateError."""
+    context = _context(ssl.PROTOCOL_TLS_SERVER, files)
+    context.verify_mode = ssl.CERT_REQUIRED if certificate_required else ssl.CERT_OPTIONAL
+    # No tickets: who resumes a session is not asked for a certificate again, and it may have expired since.
+    context.num_tickets = 0
+    return context
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """For who dials. The server's certificate must be trusted, within its dates and for servers. That it is a node's is
+    checked behind the handshake: who it is is said by its role, not by a host name, for nodes move and are dialled by
+    address. Raises CertificateError."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, files)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if bool(files.certificate) != bool(files.key):
+        raise CertificateError("a certificate needs its key, and a key its certificate")
+    if protocol == ssl.PROTOCOL_TLS_SERVER and not files.certificate:
+        raise CertificateError("a server needs a certificate")
+    try:
+        context.load_verify_locations(files.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise CertificateError(f"cannot use the authorities in {files.ca!r}: {_reason(error)}") from None
+    if files.certificate:
+        try:
+            context.load_cert_chain(files.certificate, files.key, password=_no_password)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            raise CertificateError(
+                f"cannot use the certificate {files.certificate!r} with the key {files.key!r}: {_reason(error)}"
+            ) from None
+    return context
+
+
+def _no_password() -> str:
+    """OpenSSL would ask on the terminal otherwise."""
+    raise ValueError("the key is encrypted; store it without a password, readable by its owner only")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return {
+            "KEY_VALUES_MISMATCH": "the key is not the certificate's",
+            "NO_START_LINE": "there is no PEM block in it",
+        }.get(error.reason or "", (error.reason or str(error)).replace("_", " ").lower())
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def explain(error: ssl.SSLError) -> TlsError:
+    """The typed error of a handshake or connection that OpenSSL has given up."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return CertificateError(f"the peer's certificate is refused: {error.verify_message}")
+    reason = error.reason or str(error)
+    if "ALERT_" in reason:
+        alert = reason.rpartition("ALERT_")[2]
+        if alert in _ALERTS:
+            return CertificateError(f"the peer refuses us: {_ALERTS[alert]}")
+        return TlsError(f"the peer ended the handshake: {alert.replace('_', ' ').lower()}")
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return CertificateError("the peer's certificate is refused: it showed none")
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE"):
+        return TlsError("the peer does not speak TLS")
+    return TlsError(f"TLS failed: {reason.replace('_', ' ').lower()}")
