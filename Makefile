@@ -20,7 +20,13 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(JDK)
 	touch $(STAMP)
+
+# Spark runs on Java 17 or newer. Only the simulation needs it, so a machine without one is set up all the same.
+JDK = $(BIN)/python -m metad_spark.java 2>/dev/null || { \
+	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	apt-get update --quiet=2 && apt-get install --quiet=2 --yes openjdk-17-jre-headless; } || $(BIN)/python -m metad_spark.java || true
 
 demo: setup
 	$(BIN)/metad-perf demo

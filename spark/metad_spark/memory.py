@@ -1,0 +1,50 @@
+"""How much memory a run takes: the driver, its JVM and its Python workers together."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import psutil
+
+_EVERY_S = 0.25
+"""Often enough to see a task's arrays, which live for seconds."""
+
+
+class Peak:
+    """The largest sum seen so far."""
+
+    def __init__(self) -> None:
+        self.rss_max_mib = 0.0
+
+    def look(self) -> None:
+        """Add up the resident memory of this process and everything that descends from it. Pages that forked workers
+        share count in each of them, so the sum is never too small."""
+        me = psutil.Process()
+        total = 0
+        for process in (me, *me.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):  # it ended between the list and the look
+                total += process.memory_info().rss
+        self.rss_max_mib = max(self.rss_max_mib, total / 2**20)
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Peak]:
+    """Looks four times a second while the block runs, and once more at its end. Executors on other machines, and a
+    Connect server that was there before, are not seen."""
+    peak = Peak()
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_EVERY_S):
+            peak.look()
+
+    watcher = threading.Thread(target=watch, name="memory", daemon=True)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        over.set()
+        watcher.join()
+        peak.look()

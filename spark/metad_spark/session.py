@@ -1,0 +1,125 @@
+"""A Spark session for one command: on this machine, on a cluster or through Spark Connect, with the same code after it.
+
+Nothing behind this module may ask a session for its context or its JVM: Connect has neither. Spark talks a lot while it
+starts, so what it says goes to a file, and a person sees one line where it fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .errors import SparkFailed
+from .java import find_java
+from .shipping import package_zip
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_HERE = {
+    "spark.driver.memory": "1g",  # the JVM only plans and carries bytes; the models live in the Python workers
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",  # it would draw over ours
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""For a Spark of our own on this machine; that of a cluster is configured by whoever runs it."""
+
+
+def submitted() -> bool:
+    """Whether spark-submit started this process, and so has chosen the master."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+@contextlib.contextmanager
+def open_session(*, master: str | None = None, connect: bool = False) -> Iterator[SparkSession]:
+    """A session on ``master``; it ends with the block, and a JVM that was started for it too.
+
+    ``master``: ``local[2]`` and the like, a cluster's URL, or ``sc://host:port`` for a Spark Connect server; None means
+    what spark-submit says, and all cores of this machine without it. ``connect`` starts a Connect server on a local
+    master and talks to that, as to one far away.
+
+    Raises :class:`.errors.JavaMissing` before anything is started, :class:`.errors.SparkFailed` when Spark does not
+    start or the server is not reached."""
+    if master is None and not submitted():
+        master = "local[*]"
+    remote = master is not None and master.startswith("sc://")
+    here = master is not None and master.startswith("local") and not master.startswith("local-cluster")
+    if not remote and not submitted():
+        find_java()
+    if here:
+        os.environ["PYSPARK_PYTHON"] = sys.executable  # another python3 on the path has other packages
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with _said() as log:
+        session = _start(master, remote=remote or connect, here=here, log=log)
+        try:
+            if not here:
+                with tempfile.TemporaryDirectory(prefix="metad-spark-") as folder:
+                    session.addArtifacts(str(package_zip(Path(folder))), pyfile=True)
+                    yield session
+            else:
+                yield session
+        finally:
+            session.stop()
+
+
+def _start(master: str | None, *, remote: bool, here: bool, log: Path) -> SparkSession:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as missing:
+        raise SparkFailed(f"{missing}; install it with: pip install 'metad-service[spark]'") from None
+    builder = SparkSession.builder.appName("metad-spark")
+    if master is not None:
+        builder = builder.remote(master) if remote else builder.master(master)
+    for key, value in _HERE.items() if here else ():
+        builder = builder.config(key, value)
+    with warnings.catch_warnings(), _stderr_to(log):
+        warnings.filterwarnings("ignore", "Failed to set spark.", UserWarning)  # Connect warns of what start-up has set
+        try:
+            return builder.getOrCreate()
+        except Exception as error:  # py4j, gRPC and PySpark each raise their own
+            raise SparkFailed(f"Spark did not start on {master}: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of Spark's says before its stack traces begin."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def _said() -> Iterator[Path]:
+    """A file for what Spark says, which stays only when something failed."""
+    handle, name = tempfile.mkstemp(prefix="metad-spark-", suffix=".log")
+    os.close(handle)
+    log = Path(name)
+    try:
+        yield log
+    except SparkFailed as error:
+        raise SparkFailed(f"{error}; Spark said more in {log}") from error
+    except BaseException:
+        log.unlink(missing_ok=True)
+        raise
+    log.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Sends this process's file descriptor 2 to the file; processes started meanwhile keep it so."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
