@@ -37,6 +37,8 @@ class Remembered(msgspec.Struct, frozen=True, array_like=True, gc=False):
     client_id: int
     seq: int
     reply: bytes
+    low: int = 0
+    """What the client had confirmed then, so that whoever leads next refuses late copies too."""
 
 
 class DedupeRow(msgspec.Struct, frozen=True, array_like=True):
@@ -110,6 +112,9 @@ class DedupeWindow:
         elif index not in self._rows:
             row = _decode_row(value)
             self._admit(index, row.now_ms, [(r.client_id, r.seq) for r in row.remembered], len(value))
+            for remembered in row.remembered:
+                client = self._clients[remembered.client_id]
+                client.low = max(client.low, remembered.low)
 
     def learn_forgotten(self, value: bytes | None) -> None:
         """The same for the time of the newest row that was given up unconfirmed."""
@@ -147,7 +152,9 @@ class DedupeWindow:
     def record(self, index: int, now_ms: int, done: list[tuple[Identity, bytes]], writes: Writes) -> None:
         """Add entry ``index``'s row and the deletions it makes possible to the entry's writes."""
         value = encode(
-            DedupeRow(now_ms, [Remembered(identity.client_id, identity.seq, reply) for identity, reply in done])
+            DedupeRow(
+                now_ms, [Remembered(identity.client_id, identity.seq, reply, identity.low) for identity, reply in done]
+            )
         )
         writes[self._prefix + keys.u64(index)] = value
         self._admit(index, now_ms, [(identity.client_id, identity.seq) for identity, _ in done], len(value))

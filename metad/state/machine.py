@@ -8,7 +8,6 @@ applied index goes into the same batch as the writes it covers.
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 import msgspec
 
@@ -25,7 +24,7 @@ from . import ownership
 from .dedupe import DedupeWindow
 from .owners import OwnerCache
 from .registry import VERBS
-from .rows import Rows
+from .rows import Rows, crcs_of
 from .tables import Command, Reader
 from .view import Overlay, RowCache, View, Writes
 
@@ -209,7 +208,6 @@ class Machine:
         if index != self.applied + 1:
             raise AssertionError(f"{self.name}: entry {index} applied after {self.applied}")
         batches += effects.writes, effects.learned, {self._applied_key: keys.u64(index)}
-        learn_owner, learn_identities, salt = self._owners.learn, self.dedupe.learn, self._salt
         if self._map_key in effects.writes:
             self.map_changed = True
         holding = effects.writes.get(self._holding_key)
@@ -217,13 +215,16 @@ class Machine:
             self._hold(ownership.decode(holding))
         if (forgotten := effects.learned.get(self.dedupe.forgotten_key)) is not None:
             self.dedupe.learn_forgotten(forgotten)
+        owned: Writes = {}
         for key, value in effects.learned.items():
             table = key[_TABLE_AT]
             if table == _OWNER:
-                session = key[_TABLE_AT + 1 :]
-                learn_owner(session, crc32(session) ^ salt, value)
+                owned[key[_TABLE_AT + 1 :]] = value
             elif table == _DEDUPE:
-                learn_identities(key, value)
+                self.dedupe.learn(key, value)
+        if owned:
+            sessions = list(owned)
+            self._owners.learn_many(sessions, crcs_of(sessions), self._salt, list(owned.values()))
         self.applied = index
 
     def staged(self) -> None:

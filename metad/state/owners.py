@@ -28,6 +28,7 @@ _GROWTH = 16
 _WAYS = (0, 1, 2, 3, 4, 5, 6, 7)  # a key's slots: its first one xor these, so all are in one line of the CPU's cache
 _TRUE = 0xC3  # msgpack
 _EMPTY = 0
+_MANY = 8  # from so many keys on a call per column costs less than one per key
 _ROWS_MAX = 65_535  # few enough that a wrong number stays improbable
 
 
@@ -100,6 +101,29 @@ class OwnerCache:
                 number = self._number(row)
             slot = self._room(hashed)
         self._slots[slot] = hashed ^ crc ^ number
+
+    def learn_many(self, keys: Sequence[bytes], crcs: Numbers, salt: int, rows: Sequence[bytes | None]) -> None:
+        """:meth:`learn` of distinct keys and their CRC-32s xor ``salt``. Every replica runs it once per session of a
+        storm: keys that are in their first slot, as most are, are written there together."""
+        distinct = dict.fromkeys(rows)
+        connected = all(row is not None and row[1] == _TRUE for row in distinct)
+        if len(keys) < _MANY or not connected or len(self._rows) + len(distinct) > _ROWS_MAX:
+            for key, crc, row in zip(keys, (crcs ^ salt).tolist(), rows, strict=True):
+                self.learn(key, crc, row)
+            return
+        numbers = {row: self._number_of(row) for row in distinct if row is not None}
+        hashes = np.fromiter(map(hash, keys), np.int64, len(keys))
+        first = hashes & self._mask
+        checks = hashes ^ crcs ^ salt
+        held = (self._column[first] ^ checks).view(np.uint64) < len(self._rows)
+        entries = checks ^ np.fromiter([numbers[row] for row in rows if row is not None], np.int64, len(keys))
+        self._column[first[held]] = entries[held]
+        for at in np.flatnonzero(~held).tolist():
+            self.learn(keys[at], int(crcs[at]) ^ salt, rows[at])
+
+    def _number_of(self, row: bytes) -> int:
+        number = self._numbers.get(row)
+        return self._number(row) if number is None else number
 
     def _number(self, row: bytes) -> int:
         number = self._numbers[row] = len(self._rows)

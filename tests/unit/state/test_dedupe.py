@@ -191,6 +191,19 @@ def test_a_late_copy_of_an_answered_write_is_not_done_again(group: Group, client
     assert version(group) == 2
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_late_copy_is_refused_by_whoever_leads_next(group: Group, client: Client, restarted: bool) -> None:
+    # Once wrong: only the leader that had heard it knew what a client has its answers to.
+    first = client.identity()
+    client.put(first)
+    client.put(client.identity(low=2))
+    group.apply(2)
+    group.machine, group.engine = group.follower, group.follower_engine
+    if restarted:
+        group.machine.dedupe.load()
+    assert isinstance(client.put(first), IdentityExpiredError)
+
+
 def test_the_first_write_of_a_client_says_how_far_it_has_its_answers(group: Group, client: Client) -> None:
     # Once wrong: a client's first write to a group did not leave its low mark there.
     client.put(client.identity(9, low=9))

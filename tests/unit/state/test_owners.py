@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from zlib import crc32
 
+import numpy as np
 import pytest
 from state_rig import MIB
 
@@ -43,6 +44,43 @@ def test_what_was_learned_is_known_or_forgotten_but_never_another() -> None:
         truth[number] = row if action < 0.8 else None
         assert cache.get(name, crc) == truth[number]
     assert hits > 10_000
+
+
+def test_many_learned_together_are_learned_as_one_by_one() -> None:
+    together, truth, rng = OwnerCache(1), {}, random.Random(11)
+    salt, rows = 5 << 32, [owner(f"b{i}") for i in range(50)]
+    hits = 0
+    for _ in range(2_000):
+        numbers = rng.sample(range(40_000), rng.choice([1, 7, 8, 100]))
+        names, crcs = zip(*map(key, numbers), strict=True)
+        one = rng.choice(rows)
+        learned = rng.choice(
+            [
+                [one] * len(names),
+                [rng.choice(rows) for _ in names],
+                [rng.choice([one, None, owner("gone", connected=False)]) for _ in names],
+            ]
+        )
+        together.learn_many(names, np.array(crcs), salt, learned)
+        for name, row in zip(names, learned, strict=True):
+            truth[name] = row if row in rows else None
+        probe, check = key(rng.randrange(40_000))
+        known = together.get(probe, check ^ salt)
+        assert known is None or known == truth.get(probe)
+        hits += known is not None
+        at = rng.randrange(len(names))
+        assert len(names) > 8 or together.get(names[at], crcs[at] ^ salt) == truth[names[at]]
+    assert hits > 500
+
+
+def test_more_rows_than_are_kept_may_come_together() -> None:
+    cache = OwnerCache(MIB)
+    for first in range(0, 70_000, 1_000):
+        names, crcs = zip(*map(key, range(first, first + 1_000)), strict=True)
+        rows = [owner("b", epoch) for epoch in range(first, first + 1_000)]
+        cache.learn_many(names, np.array(crcs), 0, rows)
+        assert cache.get(names[-1], crcs[-1]) == rows[-1]
+    assert cache.rows <= 65_535
 
 
 def test_a_disconnected_session_is_unknown() -> None:
