@@ -8,8 +8,9 @@ _NS = 1_000_000_000
 
 
 class ReturnSlots(msgspec.Struct, frozen=True, kw_only=True):
-    """ "Come back at t ± j": each refused client gets the next free slot of a budget of returns, so that they come back as
-    fast as they can be served and no faster. The budget is the cluster's, each server giving out its share of it.
+    """What is behind "come back at t ± j": each refused client gets the next free slot of a budget of returns, so that
+    all come back as fast as they can be served and no faster. The budget is the cluster's, each server giving out its
+    share of it.
 
     The state is one number, the *next* free slot, a time in nanoseconds; 0 at first. Raises ValueError where a value
     makes no sense.

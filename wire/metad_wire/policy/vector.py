@@ -99,7 +99,8 @@ def reserve_slots_ns(slots: ReturnSlots, now_ns: Ints, next_ns: int) -> tuple[In
 def slot_waits_us(slots: ReturnSlots, now_us: Ints, slot_ns: Ints, u: Floats) -> Ints:
     """:meth:`ReturnSlots.wait_us` elementwise."""
     jitter = (u * (2 * slots.jitter_us + 1)).astype(np.int64)
-    return np.maximum(slot_ns // 1000 - now_us + jitter - slots.jitter_us, 0)
+    waits: Ints = np.maximum(slot_ns // 1000 - now_us + jitter - slots.jitter_us, 0)
+    return waits
 
 
 def batch_ends(window: BatchWindow, arrivals_us: Ints) -> tuple[Ints, Ints]:

@@ -1,0 +1,57 @@
+"""What serving costs a node: read from a file that says how it was measured.
+
+A node works in *turns*: it takes up to ``batch_items`` items from each group that it leads, writes an entry for each of
+these groups, and has all of them made durable and replicated together. A turn takes
+
+    factor * slowdown * (turn_s + entry_s * groups with items + item_s * items)
+
+where the factor is drawn from the measured distribution. Nothing else is done meanwhile.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from . import toml
+from .errors import CalibrationError
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The costs of one node. Raises CalibrationError, by way of :func:`load_calibration`."""
+
+    name: str = "unnamed"
+    setting: str = ""
+    """On what machine, with what command, when."""
+    turn_s: float
+    """Of a turn, whatever is in it: fsync, replication, answers."""
+    entry_s: float = 0.0
+    """Of each group that has items in a turn."""
+    item_s: float
+    """Of each item."""
+    factors: tuple[float, ...] = (1.0,)
+    """Quantiles, evenly spaced, of a turn's time over what the formula says; scaled to a mean of 1 when used."""
+    fsync: bool = True
+    """Whether it was measured with a disk that syncs."""
+    r2: float = 0.0
+    """Of the regression that gave ``turn_s`` and ``item_s``."""
+
+    def __post_init__(self) -> None:
+        for key in ("turn_s", "entry_s", "item_s"):
+            if not 0 <= getattr(self, key) <= 60:
+                raise ValueError(f"{key} must be from 0 to 60 s, not {getattr(self, key)!r}")
+        if self.turn_s + self.entry_s + self.item_s <= 0:
+            raise ValueError("turn_s, entry_s and item_s must not all be 0")
+        if not 1 <= len(self.factors) <= 10_000 or min(self.factors) < 0 or sum(self.factors) <= 0:
+            raise ValueError("factors must be 1 to 10,000 numbers from 0 on, not all 0")
+
+    def items_per_s(self, groups: int, batch_items: int, item_weight: float = 1.0) -> float:
+        """What a node that leads ``groups`` serves at its best: full batches of all of them in every turn."""
+        items = groups * batch_items
+        return items / (self.turn_s + self.entry_s * groups + self.item_s * item_weight * items)
+
+
+def load_calibration(name_or_path: str | Path = "default") -> Calibration:
+    """A calibration that comes with the package, by name, or one in a TOML file. Raises CalibrationError."""
+    return toml.load("calibrations", name_or_path, Calibration, CalibrationError)

@@ -1,0 +1,271 @@
+"""One node of a storm as numbers: all that a task needs to simulate it, small enough to be sent.
+
+Groups of one node share its CPU and its disk, so a node's groups are simulated together, and nodes apart. What nodes
+share, the brokers, comes in as delays over time (:mod:`metad_spark.coupling`).
+
+Times are whole microseconds. Clients have numbers from ``first_client`` on; inside of a node they are counted from 0,
+and number i belongs to group i mod ``groups`` and, in its region, to broker (i div ``groups``) mod ``brokers``. Clients
+of one kind (region, transport, SDK) have numbers in a row.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from metad_wire.policy import Admission, Backoff, BatchWindow, RetryBudget, ReturnSlots
+
+from .calibration import Calibration
+from .errors import ScenarioError
+from .scenario import ROUND_TRIPS, TRANSPORTS, Keepalive, Scenario
+
+WAVES_MAX = 4_096
+"""Points of a wave over the horizon: finer shows nothing that a person or the coupling could use."""
+_WAVE_US_MIN = 50_000
+
+
+class Kind(msgspec.Struct, frozen=True, array_like=True):
+    """Clients that differ only by chance."""
+
+    region: int
+    transport: int
+    sdk: int
+    clients: int
+
+
+class Outage(msgspec.Struct, frozen=True, array_like=True):
+    """The node dies at ``at_us``; others lead its groups from ``until_us`` on, ``slowdown`` times as slowly."""
+
+    at_us: int
+    until_us: int
+    slowdown: float
+
+
+class NodeCase(msgspec.Struct, frozen=True, kw_only=True):
+    """One node and its clients."""
+
+    node: int
+    copies: int = 1
+    """Nodes like this one that the result is to stand for; only the fluid model uses it."""
+    first_client: int
+    kinds: tuple[Kind, ...]
+    """Regions, transports and SDKs by number."""
+    regions: tuple[str, ...]
+    sdks: tuple[str, ...]
+    rtt_us: tuple[int, ...]
+    """Of each region; even."""
+    loss: tuple[float, ...]
+    round_trips: tuple[int, ...]
+    """Of each transport."""
+    backoffs: tuple[Backoff, ...]
+    """Of each SDK."""
+    timeout_us: int
+    horizon_us: int
+    spread_us: int
+    silent_share: float
+    keepalives: tuple[Keepalive, ...]
+    groups: int
+    batch_items: int
+    admission: Admission
+    """Of each group."""
+    returns: ReturnSlots | None
+    """Of each group."""
+    budget: RetryBudget | None
+    window: BatchWindow
+    """Of a broker for a group."""
+    brokers: tuple[int, ...]
+    """In each region."""
+    latency_us: int
+    turn_us: float
+    entry_us: float
+    item_us: float
+    """Weight of what is restored included."""
+    factors: tuple[float, ...]
+    outages: tuple[Outage, ...] = ()
+    wave_us: int
+    """The distance of two points of a wave."""
+    delays_us: tuple[tuple[int, ...], ...] = ()
+    """How long a broker keeps a client waiting that reaches it, by region and point; linear in between. Empty: not."""
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+        return sum(kind.clients for kind in self.kinds)
+
+    @property
+    def waves(self) -> int:
+        """Points of a wave."""
+        return -(-self.horizon_us // self.wave_us)
+
+    @property
+    def seconds(self) -> int:
+        """Seconds of the horizon, begun ones included."""
+        return -(-self.horizon_us // 1_000_000)
+
+    def back_us(self, region: int) -> int:
+        """From a leader's answer to the client's hearing of it."""
+        return self.latency_us + self.rtt_us[region] // 2
+
+    def forth_us(self, region: int, transport: int) -> int:
+        """From a client's first packet to its CONNECT at a broker that is not busy, where nothing is lost."""
+        return self.round_trips[transport] * self.rtt_us[region] - self.rtt_us[region] // 2
+
+    def items_per_s(self) -> float:
+        """What the node serves at its best."""
+        items = self.groups * self.batch_items
+        return 1e6 * items / (self.turn_us + self.entry_us * self.groups + self.item_us * items)
+
+    def encode(self) -> bytes:
+        """To be sent."""
+        return _ENCODER.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> NodeCase:
+        """As it was sent. Raises msgspec.DecodeError."""
+        return _DECODER.decode(data)
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(NodeCase)
+
+
+def shares(scenario: Scenario) -> dict[tuple[int, int, int], float]:
+    """The share of each (region, transport, SDK) of the population; where there are tenants, each is of one region and
+    one SDK, the next that its kind is short of, so the shares are as declared as the large tenants allow."""
+    pairs: dict[tuple[int, int], float] = {}
+    declared = {
+        (r, s): region.share * sdk.share
+        for r, region in enumerate(scenario.regions)
+        for s, sdk in enumerate(scenario.sdks)
+        if region.share * sdk.share > 0
+    }
+    if scenario.tenants.count:
+        weights = np.arange(1, scenario.tenants.count + 1, dtype=np.float64) ** -scenario.tenants.exponent
+        weights /= weights.sum()
+        keys = list(declared)
+        missing = np.array([declared[key] for key in keys])
+        given = np.zeros(len(keys))
+        for weight in weights.tolist():
+            at = int(np.argmax(missing))
+            given[at] += weight
+            missing[at] -= weight
+        pairs = {key: float(share) for key, share in zip(keys, given, strict=True) if share > 0}
+    else:
+        pairs = declared
+    return {
+        (r, t, s): share * transport
+        for (r, s), share in pairs.items()
+        for t, transport in enumerate(scenario.transports.shares())
+        if transport > 0
+    }
+
+
+def apportioned(total: int, parts: list[float]) -> list[int]:
+    """``total`` in whole numbers as the parts say, largest remainders first."""
+    whole = sum(parts)
+    exact = [total * part / whole for part in parts]
+    counts = [int(each) for each in exact]
+    order = sorted(range(len(parts)), key=lambda at: counts[at] - exact[at])
+    for at in order[: total - sum(counts)]:
+        counts[at] += 1
+    return counts
+
+
+def node_cases(
+    scenario: Scenario, calibration: Calibration, clients: int | None = None, *, merged: bool = False
+) -> list[NodeCase]:
+    """The nodes of a storm of ``clients`` (the scenario's number where None). With ``merged``, for the fluid model,
+    nodes that differ only by chance are one case with ``copies``. Raises ScenarioError where there are fewer clients
+    than groups."""
+    total = scenario.clients if clients is None else clients
+    cluster = scenario.cluster
+    if total < cluster.groups:
+        raise ScenarioError(f"clients must be at least cluster.groups, {cluster.groups}, not {total}")
+    parts = shares(scenario)
+    kinds_of = list(parts)
+    weights = list(parts.values())
+    region_shares = [region.share for region in scenario.regions]
+    horizon_us = round(scenario.horizon_s * 1e6)
+    outages = _outages(scenario)
+    groups_of = apportioned(cluster.groups, [1.0] * cluster.nodes)
+    clients_of = apportioned(total, [float(groups) for groups in groups_of])
+    capacity = sum(
+        calibration.items_per_s(groups, cluster.batch_items, scenario.sessions.item_weight()) for groups in groups_of
+    )
+    returns = scenario.returns
+    slots = (
+        ReturnSlots(
+            per_s=returns.of_capacity * capacity / cluster.groups,
+            wait_min_s=returns.wait_min_s,
+            jitter_s=returns.jitter_s,
+        )
+        if returns.of_capacity
+        else None
+    )
+    mean_factor = sum(calibration.factors) / len(calibration.factors)
+    cases: list[NodeCase] = []
+    alike: dict[tuple[int, tuple[Outage, ...]], int] = {}
+    first = 0
+    for node in range(cluster.nodes):
+        key = (groups_of[node], outages.get(node, ()))
+        first_client, first = first, first + clients_of[node]
+        if merged and key in alike:
+            at = alike[key]
+            cases[at] = msgspec.structs.replace(cases[at], copies=cases[at].copies + 1)
+            continue
+        alike[key] = len(cases)
+        counts = apportioned(clients_of[node], weights)
+        cases.append(
+            NodeCase(
+                node=node,
+                first_client=first_client,
+                kinds=tuple(Kind(*kind, count) for kind, count in zip(kinds_of, counts, strict=True) if count),
+                regions=tuple(region.name for region in scenario.regions),
+                sdks=tuple(sdk.name for sdk in scenario.sdks),
+                rtt_us=tuple(2 * round(region.rtt_ms * 500) for region in scenario.regions),
+                loss=tuple(region.loss for region in scenario.regions),
+                round_trips=ROUND_TRIPS,
+                backoffs=tuple(sdk.backoff() for sdk in scenario.sdks),
+                timeout_us=round(scenario.client_timeout_s * 1e6),
+                horizon_us=horizon_us,
+                spread_us=round(scenario.disconnect.spread_s * 1e6),
+                silent_share=scenario.disconnect.silent_share,
+                keepalives=scenario.disconnect.keepalives,
+                groups=groups_of[node],
+                batch_items=cluster.batch_items,
+                admission=Admission(items_max=cluster.queue_items),
+                returns=slots,
+                budget=scenario.retry_budget,
+                window=BatchWindow(items_max=scenario.brokers.batch_items, linger_s=scenario.brokers.linger_ms / 1000),
+                brokers=tuple(max(1, count) for count in apportioned(scenario.brokers.count, region_shares)),
+                latency_us=round(scenario.brokers.latency_ms * 1000),
+                turn_us=calibration.turn_s * 1e6,
+                entry_us=calibration.entry_s * 1e6,
+                item_us=calibration.item_s * 1e6 * scenario.sessions.item_weight(),
+                factors=tuple(factor / mean_factor for factor in calibration.factors),
+                outages=outages.get(node, ()),
+                wave_us=max(_WAVE_US_MIN, -(-horizon_us // WAVES_MAX)),
+            )
+        )
+    if merged:
+        # Nodes that are alike may differ by a client or so; what they stand for must add up all the same.
+        standing = sum(case.clients * case.copies for case in cases)
+        assert abs(standing - total) <= cluster.nodes * 2
+    return cases
+
+
+def _outages(scenario: Scenario) -> dict[int, tuple[Outage, ...]]:
+    """Which nodes die when: each change takes the next ones, from the last node down."""
+    found: dict[int, tuple[Outage, ...]] = {}
+    node = scenario.cluster.nodes - 1
+    for change in scenario.leader_changes:
+        at_us = round(change.at_s * 1e6)
+        for _ in range(change.nodes):
+            found[node] = (Outage(at_us, at_us + round(change.outage_s * 1e6), change.slowdown),)
+            node -= 1
+    return found
+
+
+def transport_name(transport: int) -> str:
+    """Of a transport's number."""
+    return TRANSPORTS[transport]

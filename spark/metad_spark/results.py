@@ -1,0 +1,198 @@
+"""What became of a node's clients, small and additive, and what became of all of them.
+
+A :class:`NodeResult` is what a task sends back: counts, histograms and waves, whatever the number of clients.
+:func:`merge` adds them up to the :class:`StormResult` that a user is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from .errors import SimulationError
+from .histogram import BINS, bin_of, quantile_s
+
+Array = npt.NDArray[np.float64]
+COLLAPSE_SHARE = 0.001
+"""More clients than this out at the horizon, with no end in sight, is a collapse."""
+
+
+class NodeResult(msgspec.Struct, kw_only=True):
+    """One node's part of a storm. Counts are floats, because the fluid model's are; of the others they are whole."""
+
+    node: int
+    copies: int = 1
+    clients: float
+    restored: float
+    attempts: float
+    rejected: float
+    """Refusals: by a full queue, or while nobody leads."""
+    timeouts: float
+    """Attempts that their client gave up."""
+    wasted: float
+    """Items served for clients that had given up."""
+    queue_max: float
+    """Most items that waited for one group."""
+    own_s_sum: float
+    """Of the restored: the times from their first attempt to CONNACK, added up."""
+    storm: Array
+    """Histogram of times from the storm's begin to CONNACK."""
+    own: Array
+    """Histogram of times from a client's first attempt to its CONNACK."""
+    restored_by_s: Array
+    """(region, second): CONNACKs."""
+    attempts_by_s: Array
+    """(region, second): attempts begun."""
+    rejected_by_s: Array
+    """(second)."""
+    served_by_s: Array
+    """(second): items, those in vain included."""
+    queue_by_s: Array
+    """(second): most items that waited for one group."""
+    capacity_by_s: Array
+    """(second): items that could have been served."""
+    knocks: Array
+    """(region, wave): attempts that reach a busy broker's door."""
+    held_s: Array
+    """(wave): seconds between arrival at the leader and answer, added up, of items that were admitted then."""
+    held: Array
+    """(wave): how many these were."""
+    wave_s: float
+
+    def encode(self) -> bytes:
+        """To be sent."""
+        return _ENCODER.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> NodeResult:
+        """As it was sent. Raises msgspec.DecodeError."""
+        return _DECODER.decode(data)
+
+
+def _pack(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return (value.shape, value.astype("<f8").tobytes())
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(f"no encoding of {type(value)}")
+
+
+def _unpack(kind: Any, value: Any) -> Any:
+    shape, data = value
+    return np.frombuffer(data, dtype="<f8").reshape(shape).copy()
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_pack)
+_DECODER = msgspec.msgpack.Decoder(NodeResult, dec_hook=_unpack)
+
+
+class StormResult(msgspec.Struct, kw_only=True):
+    """A whole storm. ``t*_s``: by when that share of *all* clients was back, counted from the storm's begin; None where
+    it was not by the horizon. ``p*_s``: what the restored waited, each from its own first attempt."""
+
+    clients: int
+    restored: int
+    t50_s: float | None
+    t99_s: float | None
+    t999_s: float | None
+    p50_s: float | None
+    p99_s: float | None
+    p999_s: float | None
+    attempts_per_client: float
+    rejected: int
+    queue_max: int
+    collapsed: bool
+    timeouts: int
+    wasted: int
+    expired: int
+    """Sessions that expired before their client was back."""
+    restored_by_s: list[list[float]]
+    """(region, second)."""
+    attempts_by_s: list[list[float]]
+    rejected_by_s: list[float]
+    served_by_s: list[float]
+    queue_by_s: list[float]
+    capacity_by_s: list[float]
+    regions: list[str]
+
+
+def added(results: Sequence[NodeResult]) -> NodeResult:
+    """The sum of results, ``copies`` multiplied out; of what is a maximum, the maximum. Raises SimulationError where
+    there is none, or they are of different storms."""
+    if not results:
+        raise SimulationError("there is nothing to merge")
+    shapes = {(result.restored_by_s.shape, result.knocks.shape) for result in results}
+    if len(shapes) > 1:
+        raise SimulationError("results of different storms cannot be merged")
+    maxima = {"queue_max", "queue_by_s"}
+    fixed = {"node", "copies", "wave_s"}
+    total: dict[str, Any] = {"node": -1, "wave_s": results[0].wave_s}
+    for field in NodeResult.__struct_fields__:
+        if field in fixed:
+            continue
+        values = [getattr(result, field) for result in results]
+        if field in maxima:
+            total[field] = np.maximum.reduce(values) if isinstance(values[0], np.ndarray) else max(values)
+        else:
+            first, *rest = (value * result.copies for value, result in zip(values, results, strict=True))
+            for value in rest:
+                first = first + value
+            total[field] = first
+    return NodeResult(**total)
+
+
+def merge(
+    results: Sequence[NodeResult], regions: Sequence[str], expiries: Sequence[tuple[float, float]] = ()
+) -> StormResult:
+    """All nodes' results as one. ``expiries``: (share, seconds) of sessions. Raises SimulationError as :func:`added`
+    does."""
+    total = added(results)
+    expired = 0.0
+    for share, expiry_s in expiries:
+        reached = float(total.storm[: _bins_until(expiry_s)].sum())
+        expired += share * (total.clients - reached)
+    times = [quantile_s(total.storm, share, total.clients) for share in (0.5, 0.99, 0.999)]
+    waits = [quantile_s(total.own, share, total.restored) for share in (0.5, 0.99, 0.999)]
+    return StormResult(
+        clients=round(total.clients),
+        restored=round(total.restored),
+        t50_s=times[0],
+        t99_s=times[1],
+        t999_s=times[2],
+        p50_s=waits[0],
+        p99_s=waits[1],
+        p999_s=waits[2],
+        attempts_per_client=total.attempts / total.clients,
+        rejected=round(total.rejected),
+        queue_max=round(total.queue_max),
+        collapsed=_collapsed(total),
+        timeouts=round(total.timeouts),
+        wasted=round(total.wasted),
+        expired=round(expired),
+        restored_by_s=total.restored_by_s.tolist(),
+        attempts_by_s=total.attempts_by_s.tolist(),
+        rejected_by_s=total.rejected_by_s.tolist(),
+        served_by_s=total.served_by_s.tolist(),
+        queue_by_s=total.queue_by_s.tolist(),
+        capacity_by_s=total.capacity_by_s.tolist(),
+        regions=list(regions),
+    )
+
+
+def _bins_until(time_s: float) -> int:
+    return BINS if time_s == float("inf") else int(bin_of(np.array([time_s]))[0]) + 1
+
+
+def _collapsed(total: NodeResult) -> bool:
+    """Whether it will not end: clients are out at the horizon, and at the pace of its last quarter they would need more
+    than another three quarters of it."""
+    out = total.clients - total.restored
+    if out <= COLLAPSE_SHARE * total.clients:
+        return False
+    by_s = total.restored_by_s.sum(axis=0)
+    last = by_s[-max(1, len(by_s) // 4) :]
+    return bool(out > 3.0 * float(last.sum()))
