@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from .cases import NodeCase
@@ -21,3 +23,21 @@ def simulate_node(case: NodeCase, seed: int, model: Model) -> NodeResult:
     else:
         from .fluid import simulate
     return simulate(case, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A node to simulate."""
+
+    case: NodeCase
+    seed: int
+    model: Model
+
+
+Runner = Callable[[Sequence[Task]], list[NodeResult]]
+"""Simulates nodes and gives their results in the tasks' order: :func:`run_here`, or one Spark job."""
+
+
+def run_here(tasks: Sequence[Task]) -> list[NodeResult]:
+    """One after the other in this process, for tests, proofs and small storms."""
+    return [simulate_node(task.case, task.seed, task.model) for task in tasks]

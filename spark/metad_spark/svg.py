@@ -64,8 +64,8 @@ def short(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration: 0.4 s, 83 s, 12 min, 3.5 h."""
-    if value < 120:
+    """A duration: 0.4 s, 83 s, 18 min, 3.5 h."""
+    if value < 1000:
         return f"{value:.3g} s"
     return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:.3g} h"
 
@@ -142,7 +142,7 @@ class Plane:
         )
 
     def mark(self, x: float, text: str, colour: str = FAINT) -> None:
-        """A moment: a thin upright line with a word at its top."""
+        """A moment: a thin upright line with a word at its foot."""
         at = self.x.at(x)
         self.add(
             f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{self.y.end:.1f}" y2="{self.y.start:.1f}" stroke="{colour}"'
@@ -150,7 +150,7 @@ class Plane:
         )
         near_end = at > self.x.end - 90
         self.text(
-            at - 5 if near_end else at + 5, self.y.end + 10, text, anchor="end" if near_end else "start", colour=colour
+            at - 5 if near_end else at + 5, self.y.start - 8, text, anchor="end" if near_end else "start", colour=colour
         )
 
     def text(self, x: float, y: float, text: str, *, anchor: str = "start", colour: str = INK, size: int = 12) -> None:
@@ -199,8 +199,11 @@ def spread(
             before, many = placed[-1]
             placed[-1] = [(before * many + (start - many * gap) * count) / (many + count), many + count]
     tops = [start + index * gap for start, count in placed for index in range(int(count))]
-    over = max(0.0, tops[-1] - high) if tops else 0.0
-    return [(max(low, top - over), name, colour) for top, (_, name, colour) in zip(tops, ordered, strict=True)]
+    for index, top in enumerate(tops):  # not above the picture, and then not below it
+        tops[index] = max(top, low + index * gap)
+    for index, top in enumerate(tops):
+        tops[index] = min(top, high - (len(tops) - 1 - index) * gap)
+    return [(top, name, colour) for top, (_, name, colour) in zip(tops, ordered, strict=True)]
 
 
 def _title(text: str) -> str:

@@ -1,0 +1,119 @@
+"""The four pictures of the report, from plain numbers: who is back when, load against capacity, amplification, and
+where the collapse begins. Pure; knows no scenario and no model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .svg import FAINT, INK, Plane, seconds, short
+
+COLOURS = ("#2563eb", "#d97706", "#0d9488", "#be185d", "#7c3aed", "#65a30d", "#0891b2", "#92400e")
+"""Of regions, in order; they repeat after eight."""
+BLUE, RED = "#2563eb", "#dc2626"
+_TIME = "seconds since everyone was cut off"
+_FAST, _SLOW = (219, 234, 254), (30, 64, 175)
+"""Ends of the collapse map's scale: the darker, the longer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One square of the collapse map."""
+
+    t999_s: float | None
+    """Seconds until 99.9 % are back; None when they never are."""
+    restored: float
+    """Share that is back at the end, 0 to 1."""
+    here: bool = False
+    """Whether it is the scenario's own setting."""
+
+
+def restored(
+    times: Sequence[float],
+    regions: Mapping[str, Sequence[float]],
+    *,
+    target_s: float | None = None,
+    events: Mapping[str, float] | None = None,
+) -> str:
+    """Share of each region's clients that is back (0 to 1), over seconds since the disconnect."""
+    plane = Plane(x=(0, times[-1]), y=(0, 1), label="share of clients restored over time, by region")
+    quarters = [(share / 4, f"{share * 25} %") for share in range(5)]
+    plane.grid(x_name=_TIME, y_name="clients back", y_ticks=quarters)
+    for name, at in {**(events or {}), **({f"target {seconds(target_s)}": target_s} if target_s else {})}.items():
+        if at < times[-1]:
+            plane.mark(at, name)
+    for index, (name, shares) in enumerate(regions.items()):
+        plane.line(times, shares, COLOURS[index % len(COLOURS)], f"{name}  {_percent(shares[-1])}")
+    return plane.svg()
+
+
+def load(times: Sequence[float], *, arrivals: Sequence[float], served: Sequence[float], capacity: float) -> str:
+    """Requests a second that arrive at all groups and that they answer, against what they could answer."""
+    top = max(*arrivals, capacity) * 1.08
+    plane = Plane(x=(0, times[-1]), y=(0, top), label="arriving and answered requests per second against capacity")
+    plane.grid(x_name=_TIME, y_name="items per second, all groups")
+    plane.area(times, arrivals, RED, "arriving", opacity=0.12)
+    plane.area(times, served, BLUE, "answered", opacity=0.25)
+    plane.line(times, served, BLUE, "", width=1.5)
+    plane.line(times, arrivals, RED, "", width=1.5)
+    plane.line([0, times[-1]], [capacity, capacity], INK, f"capacity {short(capacity)}/s", width=1.5, dash="6 4")
+    return plane.svg()
+
+
+def amplification(times: Sequence[float], attempts: Sequence[float]) -> str:
+    """Attempts so far for each client that is back so far."""
+    shown = [(time, value) for time, value in zip(times, attempts, strict=True) if value > 0 and math.isfinite(value)]
+    top = max((value for _, value in shown), default=1.0)
+    label = "attempts so far per client restored so far, over time"
+    plane = Plane(x=(0, times[-1]), y=(1, max(10.0, top * 1.3)), label=label, log_y=True)
+    plane.grid(x_name=_TIME, y_name="attempts so far for each client that is back so far (1 is perfect)")
+    if shown:
+        plane.line(
+            [time for time, _ in shown], [value for _, value in shown], COLOURS[4], f"{shown[-1][1]:.3g} in the end"
+        )
+    return plane.svg()
+
+
+def collapse_map(
+    cells: Sequence[Sequence[Cell]], *, rows: Sequence[str], columns: Sequence[str], row_name: str, column_name: str
+) -> str:
+    """A square per setting: how long until 99.9 % are back, or that they never are. ``cells[row][column]``."""
+    width, left, top, high = 860, 150, 34, 40
+    wide = (width - left - 20) / len(columns)
+    below = top + high * len(rows)
+    plane = Plane(x=(0, 1), y=(0, 1), label="collapse map", width=width, height=below + 50, left=left, right=20)
+    times = [cell.t999_s for line in cells for cell in line if cell.t999_s is not None] or [1.0]
+    for at, line in enumerate(cells):
+        y = top + at * high
+        plane.text(left - 12, y + high / 2 + 4, rows[at], anchor="end", colour=FAINT)
+        for index, cell in enumerate(line):
+            x = left + index * wide
+            fill, ink, words = _shade(cell, min(times), max(times))
+            box = f'<rect x="{x + 1.5:.1f}" y="{y + 1.5}" width="{wide - 3:.1f}" height="{high - 3}" rx="4"'
+            plane.add(f'{box} fill="{fill}"{_HERE if cell.here else ""}/>')
+            plane.text(x + wide / 2, y + high / 2 + 4, words, anchor="middle", colour=ink)
+    for index, name in enumerate(columns):
+        plane.text(left + (index + 0.5) * wide, below + 18, name, anchor="middle", colour=FAINT)
+    plane.text(left + wide * len(columns) / 2, below + 40, column_name, anchor="middle", colour=FAINT)
+    plane.text(left - 12, top - 14, row_name, anchor="end", colour=FAINT)
+    return plane.svg()
+
+
+_HERE = f' stroke="{INK}" stroke-width="3"'
+
+
+def _shade(cell: Cell, fastest: float, slowest: float) -> tuple[str, str, str]:
+    """Fill, ink and words of a square. The scale is logarithmic: twice as long is as much darker everywhere."""
+    if cell.t999_s is None:
+        return "#fecaca", "#991b1b", f"never: {_percent(cell.restored)} back"
+    span = math.log(slowest / fastest) if slowest > fastest > 0 else 1.0
+    share = math.log(cell.t999_s / fastest) / span if fastest > 0 else 0.0
+    red, green, blue = (round(low + (high - low) * share) for low, high in zip(_FAST, _SLOW, strict=True))
+    return f"rgb({red},{green},{blue})", "#fff" if share > 0.45 else INK, seconds(cell.t999_s)
+
+
+def _percent(share: float) -> str:
+    """Never 100 % where somebody is missing."""
+    text = f"{100 * share:.3g}"
+    return f"{'99.9' if text == '100' and share < 0.9995 else text} %"

@@ -1,0 +1,65 @@
+"""What a person sees while a storm is simulated: a bar on a terminal, a line a job in a log. Goes to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+_EVERY_S = 0.2
+
+
+class Steps:
+    """Shows one step after the other, with the tasks of its job as they end."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._bar = not quiet and sys.stderr.isatty()
+
+    @contextlib.contextmanager
+    def step(self, label: str, tasks: int = 0) -> Iterator[str]:
+        """Shows the step while the block runs. Gives a file: each byte in it is a task that has ended, wherever on this
+        machine; tasks elsewhere are not seen, and the bar only waits."""
+        began = time.monotonic()
+        with tempfile.NamedTemporaryFile(prefix="metad-spark-", suffix=".done") as done:
+            if self._bar:
+                with _drawn(label, tasks, Path(done.name)):
+                    yield done.name
+            else:
+                yield done.name
+        if not self._quiet and not self._bar:
+            count = f", {tasks} tasks" if tasks else ""
+            print(f"{label}: {time.monotonic() - began:.1f} s{count}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _drawn(label: str, tasks: int, done: Path) -> Iterator[None]:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    over = threading.Event()
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8) as bar:
+        shown = bar.add_task(label, total=tasks or None)
+
+        def watch() -> None:
+            while not over.wait(_EVERY_S):
+                bar.update(shown, completed=done.stat().st_size)
+
+        watcher = threading.Thread(target=watch, name="progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
