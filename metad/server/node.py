@@ -68,7 +68,7 @@ from ..state.owners import OwnerCache
 from ..state.registry import CONTROL, VERBS
 from ..state.rows import SLOTS, Numbers, Rows, column
 from ..state.tables import Command, Verb
-from ..state.view import Writes
+from ..state.view import RowCaches, Writes
 from ..storage.keys import after_prefix, group_prefix
 from .driver import GroupDriver, Work
 from .environment import AsyncEnvironment, Environment, Timer
@@ -119,6 +119,7 @@ class Node:
         self._writer = LogWriter(stores.log, environment.syncer(stores.log, fsync=config.fsync), failed=self.fail)
         self._writer.after_durable = self._apply
         self._owners = OwnerCache(config.storage.owner_cache_bytes)
+        self._row_caches = RowCaches(config.storage.row_cache_bytes)
         self._window = BatchWindow(
             items_max=config.commit.entry_items_max,
             bytes_max=config.commit.entry_bytes_max,
@@ -878,15 +879,14 @@ class Node:
             for record in self.map.groups:
                 if group_prefix(record.kind, record.ordinal) == prefix and record.kind != "metadata":
                     initial = record.initial_slots
-        groups = 1 if self.map is None else sum(g.kind != "metadata" for g in self.map.groups)
         return Machine(
             name,
             prefix,
             self._stores.state,
             self._owners,
+            self._row_caches.open(prefix),
             self.config.dedupe,
             initial_slots=initial,
-            row_cache_bytes=self.config.storage.row_cache_bytes // max(groups, 1),
         )
 
     def _open_group(self, kind: str, ordinal: int, initial: Configuration) -> GroupDriver:

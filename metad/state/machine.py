@@ -16,7 +16,7 @@ from metad_wire.errors import InternalError, MetadError, StaleRouteError
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
 
-from ..config import MIB, DedupeConfig
+from ..config import DedupeConfig
 from ..errors import DamagedStoreError, StorageError
 from ..storage import keys
 from ..storage.engine import Engine
@@ -98,10 +98,10 @@ class Machine:
         group: bytes,
         engine: Engine,
         owners: OwnerCache,
+        rows: RowCache,
         dedupe: DedupeConfig,
         *,
         initial_slots: bytes = ALL_SLOTS,
-        row_cache_bytes: int = 8 * MIB,
     ) -> None:
         self.name = name
         self.group = group
@@ -114,7 +114,7 @@ class Machine:
         self._salt = self.reader.salt
         self._overlay = Overlay()
         self._owner_overlay = Overlay()
-        self._rows = RowCache(row_cache_bytes)
+        self._rows = rows
         self._view = View(name, group, engine, owners, self._overlay, self._owner_overlay, self._rows)
         self._applied_key = keys.table_prefix(group, keys.TABLE_GROUP) + b"applied"
         stored = engine.get(self._applied_key)

@@ -69,18 +69,41 @@ class Overlay:
             self._young = {}
 
 
-class RowCache:
-    """The newest rows that commands of this leader have read or written, so that a command that has to know a row
-    before it writes it rarely asks the engine. What is in flight is in it too: who stops leading clears it.
+class RowCaches:
+    """The row caches of a node's groups and the memory they share: a group has as much of it as it uses, so leading
+    few of many groups leaves nothing idle.
 
-    Two generations, the young one becomes the old when it is full; so nothing is paid per row but the dictionary.
+    Two generations: once the young one is full, it becomes the old one in every group; so nothing is paid per row but
+    the dictionary.
     """
 
     def __init__(self, bytes_max: int) -> None:
-        self._young: Writes = {}
-        self._old: Writes = {}
+        self._caches: dict[bytes, RowCache] = {}
         self._size = 0
         self._size_max = bytes_max // 2
+
+    def open(self, group: bytes) -> RowCache:
+        """An empty one, in place of any the group has had."""
+        cache = self._caches[group] = RowCache(self)
+        return cache
+
+    def grew(self, rows: int, size: int) -> None:
+        """Called by the caches for what they take in."""
+        self._size += size + rows * _ROW_BYTES
+        if self._size > self._size_max:
+            self._size = 0
+            for cache in self._caches.values():
+                cache.age()
+
+
+class RowCache:
+    """The newest rows that commands of a group's leader have read or written, so that a command that has to know a row
+    before it writes it rarely asks the engine. What is in flight is in it too: who stops leading clears it."""
+
+    def __init__(self, shared: RowCaches) -> None:
+        self._shared = shared
+        self._young: Writes = {}
+        self._old: Writes = {}
 
     def get(self, key: bytes) -> bytes | _Missing | None:
         """The row, None if it is known that there is none, MISSING if nothing is known."""
@@ -90,7 +113,7 @@ class RowCache:
     def read(self, key: bytes, value: bytes | None) -> None:
         """The engine has this."""
         self._young[key] = value
-        self._grew(1, len(key) + len(value or b""))
+        self._shared.grew(1, len(key) + len(value or b""))
 
     def add(self, writes: Writes) -> None:
         """A command wrote this."""
@@ -100,16 +123,15 @@ class RowCache:
         young.update(writes)
         if added := len(young) - before:
             size += sum(map(len, writes))
-        self._grew(added, size)
+        self._shared.grew(added, size)
 
-    def _grew(self, rows: int, size: int) -> None:
-        self._size += size + rows * _ROW_BYTES
-        if self._size > self._size_max:
-            self._old, self._young, self._size = self._young, {}, 0
+    def age(self) -> None:
+        """What is young is old now, and what was old is forgotten."""
+        self._old, self._young = self._young, {}
 
     def clear(self) -> None:
         """Forget everything."""
-        self._young, self._old, self._size = {}, {}, 0
+        self._young, self._old = {}, {}
 
 
 class View:

@@ -24,6 +24,7 @@ from metad.raft.staging import FileStaging
 from metad.raft.streams import Abandon, AnyStreamMessage, Begin, End, Part, PartReply
 from metad.state.machine import NO_EFFECTS, Machine
 from metad.state.owners import OwnerCache
+from metad.state.view import RowCaches
 from metad.storage import keys
 from metad.storage.mark import DurableMark
 from metad.storage.memory import MemoryEngine
@@ -622,7 +623,7 @@ def test_an_unreadable_mark_is_refused(stored: bytes, error: str) -> None:
 
 def test_the_applied_index_is_where_the_machine_writes_it() -> None:
     engine = MemoryEngine()
-    machine = Machine("data-0", GROUP, engine, OwnerCache(1 << 20), DedupeConfig())
+    machine = Machine("data-0", GROUP, engine, OwnerCache(1 << 20), RowCaches(1 << 20).open(GROUP), DedupeConfig())
     batches: list[dict[bytes, bytes | None]] = []
     machine.stage(1, NO_EFFECTS, batches)
     engine.write(*batches)

@@ -18,6 +18,7 @@ from metad.state.machine import Machine
 from metad.state.owners import OwnerCache
 from metad.state.registry import VERBS
 from metad.state.tables import Command
+from metad.state.view import RowCaches
 from metad.storage.keys import group_prefix
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
@@ -84,7 +85,7 @@ class Rig:
         self.group = FakeGroup()
         self.group.log.all += log
         self.driver = GroupDriver(
-            Machine("data-0", self.group.prefix, self.engine, OwnerCache(1), DedupeConfig()),
+            Machine("data-0", self.group.prefix, self.engine, OwnerCache(1), RowCaches(1).open(b"d"), DedupeConfig()),
             cast("RaftGroup", self.group),
             window=BatchWindow(items_max=items_max, bytes_max=bytes_max, linger_s=linger_s),
             pipeline_max=pipeline,
@@ -383,7 +384,7 @@ def test_entries_of_raft_itself_write_nothing_but_their_index() -> None:
     rig.group.applicable = 3
     rig.apply()
     assert (keys_of(rig), rig.driver.machine.applied) == (["k0"], 3)
-    reopened = Machine("data-0", rig.group.prefix, rig.engine, OwnerCache(1), DedupeConfig())
+    reopened = Machine("data-0", rig.group.prefix, rig.engine, OwnerCache(1), RowCaches(1).open(b"d"), DedupeConfig())
     assert reopened.applied == 3
 
 

@@ -16,6 +16,7 @@ from metad.state.machine import ALL_SLOTS, Effects, Known, Machine
 from metad.state.owners import OwnerCache
 from metad.state.registry import VERBS
 from metad.state.tables import Command
+from metad.state.view import RowCaches
 from metad.storage.keys import group_prefix
 from metad.storage.memory import MemoryEngine
 from metad_wire.errors import MetadError
@@ -40,7 +41,15 @@ class Group:
         self.log: list[bytes] = []
 
     def _machine(self, engine: MemoryEngine) -> Machine:
-        return Machine(self.name, self.prefix, engine, OwnerCache(MIB), self.dedupe, initial_slots=self.initial_slots)
+        return Machine(
+            self.name,
+            self.prefix,
+            engine,
+            OwnerCache(MIB),
+            RowCaches(8 * MIB).open(self.prefix),
+            self.dedupe,
+            initial_slots=self.initial_slots,
+        )
 
     def propose(self, commands: list[tuple[Command[Any], Identity | None]], now_ms: int) -> list[Any]:
         """Make an entry; its outcomes."""

@@ -18,6 +18,7 @@ from metad.state.owners import OwnerCache
 from metad.state.ownership import pack, unpack
 from metad.state.registry import VERBS
 from metad.state.tables import Command
+from metad.state.view import MISSING, RowCaches
 from metad.storage import keys
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
@@ -359,9 +360,9 @@ def test_lists_hide_rows_of_slots_that_are_not_the_groups() -> None:
 
 def test_groups_that_share_the_memory_of_owners_may_differ_about_a_session() -> None:
     """An import, or a replica that lags, tells of an owner that was; its group's alone must believe it."""
-    owners, engine = OwnerCache(1 << 20), MemoryEngine()
+    owners, caches, engine = OwnerCache(1 << 20), RowCaches(1 << 20), MemoryEngine()
     groups = [Group("data", ordinal, DedupeConfig()) for ordinal in range(2)]
-    machines = [Machine(g.name, g.prefix, engine, owners, DedupeConfig()) for g in groups]
+    machines = [Machine(g.name, g.prefix, engine, owners, caches.open(g.prefix), DedupeConfig()) for g in groups]
     for group, machine, broker in zip(groups, machines, ("new", "old"), strict=True):
         group.machine, group.engine = machine, engine
         takeover(group, broker, "c")
@@ -483,7 +484,7 @@ def test_cached_rows_are_what_the_engine_and_the_entries_in_flight_say(
 ) -> None:
     group = Group("data", 0, DedupeConfig())
     group.machine = Machine(
-        group.name, group.prefix, group.engine, OwnerCache(1 << 20), DedupeConfig(), row_cache_bytes=4_000
+        group.name, group.prefix, group.engine, OwnerCache(1 << 20), RowCaches(4_000).open(group.prefix), DedupeConfig()
     )
     model: dict[str, tuple[bytes, int]] = {}
     for what, key, value in steps:
@@ -530,3 +531,19 @@ def test_rows_that_grow_are_counted() -> None:
     cache = group.machine._rows
     held_bytes = sum(len(v or b"") for rows in (cache._young, cache._old) for v in rows.values())
     assert 1_000_000 < held_bytes <= 9 * 1024 * 1024
+
+
+def test_groups_share_the_memory_of_rows() -> None:
+    caches = RowCaches(100_000)
+    busy, quiet = caches.open(b"a"), caches.open(b"b")
+    quiet.add({b"k": b"v"})
+    for number in range(90):
+        busy.add({b"%03d" % number: b"x" * 300})
+    assert busy.get(b"000") == b"x" * 300, "a group alone may have nearly all of it"
+    assert quiet.get(b"k") == b"v"
+    for number in range(10_000):
+        busy.add({b"%05d" % number: b"x" * 300})
+    assert quiet.get(b"k") is MISSING, "what nobody asks for makes room in every group"
+    held = sum(len(k) + len(v or b"") for rows in (busy._young, busy._old) for k, v in rows.items())
+    assert 40_000 < held < 100_000
+    assert caches.open(b"a").get(b"09999") is MISSING
