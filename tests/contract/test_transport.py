@@ -21,6 +21,7 @@ from metad.testing.links import SimNetwork
 from metad.testing.loop import VirtualLoop
 from metad_wire.transport import Listener, Stream, Transport, join_endpoint, split_endpoint
 from metad_wire.transport.memory import MemoryTransport
+from metad_wire.transport.quic import QuicTransport
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 
@@ -34,6 +35,8 @@ TRANSPORTS: dict[str, tuple[Callable[[], Transport], Callable[[], asyncio.Abstra
     "tcp-uvloop": (TcpTransport, uvloop.new_event_loop),
     "tls": (lambda: TlsTransport(TcpTransport(), certificates.node()), asyncio.new_event_loop),
     "tls-uvloop": (lambda: TlsTransport(TcpTransport(), certificates.node()), uvloop.new_event_loop),
+    "quic": (lambda: QuicTransport(certificates.node()), asyncio.new_event_loop),
+    "quic-uvloop": (lambda: QuicTransport(certificates.node()), uvloop.new_event_loop),
     "tls-memory": (lambda: TlsTransport(MemoryTransport(), certificates.node()), asyncio.new_event_loop),
 }
 

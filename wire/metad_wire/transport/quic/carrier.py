@@ -1,0 +1,378 @@
+"""One QUIC connection on a socket: brings datagrams, time and streams together around an :class:`Engine`.
+
+All that one wake-up brings is taken in first; then handlers get what is theirs, and what they write leaves in as few
+datagrams and system calls as it fits into. What handlers write at other times leaves in the loop's next turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from aioquic.quic import events
+from aioquic.quic.packet import QuicErrorCode
+
+from .. import StreamHandler
+from ..credentials import PEERCERT, CertificateError, PathSample, TlsError
+from . import certificates
+from .engine import Engine
+from .handshake import alert_of
+from .receiving import Receiver
+from .sockets import Address
+from .stream import CODE_REFUSED, StreamEnd
+
+TICK_S = 0.5
+"""How often a connection is looked at for silence."""
+
+_REFUSALS = {
+    "certificate_required": "it wants a certificate, and none was shown",
+    "unknown_ca": "it does not trust whoever signed our certificate",
+    "certificate_expired": "our certificate has expired, or is not valid yet",
+    "unsupported_certificate": "our certificate is for another purpose",
+    "bad_certificate": "our certificate is not valid",
+    "certificate_unknown": "our certificate is not acceptable",
+}
+
+
+class Owner(Protocol):
+    """The endpoint that a carrier's datagrams come through."""
+
+    def send(self, datagrams: list[bytes], address: Address) -> None:
+        """To the peer."""
+
+    def issued(self, carrier: Carrier, connection_id: bytes) -> None:
+        """The peer may use this id from now on."""
+
+    def retired(self, carrier: Carrier, connection_id: bytes) -> None:
+        """And no longer."""
+
+    def over(self, carrier: Carrier) -> None:
+        """The connection is."""
+
+    def local_address(self) -> Address:
+        """The socket's."""
+
+
+class Carrier:
+    """See the module. ``accept`` makes the handlers of streams that the peer opens; it returns None to refuse them."""
+
+    def __init__(
+        self, engine: Engine, owner: Owner, *, is_client: bool, accept: Callable[[], StreamHandler | None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.engine = engine
+        self.ends: dict[int, StreamEnd] = {}
+        self.reserved = 0  # dials on their way
+        self.connected: asyncio.Future[None] = self._loop.create_future()
+        self.connected.add_done_callback(_look_at)  # who dialled may have gone
+        self.began_s = self._loop.time()
+        self.over = False
+        self._owner = owner
+        self._is_client = is_client
+        self._accept = accept
+        self._accepting: dict[int, asyncio.Future[None]] = {}
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+        self._ticked_s = self._waiting_since_s = self._streamless_since_s = self.began_s
+        self._pinged_s = 0.0
+        self._pings: dict[int, asyncio.Future[None]] = {}
+        self._ping_id = 0
+        self._peercert: dict[str, Any] | None = None
+
+    # --- streams -----------------------------------------------------------------------------------------
+
+    def dial(self, handler: StreamHandler) -> StreamEnd:
+        """Open a stream."""
+        return self._attach(self.engine.open_stream(), handler)
+
+    def acceptance(self, end: StreamEnd) -> asyncio.Future[None]:
+        """Done when the peer has taken the stream."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        future.add_done_callback(_look_at)
+        self._accepting[end.id] = future
+        return future
+
+    def _attach(self, stream: Any, handler: StreamHandler) -> StreamEnd:
+        settings = self.engine.settings
+        end = StreamEnd(self, stream, handler, settings.unsent_bytes_high, settings.unsent_bytes_low)
+        self.ends[end.id] = end
+        self.schedule()
+        end.begin()
+        return end
+
+    def detach(self, end: StreamEnd) -> None:
+        """A stream is over. The end that dialled closes the connection behind the last."""
+        self.ends.pop(end.id, None)
+        self._fail_acceptance(end.id)
+        if not self.ends:
+            self._streamless_since_s = self._loop.time()
+            self.close_if_idle()
+
+    def close_if_idle(self) -> None:
+        """Close a dialled connection that nobody uses."""
+        if self._is_client and not self.ends and not self.reserved and not self.over:
+            self.close()
+
+    def reset(self, end: StreamEnd, code: int) -> None:
+        """Of :class:`stream.Owner`."""
+        if not self.over and end.id in self.engine._streams:
+            end.stream.sender.reset(code)
+            self.stop(end, code)
+            self.schedule()
+
+    def stop(self, end: StreamEnd, code: int) -> None:
+        """Of :class:`stream.Owner`."""
+        if not self.over and not end.receiver.is_finished:
+            end.receiver.stop(code)
+
+    def _fail_acceptance(self, stream_id: int) -> None:
+        waiter = self._accepting.pop(stream_id, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(ConnectionRefusedError("the server takes no new connections"))
+
+    # --- datagrams ---------------------------------------------------------------------------------------
+
+    def receive(self, datagrams: list[bytes], address: Address) -> None:
+        """Take in what came; :meth:`turn` is to follow."""
+        now = self._loop.time()
+        engine = self.engine
+        for datagram in datagrams:
+            if engine.is_client_reset(datagram):
+                self._finish(
+                    ConnectionResetError("the server does not know this connection any more: it has restarted")
+                )
+                return
+            engine.receive_datagram(datagram, address, now)
+
+    def schedule(self) -> None:
+        """Have a turn soon."""
+        if not self._scheduled and not self.over:
+            self._scheduled = True
+            self._loop.call_soon(self.turn)
+
+    def turn(self) -> None:
+        """Hand over what has come, send what is to be sent."""
+        self._scheduled = False
+        if self.over:
+            return
+        engine = self.engine
+        self._events()
+        if engine.opened:
+            self._open_streams()
+        touched = engine.touched
+        while touched and not self.over:
+            stream_id = touched.pop()
+            if stream_id in engine.accepted:
+                engine.accepted.discard(stream_id)
+                waiter = self._accepting.pop(stream_id, None)
+                if waiter is not None and not waiter.done():
+                    waiter.set_result(None)
+            end = self.ends.get(stream_id)
+            if end is not None:
+                end.deliver()
+        if engine.over:
+            self._finish(None)
+            return
+        self.transmit()
+
+    def transmit(self) -> None:
+        """Send what may be sent now."""
+        engine = self.engine
+        now = self._loop.time()
+        sent = engine.datagrams_to_send(now)
+        if sent:
+            self._send(sent)
+        for end in tuple(self.ends.values()):
+            end.sent()
+        if engine._events:
+            self._events()
+        if engine.over:
+            self._finish(None)
+            return
+        self._arm()
+
+    def _send(self, sent: list[tuple[bytes, Address]]) -> None:
+        address = sent[0][1]
+        datagrams: list[bytes] = []
+        for datagram, to in sent:
+            if to != address:
+                self._owner.send(datagrams, address)
+                datagrams, address = [], to
+            datagrams.append(datagram)
+        self._owner.send(datagrams, address)
+
+    def _arm(self) -> None:
+        """Have the timer fire in time. One that is too early costs less than moving it with each packet."""
+        at = self.engine.get_timer()
+        if at is None:
+            return
+        if self._timer is not None:
+            if self._timer_s <= at:
+                return
+            self._timer.cancel()
+        self._timer_s = at
+        self._timer = self._loop.call_at(at, self._timed)
+
+    def _timed(self) -> None:
+        self._timer = None
+        if self.over:
+            return
+        now = self._loop.time()
+        at = self.engine.get_timer()
+        if at is not None and at <= now:
+            self.engine.handle_timer(now)
+        self.turn()
+
+    # --- events ------------------------------------------------------------------------------------------
+
+    def _events(self) -> None:
+        while (event := self.engine.next_event()) is not None:
+            if isinstance(event, events.ConnectionIdIssued):
+                self._owner.issued(self, event.connection_id)
+            elif isinstance(event, events.ConnectionIdRetired):
+                self._owner.retired(self, event.connection_id)
+            elif isinstance(event, events.HandshakeCompleted):
+                if not self.connected.done():
+                    self.connected.set_result(None)
+            elif isinstance(event, events.PingAcknowledged):
+                waiter = self._pings.pop(event.uid, None)
+                if waiter is not None and not waiter.done():
+                    waiter.set_result(None)
+
+    def _open_streams(self) -> None:
+        opened, self.engine.opened = self.engine.opened, []
+        for stream_id in opened:
+            stream = self.engine._streams.get(stream_id)
+            if stream is None:
+                continue
+            handler = self._accept()
+            if handler is None:
+                stream.max_stream_data_local_sent = stream.max_stream_data_local  # not accepted
+                stream.sender.reset(CODE_REFUSED)
+                stream.receiver.stop(CODE_REFUSED)
+                cast("Receiver", stream.receiver).discard()
+            else:
+                self._attach(stream, handler)
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    def close(self, error_code: int = QuicErrorCode.NO_ERROR, reason: str = "") -> None:
+        """Say goodbye, once, and be gone: what the peer still sends is answered by nobody."""
+        if self.over:
+            return
+        engine = self.engine
+        if engine._network_paths:
+            engine.close(error_code=error_code, reason_phrase=reason)
+            goodbye = engine.datagrams_to_send(self._loop.time())
+            if goodbye:
+                self._send(goodbye)
+        self._finish(None if error_code == QuicErrorCode.NO_ERROR else ConnectionAbortedError(reason))
+
+    def fail(self, error: Exception) -> None:
+        """Give it up without a word: nobody would hear it."""
+        self._finish(error)
+
+    def _finish(self, error: Exception | None) -> None:
+        if self.over:
+            return
+        self.over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        error = error or self._why()
+        self._owner.over(self)
+        if not self.connected.done():
+            self.connected.set_exception(error or ConnectionResetError("the connection was closed"))
+        for waiter in (*self._pings.values(), *self._accepting.values()):
+            if not waiter.done():
+                waiter.set_exception(error or ConnectionResetError("the connection was closed"))
+        self._pings.clear()
+        self._accepting.clear()
+        for end in tuple(self.ends.values()):
+            end.connection_over(error)
+
+    def _why(self) -> Exception | None:
+        """What the peer's goodbye, or our own, means to a stream; None: nothing but that it was time to go."""
+        code, words = self.engine.end_reason()
+        if code == QuicErrorCode.NO_ERROR:
+            return None
+        if code == QuicErrorCode.CONNECTION_REFUSED:
+            return ConnectionRefusedError("the server takes no new connections")
+        alert = alert_of(code)
+        if alert is not None:
+            if alert.name in _REFUSALS:
+                if self.engine.closed_by_peer:
+                    return CertificateError(f"the peer refuses us: {_REFUSALS[alert.name]}")
+                return CertificateError(f"the peer's certificate is refused: {words}")
+            return TlsError(f"the handshake failed: {words or alert.name.replace('_', ' ')}")
+        if words == "Idle timeout":
+            return TimeoutError("nothing was heard of the peer")
+        if code == QuicErrorCode.INVALID_TOKEN:
+            return ConnectionAbortedError("the server did not accept the proof of our address")
+        return ConnectionAbortedError(f"QUIC error {code:#x}: {words or 'no reason given'}")
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Look after silence. Called every :data:`TICK_S`."""
+        engine, settings = self.engine, self.engine.settings
+        late = now - self._ticked_s > 3 * TICK_S  # this process was: what came meanwhile is yet to be read
+        self._ticked_s = now
+        if not engine.handshaken:
+            if now - self.began_s > settings.handshake_timeout_s:
+                self._finish(TimeoutError("no QUIC handshake in time"))
+            return
+        heard_s = engine.heard_s
+        if late or not engine.in_flight:
+            self._waiting_since_s = now
+        elif now - max(heard_s, self._waiting_since_s) > max(settings.unanswered_s, 8 * engine.rtt_s):
+            self._finish(TimeoutError("the peer does not answer"))
+            return
+        if self._is_client:
+            if now - max(heard_s, self._pinged_s) > settings.keepalive_s:
+                self._pinged_s = now
+                engine.send_ping(0)
+                self.schedule()
+        elif not self.ends and now - self._streamless_since_s > settings.handshake_timeout_s:
+            self.close(QuicErrorCode.NO_ERROR, "no stream in use")
+
+    def ping(self) -> asyncio.Future[None]:
+        """Done when the peer has answered."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        waiter.add_done_callback(_look_at)
+        self._ping_id += 1
+        self._pings[self._ping_id] = waiter
+        self.engine.send_ping(self._ping_id)
+        self.schedule()
+        return waiter
+
+    def extra_info(self, name: str, default: Any) -> Any:
+        """Of :class:`stream.Owner`: ``peername``, ``sockname``, ``peercert``, ``path``, ``transport``, and
+        ``early``: whether what comes now may be a replay of what somebody sent before."""
+        engine = self.engine
+        if name == "peername":
+            return engine.get_peer_address() or default
+        if name == "sockname":
+            return self._owner.local_address()
+        if name == "transport":
+            return "quic"
+        if name == "early":
+            return not engine.handshaken
+        if name == PEERCERT:
+            certificate = engine.verified_certificate
+            if certificate is None:
+                return default
+            if self._peercert is None:
+                self._peercert = certificates.peercert(certificate)
+            return self._peercert
+        if name == "path":
+            sample = engine.path_sample()
+            return default if sample is None else PathSample(rtt_s=sample[0], sent=sample[1], lost=sample[2])
+        return default
+
+
+def _look_at(waiter: asyncio.Future[None]) -> None:
+    if not waiter.cancelled():
+        waiter.exception()

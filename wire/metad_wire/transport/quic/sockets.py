@@ -1,0 +1,239 @@
+"""A UDP socket that moves many datagrams per wake-up: runs of equal datagrams leave and arrive in one system call where
+the kernel can cut and join them (GSO and GRO, Linux), one each where it cannot.
+
+Knows nothing of QUIC. Works on asyncio's and uvloop's loops alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+Address = tuple[Any, ...]
+"""As the socket module has it: (host, port) or (host, port, flow, scope)."""
+
+DATAGRAMS_PER_WAKE_UP: Final = 64
+"""Received before the loop gets to do anything else. More would only make others wait."""
+UNSENT_DATAGRAMS_MAX: Final = 4_096
+"""Kept while the kernel takes no more; what does not fit is lost, as on any network, and sent again by QUIC."""
+
+_UDP_SEGMENT: Final = 103  # linux/udp.h
+_UDP_GRO: Final = 104
+_SEGMENTS_MAX: Final = 64  # UDP_MAX_SEGMENTS of older kernels
+_RUN_BYTES_MAX: Final = 65_000  # of one cut or joined datagram, headers aside
+_BUFFER_BYTES: Final = 65_536
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(4)
+_segment_size = struct.Struct("=H")
+_gro_size = struct.Struct("=i")
+
+# What means that one datagram could not go out, and says nothing of the next: no route, no buffer, a filter…
+_TRANSIENT: Final = frozenset(
+    {
+        errno.ENETUNREACH,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.EADDRNOTAVAIL,
+        errno.EPERM,
+        errno.ENOBUFS,
+        errno.EMSGSIZE,
+        errno.EINVAL,
+    }
+)
+
+
+class DatagramSocket:
+    """See the module. ``received`` is called with one peer's datagrams at a time, ``swept`` once behind all of a
+    wake-up's; ``refused`` when the kernel says that nobody listens at the peer's (connected sockets only)."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        buffer_bytes: int,
+        received: Callable[[list[bytes], Address], None],
+        swept: Callable[[], None],
+        refused: Callable[[], None],
+        segmentation: bool = True,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._received = received
+        self._swept = swept
+        self._refused = refused
+        self._peer: Address | None = None
+        self._unsent: deque[tuple[bytes, Address]] = deque()
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self.closed = False
+        sock.setblocking(False)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, option, buffer_bytes)
+        self.gso = segmentation and _can(sock, _UDP_SEGMENT, 0)
+        self.gro = segmentation and _can(sock, _UDP_GRO, 1)
+        self.unreachable = 0  # datagrams in a row that had no way out
+        with contextlib.suppress(OSError):
+            self._peer = sock.getpeername()
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    @property
+    def address(self) -> Address:
+        """Its own."""
+        address: Address = self._sock.getsockname()
+        return address
+
+    def close(self) -> None:
+        """Send and receive nothing more."""
+        if not self.closed:
+            self.closed = True
+            self._loop.remove_reader(self._sock.fileno())
+            self._loop.remove_writer(self._sock.fileno())
+            self._sock.close()
+
+    # --- receiving ---------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        count = 0
+        sock, buffer, peer, gro = self._sock, self._buffer, self._peer, self.gro
+        view = memoryview(buffer)
+        try:
+            while count < DATAGRAMS_PER_WAKE_UP and not self.closed:
+                segment = 0
+                if gro:
+                    size, ancillary, flags, address = sock.recvmsg_into((buffer,), _ANCILLARY_BYTES)
+                    if ancillary:
+                        segment = _gro_size.unpack_from(ancillary[0][2])[0]
+                    if flags & socket.MSG_TRUNC:
+                        continue
+                else:
+                    size, address = sock.recvfrom_into(buffer)
+                if segment and segment < size:
+                    datagrams = [bytes(view[start : min(start + segment, size)]) for start in range(0, size, segment)]
+                else:
+                    datagrams = [bytes(view[:size])]
+                count += len(datagrams)
+                self._received(datagrams, peer or address)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except ConnectionRefusedError:
+            self._refused()
+        except OSError as error:
+            if error.errno not in _TRANSIENT:
+                raise
+        finally:
+            if count:
+                self._swept()
+
+    # --- sending -----------------------------------------------------------------------------------------
+
+    def send(self, datagrams: list[bytes], address: Address) -> None:
+        """To one peer, in order. Never blocks; may lose them."""
+        if self.closed:
+            return
+        if self._unsent:
+            self._keep(datagrams, address)
+            return
+        first, count, gso = 0, len(datagrams), self.gso
+        while first < count:
+            end = first + 1
+            size = len(datagrams[first])
+            if gso:
+                most = min(count, first + min(_SEGMENTS_MAX, _RUN_BYTES_MAX // size))
+                while end < most and len(datagrams[end]) == size:
+                    end += 1
+                if end < most and len(datagrams[end]) < size:
+                    end += 1  # the last of a run may be shorter
+            try:
+                if end - first == 1:
+                    if self._peer is not None:
+                        self._sock.send(datagrams[first])
+                    else:
+                        self._sock.sendto(datagrams[first], address)
+                else:
+                    ancillary = [(socket.IPPROTO_UDP, _UDP_SEGMENT, _segment_size.pack(size))]
+                    if self._peer is not None:
+                        self._sock.sendmsg(datagrams[first:end], ancillary)
+                    else:
+                        self._sock.sendmsg(datagrams[first:end], ancillary, 0, address)
+                self.unreachable = 0
+            except (BlockingIOError, InterruptedError):
+                self._keep(datagrams[first:], address)
+                return
+            except ConnectionRefusedError:
+                self._refused()  # of an earlier one; these are lost
+                return
+            except OSError as error:
+                if end - first > 1 and error.errno in (errno.EIO, errno.EINVAL, errno.EMSGSIZE):
+                    self.gso = gso = False  # the device cannot: one by one, from here on
+                    continue
+                if error.errno not in _TRANSIENT:
+                    raise
+                self.unreachable += 1
+            first = end
+
+    def _keep(self, datagrams: list[bytes], address: Address) -> None:
+        if not self._unsent:
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+        room = UNSENT_DATAGRAMS_MAX - len(self._unsent)
+        self._unsent.extend((datagram, address) for datagram in datagrams[:room])
+
+    def _writable(self) -> None:
+        unsent, self._unsent = self._unsent, deque()
+        self._loop.remove_writer(self._sock.fileno())
+        while unsent:
+            datagram, address = unsent.popleft()
+            self.send([datagram], address)
+            if self._unsent:
+                self._unsent.extend(unsent)
+                return
+
+
+def _can(sock: socket.socket, option: int, value: int) -> bool:
+    """Whether the kernel knows this option of UDP sockets."""
+    try:
+        sock.setsockopt(socket.IPPROTO_UDP, option, value)
+    except OSError:
+        return False
+    return True
+
+
+async def resolve(host: str, port: int, *, passive: bool) -> tuple[socket.AddressFamily, Address]:
+    """The first address of a host. Raises OSError, for names and ports that are none too."""
+    loop = asyncio.get_running_loop()
+    try:
+        if not 0 <= port <= 65_535:
+            raise ValueError("port out of range")
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE if passive else 0)
+    except (ValueError, OverflowError) as error:  # UnicodeError is one
+        raise OSError(f"cannot resolve {host!r} port {port}: {error}") from error
+    family, _, _, _, address = found[0]
+    return family, address
+
+
+async def listening(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises OSError."""
+    family, address = await resolve(host, port, passive=True)
+    sock = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+async def connected(host: str, port: int) -> socket.socket:
+    """A socket for one peer, so that the kernel tells of refusals and drops what others send. Raises OSError."""
+    family, address = await resolve(host, port, passive=False)
+    sock = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        sock.connect(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
