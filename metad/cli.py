@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metad_wire.transport.tcp import TcpTransport, install_uvloop
+from metad_wire.transport.tcp import install_uvloop
 
 from . import __version__
 from .config import Config, load_config, reference
 from .errors import ConfigError, ServerError
 from .logs import configure, event
+from .server.network import Network
 from .server.serve import Server
-from .supervisor import Supervisor, local_cluster, parse_groups, workers_of
+from .supervisor import Supervisor, local_cluster, local_fleet, parse_groups, parse_regions, workers_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,13 +33,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     serve = commands.add_parser("serve", help="run a node in the foreground")
     serve.add_argument("--data-dir", metavar="D", help="where log and state live; made if it does not exist")
     serve.add_argument("--listen", metavar="HOST:PORT", help="address for clients (default 127.0.0.1:7420)")
+    serve.add_argument("--quic", metavar="HOST:PORT", help="address for clients over QUIC; needs certificates")
+    serve.add_argument("--tls-cert", metavar="F", help="PEM: this node's certificate; encrypts every connection")
+    serve.add_argument("--tls-key", metavar="F", help="PEM: its key")
+    serve.add_argument("--tls-ca", metavar="F", help="PEM: the authority of clients and nodes")
+    serve.add_argument(
+        "--require-client-cert", action="store_true", default=None, help="a token does not do in place of a certificate"
+    )
     serve.add_argument("--config", metavar="FILE", type=Path, help="TOML; `metad config` describes it")
     serve.add_argument(
         "--ready-file", metavar="F", type=Path, help='written with {"endpoints": [...]} once requests are served'
     )
     serve.add_argument("--workers", metavar="W", type=int, default=1, help="processes of this node (default 1)")
     cluster = commands.add_parser("cluster", help="run a local cluster in the foreground")
-    cluster.add_argument("--nodes", metavar="N", type=int, default=3, help="how many (default 3)")
+    cluster.add_argument("--nodes", metavar="N", type=int, help="how many (default 3, or one per region)")
+    cluster.add_argument(
+        "--regions",
+        metavar="A,B,C",
+        default="",
+        help="one after the other for the nodes, which speak QUIC across them; implies --tls",
+    )
+    cluster.add_argument(
+        "--tls", action="store_true", help="make certificates in the data directory, encrypt, and serve QUIC too"
+    )
     cluster.add_argument("--data-dir", metavar="D", required=True, help="where all of them live")
     cluster.add_argument("--groups", metavar="G", default="", help="as in metadata=1,offset=2,data=4")
     cluster.add_argument("--workers", metavar="W", type=int, default=1, help="processes per node (default 1)")
@@ -58,15 +75,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.workers < 1:
             raise ConfigError("--workers: at least 1")
         if arguments.command == "cluster":
-            if not 1 <= arguments.nodes <= 99:
+            regions = parse_regions(arguments.regions)
+            nodes = len(regions) or 3 if arguments.nodes is None else arguments.nodes
+            if not 1 <= nodes <= 99:
                 raise ConfigError("--nodes: 1 to 99")
             if arguments.groups:
                 overrides["groups"] = parse_groups(arguments.groups)
             config = load_config(arguments.config, overrides)
-            configs = local_cluster(config, arguments.nodes, arguments.workers)
+            fleet = local_fleet(config, nodes) if arguments.tls or regions else {}
+            configs = local_cluster(config, nodes, arguments.workers, fleet=fleet, regions=regions)
         else:
-            if arguments.listen is not None:
-                overrides["listen"] = arguments.listen
+            overrides |= _serve_overrides(arguments)
             config = load_config(arguments.config, overrides)
             configs = workers_of(config, arguments.workers) if arguments.workers > 1 else [config]
         configure(config.log_level)
@@ -79,6 +98,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"metad: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _serve_overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the flags of ``metad serve`` say that a file may say too."""
+    security = {
+        "certificate": arguments.tls_cert,
+        "key": arguments.tls_key,
+        "ca": arguments.tls_ca,
+        "require_client_certificate": arguments.require_client_cert,
+    }
+    given = {field: value for field, value in security.items() if value is not None}
+    found: dict[str, Any] = {"security": given} if given else {}
+    for field in ("listen", "quic"):
+        if getattr(arguments, field) is not None:
+            found[field] = getattr(arguments, field)
+    return found
 
 
 def settle_interpreter() -> None:
@@ -97,7 +132,7 @@ async def _serve(config: Config, ready_file: Path | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     # A process that was killed left its ready file. The stores' lock tells it from the one of a process that runs.
-    server = await Server.start(config, TcpTransport(), locked=lambda: _remove(ready_file))
+    server = await Server.start(config, Network.of(config), locked=lambda: _remove(ready_file))
     settle_interpreter()
     running = asyncio.create_task(server.run())
     stopping = asyncio.create_task(stop.wait())
@@ -105,9 +140,9 @@ async def _serve(config: Config, ready_file: Path | None) -> None:
     try:
         await asyncio.wait((running, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
         if serving.done() and not serving.exception():
-            event("serving", endpoint=server.endpoint)
+            event("serving", endpoint=server.endpoint, quic=server.quic_endpoint or None)
             if ready_file is not None:
-                _write_ready(ready_file, server.endpoint, config.node_id)
+                _write_ready(ready_file, server, config)
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()
@@ -132,11 +167,14 @@ def _remove(ready_file: Path | None) -> None:
             event("ready file remains", logging.WARNING, path=str(ready_file), error=error.strerror)
 
 
-def _write_ready(path: Path, endpoint: str, node_id: str) -> None:
+def _write_ready(path: Path, server: Server, config: Config) -> None:
     """Appears whole or not at all."""
     temporary = path.with_name(path.name + ".tmp")
+    body: dict[str, Any] = {"endpoints": [server.endpoint], "pids": {config.node_id: os.getpid()}}
+    if server.quic_endpoint:
+        body["quic_endpoints"] = [server.quic_endpoint]
     try:
-        temporary.write_text(json.dumps({"endpoints": [endpoint], "pids": {node_id: os.getpid()}}) + "\n")
+        temporary.write_text(json.dumps(body) + "\n")
         os.replace(temporary, path)
     except OSError as error:
         raise ServerError(f"cannot write the ready file {path}: {error.strerror}") from None

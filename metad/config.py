@@ -96,15 +96,45 @@ class ClusterConfig(_Section, frozen=True):
     join: list[str] = []
     """HOST:PORT of peer listeners of a cluster that exists, to become a member of. Any live one will do."""
     listen: str = "127.0.0.1:0"
-    """HOST:PORT for other nodes, where ``seeds`` or ``join`` say that there are any. Keep it on a trusted net."""
+    """HOST:PORT for other nodes, where ``seeds`` or ``join`` say that there are any. With certificates and a region it
+    is a port of TCP and of QUIC."""
     advertise: str = ""
     """HOST:PORT under which other nodes reach this one, where that is not what it listens on."""
     advertise_clients: str = ""
-    """The same for clients."""
+    """The same for clients over TCP."""
+    advertise_quic: str = ""
+    """The same for clients over QUIC."""
     region: str = ""
-    """Where this node is."""
+    """Where this node is. Nodes with certificates speak QUIC to those of another region, and TCP to those of their
+    own."""
     replicas: int = 3
     """Voters of a new group, as far as there are nodes."""
+
+
+class SecurityConfig(_Section, frozen=True):
+    """Who gets in. With certificates, every connection is encrypted, and a client shows a certificate or a token. The
+    files may be replaced while the node runs: the handshakes that follow use the new ones."""
+
+    certificate: str = ""
+    """PEM file: this node's certificate, then intermediate ones. ``metadctl certs`` makes a fleet's."""
+    key: str = ""
+    """PEM file: its key."""
+    ca: str = ""
+    """PEM file: the authority (or several) whose certificates are believed, of clients and nodes. It should sign for
+    nobody else."""
+    require_client_certificate: bool = False
+    """Clients need a certificate, whatever token they have."""
+    tokens_file: str = ""
+    """File with the hashes of the tokens that clients may show instead of a certificate; ``metadctl token`` writes
+    it."""
+    plaintext: bool = False
+    """Without certificates a node listens on loopback addresses only. True: on others too, where everybody on the way
+    may read and write what it keeps."""
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether there are certificates."""
+        return bool(self.certificate)
 
 
 class RaftConfig(_Section, frozen=True):
@@ -133,7 +163,9 @@ class Config(_Section, frozen=True):
     """Everything. ``metad serve --config FILE`` reads it; command-line flags win over the file."""
 
     listen: str = "127.0.0.1:7420"
-    """HOST:PORT for clients over TCP. There is no authentication or encryption on it yet: keep it on a trusted net."""
+    """HOST:PORT for clients over TCP: with TLS where ``[security]`` names certificates."""
+    quic: str = ""
+    """HOST:PORT for clients over QUIC, which needs certificates. Empty: none. May be the same as ``listen``."""
     data_dir: str = ""
     """Where log and state live. Required unless ``storage.engine`` is ``memory``."""
     node_id: str = "node-1"
@@ -151,6 +183,8 @@ class Config(_Section, frozen=True):
     groups: GroupsConfig = GroupsConfig()
     """See below."""
     cluster: ClusterConfig = ClusterConfig()
+    """See below."""
+    security: SecurityConfig = SecurityConfig()
     """See below."""
     raft: RaftConfig = RaftConfig()
     """See below."""
@@ -188,6 +222,20 @@ class Config(_Section, frozen=True):
         for field in ("in_flight_bytes_max", "unfinished_bytes_max"):
             if getattr(self.limits, field) < self.limits.frame_bytes_max:
                 raise ConfigError(f"limits.{field}: must hold at least one frame of frame_bytes_max")
+        security = self.security
+        named = [field for field in ("certificate", "key", "ca") if getattr(security, field)]
+        if named and len(named) < 3:
+            raise ConfigError("security: certificate, key and ca go together")
+        if not named:
+            for where, wanted in (
+                ("quic", self.quic),
+                ("security.require_client_certificate", security.require_client_certificate),
+                ("security.tokens_file", security.tokens_file),  # in clear text a token is soon everybody's
+            ):
+                if wanted:
+                    raise ConfigError(f"{where}: needs security.certificate, security.key and security.ca")
+        elif security.plaintext:
+            raise ConfigError("security.plaintext: with certificates nothing is in clear text")
         if self.raft.heartbeat_ms * 3 > self.raft.election_timeout_ms:
             raise ConfigError("raft.heartbeat_ms: at most a third of raft.election_timeout_ms")
         endpoints = {f"cluster.seeds.{node}": endpoint for node, endpoint in self.cluster.seeds.items()}
@@ -213,15 +261,19 @@ def _section_name(section: _Section) -> str:
 
 
 def load_config(path: Path | None, overrides: dict[str, Any]) -> Config:
-    """Read TOML (None: defaults), put top-level overrides on top, validate. Raises :class:`ConfigError`."""
+    """Read TOML (None: defaults), put overrides on top (of a table: those of its keys that are given), validate. Raises
+    :class:`ConfigError`."""
     try:
         raw = tomllib.loads(path.read_text()) if path is not None else {}
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
+    for field, value in overrides.items():
+        known = raw.get(field)
+        raw[field] = known | value if isinstance(known, dict) and isinstance(value, dict) else value
     try:
-        return msgspec.convert(raw | overrides, Config).validated()
+        return msgspec.convert(raw, Config).validated()
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path or 'configuration'}: {error}") from None
 

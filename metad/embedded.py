@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from metad_wire.transport import Transport
-from metad_wire.transport.tcp import TcpTransport
 
 from .config import load_config
+from .server.network import Network
 from .server.serve import Server
 
 
@@ -33,7 +33,9 @@ async def serve(
     storage = {"engine": "memory"} if data_dir is None else {}
     overrides: dict[str, Any] = {"listen": "127.0.0.1:0", "data_dir": str(data_dir or ""), **settings}
     overrides["storage"] = storage | overrides.get("storage", {})
-    server = await Server.start(load_config(None, overrides), transport or TcpTransport())
+    config = load_config(None, overrides)
+    network = Network.of(config) if transport is None else Network.only(transport)
+    server = await Server.start(config, network)
     running = asyncio.create_task(server.run())
     try:
         yield server

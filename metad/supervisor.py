@@ -23,7 +23,9 @@ from typing import Any
 
 import msgspec
 
+from metad_wire.authority import AuthorityError, issue_fleet
 from metad_wire.transport import join_endpoint, split_endpoint
+from metad_wire.transport.credentials import TlsFiles
 
 from .config import Config, to_toml
 from .errors import ConfigError, ServerError
@@ -41,6 +43,7 @@ class Member:
         self.process: asyncio.subprocess.Process | None = None
         self.ready_file = Path()
         self.endpoint = ""
+        self.quic_endpoint = ""
         self.restarts = 0
 
     @property
@@ -62,6 +65,7 @@ def workers_of(config: Config, workers: int) -> list[Config]:
             config,
             node_id=f"{config.node_id}/{w}",
             listen=_above(config.listen, w),
+            quic=_above(config.quic, w) if config.quic else "",
             data_dir=str(Path(config.data_dir) / f"worker-{w}"),
             cluster=msgspec.structs.replace(cluster, seeds=expanded),
         ).validated()
@@ -69,21 +73,50 @@ def workers_of(config: Config, workers: int) -> list[Config]:
     ]
 
 
-def local_cluster(config: Config, nodes: int, workers: int) -> list[Config]:
-    """The configurations of ``nodes`` nodes on this machine, each with ``workers`` workers. A cluster keeps its ports:
-    they are noted in its data directory."""
+def local_fleet(config: Config, nodes: int) -> dict[str, TlsFiles]:
+    """Certificates for a local cluster, in its data directory: of ``node-n1`` and so on, and of ``client-admin`` for
+    whoever uses it. The authority stays over restarts, the others are renewed. Raises ConfigError."""
+    directory = Path(config.data_dir) / "certificates"
+    try:
+        fleet = issue_fleet(directory, _names(nodes), ["admin"], ["127.0.0.1", "localhost"])
+    except AuthorityError as error:
+        raise ConfigError(str(error)) from None
+    return fleet
+
+
+def _names(nodes: int) -> list[str]:
+    return [f"n{n + 1}" for n in range(nodes)]
+
+
+def local_cluster(
+    config: Config,
+    nodes: int,
+    workers: int,
+    *,
+    fleet: Mapping[str, TlsFiles] | None = None,
+    regions: Sequence[str] = (),
+) -> list[Config]:
+    """The configurations of ``nodes`` nodes on this machine, each with ``workers`` workers, in ``regions`` one after
+    the other. A cluster keeps its ports: they are noted in its data directory. With a ``fleet`` of certificates it is
+    encrypted, and serves QUIC on the ports of TCP."""
     directory = Path(config.data_dir)
     base = _stable_port(directory, 2 * nodes * workers)
-    seeds = {f"n{n + 1}": f"127.0.0.1:{base + n * workers}" for n in range(nodes)}
+    seeds = {node: f"127.0.0.1:{base + n * workers}" for n, node in enumerate(_names(nodes))}
     configs: list[Config] = []
     for n, node in enumerate(seeds):
+        listen = f"127.0.0.1:{base + (nodes + n) * workers}"
+        cluster = msgspec.structs.replace(config.cluster, seeds=seeds if nodes > 1 else {})
+        if regions:
+            cluster = msgspec.structs.replace(cluster, region=regions[n % len(regions)])
         one = msgspec.structs.replace(
-            config,
-            node_id=node,
-            listen=f"127.0.0.1:{base + (nodes + n) * workers}",
-            data_dir=str(directory / node),
-            cluster=msgspec.structs.replace(config.cluster, seeds=seeds if nodes > 1 else {}),
+            config, node_id=node, listen=listen, data_dir=str(directory / node), cluster=cluster
         )
+        if fleet:
+            files = fleet[f"node-{node}"]
+            security = msgspec.structs.replace(
+                config.security, certificate=files.certificate, key=files.key, ca=files.ca
+            )
+            one = msgspec.structs.replace(one, quic=listen, security=security)
         configs += workers_of(one, workers) if workers > 1 else [one.validated()]
     return configs
 
@@ -120,6 +153,8 @@ def _free_ports(count: int) -> int:
                 sock = held.enter_context(socket.socket())
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind(("127.0.0.1", port))
+                datagrams = held.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+                datagrams.bind(("127.0.0.1", port))  # QUIC uses the same
             return first
     raise ConfigError(f"no {count} free ports in a row")
 
@@ -191,12 +226,19 @@ class Supervisor:
             except (OSError, ValueError):
                 await asyncio.sleep(_READY_POLL_S)
         member.endpoint = ready["endpoints"][0]
+        member.quic_endpoint = ready.get("quic_endpoints", [""])[0]
         if all(one.endpoint for one in self.members):
             self._write_ready()
 
     def _write_ready(self) -> None:
         pids = {one.name: one.process.pid for one in self.members if one.process is not None}
-        body = {"endpoints": [one.endpoint for one in self.members], "pids": pids, "written": time.time()}
+        body: dict[str, Any] = {
+            "endpoints": [one.endpoint for one in self.members],
+            "pids": pids,
+            "written": time.time(),
+        }
+        if all(one.quic_endpoint for one in self.members):
+            body["quic_endpoints"] = [one.quic_endpoint for one in self.members]
         event("serving", endpoints=body["endpoints"])
         if self._ready_file is None:
             return
@@ -206,6 +248,15 @@ class Supervisor:
             os.replace(temporary, self._ready_file)
         except OSError as error:
             raise ServerError(f"cannot write the ready file {self._ready_file}: {error.strerror}") from None
+
+
+def parse_regions(text: str) -> list[str]:
+    """``eu,us,ap`` -> names; none of an empty text. Raises ConfigError."""
+    regions = [part.strip() for part in text.split(",")] if text else []
+    for region in regions:
+        if not region or not region.isprintable() or len(region) > 64:
+            raise ConfigError(f"--regions: {region!r} is no name of a region")
+    return regions
 
 
 def parse_groups(text: str) -> dict[str, int]:

@@ -102,6 +102,8 @@ class Controller:
         self._retiring: dict[tuple[str, int], int] = {}  # answers to come about replicas that should not be here
         self.endpoint = ""
         """Where clients reach this node, once it listens."""
+        self.quic_endpoint = ""
+        """The same over QUIC; empty where there is none."""
         self.peer_endpoint = ""
 
     # --- life --------------------------------------------------------------------------------------------
@@ -192,6 +194,7 @@ class Controller:
             self.peer_endpoint,
             host.config.cluster.region,
             host.identity.store_id,
+            quic_endpoint=self.quic_endpoint,
         )
         said = next((n for n in self._map().nodes if n.node_id == wanted.node_id), None)
         if said is not None:

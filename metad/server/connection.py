@@ -19,6 +19,7 @@ from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
 
 from ..logs import event
+from .access import Access
 from .driver import Work
 from .intake import Intake
 from .node import Node
@@ -39,12 +40,14 @@ class Connection:
         self,
         node: Node,
         intake: Intake,
+        access: Access,
         *,
         opened: Callable[[Connection], bool],
         closed: Callable[[Connection], None],
     ) -> None:
         self._node = node
         self._intake = intake
+        self._access = access
         self._limits = node.config.limits
         self._opened = opened
         self._closed = closed
@@ -144,6 +147,13 @@ class Connection:
 
     def _welcome(self) -> None:
         session, limits = self._session, self._limits
+        assert self._stream is not None
+        assert session.hello is not None
+        try:
+            self._access.admit(self._stream, session.hello.credentials)
+        except MetadError as error:
+            session.fail_connection(error)
+            raise
         session.welcome(
             m.Welcome(
                 session.version,

@@ -114,6 +114,8 @@ class Node:
         """The same for snapshots, which travel beside."""
         self.call_peer: Callable[[str, int, bytes, Done], None] = _nobody
         """Sends a request to a peer, by node id."""
+        self.links: Callable[[], list[m.PeerLink]] = list
+        """How the connections to peers are, for the status."""
         self._stores = stores
         self._started_s = time.monotonic()
         self._writer = LogWriter(stores.log, environment.syncer(stores.log, fsync=config.fsync), failed=self.fail)
@@ -598,6 +600,8 @@ class Node:
                 )
                 for (kind, ordinal), driver in sorted(self.drivers.items())
             ],
+            region=self.config.cluster.region,
+            links=self.links(),
         )
 
     # --- the loop's turn ---------------------------------------------------------------------------------

@@ -1,5 +1,9 @@
 """Connections to the other nodes: dialled by everyone to everyone, watched, and dialled again.
 
+Nodes of one region speak TCP, nodes of different regions QUIC, on the same port of their peer listener. Where QUIC does
+not get through (UDP is filtered on many networks) they speak TCP after all, and try again later. With certificates a
+peer is held to the name in its own, at both ends.
+
 A node sends on the links it dialled (:class:`_Link`) and receives on those it accepted (:class:`_Guest`). Per peer
 there are two links: one for Raft and requests, one for snapshots, which would otherwise hold up heartbeats. A peer
 counts as connected while the first is up; a link on which nothing is heard for two election timeouts is given up.
@@ -26,19 +30,25 @@ from metad_wire.errors import (
     error_of,
 )
 from metad_wire.frame import HANDSHAKE_BYTES_MAX, Frame, FrameDecoder, FrameType, encode_frame
+from metad_wire.messages import PeerLink
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, MALFORMED
 from metad_wire.peer import Channel, PeerHello, PeerWelcome
 from metad_wire.policy import Backoff
 from metad_wire.transport import Listener, Stream, Transport, split_endpoint
+from metad_wire.transport.credentials import TlsError
+from metad_wire.transport.path import path_of
 
 from ..config import Config
 from ..errors import ConfigError
 from ..logs import event
 from ..raft.replicas import PeerProtocolError
+from .access import Access
+from .network import Network
 from .node import Done, Node
 
 _DIAL_TIMEOUT_S = 2.0
 _BACKOFF = Backoff(base_s=0.05, cap_s=1.0)
+_FAR_AGAIN_S = 60.0  # QUIC that did not get through is not tried again before; a dial in vain costs seconds
 _UNSENT_BYTES_MAX = 64 * 1024 * 1024  # a peer that does not read for that long is cut off
 _decode_error = msgspec.msgpack.Decoder(ErrorBody).decode
 
@@ -46,11 +56,12 @@ _decode_error = msgspec.msgpack.Decoder(ErrorBody).decode
 class Peers:
     """All connections of a node to others."""
 
-    def __init__(self, config: Config, node: Node, transport: Transport) -> None:
+    def __init__(self, config: Config, node: Node, network: Network, access: Access) -> None:
         self.config = config
         self.node = node
-        self.transport = transport
-        self._listener: Listener | None = None
+        self.network = network
+        self.access = access
+        self._listeners: list[Listener] = []
         self._links: dict[tuple[str, bool], _Link] = {}
         self._guests: set[_Guest] = set()
         self._tasks: dict[tuple[str, bool], asyncio.Task[None]] = {}
@@ -59,6 +70,7 @@ class Peers:
         node.transmit = self._transmit
         node.transmit_bulk = self._transmit_bulk
         node.call_peer = self._call
+        node.links = self._statuses
         node.on_change.append(self._follow_map)
 
     async def start(self) -> None:
@@ -69,16 +81,23 @@ class Peers:
         where = cluster.seeds.get(self.config.node_id, cluster.listen)
         try:
             host, port = split_endpoint(where)
-            self._listener = await self.transport.listen(host, port, partial(_Guest, self))
+            endpoint = await self._listen(self.network.near, host, port)
+            if self.network.far is not None:
+                await self._listen(self.network.far, host, split_endpoint(endpoint)[1])
         except ValueError as error:
             raise ConfigError(f"cluster: {error}") from None
         except OSError as error:
             raise ConfigError(f"cannot listen for peers on {where}: {error.strerror or error}") from None
-        self.node.controller.peer_endpoint = cluster.advertise or self._listener.endpoint
-        event("listening for peers", endpoint=self._listener.endpoint)
+        self.node.controller.peer_endpoint = cluster.advertise or endpoint
+        event("listening for peers", endpoint=endpoint, quic=self.network.far is not None)
         self._follow_map()
         if cluster.join and self.node.map is None:
             self._joining = asyncio.create_task(self._join())
+
+    async def _listen(self, transport: Transport, host: str, port: int) -> str:
+        listener = await transport.listen(host, port, partial(_Guest, self))
+        self._listeners.append(listener)
+        return listener.endpoint
 
     async def stop(self) -> None:
         """Close every connection."""
@@ -86,8 +105,8 @@ class Peers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._listener is not None:
-            await self._listener.close()
+        for listener in self._listeners:
+            await listener.close()
         for guest in list(self._guests):
             guest.close()
 
@@ -101,19 +120,26 @@ class Peers:
         wanted.pop(self.config.node_id, None)
         return {node: endpoint for node, endpoint in wanted.items() if endpoint}
 
+    def _is_far(self, node_id: str) -> bool:
+        """Whether a node is of another region than this one, as the map says."""
+        mine, known = self.config.cluster.region, self.node.map
+        if self.network.far is None or known is None:
+            return False
+        return any(n.node_id == node_id and n.region not in ("", mine) for n in known.nodes)
+
     def _follow_map(self) -> None:
-        if self._listener is None:
+        if not self._listeners:
             return
         wanted = self._wanted()
         for key, link in list(self._links.items()):
-            if wanted.get(key[0]) != link.endpoint:
+            if wanted.get(key[0]) != link.endpoint or self._is_far(key[0]) != link.far:
                 self._tasks.pop(key).cancel()
                 del self._links[key]
                 link.close()
         for node, endpoint in wanted.items():
             for bulk in (False, True):
                 if (node, bulk) not in self._links:
-                    link = self._links[node, bulk] = _Link(self, node, endpoint, bulk=bulk)
+                    link = self._links[node, bulk] = _Link(self, node, endpoint, bulk=bulk, far=self._is_far(node))
                     self._tasks[node, bulk] = asyncio.create_task(link.keep())
 
     def hello(self, target: str, *, bulk: bool) -> bytes:
@@ -136,6 +162,9 @@ class Peers:
             raise HandshakeError(
                 f"{node_id!r} was here with another data directory; let it leave and join under a new name"
             )
+
+    def _statuses(self) -> list[PeerLink]:
+        return [link.status() for (_, bulk), link in sorted(self._links.items()) if not bulk]
 
     # --- what the node sends -----------------------------------------------------------------------------
 
@@ -173,7 +202,7 @@ class Peers:
             attempt += 1
 
     async def _ask_to_join(self, endpoint: str, endpoints: list[str]) -> None:
-        link = _Link(self, "", endpoint, bulk=False)
+        link = _Link(self, "", endpoint, bulk=False, far=False)
         try:
             await link.dial()
             reply = CLUSTER_MAP.decode_reply(await link.ask(CLUSTER_MAP.code, CLUSTER_MAP.encode_request(MapRequest())))
@@ -192,6 +221,7 @@ class Peers:
                 controller.peer_endpoint,
                 self.config.cluster.region,
                 identity.store_id,
+                quic_endpoint=controller.quic_endpoint,
             )
             with contextlib.suppress(NotLeaderError):  # the next endpoint may be the leader's
                 await link.ask(CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(Join(record)))
@@ -273,6 +303,11 @@ class _Guest(_Wire):
     def connection_made(self, stream: Stream) -> None:
         super().connection_made(stream)
         self.peers.opened(self)
+        try:
+            self.peers.access.admit_node(stream)
+        except MetadError as error:
+            self.refuse(error)
+            self.stream = None  # whatever it has sent already is not looked at
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.stream = None
@@ -304,6 +339,8 @@ class _Guest(_Wire):
         identity = self.peers.node.identity
         if hello.magic != p.PEER_MAGIC or hello.version != p.PEER_VERSION:
             raise HandshakeError("this is the peer listener of a metad node; clients have another")
+        assert self.stream is not None
+        self.peers.access.check_node(self.stream, hello.node_id)
         self.peers.check(hello.cluster_id, hello.node_id, hello.store_id)
         if hello.target not in ("", identity.node_id):
             raise HandshakeError(f"this is {identity.node_id!r}, not {hello.target!r}")
@@ -326,12 +363,15 @@ class _Guest(_Wire):
 class _Link(_Wire):
     """A connection that this node dials, again and again."""
 
-    def __init__(self, peers: Peers, node_id: str, endpoint: str, *, bulk: bool) -> None:
+    def __init__(self, peers: Peers, node_id: str, endpoint: str, *, bulk: bool, far: bool) -> None:
         super().__init__(peers)
         self.node_id = node_id
         self.endpoint = endpoint
         self.bulk = bulk
+        self.far = far
         self.up = False
+        self.by_quic = False  # the connection that is up, or was last
+        self._far_again_s = 0.0
         self._calls: dict[int, Done] = {}
         self._next_call = 0
         self._over: asyncio.Future[None] | None = None
@@ -366,7 +406,7 @@ class _Link(_Wire):
         self._over = self._loop.create_future()
         self._welcomed = self._loop.create_future()
         self.decoder = FrameDecoder(p.PEER_FRAME_BYTES_MAX)
-        await self.peers.transport.dial(host, port, lambda: self, _DIAL_TIMEOUT_S)
+        await self._connect(host, port)
         if self.stream is None:
             raise ConnectionLostError("the peer closed the connection")
         self.stream.write(self.peers.hello(self.node_id, bulk=self.bulk))
@@ -374,8 +414,36 @@ class _Link(_Wire):
             await self._welcomed
         self.up = True
         if self.node_id and not self.bulk:
-            event("peer connected", peer=self.node_id)
+            event("peer connected", peer=self.node_id, transport=self.transport_name)
             self.peers.node.peer_connected(self.node_id)
+
+    async def _connect(self, host: str, port: int) -> None:
+        network, now_s = self.peers.network, self._loop.time()
+        self.by_quic = self.far and network.far is not None and now_s >= self._far_again_s
+        if self.by_quic:
+            assert network.far is not None
+            try:
+                await network.far.dial(host, port, lambda: self, _DIAL_TIMEOUT_S)
+                return
+            except TlsError:
+                raise  # it got through, and was refused
+            except OSError as error:
+                self._far_again_s = self._loop.time() + _FAR_AGAIN_S
+                event("QUIC does not get through", logging.WARNING, peer=self.peer_name(), error=str(error))
+                self.by_quic = False
+                self._over = self._loop.create_future()
+                self._welcomed = self._loop.create_future()
+        await network.near.dial(host, port, lambda: self, _DIAL_TIMEOUT_S)
+
+    @property
+    def transport_name(self) -> str:
+        """What the connection that is up, or was last, goes by."""
+        return "quic" if self.by_quic else "tls" if self.peers.network.encrypted else "tcp"
+
+    def status(self) -> PeerLink:
+        """For whoever asks how the node is."""
+        path = path_of(self.stream) if self.stream is not None and self.up else None
+        return PeerLink(self.node_id, self.transport_name, self.up, round(path.rtt_s * 1e6) if path is not None else 0)
 
     async def _watch(self) -> None:
         """Wait until the connection is over, or silent for too long."""
@@ -420,6 +488,8 @@ class _Link(_Wire):
     def handle(self, frame: Frame) -> None:
         if frame.type == FrameType.WELCOME:
             welcome = p.decode_welcome(frame.payload)
+            assert self.stream is not None
+            self.peers.access.check_node(self.stream, welcome.node_id)
             self.peers.check(welcome.cluster_id, welcome.node_id, welcome.store_id)
             if self._welcomed is not None and not self._welcomed.done():
                 self._welcomed.set_result(None)

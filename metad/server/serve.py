@@ -12,9 +12,11 @@ from metad_wire.transport import Listener, Transport, split_endpoint
 from ..config import Config
 from ..errors import ConfigError, ServerError
 from ..logs import event
+from .access import Access
 from .connection import Connection
 from .environment import Environment
 from .intake import Intake
+from .network import Network
 from .node import Node
 from .peers import Peers
 from .stores import Stores
@@ -23,14 +25,18 @@ _SWEEP_S = 0.5
 
 
 class Server:
-    """A node and its listener. ``await Server.start(...)``, ``await server.run()``, ``await server.stop()``."""
+    """A node and its listeners. ``await Server.start(...)``, ``await server.run()``, ``await server.stop()``."""
 
-    def __init__(self, config: Config, node: Node) -> None:
+    def __init__(self, config: Config, node: Node, access: Access) -> None:
         self.config = config
         self.node = node
+        self.access = access
         self.endpoint = ""
+        """host:port that clients reach over TCP."""
+        self.quic_endpoint = ""
+        """The same over QUIC; empty where there is none."""
         self.peers: Peers | None = None
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
         self._connections: set[Connection] = set()
         self._intake = Intake(config.limits.unfinished_bytes_max)
 
@@ -38,7 +44,7 @@ class Server:
     async def start(
         cls,
         config: Config,
-        transport: Transport,
+        network: Network,
         *,
         stores: Stores | None = None,
         environment: Environment | None = None,
@@ -46,28 +52,50 @@ class Server:
     ) -> Server:
         """Open the node, recover, listen. ``locked`` is called once the stores are this process's, before recovery.
         ``stores`` and ``environment`` take the place of the real ones. Raises :class:`ServerError`."""
-        try:
-            host, port = split_endpoint(config.listen)
-        except ValueError as error:
-            raise ConfigError(f"listen: {error}") from None
+        access = Access(config.security, encrypted=network.encrypted)
+        where = {"listen": (config.listen, network.tcp)}
+        if network.quic is not None:
+            where["quic"] = (config.quic, network.quic)
+        for field, (endpoint, _) in where.items():
+            _split(field, endpoint)  # before anything is opened
         node = await Node.open(config, stores=stores, environment=environment, locked=locked)
-        server = cls(config, node)
+        server = cls(config, node, access)
         try:
-            server._listener = await transport.listen(host, port, server._accept)
-        except (OSError, ValueError) as error:  # ValueError: a host that cannot be encoded
+            server.endpoint = await server._listen("listen", *where["listen"])
+            if "quic" in where:
+                server.quic_endpoint = await server._listen("quic", *where["quic"])
+        except ConfigError:
+            for listener in server._listeners:
+                await listener.close()
             await node.close()
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise ConfigError(f"cannot listen on {config.listen}: {reason}") from None
-        server.endpoint = server._listener.endpoint
+            raise
         node.controller.endpoint = config.cluster.advertise_clients or server.endpoint
-        server.peers = Peers(config, node, transport)
+        node.controller.quic_endpoint = config.cluster.advertise_quic or server.quic_endpoint
+        server.peers = Peers(config, node, network, access)
         try:
             await server.peers.start()
         except ServerError:
             await server.stop()
             raise
-        event("listening", endpoint=server.endpoint, node=config.node_id, fsync=config.fsync)
+        event(
+            "listening",
+            endpoint=server.endpoint,
+            quic=server.quic_endpoint or None,
+            encrypted=network.encrypted,
+            node=config.node_id,
+            fsync=config.fsync,
+        )
         return server
+
+    async def _listen(self, field: str, endpoint: str, transport: Transport) -> str:
+        host, port = _split(field, endpoint)
+        try:
+            listener = await transport.listen(host, port, self._accept)
+        except (OSError, ValueError) as error:  # ValueError: a host that cannot be encoded
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise ConfigError(f"cannot listen on {endpoint}: {reason}") from None
+        self._listeners.append(listener)
+        return listener.endpoint
 
     async def run(self) -> None:
         """Work until cancelled, or until the node fails, whose error is raised."""
@@ -83,8 +111,8 @@ class Server:
 
     async def stop(self) -> bool:
         """Drain and close. True if every request taken was answered in time."""
-        if self._listener is not None:
-            await self._listener.close()
+        for listener in self._listeners:
+            await listener.close()
         for connection in list(self._connections):
             connection.goaway("the node is shutting down")
         drained = await self.node.drain(self.config.drain_timeout_ms / 1000)
@@ -99,7 +127,7 @@ class Server:
         return drained
 
     def _accept(self) -> Connection:
-        return Connection(self.node, self._intake, opened=self._opened, closed=self._closed)
+        return Connection(self.node, self._intake, self.access, opened=self._opened, closed=self._closed)
 
     def _opened(self, connection: Connection) -> bool:
         if len(self._connections) >= self.config.limits.connections_max:
@@ -134,3 +162,10 @@ class Server:
                 elif stalled_s is None and now_s - connection.last_heard_s > limits.idle_timeout_ms / 1000:
                     event("connection idle", logging.DEBUG, peer=connection.peer)
                     connection.close(SlowReaderError(f"nothing was heard for {limits.idle_timeout_ms} ms"))
+
+
+def _split(field: str, endpoint: str) -> tuple[str, int]:
+    try:
+        return split_endpoint(endpoint)
+    except ValueError as error:
+        raise ConfigError(f"{field}: {error}") from None

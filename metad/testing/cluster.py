@@ -27,6 +27,7 @@ from ..config import (
     StorageConfig,
 )
 from ..raft.base import ROLES
+from ..server.network import Network
 from ..server.node import Node
 from ..server.serve import Server
 from ..storage import keys
@@ -96,9 +97,9 @@ class SimNode:
         environment = self.environment = SimEnvironment(cluster.loop, cluster.rng, cluster.settings.pace)
 
         async def serve() -> None:
-            transport = cluster.network.transport(self.name)
+            network = Network.only(cluster.network.transport(self.name))
             stores = self.disks.open(self.config)
-            self.server = await Server.start(self.config, transport, stores=stores, environment=environment)
+            self.server = await Server.start(self.config, network, stores=stores, environment=environment)
             await self.server.run()
 
         process.start(serve()).add_done_callback(self._ended, context=cluster.loop.outside)

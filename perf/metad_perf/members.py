@@ -107,7 +107,7 @@ def temporary_members(
                 mounted.append(disk)
                 disk.make()
             written = home / "metad.toml"
-            written.write_text(_config(config, name, seeds, groups))
+            written.write_text(_config(config, name, seeds, groups, clear=network is not None))
             command = [*(network.prefix(n) if network is not None else []), *metad_serve()]
             host, port, _ = hosts[n]
             members.append(Member(name, home, command, written, f"{host}:{port}", disk))
@@ -122,15 +122,18 @@ def temporary_members(
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _config(base: Path | None, name: str, seeds: dict[str, str], groups: str) -> str:
-    """The given configuration with what makes it this node's in front and behind. TOML has each table once: a base
-    that sets ``[cluster]`` or ``[groups]`` cannot be used."""
+def _config(base: Path | None, name: str, seeds: dict[str, str], groups: str, *, clear: bool = False) -> str:
+    """The given configuration with what makes it this node's in front and behind. ``clear``: its addresses are not
+    loopback ones, but nobody else's either. TOML has each table once: a base that sets ``[cluster]`` or ``[groups]``
+    cannot be used."""
     text = base.read_text() if base is not None else ""
     for table in ("[cluster]", "[groups]") if groups else ("[cluster]",):
         if table in text:
             raise ServerError(f"{base}: {table} is for the command to set")
     inline = ", ".join(f'{node} = "{endpoint}"' for node, endpoint in seeds.items())
     lines = [f'node_id = "{name}"', text, "[cluster]", f"seeds = {{ {inline} }}", f'listen = "{seeds[name]}"']
+    if clear and "[security]" not in text:
+        lines += ["[security]", "plaintext = true"]
     if groups:
         lines += ["[groups]", *(part.replace("=", " = ") for part in groups.split(","))]
     return "\n".join([*lines, ""])

@@ -96,8 +96,10 @@ def test_a_ready_file_of_a_killed_server_is_not_taken_for_the_next_ones(tmp_path
         first.ready()
         first.kill()
     stale = first.ready_file.read_text()
-    arguments = ("--data-dir", tmp_path / "d", "--listen", "..:1", "--ready-file", first.ready_file)
-    assert "cannot listen" in run(*arguments)[1]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        arguments = ("--data-dir", tmp_path / "d", "--listen", listen, "--ready-file", first.ready_file)
+        assert "cannot listen" in run(*arguments)[1]
     assert not first.ready_file.exists()  # the next one never was ready, and nobody may think so
     first.ready_file.write_text(stale)
     command = [str(METAD), "serve", "--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0"]
@@ -226,12 +228,16 @@ def test_a_second_server_on_the_same_directory_is_told_so_and_disturbs_nobody(tm
         ("127.0.0.1:99999", "listen: not a port"),
         ("127.0.0.1:x", "listen: not a port"),
         ("192.0.2.1:1", "cannot listen on 192.0.2.1:1: "),
-        ("..:1", "cannot listen on ..:1: "),
+        ("..:1", "listen: ..:1 is not a loopback address"),
+        ("0.0.0.0:0", "listen: 0.0.0.0:0 is not a loopback address"),
+        ("[::]:0", "listen: [::]:0 is not a loopback address"),
         ("no-such-host.invalid:1", "cannot listen on no-such-host.invalid:1: "),
     ],
 )
 def test_an_address_that_cannot_be_listened_on(tmp_path: Path, listen: str, match: str) -> None:
-    code, words = run("--data-dir", tmp_path / "d", "--listen", listen)
+    config = tmp_path / "metad.toml"
+    config.write_text(f"[security]\nplaintext = {'true' if 'cannot listen' in match else 'false'}\n")
+    code, words = run("--data-dir", tmp_path / "d", "--listen", listen, "--config", config)
     assert (code, match in words) == (1, True), words
 
 

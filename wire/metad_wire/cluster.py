@@ -60,6 +60,7 @@ class NodeRecord(Message, frozen=True):
     region: str = ""
     store_id: str = ""
     leaving: bool = False  # it gets nothing new, and goes once it has nothing left
+    quic_endpoint: str = ""  # for clients over QUIC; empty where there is none
 
 
 class GroupRecord(Message, frozen=True):

@@ -508,6 +508,16 @@ class GroupStatus(Message, frozen=True):
     configured: U63 = 0  # index of the entry that made them so
 
 
+class PeerLink(Message, frozen=True):
+    """The connection on which a node sends to another. ``transport`` is ``tcp``, ``tls`` or ``quic``; ``rtt_us`` is 0
+    where it is not known."""
+
+    node_id: str
+    transport: str
+    up: bool
+    rtt_us: U63 = 0
+
+
 class StatusReply(Message, frozen=True):
     """A node's state. Times are since its start; ``cpu_us`` is user and system time of the whole process."""
 
@@ -525,3 +535,5 @@ class StatusReply(Message, frozen=True):
     entries: U63  # written to the log since start
     syncs: U63  # of the log since start
     groups: list[GroupStatus]
+    region: str = ""
+    links: list[PeerLink] = []

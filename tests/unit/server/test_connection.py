@@ -13,6 +13,7 @@ import metad.server.intake as intake_module
 import metad.server.serve as serve_module
 from metad.config import load_config
 from metad.server.connection import Connection
+from metad.server.network import Network
 from metad.server.serve import Server
 from metad_wire import messages as m
 from metad_wire import methods
@@ -77,7 +78,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
     monkeypatch.setattr(serve_module, "_SWEEP_S", 0.001)
     limits = {"write_stall_timeout_ms": 20, "handshake_timeout_ms": 20, "idle_timeout_ms": 60_000, "connections_max": 3}
     config = load_config(None, {"storage": {"engine": "memory"}, "listen": "h:1", "limits": limits})
-    server = await Server.start(config, MemoryTransport())
+    server = await Server.start(config, Network.only(MemoryTransport()))
     running = asyncio.create_task(server.run())
     yield server
     await server.stop()

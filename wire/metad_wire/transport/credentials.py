@@ -66,7 +66,7 @@ class PathSample(msgspec.Struct, frozen=True, kw_only=True):
     are since the connection began and only of what this end sent."""
 
     rtt_s: float
-    """Smoothed round-trip time."""
+    """Round-trip time: the smallest seen lately where that is known, else a smoothed one; 0 where none is."""
     sent: int
     """Packets that carried data, repeats included."""
     lost: int

@@ -1,0 +1,63 @@
+"""Who may come in: by a certificate, which the transport has verified by then, or by a token."""
+
+from __future__ import annotations
+
+from metad_wire.errors import UnauthenticatedError
+from metad_wire.tokens import TokenFileError, Tokens
+from metad_wire.transport import Stream
+from metad_wire.transport.credentials import PEERCERT, Principal, Role, principal_of
+from metad_wire.transport.reload import Watched
+
+from ..config import SecurityConfig
+from ..errors import ConfigError
+
+
+class Access:
+    """The rules of one node. ``encrypted``: its transports tell who the peer is; otherwise nobody is asked. Raises
+    ConfigError where the file of tokens cannot be used; one that is replaced by a broken one stays in use."""
+
+    def __init__(self, security: SecurityConfig, *, encrypted: bool) -> None:
+        self.encrypted = encrypted
+        self._certificate_required = security.require_client_certificate
+        self._tokens: Watched[Tokens] | None = None
+        if security.tokens_file:
+            path = security.tokens_file
+            try:
+                self._tokens = Watched([path], lambda: Tokens.read(path), error=TokenFileError, what="tokens")
+            except TokenFileError as error:
+                raise ConfigError(f"security.tokens_file: {error}") from None
+
+    def admit(self, stream: Stream, credentials: bytes) -> Principal | None:
+        """Who this client is; None where nobody is asked. Raises UnauthenticatedError: then nothing of it may be
+        looked at any more."""
+        if not self.encrypted:
+            return None
+        certificate = stream.get_extra_info(PEERCERT)
+        principal = principal_of(certificate)
+        if certificate and principal is None:
+            raise UnauthenticatedError("the certificate names no role, or more than one")
+        if self._tokens is not None and credentials:
+            holder = self._tokens.current().holder(credentials)
+            if holder is None:
+                raise UnauthenticatedError("the token is not known here")
+            if principal is None and not self._certificate_required:
+                return Principal(Role.CLIENT, holder)
+        if principal is None:
+            raise UnauthenticatedError("a certificate or a token is needed")
+        return principal
+
+    def admit_node(self, stream: Stream) -> Principal | None:
+        """Who this node is; None where nobody is asked. Raises UnauthenticatedError where it is none: a client's
+        certificate is for clients."""
+        if not self.encrypted:
+            return None
+        principal = principal_of(stream.get_extra_info(PEERCERT))
+        if principal is None or not principal.is_node:
+            raise UnauthenticatedError(f"only nodes speak here, and this is {principal or 'nobody that is known'}")
+        return principal
+
+    def check_node(self, stream: Stream, node_id: str) -> None:
+        """Hold a peer to the name it gave itself. Raises UnauthenticatedError."""
+        principal = self.admit_node(stream)
+        if principal is not None and not principal.may_be(node_id):
+            raise UnauthenticatedError(f"the certificate is of {principal}, not of {node_id!r}")
