@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from .cases import NodeCase
 from .errors import SparkFailed
 from .results import NodeResult
+from .runner import Task
 from .session import first_line
-from .simulate import Model, Task, simulate_node
+from .simulate import Model, simulate_node
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +35,7 @@ def run(session: SparkSession, tasks: Sequence[Task], *, done_file: str | None =
     try:
         table = frame.toArrow()
     except Exception as error:  # py4j, gRPC and PySpark each raise their own
-        raise SparkFailed(f"a job failed: {_cause(error)}") from error
+        raise SparkFailed(f"a job failed: {cause(error)}") from error
     found = dict(zip(table["task"].to_pylist(), table["result"].to_pylist(), strict=True))
     return [NodeResult.decode(zlib.decompress(found[index])) for index in range(len(tasks))]
 
@@ -80,7 +81,7 @@ def mark(done_file: str | None) -> None:
             os.close(handle)
 
 
-def _cause(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """The last line of the worker's trace where there is one: it names what went wrong."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if "Error: " in line and not line.startswith(("at ", "File "))]

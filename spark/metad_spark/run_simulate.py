@@ -1,0 +1,94 @@
+"""``metad-spark simulate``: a storm, from a scenario to a few lines, JSON and a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .calibration import load_calibration
+from .output import say, table, write_json
+from .results import StormResult
+from .scenario import load_scenario
+from .simulate import Model
+from .stage import open_stage
+from .storm import middle, simulate_storms
+from .svg import seconds, short
+from .target import Target
+
+KEYS = (
+    *("clients", "restored", "t50_s", "t99_s", "t999_s", "p50_s", "p99_s", "p999_s"),
+    *("attempts_per_client", "rejected", "queue_max", "collapsed"),
+)
+"""Of a storm, in the JSON: they are promised, with ``wall_s`` and ``rss_max_mib``."""
+MORE = ("timeouts", "wasted", "expired")
+
+
+def run(
+    *,
+    scenario: str,
+    calibration: str | None,
+    clients: int | None,
+    model: Model,
+    seed: int,
+    seeds: int,
+    target: Target,
+    master: str | None,
+    connect: bool,
+    json: Path | None,
+    report: Path | None,
+) -> int:
+    """Exit code 0 whatever becomes of the storm: that is the answer, and no fault."""
+    wanted = load_scenario(scenario)
+    costs = load_calibration(calibration or wanted.calibration)
+    if clients is not None:
+        wanted = msgspec.structs.replace(wanted, clients=clients)
+    with open_stage(master=master, connect=connect) as stage:
+        storms = simulate_storms(wanted, costs, model=model, seeds=range(seed, seed + seeds), run=stage.run)
+        cost = stage.cost()
+    storm = middle(storms)
+    told: dict[str, Any] = {key: getattr(storm, key) for key in (*KEYS, *MORE)}
+    told |= cost | {"model": model, "seeds": seeds, "seed": seed, "scenario": wanted.name, "calibration": costs.setting}
+    if seeds > 1:
+        told["by_seed"] = [{key: getattr(each, key) for key in KEYS} for each in storms]
+    write_json(json, told)
+    _print(storm, storms, cost, target)
+    return 0
+
+
+def _print(storm: StormResult, storms: list[StormResult], cost: dict[str, float], target: Target) -> None:
+    times = [[f"{name} back", _time(getattr(storm, key))] for name, key in _TIMES]
+    waits = [[f"{name} of those back waited at most", _time(getattr(storm, key))] for name, key in _WAITS]
+    rest = [
+        ["back at the end", f"{storm.restored:,} of {storm.clients:,}"],
+        ["attempts per client", f"{storm.attempts_per_client:.3g}"],
+        ["refused", short(storm.rejected)],
+        ["longest queue of a group", short(storm.queue_max)],
+    ]
+    table(f"A storm of {storm.clients:,} clients", ["what", "value"], [*times, *waits, *rest])
+    if len(storms) > 1:
+        say(f"Of {len(storms)} seeds the middle one; 99.9 % back: {', '.join(_time(each.t999_s) for each in storms)}.")
+    say(verdict(storm, target))
+    say(f"{cost['wall_s']:.1f} s, {cost['rss_max_mib']:,.0f} MiB.")
+
+
+def verdict(storm: StormResult, target: Target) -> str:
+    """How it went, in a sentence."""
+    reached: float | None = getattr(storm, f"{target.key}_s")
+    share = f"{target.share * 100:g} %"
+    if storm.collapsed:
+        return f"It collapses: {storm.restored / storm.clients:.1%} are back at the end, and the rest make no headway."
+    if reached is None:
+        return f"{share} are not back by the end; {storm.restored / storm.clients:.1%} are."
+    if reached <= target.seconds:
+        return f"{share} are back after {seconds(reached)}, within the {seconds(target.seconds)} wanted."
+    return f"{share} are back after {seconds(reached)}, {seconds(reached - target.seconds)} later than wanted."
+
+
+_TIMES = (("50 %", "t50_s"), ("99 %", "t99_s"), ("99.9 %", "t999_s"))
+_WAITS = (("50 %", "p50_s"), ("99 %", "p99_s"), ("99.9 %", "p999_s"))
+
+
+def _time(value: float | None) -> str:
+    return "never" if value is None else seconds(value)

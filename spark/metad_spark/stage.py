@@ -1,0 +1,49 @@
+"""What the commands have in common: Spark, what it is doing now, how long it took and how much memory."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql import SparkSession
+
+from . import jobs
+from .memory import Peak, watched
+from .progress import Steps
+from .results import NodeResult
+from .runner import Task
+from .session import open_session
+
+
+class Stage:
+    """A session at work."""
+
+    def __init__(self, session: SparkSession, steps: Steps, peak: Peak, began_s: float) -> None:
+        self.session, self.steps = session, steps
+        self.jobs = 0
+        """Jobs run so far."""
+        self._peak, self._began_s = peak, began_s
+
+    def run(self, tasks: Sequence[Task]) -> list[NodeResult]:
+        """The nodes' results, in the tasks' order, by one job (:data:`metad_spark.runner.Runner`)."""
+        self.jobs += 1
+        models = "+".join(sorted({task.model for task in tasks}))
+        with self.steps.step(f"job {self.jobs}, {models} model", len(tasks)) as done_file:
+            return jobs.run(self.session, tasks, done_file=done_file)
+
+    def cost(self) -> dict[str, float]:
+        """``wall_s`` since the command began, Spark's start included; ``rss_max_mib`` of all processes together."""
+        self._peak.look()
+        return {"wall_s": time.monotonic() - self._began_s, "rss_max_mib": self._peak.rss_max_mib}
+
+
+@contextlib.contextmanager
+def open_stage(*, master: str | None, connect: bool, quiet: bool = False) -> Iterator[Stage]:
+    """Starts Spark, and ends it. Raises as :func:`metad_spark.session.open_session`."""
+    began_s = time.monotonic()
+    steps = Steps(quiet=quiet)
+    with watched() as peak, contextlib.ExitStack() as stack:
+        with steps.step("starting Spark"):
+            session = stack.enter_context(open_session(master=master, connect=connect))
+        yield Stage(session, steps, peak, began_s)
