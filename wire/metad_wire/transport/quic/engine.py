@@ -37,6 +37,7 @@ from aioquic.quic.stream import QuicStream
 from cryptography import x509
 
 from .certificates import Material
+from .congestion import ALGORITHM
 from .handshake import VerifyingContext
 from .receiving import Receiver
 from .settings import ALPN, CONNECTION_ID_BYTES, QuicSettings
@@ -58,7 +59,7 @@ def configuration(
     """aioquic's, for one connection."""
     return QuicConfiguration(
         alpn_protocols=[ALPN],
-        congestion_control_algorithm="cubic",
+        congestion_control_algorithm=ALGORITHM,
         connection_id_length=CONNECTION_ID_BYTES,
         idle_timeout=settings.idle_timeout_s,
         is_client=is_client,
