@@ -103,8 +103,9 @@ class NodeCase(msgspec.Struct, frozen=True, kw_only=True):
         return -(-self.horizon_us // 1_000_000)
 
     def back_us(self, region: int) -> int:
-        """From a leader's answer to the client's hearing of it."""
-        return self.latency_us + self.rtt_us[region] // 2
+        """From a leader's answer to the client's hearing of it, the way from broker to leader included, by which the
+        leaders' clock runs ahead."""
+        return 2 * self.latency_us + self.rtt_us[region] // 2
 
     def forth_us(self, region: int, transport: int) -> int:
         """From a client's first packet to its CONNECT at a broker that is not busy, where nothing is lost."""

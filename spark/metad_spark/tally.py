@@ -1,0 +1,75 @@
+"""What the per-client models count while they run, in whole numbers, and how it becomes a NodeResult."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .cases import NodeCase
+from .histogram import counted
+from .results import Array, NodeResult
+
+Ints = npt.NDArray[np.int64]
+_SECOND_US = 1_000_000
+
+
+class Tally:
+    """Counters of one node. The models write to them directly; times are microseconds until :meth:`result`."""
+
+    def __init__(self, case: NodeCase) -> None:
+        self.case = case
+        regions, seconds, waves = len(case.regions), case.seconds, case.waves
+        self.attempts = np.zeros((regions, seconds), np.int64)
+        self.rejected = np.zeros(seconds, np.int64)
+        self.served = np.zeros(seconds, np.int64)
+        self.queue = np.zeros(seconds, np.int64)
+        self.knocks = np.zeros((regions, waves), np.int64)
+        self.held_us = np.zeros(waves, np.int64)
+        self.held = np.zeros(waves, np.int64)
+        self.timeouts = 0
+        self.wasted = 0
+
+    def result(self, first_us: Ints, done_us: Ints, region: npt.NDArray[np.integer]) -> NodeResult:
+        """With the clients' own times: of the first attempt, of CONNACK (-1: never), and their regions."""
+        case = self.case
+        back = done_us >= 0
+        done, own = done_us[back], (done_us - first_us)[back]
+        second = np.minimum(done // _SECOND_US, case.seconds - 1)
+        restored = np.bincount(region[back] * case.seconds + second, minlength=len(case.regions) * case.seconds)
+        return NodeResult(
+            node=case.node,
+            clients=float(case.clients),
+            restored=float(len(done)),
+            attempts=float(self.attempts.sum()),
+            rejected=float(self.rejected.sum()),
+            timeouts=float(self.timeouts),
+            wasted=float(self.wasted),
+            queue_max=float(self.queue.max()),
+            own_s_sum=float(own.sum()) * 1e-6,
+            storm=counted(done),
+            own=counted(own),
+            restored_by_s=restored.reshape(len(case.regions), case.seconds).astype(np.float64),
+            attempts_by_s=self.attempts.astype(np.float64),
+            rejected_by_s=self.rejected.astype(np.float64),
+            served_by_s=self.served.astype(np.float64),
+            queue_by_s=self.queue.astype(np.float64),
+            capacity_by_s=capacity_by_s(case),
+            knocks=self.knocks.astype(np.float64),
+            held_s=self.held_us.astype(np.float64) * 1e-6,
+            held=self.held.astype(np.float64),
+            wave_s=case.wave_us * 1e-6,
+        )
+
+
+def capacity_by_s(case: NodeCase) -> Array:
+    """Items that the node could serve in each second, outages and what follows them considered."""
+    best = case.items_per_s()
+    seconds = np.arange(case.seconds, dtype=np.float64)
+    capacity = np.full(case.seconds, best)
+    for outage in case.outages:
+        at, until = outage.at_us * 1e-6, outage.until_us * 1e-6
+        down = np.clip(np.minimum(seconds + 1, until) - np.maximum(seconds, at), 0, 1)
+        after = np.clip(seconds + 1 - np.maximum(until, seconds), 0, 1)
+        before = 1 - down - after
+        capacity = capacity * before + best / outage.slowdown * after
+    return capacity

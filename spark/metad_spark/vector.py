@@ -1,0 +1,518 @@
+"""One node's storm for millions of clients: the events of :mod:`metad_spark.exact`, a bucket of time at once.
+
+Nothing that happens at a leader can bring it an item before the shortest handshake is over. So a bucket as long as that
+(the lookahead of conservative parallel simulation; Chandy and Misra, 1979) can be handled as arrays: sort what arrives,
+let the node take its turns, then have those that were refused or given up schedule their next attempts, which fall into
+later buckets. Between the starts of two turns a queue only grows, so who is admitted is a slice. Times are whole
+microseconds and draws are hashes, so neither order nor rounding can tell the two models apart.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from metad_wire.policy import BatchWindow, uniform
+from metad_wire.policy.draw import stream
+from metad_wire.policy.vector import Backoffs, reserve_slots_ns, reserve_us, slot_waits_us, uniforms
+
+from . import population
+from .calendar import CLIENT_BITS, CLIENT_MASK, Calendar, entries
+from .cases import NodeCase, Outage
+from .errors import SimulationError
+from .exact import turn_us
+from .results import NodeResult
+from .tally import Tally
+
+Ints = npt.NDArray[np.int64]
+
+CLIENTS_MAX = 100_000_000
+"""Of one node: some 5 GB. A calendar's entry could name twenty times as many."""
+_CHUNK = 1 << 18
+_SECOND_US = 1_000_000
+_NONE: Ints = np.empty(0, np.int64)
+
+
+class Items(NamedTuple):
+    """Items on their way: clients, when they arrive at the leader, and by when its answer must leave. In order."""
+
+    client: Ints
+    at_us: Ints
+    deadline_us: Ints
+
+    def where(self, which: npt.NDArray[np.bool_] | slice) -> Items:
+        """Some of them."""
+        return Items(self.client[which], self.at_us[which], self.deadline_us[which])
+
+
+def together(parts: list[Items]) -> Items:
+    """All parts, one after the other."""
+    if not parts:
+        return Items(_NONE, _NONE, _NONE)
+    return parts[0] if len(parts) == 1 else Items(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+class Queue:
+    """The items that wait for one group."""
+
+    def __init__(self) -> None:
+        self._chunks: list[Items] = []
+        self._taken = 0  # of the first chunk
+        self.waiting = 0
+
+    def append(self, items: Items) -> None:
+        """Behind all others."""
+        if len(items.client):
+            self._chunks.append(items)
+            self.waiting += len(items.client)
+
+    def take(self, count: int) -> list[Items]:
+        """The first ``count``."""
+        parts: list[Items] = []
+        self.waiting -= count
+        while count:
+            chunk = self._chunks[0]
+            end = min(self._taken + count, len(chunk.client))
+            parts.append(chunk.where(slice(self._taken, end)))
+            count -= end - self._taken
+            self._taken = end
+            if end == len(chunk.client):
+                del self._chunks[0]
+                self._taken = 0
+        return parts
+
+
+class Clients:
+    """All clients of the node and what each is about to do."""
+
+    def __init__(self, case: NodeCase, seed: int, step_us: int) -> None:
+        self.case = case
+        self.tally = Tally(case)
+        self.knocks = Calendar(step_us, case.horizon_us)
+        self.deadlines = Calendar(step_us, case.horizon_us)
+        self.kind = population.kinds_of(case)
+        self.first_us = population.firsts_us(case, seed)
+        self.done_us = np.full(case.clients, -1, np.int64)
+        self.deadline_us = np.zeros(case.clients, np.int64)
+        self.attempt = np.full(case.clients, -1, np.int32)  # the one under way
+        self._backoffs = Backoffs(case.backoffs)
+        self._wait_us = np.zeros(case.clients, np.int64) if self._backoffs.remembers else None
+        self._clock_us = np.zeros(case.clients, np.int64) if case.budget else None
+        self._backoff, self._jitter = stream(seed, population.BACKOFF), stream(seed, population.JITTER)
+        self._loss = stream(seed, population.LOSS)
+        kinds = case.kinds
+        self.region = np.array([kind.region for kind in kinds])
+        self.back_us = np.array([case.back_us(kind.region) for kind in kinds])
+        self._sdk = np.array([kind.sdk for kind in kinds])
+        self._forth_us = np.array([case.forth_us(kind.region, kind.transport) for kind in kinds])
+        losses = np.array([population.loss_shares(case, kind.region, kind.transport) for kind in kinds])
+        self._losses = losses.T.copy() if losses.any() else None
+        self._loss_us = np.array([population.loss_us(lost) for lost in range(population.LOST_MAX + 1)])
+        self._delays_us = np.array(case.delays_us, np.int64) if case.delays_us else None
+        self._noted: list[tuple[Ints, Ints, Ints]] = []  # regions, starts, knocks; counted when there are many
+        self._noted_count = 0
+        self.restored = 0
+
+    def begin(self) -> None:
+        """Everybody's first attempt."""
+        for at in range(0, self.case.clients, _CHUNK):
+            client = np.arange(at, min(at + _CHUNK, self.case.clients), dtype=np.int64)
+            self._attempt(client, self.kind.take(client), self.first_us[client])
+
+    def retry(self, client: Ints, at_us: Ints, slots_ns: Ints | None = None) -> None:
+        """These clients' attempts have failed at these times of the leader's clock."""
+        if not len(client):
+            return
+        case = self.case
+        kind = self.kind.take(client)
+        attempt = self.attempt.take(client).astype(np.int64)
+        name = client + case.first_client
+        if slots_ns is not None and case.returns is not None:
+            wait_us = slot_waits_us(case.returns, at_us, slots_ns, uniforms(self._jitter, name, attempt))
+        else:
+            before = self._wait_us.take(client) if self._wait_us is not None else None
+            u = uniforms(self._backoff, name, attempt)
+            wait_us = self._backoffs.waits_us(self._sdk.take(kind), attempt, before, u)
+            if self._wait_us is not None:
+                self._wait_us[client] = wait_us
+        start_us = at_us + self.back_us.take(kind) + wait_us
+        if case.budget is not None and self._clock_us is not None:
+            start_us, self._clock_us[client] = reserve_us(case.budget, start_us, self._clock_us.take(client))
+        self._attempt(client, kind, start_us)
+
+    def _attempt(self, client: Ints, kind: npt.NDArray[np.uint16], start_us: Ints) -> None:
+        """These clients' next attempts, begun at ``start_us``."""
+        case = self.case
+        attempt = self.attempt.take(client) + 1
+        self.attempt[client] = attempt
+        deadline_us = start_us + case.timeout_us - self.back_us.take(kind)
+        self.deadline_us[client] = deadline_us
+        reached_us = start_us + self._forth_us.take(kind)
+        if self._losses is not None:
+            u = uniforms(self._loss, client + case.first_client, attempt.astype(np.int64))
+            lost = (u < self._losses[0].take(kind)).astype(np.int64)
+            if lost.any():
+                for shares in self._losses[1:]:
+                    lost += u < shares.take(kind)
+                reached_us += self._loss_us.take(lost)
+        region = self.region.take(kind)
+        self._note(region, start_us, reached_us)
+        knock_us = reached_us if self._delays_us is None else reached_us + self._delay_us(region, reached_us)
+        begun = start_us < case.horizon_us
+        in_time = knock_us <= deadline_us
+        if in_time.all() and begun.all():
+            self.knocks.add(entries(knock_us, client))
+            return
+        now = in_time & begun
+        self.knocks.add(entries(knock_us[now], client[now]))
+        gone = ~in_time & begun
+        self.deadlines.add(entries(deadline_us[gone], client[gone]))
+
+    def _delay_us(self, region: Ints, at_us: Ints) -> Ints:
+        assert self._delays_us is not None
+        wave_us, last = self.case.wave_us, self._delays_us.shape[1] - 1
+        at = np.minimum(at_us // wave_us, last)
+        delay = self._delays_us[region, at]
+        rise = self._delays_us[region, np.minimum(at + 1, last)] - delay
+        delays: Ints = delay + rise * (at_us % wave_us) // wave_us
+        return delays
+
+    def _note(self, region: Ints, start_us: Ints, reached_us: Ints) -> None:
+        self._noted.append((region, start_us, reached_us))
+        self._noted_count += len(region)
+        if self._noted_count >= _CHUNK:
+            self.count()
+
+    def count(self) -> None:
+        """Count the attempts that were noted."""
+        for column, width_us, counts in (
+            (1, _SECOND_US, self.tally.attempts),
+            (2, self.case.wave_us, self.tally.knocks),
+        ):
+            if not self._noted:
+                return
+            region = np.concatenate([noted[0] for noted in self._noted])
+            at_us = np.concatenate([noted[column] for noted in self._noted])
+            # A client whose next attempt would begin past the horizon makes none, and knocks nowhere.
+            begun = np.concatenate([noted[1] for noted in self._noted]) < self.case.horizon_us
+            begun &= at_us < self.case.horizon_us
+            place = region[begun] * counts.shape[1] + at_us[begun] // width_us
+            counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
+        self._noted.clear()
+        self._noted_count = 0
+
+    def succeed(self, client: Ints, at_us: Ints) -> None:
+        """These clients' answers leave the leader at these times, none too late."""
+        self.done_us[client] = at_us + self.back_us.take(self.kind.take(client))
+        self.restored += len(client)
+
+    def give_up(self, due: Ints) -> None:
+        """Of these deadlines (sorted entries), those that still matter have passed without an answer."""
+        if len(due):
+            due = due[np.concatenate(([True], due[1:] != due[:-1]))]
+            client, at_us = due & CLIENT_MASK, due >> CLIENT_BITS
+            live = (self.deadline_us.take(client) == at_us) & (self.done_us.take(client) < 0)
+            client, at_us = client[live], at_us[live]
+            self.tally.timeouts += len(client)
+            self.retry(client, at_us)
+
+
+class Brokers:
+    """Joins clients that knock at one broker for one group, where brokers wait for company."""
+
+    def __init__(self, clients: Clients) -> None:
+        case = clients.case
+        self._case = case
+        self._clients = clients
+        self._window: BatchWindow = case.window
+        bases = population.broker_bases(case)
+        self._base = np.array([bases[kind.region] for kind in case.kinds])
+        self._count = np.array([case.brokers[kind.region] for kind in case.kinds])
+        if bases[-1] * case.groups >= 1 << CLIENT_BITS:
+            raise SimulationError("brokers times groups of a node are too many for the vector model")
+        self._waiting = Items(_NONE, _NONE, _NONE)  # in batches that are open; ``at_us`` is when they knocked
+
+    def __len__(self) -> int:
+        return len(self._waiting.client)
+
+    def pass_on(self, knocks: Ints, until_us: int) -> Items:
+        """What arrives at the leaders before ``until_us``, given who knocks by then."""
+        client, at_us = knocks & CLIENT_MASK, knocks >> CLIENT_BITS
+        deadline_us = self._clients.deadline_us.take(client)
+        if not self._window.linger_us:
+            return Items(client, at_us, deadline_us)
+        # Their deadline may pass while they wait for company, and nobody else would see to it.
+        late = deadline_us < at_us + self._window.linger_us
+        if late.any():
+            self._clients.deadlines.add(entries(deadline_us[late], client[late]))
+        items = together([self._waiting, Items(client, at_us, deadline_us)])
+        if not len(items.client):
+            return items
+        sent_us, items = self._batches(items)
+        closed = sent_us < until_us
+        self._waiting = items.where(~closed)
+        items, sent_us = items.where(closed), sent_us[closed]
+        order = np.argsort(entries(sent_us, items.client), kind="stable")
+        return Items(items.client[order], sent_us[order], items.deadline_us[order])
+
+    def _batches(self, items: Items) -> tuple[Ints, Items]:
+        """When each is sent, as far as is known, and the items again, in the order of their lanes."""
+        case, window = self._case, self._window
+        kind = self._clients.kind.take(items.client)
+        broker = self._base.take(kind) + items.client // case.groups % self._count.take(kind)
+        lane = broker * case.groups + items.client % case.groups
+        order = np.argsort(lane.astype(np.uint16) if lane.max() < 1 << 16 else lane, kind="stable")
+        items, lane = Items(*(column[order] for column in items)), lane[order]
+        # What waited before comes first in its lane already, for it knocked earlier.
+        place = (lane << 32) + items.at_us
+        close_us = items.at_us + window.linger_us
+        end = np.searchsorted(place, place + window.linger_us, side="right")
+        full = np.arange(len(place)) + window.items_max
+        is_full = full <= end
+        end[is_full] = full[is_full]
+        close_us[is_full] = items.at_us[full[is_full] - 1]
+        # Follow each lane from batch to batch, all lanes at once.
+        is_first = np.zeros(len(place) + 1, np.bool_)
+        heads = np.flatnonzero(np.concatenate(([True], lane[1:] != lane[:-1])))
+        while len(heads):
+            is_first[heads] = True
+            heads = end[heads]
+            heads = heads[heads < len(place)]
+            heads = heads[~is_first[heads]]
+        heads = np.flatnonzero(is_first[:-1])
+        sent_us = np.repeat(close_us[heads], np.diff(heads, append=len(place)))
+        return sent_us, items
+
+
+class Node:
+    """The node: a queue for each group, and turns."""
+
+    def __init__(self, clients: Clients, seed: int) -> None:
+        self.case = clients.case
+        self._clients = clients
+        self._tally = clients.tally
+        self._service = stream(seed, population.SERVICE)
+        self._queues = [Queue() for _ in range(self.case.groups)]
+        self._turns = 0
+        self._free_us = 0
+        self._slots_ns = [0] * self.case.groups
+        self._aborted: list[list[Items]] = [[] for _ in range(self.case.groups)]
+
+    def waiting(self) -> int:
+        """Items of all groups."""
+        return sum(queue.waiting for queue in self._queues)
+
+    def busy(self) -> bool:
+        """Whether something is left to do that nobody brings."""
+        return self.waiting() > 0 or any(self._aborted)
+
+    def run(self, items: Items, from_us: int, until_us: int) -> None:
+        """Handle what arrives in [``from_us``, ``until_us``)."""
+        for outage in self.case.outages:
+            if from_us <= outage.at_us < until_us:
+                cut = int(np.searchsorted(items.at_us, outage.at_us))
+                self._serve(items.where(slice(0, cut)), outage.at_us, outage)
+                items, from_us = items.where(slice(cut, None)), outage.at_us
+                self._die(outage.at_us)
+            if from_us < outage.until_us and outage.at_us <= from_us:
+                cut = int(np.searchsorted(items.at_us, outage.until_us))
+                self._refuse_all(items.where(slice(0, cut)))
+                items, from_us = items.where(slice(cut, None)), min(outage.until_us, until_us)
+        self._serve(items, until_us, next((o for o in self.case.outages if o.at_us >= until_us), None))
+
+    def _by_group(self, items: Items) -> list[Items]:
+        if len(self._queues) == 1:
+            return [items]
+        group = items.client % len(self._queues)
+        return [items.where(group == at) for at in range(len(self._queues))]
+
+    def _refuse_all(self, items: Items) -> None:
+        if len(items.client):
+            self._refuse(self._by_group(items))
+
+    def _die(self, at_us: int) -> None:
+        """Refuse what waits and what the running turn has, and be free."""
+        lost = []
+        for aborted, queue in zip(self._aborted, self._queues, strict=True):
+            items = together(aborted + queue.take(queue.waiting))
+            lost.append(Items(items.client, np.full(len(items.client), at_us), items.deadline_us))
+            aborted.clear()
+        self._refuse(lost)
+        self._free_us = at_us
+
+    def _refuse(self, refused: list[Items]) -> None:
+        """Refuse these items, by group; clients that still listen will try again."""
+        returns = self.case.returns
+        slots: list[Ints] = []
+        if returns is not None:
+            for group, items in enumerate(refused):
+                reserved, self._slots_ns[group] = reserve_slots_ns(returns, items.at_us * 1000, self._slots_ns[group])
+                slots.append(reserved)
+        items = together(refused)
+        if not len(items.client):
+            return
+        self._tally_add(self._tally.rejected, items.at_us // _SECOND_US)
+        slots_ns = np.concatenate(slots) if slots else None
+        listens = items.deadline_us >= items.at_us
+        if not listens.all():
+            items = items.where(listens)
+            slots_ns = slots_ns[listens] if slots_ns is not None else None
+        self._clients.retry(items.client, items.at_us, slots_ns)
+
+    @staticmethod
+    def _tally_add(counts: Ints, places: Ints, weights: Ints | None = None) -> None:
+        first = int(places.min())
+        added = np.bincount(places - first, weights=weights)
+        counts[first : first + len(added)] += added.astype(np.int64)
+
+    def _serve(self, items: Items, until_us: int, ahead: Outage | None) -> None:
+        """Admit items, and take the turns that start before ``until_us``; ``ahead`` may cut one off."""
+        case, queues = self.case, self._queues
+        groups = range(len(queues))
+        arriving = self._by_group(items)
+        times = [each.at_us for each in arriving]
+        seen = [0] * len(queues)  # of those arriving
+        admitted: list[list[tuple[int, int]]] = [[] for _ in groups]  # slices
+        full: list[list[tuple[int, int]]] = [[] for _ in groups]
+        waiting = [queue.waiting for queue in queues]
+        taken: list[list[int]] = [[] for _ in groups]  # items of each turn
+        finishes: list[int] = []
+        limit = case.admission.items_max
+
+        def admit(group: int, end: int) -> None:
+            begin = seen[group]
+            if begin == end:
+                return
+            seen[group] = end
+            room = end - begin if not limit else min(end - begin, max(0, limit - waiting[group]))
+            if room:
+                admitted[group].append((begin, begin + room))
+                waiting[group] += room
+            if room < end - begin:
+                full[group].append((begin + room, end))
+
+        aborted = False
+        while not aborted:
+            if any(waiting):
+                start_us = self._free_us
+            else:
+                following = [int(times[group][seen[group]]) for group in groups if seen[group] < len(times[group])]
+                if not following:
+                    break
+                start_us = max(self._free_us, min(following))
+            if start_us >= until_us:
+                break
+            for group in groups:
+                if seen[group] < len(times[group]):
+                    admit(group, int(times[group].searchsorted(start_us, side="right")))
+            second = start_us // _SECOND_US
+            self._tally.queue[second] = max(self._tally.queue[second], max(waiting))
+            counts = [min(case.batch_items, each) for each in waiting]
+            u = uniform(self._service, case.node, self._turns)
+            self._turns += 1
+            total = sum(counts)
+            finish_us = start_us + turn_us(case, start_us, sum(map(bool, counts)), total, u)
+            aborted = ahead is not None and finish_us > ahead.at_us
+            for group in groups:
+                waiting[group] -= counts[group]
+                taken[group].append(counts[group])
+            finishes.append(finish_us)
+            self._free_us = finish_us
+            if finish_us < case.horizon_us and not aborted:
+                self._tally.served[finish_us // _SECOND_US] += total
+        for group in groups:
+            admit(group, len(times[group]))
+        self._settle(arriving, admitted, full, taken, finishes, aborted)
+
+    def _settle(
+        self,
+        arriving: list[Items],
+        admitted: list[list[tuple[int, int]]],
+        full: list[list[tuple[int, int]]],
+        taken: list[list[int]],
+        finishes: list[int],
+        aborted: bool,
+    ) -> None:
+        """Carry out, with arrays, what was decided for slices."""
+        refused: list[Items] = []
+        for group, queue in enumerate(self._queues):
+            items = arriving[group]
+            if len(admitted[group]) == 1 and not full[group]:
+                queue.append(items)
+            else:
+                for begin, end in admitted[group]:
+                    queue.append(items.where(slice(begin, end)))
+            refused.append(together([items.where(slice(begin, end)) for begin, end in full[group]]))
+        done: list[Items] = []
+        done_us: list[Ints] = []
+        if finishes:
+            times = np.array(finishes)
+            for group, queue in enumerate(self._queues):
+                counts = taken[group]
+                if aborted:
+                    whole = sum(counts[:-1])
+                    done += queue.take(whole)
+                    done_us.append(np.repeat(times[:-1], counts[:-1]))
+                    self._aborted[group] = queue.take(counts[-1])
+                else:
+                    done += queue.take(sum(counts))
+                    done_us.append(np.repeat(times, counts))
+        if done:
+            self._finish(together(done), np.concatenate(done_us))
+        # Those who still wait, or were served too late, have deadlines to be watched. Whoever arrived past its own has
+        # been seen to by the broker.
+        let_in = together(
+            [items.where(slice(*cut)) for items, cuts in zip(arriving, admitted, strict=True) for cut in cuts]
+        )
+        watched = (self._clients.done_us.take(let_in.client) < 0) & (let_in.deadline_us >= let_in.at_us)
+        if watched.any():
+            self._clients.deadlines.add(entries(let_in.deadline_us[watched], let_in.client[watched]))
+        self._refuse(refused)
+
+    def _finish(self, items: Items, at_us: Ints) -> None:
+        """These items' turns end at these times."""
+        if at_us[-1] >= self.case.horizon_us or at_us.max() >= self.case.horizon_us:
+            counts = at_us < self.case.horizon_us
+            items, at_us = items.where(counts), at_us[counts]
+            if not len(at_us):
+                return
+        wave = items.at_us // self.case.wave_us
+        self._tally_add(self._tally.held_us, wave, at_us - items.at_us)
+        self._tally_add(self._tally.held, wave)
+        in_time = at_us <= items.deadline_us
+        if in_time.all():
+            self._clients.succeed(items.client, at_us)
+            return
+        self._tally.wasted += int(np.count_nonzero(~in_time))
+        self._clients.succeed(items.client[in_time], at_us[in_time])
+
+
+def lookahead_us(case: NodeCase) -> int:
+    """How long nothing that happens at a leader can bring it another item, nor another deadline."""
+    nearest = min(case.round_trips[kind.transport] * case.rtt_us[kind.region] for kind in case.kinds)
+    return min(nearest + 2 * case.latency_us, case.timeout_us)
+
+
+def simulate(case: NodeCase, seed: int) -> NodeResult:
+    """What becomes of the node's clients. Raises SimulationError over :data:`CLIENTS_MAX`."""
+    if case.clients > CLIENTS_MAX:
+        raise SimulationError(
+            f"the vector model holds {CLIENTS_MAX:,} clients of a node, not {case.clients:,}: take more nodes or fluid"
+        )
+    step_us = lookahead_us(case)
+    clients = Clients(case, seed, step_us)
+    brokers, node = Brokers(clients), Node(clients, seed)
+    clients.begin()
+    for bucket in range(-(-case.horizon_us // step_us)):
+        from_us, until_us = bucket * step_us, min((bucket + 1) * step_us, case.horizon_us)
+        items = brokers.pass_on(clients.knocks.take(bucket), until_us)
+        dies = any(from_us <= outage.at_us < until_us for outage in case.outages)
+        if len(items.client) or node.busy() or dies:
+            node.run(items, from_us, until_us)
+        clients.give_up(clients.deadlines.take(bucket))
+        if clients.restored == len(clients.kind) and not node.busy() and not len(brokers):
+            break
+    clients.count()
+    return clients.tally.result(clients.first_us, clients.done_us, clients.region.take(clients.kind))
