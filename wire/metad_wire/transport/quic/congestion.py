@@ -7,10 +7,10 @@ packets a round trip, whatever the path could carry. Here a loss counts as conge
 - too much is lost for noise: over :data:`NOISE_SHARE` of the last packets, which is what an overfull shallow buffer or
   a policer looks like.
 
-Then the window shrinks as CUBIC's does; otherwise lost packets are sent again at the pace that was. Telling the two apart
-by the backlog is TCP Veno's idea (Fu and Liew, 2003), bearing a share of loss without giving way BBR's (Cardwell and
-others, 2016). The window grows only while it is in use (RFC 9002, 7.8): an application that sends little earns no window
-that it could later fill in one burst.
+Then the window shrinks as CUBIC's does; otherwise lost packets are sent again at the pace that was. Telling the two
+apart by the backlog is TCP Veno's idea (Fu and Liew, 2003), bearing a share of loss without giving way BBR's (Cardwell
+and others, 2016). The window grows only while it is in use (RFC 9002, 7.8): an application that sends little earns no
+window that it could later fill in one burst.
 """
 
 from __future__ import annotations
