@@ -12,15 +12,19 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from metad_wire.cluster import MapReply, NodeRecord
 from metad_wire.messages import SessionProperties, StatusReply
 from metad_wire.transport import Transport, split_endpoint
+from metad_wire.transport.credentials import TlsFiles, client_files
 
-from . import overview
+from . import issuing, overview
 from .client import Client, connect
-from .endpoint import PORT_DEFAULT, parse_url
+from .endpoint import PORT_DEFAULT, as_url, parse_url
 from .errors import MetadError, NotFoundError, UnknownMethodError
 from .options import Options
 from .printing import Printer
@@ -35,6 +39,8 @@ STATUS_S = 2.0
 EPILOG = """\
 examples:
   metadctl status
+  metadctl certs --out certs --nodes a,b,c --clients app
+  metadctl --endpoint metadq://10.0.0.1:7420 --certs certs status
   metadctl groups
   metadctl transfer data-0 node-2
   metadctl put kv config greeting hello
@@ -50,17 +56,22 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
     """Run one command; returns the exit status."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
-    url = arguments.endpoint if "://" in arguments.endpoint else f"metad://{arguments.endpoint}"
+    if "offline" in arguments:
+        return int(arguments.offline(arguments))
+    url = as_url(arguments.endpoint)
     try:
         parse_url(url)
+        options = _options(arguments)
         _prepare(arguments)
     except UnicodeEncodeError:
         parser.error("an argument is not UTF-8")
     except ValueError as error:
         parser.error(str(error))
     try:
-        asyncio.run(_run(arguments, url, transport))
+        asyncio.run(_run(arguments, url, options, transport))
         sys.stdout.flush()
+    except ValueError as error:  # of the options, once a transport was made of them
+        parser.error(str(error))
     except MetadError as error:
         kind = (
             f"{error.name.replace('_', ' ')}: " if error.code > NotFoundError.code else ""
@@ -85,14 +96,36 @@ def _prepare(arguments: Arguments) -> None:
             text.encode()
 
 
-async def _run(arguments: Arguments, url: str, transport: Transport | None) -> None:
-    command: Command = arguments.command
-    options = Options(
+def _options(arguments: Arguments) -> Options:
+    """Raises ValueError."""
+    tls: TlsFiles | None = None
+    if arguments.certs:
+        tls = client_files(arguments.certs, arguments.name or "")
+    if arguments.tls_ca or arguments.tls_cert or arguments.tls_key:
+        given = {"certificate": arguments.tls_cert, "key": arguments.tls_key, "ca": arguments.tls_ca}
+        known = {"ca": ""} if tls is None else msgspec.structs.asdict(tls)
+        tls = TlsFiles(**{**known, **{field: value for field, value in given.items() if value}})
+        if not tls.ca:
+            raise ValueError("--tls-ca is missing: whom to trust")
+    return Options(
         deadline_s=arguments.timeout,
         connect_timeout_s=0,  # a person waits: say at once that nobody is there
         handshake_timeout_s=min(3.0, arguments.timeout),
         client_name="metadctl",
+        tls=tls,
+        credentials=_token(arguments.token_file) if arguments.token_file else b"",
     )
+
+
+def _token(path: str) -> bytes:
+    try:
+        return (sys.stdin if path == "-" else Path(path).open()).readline().strip().encode()
+    except OSError as error:
+        raise ValueError(f"cannot read the token in {path}: {error.strerror}") from None
+
+
+async def _run(arguments: Arguments, url: str, options: Options, transport: Transport | None) -> None:
+    command: Command = arguments.command
     async with connect(url, options, transport=transport) as client:
         await command(client, arguments, Printer(arguments.json))
 
@@ -101,11 +134,11 @@ async def _run(arguments: Arguments, url: str, transport: Transport | None) -> N
 
 
 async def _status(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.sections(overview.cluster(*await _look(m, a)), ["nodes", "groups"])
+    printer.sections(overview.cluster(*await _look(m, a), m.statistics().via), ["nodes", "groups"])
 
 
 async def _members(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.many(overview.members(*await _look(m, a)))
+    printer.many(overview.members(*await _look(m, a), m.statistics().via))
 
 
 async def _groups(m: Client, a: Arguments, printer: Printer) -> None:
@@ -263,9 +296,9 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _common(parser, f"127.0.0.1:{PORT_DEFAULT}", False, 10.0)
+    _common(parser, f"127.0.0.1:{PORT_DEFAULT}", False, 10.0, None)
     common = argparse.ArgumentParser(add_help=False)
-    _common(common, argparse.SUPPRESS, argparse.SUPPRESS, argparse.SUPPRESS)
+    _common(common, argparse.SUPPRESS, argparse.SUPPRESS, argparse.SUPPRESS, argparse.SUPPRESS)
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def verb(name: str, help: str) -> Callable[[str, str, Command], argparse.ArgumentParser]:
@@ -302,6 +335,17 @@ def build_parser() -> argparse.ArgumentParser:
     join.add_argument("--region", default="", help="where it is")
     leave = plain("leave", "move a node's replicas away; then, said again, forget it", _leave)
     leave.add_argument("node", metavar="NODE")
+
+    certs = plain("certs", "certificates for a fleet: authority, nodes and clients", _status)
+    certs.set_defaults(offline=issuing.certs)
+    certs.add_argument("--out", required=True, metavar="DIR", help="where they go; an authority in it is used again")
+    certs.add_argument("--nodes", default="", metavar="A,B,C", help="node ids")
+    certs.add_argument("--clients", default="", metavar="A,B", help="names of clients")
+    certs.add_argument("--hosts", default="", metavar="H,H", help="names and addresses of nodes, for who checks those")
+    token = plain("token", "a token for a client; its hash goes into a file for the nodes", _status)
+    token.set_defaults(offline=issuing.token)
+    token.add_argument("name", metavar="NAME", help="the client's")
+    token.add_argument("--file", required=True, metavar="F", help="[security] tokens_file of the nodes; added to")
 
     get = verb("get", "read one record")
     _session_key(get("session", "an MQTT session", _get_session))
@@ -353,13 +397,20 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _common(parser: argparse.ArgumentParser, endpoint: Any, as_json: Any, timeout: Any) -> None:
+def _common(parser: argparse.ArgumentParser, endpoint: Any, as_json: Any, timeout: Any, nothing: Any) -> None:
     parser.add_argument(
         "--endpoint",
         default=endpoint,
         metavar="HOST:PORT",
-        help=f"or metad://HOST:PORT[,HOST:PORT...]; default 127.0.0.1:{PORT_DEFAULT}",
+        help=f"or SCHEME://HOST:PORT[,HOST:PORT...]; default 127.0.0.1:{PORT_DEFAULT}. SCHEME: metad (TCP in clear "
+        "text), metads (TCP with TLS), metadq (QUIC), metad+auto (whichever suits the path)",
     )
+    parser.add_argument("--certs", default=nothing, metavar="DIR", help="files that `metadctl certs` made")
+    parser.add_argument("--as", dest="name", default=nothing, metavar="NAME", help="which client of --certs to be")
+    parser.add_argument("--tls-ca", default=nothing, metavar="F", help="PEM: the authority to trust")
+    parser.add_argument("--tls-cert", default=nothing, metavar="F", help="PEM: our certificate")
+    parser.add_argument("--tls-key", default=nothing, metavar="F", help="PEM: its key")
+    parser.add_argument("--token-file", default=nothing, metavar="F", help="holds our token; - reads stdin")
     parser.add_argument("--json", action="store_true", default=as_json, help="print one JSON document")
     parser.add_argument(
         "--timeout", type=_seconds, default=timeout, metavar="S", help="give up after this long; default 10 s"

@@ -13,12 +13,11 @@ import msgspec
 from metad_wire import methods
 from metad_wire.messages import Status, StatusReply
 from metad_wire.transport import Transport
-from metad_wire.transport.tcp import TcpTransport
 
 from .cluster import Cluster
 from .dialer import Dialer
 from .dispatcher import Dispatcher
-from .endpoint import name_of, parse_url
+from .endpoint import name_of, parse_url, scheme_of
 from .errors import ConnectionLostError, InternalError, MetadError
 from .keeper import Keeper
 from .kv import KeyValue
@@ -26,6 +25,7 @@ from .offsets import Offsets
 from .options import Options
 from .requests import Requests
 from .sessions import Sessions
+from .ways import Ways, ways_of
 
 # After close, what is buffered has this long to leave.
 CLOSE_GRACE_S = 1.0
@@ -54,6 +54,10 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that wait for room or for their next attempt now."""
     endpoint: str
     """host:port of a node connected to now, empty while there is none."""
+    via: dict[str, str]
+    """Node id -> by what it is reached now: ``tcp``, ``tls`` or ``quic``."""
+    changes: int
+    """Connections exchanged for one by another transport, as the path asked for."""
 
 
 class Client:
@@ -67,7 +71,7 @@ class Client:
         endpoints: Sequence[tuple[str, int]],
         options: Options,
         *,
-        transport: Transport,
+        ways: Ways,
         rng: random.Random,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -75,7 +79,8 @@ class Client:
         self._options = options
         self._rng = rng
         self._dispatcher = Dispatcher(options, rng)
-        self._dialer = Dialer(transport, self._dispatcher, options)
+        self._dispatcher.routes.by_quic = ways.by_quic
+        self._dialer = Dialer(ways, self._dispatcher, options)
         self._keeper = Keeper(endpoints, self._dialer, self._dispatcher, options, rng)
         self._requests = Requests(self._dispatcher, options)
         self._first: asyncio.Future[None] = self._loop.create_future()  # there is a connection, and perhaps a map
@@ -153,6 +158,8 @@ class Client:
             in_flight=dispatcher.in_flight,
             waiting=dispatcher.waiting,
             endpoint=up[0].endpoint if up else "",
+            via={lane.node: lane.connection.via for lane in dispatcher.lanes.values() if lane.connection is not None},
+            changes=self._keeper.changes,
         )
 
     async def run(self) -> None:
@@ -186,18 +193,22 @@ def connect(
     transport: Transport | None = None,
     rng: random.Random | None = None,
 ) -> Client:
-    """A client of ``metad://host[:port][,host[:port]...]`` (port 7420 where none is given), not yet opened::
+    """A client of ``metad://host[:port][,host[:port]...]`` (port 7420 where none is given; :mod:`metad_client.endpoint`
+    has the other schemes), not yet opened::
 
         async with connect("metad://127.0.0.1:7420") as m:
             version = await m.kv.put("config", "greeting", b"hello")
 
-    Call it in the event loop that will use it. Raises ValueError where the URL makes no sense; entering raises
-    ConnectionLostError where no endpoint is reached in ``options.connect_timeout_s``. ``transport`` and ``rng``
-    replace TCP and the system's randomness, for tests and for other networks.
+    Call it in the event loop that will use it. Raises ValueError where the URL makes no sense, or needs options that
+    are missing or of no use; entering raises ConnectionLostError where no endpoint is reached in
+    ``options.connect_timeout_s``, UnauthenticatedError where none lets us in. ``transport`` and ``rng`` replace the
+    scheme's own and the system's randomness, for tests and for other networks.
     """
+    endpoints = parse_url(url)
+    options = options if options is not None else Options()
     return Client(
-        parse_url(url),
-        options if options is not None else Options(),
-        transport=transport if transport is not None else TcpTransport(),
+        endpoints,
+        options,
+        ways=ways_of(scheme_of(url), options) if transport is None else Ways({"given": transport}, options.path_rule),
         rng=rng if rng is not None else random.Random(),
     )

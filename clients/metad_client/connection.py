@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
-from metad_wire.errors import ConnectionLostError, MetadError
+from metad_wire.errors import ConnectionLostError, MetadError, UnauthenticatedError
 from metad_wire.frame import FrameType
 from metad_wire.session import ClientSession, State, decode_error
 from metad_wire.transport import Stream
+from metad_wire.transport.credentials import CertificateError, PathSample
+from metad_wire.transport.path import path_of
 
 from .call import Call
 
@@ -54,12 +56,14 @@ class Connection:
         endpoint: str,
         owner: Owner,
         *,
+        via: str = "tcp",
         ping_interval_s: float,
         credentials: bytes = b"",
         client_name: str = "",
     ) -> None:
         loop = asyncio.get_running_loop()
         self.endpoint = endpoint
+        self.via = via  # the transport's name
         self.session = ClientSession(credentials, client_name)
         self.calls: dict[int, Call] = {}
         self.welcomed: asyncio.Future[None] = loop.create_future()
@@ -81,6 +85,20 @@ class Connection:
         self._tick_sent = self._tick_received = 0  # byte counts at the last keepalive tick
         self._pings = 0
         self._unanswered_pings = 0
+        self._path_sent = self._path_lost = 0  # packets, when the path was last looked at
+
+    def path(self) -> PathSample | None:
+        """What the transport knows of the path; None where that is nothing."""
+        return path_of(self._stream) if self._stream is not None else None
+
+    def path_lately(self) -> PathSample | None:
+        """The same, with the packets since the last call."""
+        sample = self.path()
+        if sample is None:
+            return None
+        sent, lost = sample.sent - self._path_sent, sample.lost - self._path_lost
+        self._path_sent, self._path_lost = sample.sent, sample.lost
+        return PathSample(rtt_s=sample.rtt_s, sent=max(sent, 0), lost=max(lost, 0))
 
     # --- towards the peer ---
 
@@ -190,8 +208,11 @@ class Connection:
     def connection_lost(self, exc: Exception | None) -> None:
         """The stream has ended."""
         self._stream = None  # it takes no more bytes
-        why = f": {exc}" if exc is not None else ""
-        self._end(ConnectionLostError(f"the connection to {self.endpoint} ended{why}"))
+        if isinstance(exc, CertificateError):  # in TLS 1.3 a client hears of it behind its own handshake
+            self._end(UnauthenticatedError(f"{self.endpoint}: {exc}"))
+        else:
+            why = f": {exc}" if exc is not None else ""
+            self._end(ConnectionLostError(f"the connection to {self.endpoint} ended{why}"))
         if not self.closed.done():
             self.closed.set_result(None)
 

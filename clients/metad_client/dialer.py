@@ -1,5 +1,9 @@
 """From an endpoint to a connection that has greeted, or to a typed error. The one place where the operating
-system's errors become metad's."""
+system's errors become metad's.
+
+Where there are two ways to an endpoint the second is tried when the first has failed or has not come up in a second,
+and whichever has greeted first is taken: a path that filters UDP, or all but it, costs that second once in a while.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +17,74 @@ from metad_wire.errors import (
     FrameTooLargeError,
     HandshakeError,
     MetadError,
+    UnauthenticatedError,
     UnexpectedFrameError,
 )
-from metad_wire.transport import Transport
+from metad_wire.transport.credentials import CertificateError, TlsError
 
 from .connection import Connection, Owner
-from .endpoint import name_of
+from .endpoint import Endpoint, name_of
 from .options import Options
+from .ways import Ways
+
+HEAD_START_S = 1.0
+"""Of the way that is preferred: three round trips of a path around the world."""
 
 
 class Dialer:
     """Opens connections for one owner."""
 
-    def __init__(self, transport: Transport, owner: Owner, options: Options) -> None:
-        self._transport = transport
+    def __init__(self, ways: Ways, owner: Owner, options: Options) -> None:
+        self.ways = ways
         self._owner = owner
         self._options = options
 
-    async def dial(self, endpoint: tuple[str, int]) -> Connection:
+    async def dial(self, endpoint: Endpoint) -> Connection:
         """Connect and shake hands within the handshake timeout. Raises ConnectionLostError where nobody answers,
         HandshakeError or UnauthenticatedError where the peer does not want us."""
-        name = name_of(endpoint)
+        first, *others = self.ways.plan(endpoint)
+        if not others:
+            return await self.dial_by(endpoint, first)
+        return await self._race(endpoint, first, others[0])
+
+    async def _race(self, endpoint: Endpoint, first: str, second: str) -> Connection:
+        attempts = {asyncio.create_task(self.dial_by(endpoint, first)): first}
+        errors: list[MetadError] = []
+        try:
+            await asyncio.wait(attempts, timeout=HEAD_START_S)
+            while attempts or second:
+                for done in [task for task in attempts if task.done()]:
+                    name = attempts.pop(done)
+                    try:
+                        connection = done.result()
+                    except UnauthenticatedError:
+                        raise  # who we are is the same on both
+                    except MetadError as error:
+                        self.ways.failed(endpoint, name)
+                        errors.append(error)
+                        continue
+                    if name != first:
+                        self.ways.failed(endpoint, first)
+                    return connection
+                if second:
+                    attempts[asyncio.create_task(self.dial_by(endpoint, second))] = second
+                    second = ""
+                if attempts:
+                    await asyncio.wait(attempts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in attempts:
+                task.add_done_callback(_hang_up)
+                task.cancel()
+        raise errors[0]
+
+    async def dial_by(self, endpoint: Endpoint, name: str) -> Connection:
+        """The same by one transport."""
+        transport, place = self.ways.transports[name], self.ways.place(endpoint, name)
+        endpoint_name = name_of(endpoint)
         connection = Connection(
-            name,
+            endpoint_name,
             self._owner,
+            via=name,
             ping_interval_s=self._options.ping_interval_s,
             credentials=self._options.credentials,
             client_name=self._options.client_name,
@@ -44,19 +92,39 @@ class Dialer:
         timeout_s = self._options.handshake_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                await self._transport.dial(*endpoint, lambda: connection, timeout_s)
+                await transport.dial(*place, lambda: connection, timeout_s)
                 await connection.welcomed
         except (FrameError, FrameTooLargeError, UnexpectedFrameError) as error:
-            raise HandshakeError(f"{name} does not speak metad's protocol: {error}") from error
+            raise HandshakeError(f"{endpoint_name} does not speak metad's protocol: {error}") from error
+        except ConnectionLostError as error:
+            if name == "tcp" and connection.bytes_received == 0 and connection.bytes_sent:
+                hint = "hung up before it greeted; who has certificates is reached by metads:// or metadq://"
+                raise ConnectionLostError(f"{endpoint_name} {hint}") from error
+            raise
         except MetadError:
             raise
         except OSError as error:  # TimeoutError is one
             connection.abort()
-            raise ConnectionLostError(explain(error, name, timeout_s)) from error
+            raise typed(error, endpoint_name, timeout_s) from error
         except BaseException:
             connection.abort()
             raise
         return connection
+
+
+def typed(error: OSError, name: str, timeout_s: float) -> MetadError:
+    """What metad calls it. Certificates, and peers that speak something else, do not change by trying again."""
+    if isinstance(error, CertificateError):
+        return UnauthenticatedError(f"{name}: {error}")
+    if isinstance(error, TlsError):
+        return HandshakeError(f"{name}: {error}")
+    return ConnectionLostError(explain(error, name, timeout_s))
+
+
+def _hang_up(task: asyncio.Task[Connection]) -> None:
+    """Of a race that is over: it may have come up just then."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
 
 
 def explain(error: OSError, name: str, timeout_s: float) -> str:

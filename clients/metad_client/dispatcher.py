@@ -220,6 +220,23 @@ class Dispatcher:
             self._seek(at_once=True)
         return True
 
+    def exchange(self, lane: Lane, connection: Connection) -> bool:
+        """New requests to a node go to this connection instead of the one it has, which hangs up once it is answered.
+        False where it is not wanted: it led elsewhere, or there is nothing to exchange any more."""
+        welcome, old = connection.session.welcome, lane.connection
+        assert welcome is not None
+        if self._closed or old is None or not connection.can_send(0):
+            return False
+        if (welcome.node_id, welcome.cluster_id) != (lane.node, self._cluster_id):
+            return False
+        lane.connection, lane.suspect = connection, False
+        lane.connects += 1
+        connection.lane = lane
+        self._connections.add(connection)
+        self._pump(lane)
+        old.leave()
+        return True
+
     def unreachable(self, lane: Lane, obstacle: MetadError) -> None:
         """A node could not be connected to."""
         lane.obstacle = obstacle

@@ -1,34 +1,51 @@
-"""Where to dial: ``metad://host[:port][,host[:port]...]`` -> a list of (host, port). Pure."""
+"""Where to dial: ``metad://host[:port][,host[:port]...]`` -> a list of (host, port). Pure.
+
+The scheme says by what: ``metad`` TCP in clear text, ``metads`` TCP with TLS, ``metadq`` QUIC, ``metad+auto`` one of
+the last two, as the path asks for. Ports of TCP and UDP are the same number unless the cluster says otherwise.
+"""
 
 from __future__ import annotations
 
 from metad_wire.transport import join_endpoint, split_endpoint
 
 PORT_DEFAULT = 7420
-SCHEMES = ("metad",)
+SCHEMES = ("metad", "metads", "metadq", "metad+auto")
+
+Endpoint = tuple[str, int]
 
 
-def parse_url(url: str) -> list[tuple[str, int]]:
-    """The endpoints of a URL, in its order. Raises ValueError with what is wrong and what would be right."""
-    scheme, separator, rest = url.partition("://")
+def as_url(text: str) -> str:
+    """A URL as it is; ``host:port`` without a scheme means ``metad://``."""
+    return text if "://" in text else f"metad://{text}"
+
+
+def scheme_of(url: str) -> str:
+    """The scheme of a URL. Raises ValueError where there is none, or one that is not known."""
+    scheme, separator, _ = url.partition("://")
     if not separator:
         raise ValueError(f"not a metad URL: {url!r}; write metad://HOST:PORT[,HOST:PORT...]")
     if scheme not in SCHEMES:
         known = ", ".join(f"{known}://" for known in SCHEMES)
         raise ValueError(f"no transport for {scheme}://; there is {known}")
+    return scheme
+
+
+def parse_url(url: str) -> list[Endpoint]:
+    """The endpoints of a URL, in its order. Raises ValueError with what is wrong and what would be right."""
+    rest = url[len(scheme_of(url)) + len("://") :]
     rest = rest.removesuffix("/")
     if any(mark in rest for mark in "/?#@"):
         raise ValueError(f"a metad URL is only a scheme and endpoints: {url!r}")
     return [_endpoint(part.strip(), url) for part in rest.split(",")]
 
 
-def _endpoint(part: str, url: str) -> tuple[str, int]:
+def _endpoint(part: str, url: str) -> Endpoint:
     if not part:
         raise ValueError(f"an endpoint is missing in {url!r}")
     has_port = ":" in part.rpartition("]")[2] if part.startswith("[") else ":" in part
     return split_endpoint(part if has_port else f"{part}:{PORT_DEFAULT}")
 
 
-def name_of(endpoint: tuple[str, int]) -> str:
+def name_of(endpoint: Endpoint) -> str:
     """``host:port`` as people write it."""
     return join_endpoint(*endpoint)

@@ -8,6 +8,7 @@ proxy's, and the map's endpoints need not be reachable where the user's are.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
 
@@ -16,12 +17,13 @@ from metad_wire.transport import split_endpoint
 from .connection import Connection
 from .dialer import Dialer
 from .dispatcher import Dispatcher
-from .endpoint import name_of
+from .endpoint import Endpoint, name_of
 from .errors import ConnectionLostError, DrainingError, MetadError
 from .lane import Lane
 from .options import Options
 
-Endpoint = tuple[str, int]
+STEER_S = 0.5
+"""How often the paths are looked at, where there is a choice of transports."""
 
 
 class Keeper:
@@ -37,6 +39,7 @@ class Keeper:
     ) -> None:
         self.obstacle: MetadError | None = None  # the last failure to connect
         self.connects = 0
+        self.changes = 0  # from one transport to another
         self._endpoints = list(endpoints)
         self._dialer = dialer
         self._dispatcher = dispatcher
@@ -55,7 +58,33 @@ class Keeper:
             self._group = group
             self._dispatcher.on_lanes = self._sync
             self._sync()
+            if self._dialer.ways.chooses:
+                await self._steer()
             await asyncio.Event().wait()
+
+    async def _steer(self) -> None:
+        """Have each lane go by the transport that its path asks for."""
+        while True:
+            await asyncio.sleep(STEER_S)
+            for lane in list(self._dispatcher.lanes.values()):
+                connection, endpoint = lane.connection, self._last.get(lane.node)
+                if connection is None or endpoint is None:
+                    continue
+                wanted = self._dialer.ways.note(endpoint, connection.via, connection.path_lately())
+                if wanted != connection.via:
+                    await self._change(lane, connection, endpoint, wanted)
+
+    async def _change(self, lane: Lane, old: Connection, endpoint: Endpoint, name: str) -> None:
+        try:
+            connection = await self._dialer.dial_by(endpoint, name)
+        except MetadError:
+            self._dialer.ways.failed(endpoint, name)
+            return
+        if lane.connection is old and self._dispatcher.exchange(lane, connection):
+            self.connects += 1
+            self.changes += 1
+        else:
+            connection.close()
 
     async def _reach_first(self) -> None:
         """Endpoints in turn, a wait after each round without success."""
@@ -125,6 +154,9 @@ class Keeper:
             if self._last.get(node) == before and connection is not None:
                 connection.leave()
         self._advertised = advertised
+        twins = self._dispatcher.routes.twins
+        with contextlib.suppress(ValueError):  # a node that says nonsense of itself
+            self._dialer.ways.twins = {split_endpoint(tcp): split_endpoint(quic) for tcp, quic in twins.items()}
 
     async def _keep(self, lane: Lane) -> None:
         rounds = 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from metad_wire.messages import BATCH_ITEMS_MAX
-from metad_wire.policy import Backoff
+from metad_wire.policy import Backoff, PathRule
+from metad_wire.transport.credentials import TlsFiles
 
 DEADLINE_S_MAX = 86_400.0
 """A day; whoever waits longer has forgotten that it waits."""
@@ -41,7 +42,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Backoff = Backoff()
     """Waits between retries of a request, and between rounds of dialling."""
     credentials: bytes = b""
-    """Sent in the handshake, opaque to the protocol."""
+    """A token, as ``metadctl token`` prints it: the way in for who has no certificate. Never send it in clear text."""
+    tls: TlsFiles | None = None
+    """Whom to trust (``ca``), and who to be (``certificate`` and ``key``, empty for who has a token), for every scheme
+    but ``metad://``. Files that change are used by the next connection."""
+    path_rule: PathRule = PathRule()
+    """When ``metad+auto://`` takes QUIC."""
     client_name: str = ""
     """Shown in the server's logs."""
 

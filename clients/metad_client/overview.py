@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from metad_wire.cluster import MapReply, group_name
-from metad_wire.messages import GroupStatus, StatusReply
+from metad_wire.messages import GroupStatus, PeerLink, StatusReply
 
 from .errors import MetadError
 
@@ -48,8 +48,8 @@ def _group(name: str, status: GroupStatus | None) -> Row:
     }
 
 
-def members(known: MapReply, statuses: Statuses) -> list[Row]:
-    """A row for each node: where it is, what it leads, how it is."""
+def members(known: MapReply, statuses: Statuses, via: Mapping[str, str]) -> list[Row]:
+    """A row for each node: where it is, what it leads, how it is. ``via`` says by which transport we reach it."""
     led: dict[str, int] = {}
     for group in groups(known, statuses):
         led[group["leader"]] = led.get(group["leader"], 0) + 1
@@ -57,6 +57,7 @@ def members(known: MapReply, statuses: Statuses) -> list[Row]:
         {
             "node": record.node_id,
             "clients": record.endpoint or None,
+            "quic": record.quic_endpoint or None,
             "peers": record.peer_endpoint or None,
             "region": record.region or None,
         }
@@ -67,6 +68,7 @@ def members(known: MapReply, statuses: Statuses) -> list[Row]:
     for row in rows:
         status = statuses.get(row["node"])
         row["state"] = "up" if isinstance(status, StatusReply) else "not reached"
+        row["via"] = via.get(row["node"])
         row["leads"] = led.get(row["node"], 0)
         if isinstance(status, StatusReply):
             row["replicas"] = len(status.groups)
@@ -75,18 +77,27 @@ def members(known: MapReply, statuses: Statuses) -> list[Row]:
             row["cpu_us"] = status.cpu_us
             row["rss_bytes"] = status.rss_bytes
             row["connections"] = status.connections
+            row["links"] = [_link(link) for link in status.links]
         elif status is not None:
             row["error"] = str(status.__cause__ or status)  # that time is up says less than why
     return rows
 
 
-def cluster(known: MapReply, statuses: Statuses) -> Row:
+def _link(link: PeerLink) -> str:
+    """As in ``n2 quic 80.1 ms``."""
+    if not link.up:
+        return f"{link.node_id} down"
+    return f"{link.node_id} {link.transport}" + (f" {link.rtt_us / 1000:.3g} ms" if link.rtt_us else "")
+
+
+def cluster(known: MapReply, statuses: Statuses, via: Mapping[str, str]) -> Row:
     """Everything, with the sums that tell whether all is well."""
-    nodes, led = members(known, statuses), groups(known, statuses)
+    nodes, led = members(known, statuses, via), groups(known, statuses)
     up = next((status for status in statuses.values() if isinstance(status, StatusReply)), None)
     return {
         "cluster_id": up.cluster_id if up is not None else None,
         "map_version": known.version,
+        "via": ", ".join(sorted(set(via.values()))) or None,
         "nodes_up": f"{sum(node['state'] == 'up' for node in nodes)} of {len(nodes)}",
         "groups_led": f"{sum(group['leader'] is not None for group in led)} of {len(led)}",
         "nodes": nodes,

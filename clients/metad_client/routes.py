@@ -41,6 +41,8 @@ class Routes:
         self.alone = False
         self.leaders: dict[str, str] = {}
         """Group -> node id, as far as known."""
+        self.by_quic = False
+        """Whether endpoints are wanted that speak QUIC."""
         self._kinds: dict[str, _Kind] = {}
 
     @property
@@ -51,7 +53,14 @@ class Routes:
     @property
     def endpoints(self) -> dict[str, str]:
         """Node id -> where it says that clients reach it; empty where it has not said."""
-        return {node.node_id: node.endpoint for node in self.map.nodes} if self.map is not None else {}
+        nodes = self.map.nodes if self.map is not None else []
+        return {node.node_id: node.quic_endpoint if self.by_quic else node.endpoint for node in nodes}
+
+    @property
+    def twins(self) -> dict[str, str]:
+        """Endpoint of TCP -> the one of QUIC, of the nodes that have both."""
+        nodes = self.map.nodes if self.map is not None else []
+        return {node.endpoint: node.quic_endpoint for node in nodes if node.endpoint and node.quic_endpoint}
 
     def replicas(self, group: str) -> list[str]:
         """The nodes that have one, as far as known."""

@@ -11,6 +11,7 @@ from .admission import Admission
 from .backoff import FAMILIES, Backoff, Family
 from .budget import RetryBudget
 from .draw import draw, uniform
+from .path import PathChoice, PathRule, Way
 from .returning import ReturnSlots
 from .window import BatchWindow
 
@@ -20,8 +21,11 @@ __all__ = [
     "Backoff",
     "BatchWindow",
     "Family",
+    "PathChoice",
+    "PathRule",
     "RetryBudget",
     "ReturnSlots",
+    "Way",
     "draw",
     "uniform",
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -59,6 +60,20 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str = ""
     key: str = ""
     ca: str
+
+
+def client_files(directory: str, name: str = "") -> TlsFiles:
+    """The files of a client in a directory that ``metadctl certs`` has filled; ``name`` is not needed where there is
+    one client only. Raises ValueError where there is none, or no telling which."""
+    found = sorted(path for path in Path(directory).glob("client-*.pem") if not path.stem.endswith("-key"))
+    if name:
+        found = [path for path in found if path.stem == f"client-{name}"]
+    if len(found) != 1:
+        names = ", ".join(path.stem.removeprefix("client-") for path in found)
+        raise ValueError(f"{directory} has {f'clients {names}: say which' if found else f'no client {name}'.rstrip()}")
+    certificate = found[0]
+    key = certificate.with_name(f"{certificate.stem}-key.pem")
+    return TlsFiles(certificate=str(certificate), key=str(key), ca=str(certificate.with_name("ca.pem")))
 
 
 class PathSample(msgspec.Struct, frozen=True, kw_only=True):

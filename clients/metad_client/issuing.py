@@ -1,0 +1,72 @@
+"""``metadctl certs`` and ``metadctl token``: what nodes and clients prove with who they are. No cluster is asked."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from metad_wire.authority import AuthorityError, issue_fleet
+from metad_wire.tokens import TokenFileError, Tokens, line_of, new_token
+
+from .printing import Printer
+
+
+def certs(arguments: argparse.Namespace) -> int:
+    """Issue certificates; the exit status."""
+    nodes, clients, hosts = (_names(text) for text in (arguments.nodes, arguments.clients, arguments.hosts))
+    if not nodes and not clients:
+        return _failed("nobody to issue for: give --nodes or --clients", 2)
+    directory = Path(arguments.out)
+    try:
+        made = issue_fleet(directory, nodes, clients, hosts)
+    except AuthorityError as error:
+        return _failed(str(error), 1)
+    Printer(arguments.json).many([{"for": name, **msgspec.structs.asdict(files)} for name, files in made.items()])
+    if not arguments.json:
+        sys.stderr.write(
+            f"{directory / 'ca-key.pem'} signs for the whole fleet: keep it off the nodes.\n"
+            "Each node needs its own two files and ca.pem; so does each client.\n"
+        )
+    return 0
+
+
+def token(arguments: argparse.Namespace) -> int:
+    """Make a token; the exit status. It is printed once and kept nowhere."""
+    path = Path(arguments.file)
+    try:
+        made = new_token(arguments.name)
+        before = path.read_text() if path.exists() else ""
+        Tokens.parse(before)  # what nodes would refuse is not added to
+        _replace(path, before + ("" if not before or before.endswith("\n") else "\n") + line_of(made) + "\n")
+    except ValueError as error:
+        return _failed(str(error), 2)
+    except (TokenFileError, UnicodeDecodeError) as error:
+        return _failed(f"{path}: {error}", 1)
+    except OSError as error:
+        return _failed(f"cannot write {path}: {error.strerror}", 1)
+    if arguments.json:
+        Printer(True).one({"name": arguments.name, "token": made})
+    else:
+        sys.stdout.write(made + "\n")
+    return 0
+
+
+def _replace(path: Path, text: str) -> None:
+    """Whole or not at all: nodes read it while they run."""
+    temporary = path.with_name(path.name + ".tmp")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    os.replace(temporary, path)
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _failed(complaint: str, status: int) -> int:
+    sys.stderr.write(f"metadctl: {complaint}\n")
+    return status

@@ -1,0 +1,112 @@
+"""By which transport an endpoint is reached: the one a URL's scheme names, or with ``metad+auto://`` the one that the
+measured path asks for and that gets through.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from metad_wire.policy import PathChoice, PathRule, Way
+from metad_wire.transport import Transport
+from metad_wire.transport.credentials import CertificateError, PathSample, TlsFiles
+from metad_wire.transport.tcp import TcpTransport
+from metad_wire.transport.tls import TlsTransport
+
+from .endpoint import Endpoint
+from .options import Options
+
+BLOCKED_S = 30.0
+"""A transport that did not get through to an endpoint is not preferred there for this long."""
+
+_NAMES = {Way.TCP: "tls", Way.QUIC: "quic"}
+_WAYS = {name: way for way, name in _NAMES.items()}
+
+
+class Ways:
+    """The transports of one client by name (``tcp``, ``tls``, ``quic``). Where there are two, ``rule`` says when to
+    take which."""
+
+    def __init__(
+        self, transports: Mapping[str, Transport], rule: PathRule, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.transports = transports
+        self._rule = rule
+        self._clock = clock
+        self._choices: dict[Endpoint, PathChoice] = {}
+        self._blocked: dict[tuple[Endpoint, str], float] = {}
+        self.twins: dict[Endpoint, Endpoint] = {}
+        """Where an endpoint of TCP is reached over QUIC, if not under the same address."""
+
+    @property
+    def chooses(self) -> bool:
+        """Whether there is more than one."""
+        return len(self.transports) > 1
+
+    @property
+    def by_quic(self) -> bool:
+        """Whether QUIC is the only one: endpoints are those of QUIC then."""
+        return list(self.transports) == ["quic"]
+
+    def plan(self, endpoint: Endpoint) -> list[str]:
+        """All transports, the one to try first in front."""
+        if not self.chooses:
+            return list(self.transports)
+        best = self._choices[endpoint].way if endpoint in self._choices else Way.TCP
+        names = [_NAMES[best], _NAMES[best.other]]
+        return sorted(names, key=lambda name: self.is_blocked(endpoint, name))
+
+    def place(self, endpoint: Endpoint, name: str) -> Endpoint:
+        """Where a transport is to dial."""
+        return self.twins.get(endpoint, endpoint) if name == "quic" and self.chooses else endpoint
+
+    def is_blocked(self, endpoint: Endpoint, name: str) -> bool:
+        """Whether it did not get through lately."""
+        return self._blocked.get((endpoint, name), 0.0) > self._clock()
+
+    def failed(self, endpoint: Endpoint, name: str) -> None:
+        """It did not get through, or so late that the other one did before."""
+        self._blocked[endpoint, name] = self._clock() + BLOCKED_S
+
+    def note(self, endpoint: Endpoint, name: str, path: PathSample | None) -> str:
+        """What was measured on a connection since it was noted last; the transport to be on from now on."""
+        if not self.chooses:
+            return name
+        choice = self._choices.get(endpoint)
+        if choice is None or choice.way is not _WAYS[name]:  # it fell back, or came back
+            choice = self._choices[endpoint] = PathChoice(self._rule, _WAYS[name])
+        if path is None:
+            return name
+        wanted = _NAMES[choice.note(path.rtt_s, path.sent, path.lost)]
+        return name if self.is_blocked(endpoint, wanted) else wanted
+
+
+def ways_of(scheme: str, options: Options) -> Ways:
+    """The transports that a URL's scheme names. Raises ValueError where the options lack what they need, or name files
+    that cannot be used."""
+    makers: dict[str, tuple[tuple[str, Callable[[TlsFiles], Transport]], ...]] = {
+        "metads": (("tls", _tls),),
+        "metadq": (("quic", _quic),),
+        "metad+auto": (("tls", _tls), ("quic", _quic)),
+    }
+    if scheme == "metad":
+        return Ways({"tcp": TcpTransport()}, options.path_rule)
+    if options.tls is None:
+        raise ValueError(f"{scheme}:// needs to know whom to trust: give Options.tls at least the authority (ca)")
+    files = options.tls
+    try:
+        return Ways({name: make(files) for name, make in makers[scheme]}, options.path_rule)
+    except CertificateError as error:
+        raise ValueError(str(error)) from None
+
+
+def _tls(files: TlsFiles) -> Transport:
+    return TlsTransport(TcpTransport(), files)
+
+
+def _quic(files: TlsFiles) -> Transport:
+    try:
+        from metad_wire.transport.quic import QuicTransport
+    except ImportError:
+        raise ValueError("QUIC needs the aioquic package: install metad-service[quic]") from None
+    return QuicTransport(files)
