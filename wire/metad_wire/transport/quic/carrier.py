@@ -1,4 +1,4 @@
-"""One QUIC connection on a socket: brings datagrams, time and streams together around an :class:`Engine`.
+"""One QUIC connection on a socket: brings datagrams, time and streams together around an :class:`engine.Engine`.
 
 All that one wake-up brings is taken in first; then handlers get what is theirs, and what they write leaves in as few
 datagrams and system calls as it fits into. What handlers write at other times leaves in the loop's next turn.
@@ -16,8 +16,8 @@ from aioquic.quic.packet import QuicErrorCode
 from .. import StreamHandler
 from ..credentials import PEERCERT, CertificateError, PathSample, TlsError
 from . import certificates
-from .engine import Engine
 from .handshake import alert_of
+from .packets import PacketEngine
 from .receiving import Receiver
 from .sockets import Address
 from .stream import CODE_REFUSED, StreamEnd
@@ -58,7 +58,7 @@ class Carrier:
     """See the module. ``accept`` makes the handlers of streams that the peer opens; it returns None to refuse them."""
 
     def __init__(
-        self, engine: Engine, owner: Owner, *, is_client: bool, accept: Callable[[], StreamHandler | None]
+        self, engine: PacketEngine, owner: Owner, *, is_client: bool, accept: Callable[[], StreamHandler | None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.engine = engine
@@ -138,13 +138,9 @@ class Carrier:
         """Take in what came; :meth:`turn` is to follow."""
         now = self._loop.time()
         engine = self.engine
-        for datagram in datagrams:
-            if engine.is_client_reset(datagram):
-                self._finish(
-                    ConnectionResetError("the server does not know this connection any more: it has restarted")
-                )
-                return
-            engine.receive_datagram(datagram, address, now)
+        engine.receive_run(datagrams, address, now)
+        if engine.was_reset:
+            self._finish(ConnectionResetError("the server does not know this connection any more: it has restarted"))
 
     def schedule(self) -> None:
         """Have a turn soon."""

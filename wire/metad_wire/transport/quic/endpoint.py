@@ -33,7 +33,7 @@ from .. import StreamHandler, join_endpoint
 from ..reload import Reloaded
 from .carrier import TICK_S, Carrier
 from .certificates import Material
-from .engine import Engine
+from .packets import PacketEngine
 from .settings import CONNECTION_ID_BYTES, QuicSettings
 from .sockets import Address, DatagramSocket
 from .tickets import GrantedTickets
@@ -210,7 +210,7 @@ class Server:
             return None
         if len(self._handshakes) >= self._settings.handshakes_max:
             return None  # it will try again; by then there may be room
-        engine = Engine(
+        engine = PacketEngine(
             self._settings,
             material,
             certificate_required=self._certificate_required,
@@ -303,7 +303,7 @@ class Dialled:
         self,
         sock: DatagramSocketFactory,
         peer: Address,
-        engine: Engine,
+        engine: PacketEngine,
         gone: Callable[[Dialled], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()

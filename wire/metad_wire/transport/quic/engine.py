@@ -40,6 +40,8 @@ from .certificates import Material
 from .congestion import ALGORITHM
 from .handshake import VerifyingContext
 from .receiving import Receiver
+from .recovery import Recovery
+from .sending import Sender
 from .settings import ALPN, CONNECTION_ID_BYTES, QuicSettings
 from .tickets import GrantedTickets, Kept
 from .tokens import ResetTokens
@@ -119,6 +121,15 @@ class Engine(QuicConnection):
         self._resets = resets
         self._key_updated_at = 0  # packet number
         self._now = 0.0
+        self._loss = Recovery(
+            congestion_control_algorithm=ALGORITHM,
+            initial_rtt=self._configuration.initial_rtt,
+            max_datagram_size=self._max_datagram_size,
+            peer_completed_address_validation=not is_client,
+            quic_logger=None,
+            send_probe=self._send_probe,
+            logger=self._logger,
+        )
         streams = 0 if is_client else settings.streams_max
         self._local_max_streams_bidi = Limit(QuicFrameType.MAX_STREAMS_BIDI, "max_streams_bidi", streams)
         self._local_max_streams_uni = Limit(QuicFrameType.MAX_STREAMS_UNI, "max_streams_uni", 0)
@@ -165,7 +176,8 @@ class Engine(QuicConnection):
 
     def path_sample(self) -> tuple[float, int, int] | None:
         """(smoothed round trip, packets with data sent, of these lost); None before the first is acknowledged."""
-        return None
+        loss = cast("Recovery", self._loss)
+        return (loss.rtt_s, loss.sent, loss.lost) if loss.rtt_s else None
 
     def is_client_reset(self, datagram: bytes) -> bool:
         """Whether the server says, by a stateless reset, that it does not know this connection any more."""
@@ -188,6 +200,7 @@ class Engine(QuicConnection):
     # --- streams and credit ------------------------------------------------------------------------------
 
     def _adopt(self, stream: QuicStream) -> None:
+        stream.sender = Sender(stream.stream_id, writable=True)
         stream.receiver = Receiver(stream.stream_id or 0, self.settings.window_bytes, self.touched)
         # Sent though the peer knows it: opens the stream there, or tells who opened it that it was accepted.
         stream.max_stream_data_local_sent = 0

@@ -9,6 +9,7 @@ from aioquic.quic.stream import QuicStream
 
 from .. import StreamHandler
 from .receiving import Receiver
+from .sending import Sender
 
 CHUNK_BYTES: Final = 256 * 1024
 """The most that a handler is given at once."""
@@ -48,7 +49,7 @@ class StreamEnd:
         self.stream = stream
         self.id = stream.stream_id or 0
         self.receiver = cast("Receiver", stream.receiver)
-        self._sender = stream.sender
+        self._sender = cast("Sender", stream.sender)
         self._high, self._low = high, low
         self._reading = True
         self._paused = False  # the handler was asked to
@@ -70,7 +71,7 @@ class StreamEnd:
             return
         sender.write(data)
         self._owner.schedule()
-        if not self._paused and sender._buffer_stop - sender.highest_offset > self._high:
+        if not self._paused and sender.unsent_bytes > self._high:
             self._paused = True
             self._handler.pause_writing()
 
@@ -135,7 +136,7 @@ class StreamEnd:
     def sent(self) -> None:
         """Datagrams have left, or been acknowledged."""
         sender = self._sender
-        if self._paused and not self._ended and sender._buffer_stop - sender.highest_offset <= self._low:
+        if self._paused and not self._ended and sender.unsent_bytes <= self._low:
             self._paused = False
             if not self._closing:
                 self._handler.resume_writing()

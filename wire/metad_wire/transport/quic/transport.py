@@ -18,7 +18,7 @@ from ..reload import Reloaded
 from . import certificates
 from .carrier import Carrier
 from .endpoint import DatagramSocketFactory, Dialled, Server
-from .engine import Engine
+from .packets import PacketEngine
 from .settings import QuicSettings
 from .sockets import Address, DatagramSocket, connected, listening
 from .tickets import KeptTickets
@@ -90,7 +90,7 @@ class QuicTransport:
         sock = await connected(host, port)
         endpoint = host, port
         material = self._material.current()
-        engine = Engine(
+        engine = PacketEngine(
             self._settings,
             material,
             kept=self._kept.take(endpoint, material.generation),
