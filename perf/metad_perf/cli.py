@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from metad_client.endpoint import SCHEMES
 from metad_wire.errors import MetadError
 from metad_wire.transport.tcp import install_uvloop
 
@@ -83,6 +84,21 @@ def _server_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server-config", type=Path, metavar="FILE", help="configuration of the started server")
 
 
+def _scheme(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--scheme",
+        default="metad",
+        choices=SCHEMES,
+        help="how the started server is reached; others than metad give it certificates",
+    )
+
+
+def _identity(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--certs", metavar="DIR", default="", help="files that `metadctl certs` made, for --endpoint")
+    parser.add_argument("--as", dest="name", metavar="NAME", default="", help="which client of --certs to be")
+    parser.add_argument("--token-file", metavar="FILE", default="", help="holds our token, for --endpoint")
+
+
 def _shape(parser: argparse.ArgumentParser, nodes: int) -> None:
     parser.add_argument("--nodes", type=int, default=nodes, help="nodes of the started cluster")
     parser.add_argument("--groups", metavar="G", default="", help="of the started cluster, as in data=4,offset=2")
@@ -92,9 +108,13 @@ def _shape(parser: argparse.ArgumentParser, nodes: int) -> None:
 def _load(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "load", "one verb under load: throughput, latency, server CPU", _run_load)
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--endpoint", metavar="HOST:PORT[,...]", help="a running server, or a cluster's nodes")
+    where.add_argument(
+        "--endpoint", metavar="[SCHEME://]HOST:PORT[,...]", help="a running server, or a cluster's nodes"
+    )
     where.add_argument("--spawn", action="store_true", help="start servers in a temporary directory")
     _server_config(parser)
+    _scheme(parser)
+    _identity(parser)
     _shape(parser, nodes=1)
     parser.add_argument("--verb", required=True, choices=VERBS)
     parser.add_argument("--batch", type=int, default=1_000, help="items in a request")
@@ -114,12 +134,16 @@ def _load(commands: Commands[argparse.ArgumentParser]) -> None:
 def _run_load(args: argparse.Namespace) -> int:
     from .load import Load, run
     from .spawn import Shape
+    from .target import target_of
 
     if args.server_config is not None and not args.spawn:
         raise UsageError("--server-config needs --spawn")
-    shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups)
+    shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme)
     if shape != Shape() and not args.spawn:
-        raise UsageError("--nodes, --workers and --groups need --spawn")
+        raise UsageError("--nodes, --workers, --groups and --scheme need --spawn")
+    endpoint = args.endpoint
+    if endpoint is not None:
+        endpoint = target_of(endpoint, certs=args.certs, name=args.name, token_file=args.token_file)
     load = Load(
         verb=args.verb,
         batch=args.batch,
@@ -133,12 +157,13 @@ def _run_load(args: argparse.Namespace) -> int:
         singles=args.batch == 1 and not args.request_each,
         seed=args.seed,
     )
-    return run(load, endpoint=args.endpoint, shape=shape, config=args.server_config, json=args.json)
+    return run(load, endpoint=endpoint, shape=shape, config=args.server_config, json=args.json)
 
 
 def _grpc(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "grpc", "metad against grpc.aio, the same service on the same core", _run_grpc)
     _server_config(parser)
+    _scheme(parser)
     parser.add_argument("--pairs", type=int, default=3, help="runs of each case on each side, in turn")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of one run")
     parser.add_argument("--keys", type=_count, default=100_000, help="sessions")
@@ -147,13 +172,21 @@ def _grpc(commands: Commands[argparse.ArgumentParser]) -> None:
 def _run_grpc(args: argparse.Namespace) -> int:
     from .grpc_baseline import run
 
-    return run(pairs=args.pairs, seconds=args.seconds, keys=args.keys, config=args.server_config, json=args.json)
+    return run(
+        pairs=args.pairs,
+        seconds=args.seconds,
+        keys=args.keys,
+        config=args.server_config,
+        json=args.json,
+        scheme=args.scheme,
+    )
 
 
 def _compare(commands: Commands[argparse.ArgumentParser]) -> None:
     text = "three nodes of metad against three nodes of another system"
     parser = _command(commands, "compare", text, _run_compare)
     _server_config(parser)
+    _scheme(parser)
     parser.add_argument("--peers", required=True, choices=("etcd",), help="the other system; `make peers` installs it")
     parser.add_argument("--pairs", type=int, default=3, help="runs of each load on each side, in turn")
     parser.add_argument("--seconds", type=float, default=6.0, help="length of one run")
@@ -170,7 +203,7 @@ def _run_compare(args: argparse.Namespace) -> int:
         pairs=args.pairs,
         seconds=args.seconds,
         keys=args.keys,
-        shape=Shape(nodes=args.nodes, workers=args.workers, groups=args.groups),
+        shape=Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme),
         config=args.server_config,
         json=args.json,
     )
@@ -180,6 +213,7 @@ def _crash(commands: Commands[argparse.ArgumentParser]) -> None:
     text = "a server killed under load, or a cluster under faults: is every write there, once?"
     parser = _command(commands, "crash", text, _run_crash)
     _server_config(parser)
+    _scheme(parser)
     parser.add_argument("--rounds", type=int, default=20, help="one node: times it is killed")
     parser.add_argument("--writers", type=int, default=6, help="one node: clients that write, each its own records")
     parser.add_argument("--nodes", type=int, default=1, help="3: a cluster, one fault after the other")
@@ -202,15 +236,24 @@ def _run_crash(args: argparse.Namespace) -> int:
             seed=args.seed,
             config=args.server_config,
             json=args.json,
+            scheme=args.scheme,
         )
     from .crash import run
 
-    return run(rounds=args.rounds, writers=args.writers, seed=args.seed, config=args.server_config, json=args.json)
+    return run(
+        rounds=args.rounds,
+        writers=args.writers,
+        seed=args.seed,
+        config=args.server_config,
+        json=args.json,
+        scheme=args.scheme,
+    )
 
 
 def _hold(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "hold", "many sessions: memory, restart time, cost of a write", _run_hold)
     _server_config(parser)
+    _scheme(parser)
     parser.add_argument("--sessions", type=_count, default=10_000_000, help="sessions to hold; 1e7 will do")
     parser.add_argument("--updates", type=_count, default=1_000_000, help="items written per verb and size")
     parser.add_argument("--value-bytes", type=int, default=200, help="payload of a session")
@@ -225,12 +268,14 @@ def _run_hold(args: argparse.Namespace) -> int:
         value_bytes=args.value_bytes,
         config=args.server_config,
         json=args.json,
+        scheme=args.scheme,
     )
 
 
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "demo", "a reconnect storm with a broker and the leader dying in it", _run_demo)
     _server_config(parser)
+    _scheme(parser)
     parser.add_argument("--sessions", type=_count, default=100_000, help="sessions that come back at once")
     parser.add_argument("--brokers", type=int, default=8, help="simulated brokers")
     _shape(parser, nodes=3)

@@ -124,14 +124,14 @@ class _Comparison:
                 yield self._etcd(etcd)
 
     def _metad(self, server: Server) -> _System:
-        account = account_of(server.endpoint)
+        account = account_of(server.target)
         self._epoch = epoch_now()
-        create(server.endpoint, self._load("session.takeover", Way(BATCH, 1, 1)), self._epoch)
+        create(server.target, self._load("session.takeover", Way(BATCH, 1, 1)), self._epoch)
         about = {"program": "metad", "nodes": account.nodes, "processes": account.processes, "groups": account.groups}
         about |= {"replicas": account.replicas, "fsync": account.fsync, "leaders": account.leaders}
         about |= {"transport": "metad's protocol over TCP, no TLS, to each group's leader"}
         self.systems[METAD] = about
-        return _System(METAD, server.endpoint, lambda: account_of(server.endpoint).cpu_us)
+        return _System(METAD, server.target, lambda: account_of(server.target).cpu_us)
 
     def _etcd(self, etcd: Etcd) -> _System:
         self.systems["etcd"] = etcd.settings() | {"connections_per_process": ETCD_CONNECTIONS}

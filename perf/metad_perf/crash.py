@@ -20,14 +20,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metad_client import Options, connect
+from metad_client import Options
 from metad_wire.policy import Backoff
 
 from . import report
 from .errors import UsageError
 from .ledger import Verdict
 from .running import run_async
-from .spawn import Server, temporary_server
+from .spawn import Server, Shape, temporary_server
+from .target import open_client
 from .writers import LANES, RECORDS, Lane
 
 _WRITING_S = (0.05, 0.6)  # between two kills
@@ -38,12 +39,14 @@ _PATIENT_S = 120.0
 _IMPATIENT_S = 0.2  # gives up while the server is down, so that outcomes stay unknown
 
 
-def run(*, rounds: int, writers: int, seed: int | None, config: Path | None, json: Path | None) -> int:
+def run(
+    *, rounds: int, writers: int, seed: int | None, config: Path | None, json: Path | None, scheme: str = "metad"
+) -> int:
     """The exit code: 1 if a write was lost or duplicated."""
     if rounds < 1 or writers < 1:
         raise UsageError("--rounds and --writers must be at least 1")
     seed = secrets.randbits(32) if seed is None else seed
-    with temporary_server(config=config) as server:
+    with temporary_server(config=config, shape=Shape(scheme=scheme)) as server:
         made = run_async(_rounds(server, rounds, writers, seed))
         server.stop()
     report.write_json(json, made)
@@ -66,10 +69,7 @@ async def _rounds(server: Server, rounds: int, writers: int, seed: int) -> dict[
     begin = time.monotonic()
     await asyncio.to_thread(server.start)
     async with contextlib.AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(connect(f"metad://{server.endpoint}", _options(at)))
-            for at in range(writers)
-        ]
+        clients = [await stack.enter_async_context(open_client(server.target, _options(at))) for at in range(writers)]
         lanes = [
             kind(f"w{at}-{kind.__name__}", client, random.Random(f"{seed}/{at}/{kind.__name__}"), verdict)
             for at, client in enumerate(clients)
@@ -78,7 +78,7 @@ async def _rounds(server: Server, rounds: int, writers: int, seed: int) -> dict[
         with report.progress("crash rounds", rounds) as progress:
             for _ in range(rounds):
                 await _write_through_a_kill(server, lanes, rng, kills)
-                await _check(server.endpoint, lanes)
+                await _check(server.target, lanes)
                 progress(1)
         retries = sum(client.statistics().retries for client in clients)
         status = await clients[-1].status()
@@ -139,6 +139,6 @@ async def _write_through_a_kill(server: Server, lanes: Sequence[Lane], rng: rand
 
 
 async def _check(endpoint: str, lanes: Sequence[Lane]) -> None:
-    async with connect(f"metad://{endpoint}", Options(deadline_s=_PATIENT_S)) as reader:
+    async with open_client(endpoint, Options(deadline_s=_PATIENT_S)) as reader:
         for lane in lanes:
             await lane.check(reader)

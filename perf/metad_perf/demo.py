@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from metad_client import Options, connect
+from metad_client import Options
 from metad_client.errors import FencedError, MetadError, NotOwnerError
 from metad_wire.messages import SessionProperties
 
@@ -31,6 +31,7 @@ from .load import ask_account
 from .running import run_async
 from .spawn import Server, Shape, temporary_server
 from .storm import DEADLINE_S, TENANT, Broker, Life, Storm, verify
+from .target import open_client
 
 _PAYLOAD_BYTES = 200
 _BROKER_RESTART_SHARE = 0.25  # of the clients are back when the second broker restarts
@@ -71,7 +72,7 @@ async def _tell(server: Server, nodes: int, sessions: int, count: int) -> dict[s
     stored = {f"client-{i:07}": rng.randbytes(_PAYLOAD_BYTES) for i in range(sessions)}
     clients = list(stored)
     start_s = await asyncio.to_thread(server.start)
-    brokers = [Broker(server.endpoint, f"broker-{i + 1}", clients[i::count]) for i in range(count)]
+    brokers = [Broker(server.target, f"broker-{i + 1}", clients[i::count]) for i in range(count)]
     started = "metad starts" if nodes == 1 else f"metad starts: {nodes} nodes"
     phases = [Phase(phase=started, sessions=0, seconds=start_s)]
     try:
@@ -85,7 +86,7 @@ async def _tell(server: Server, nodes: int, sessions: int, count: int) -> dict[s
         storm_phases, damaged = await _storm(server, brokers, stored, sessions)
         phases += storm_phases
         begin = time.monotonic()
-        wrong = await verify(server.endpoint, brokers, stored)
+        wrong = await verify(server.target, brokers, stored)
         lost = max(len(wrong), damaged)
         phases.append(Phase(phase="every session is read back", sessions=sessions, seconds=_since(begin), lost=lost))
     finally:
@@ -215,7 +216,7 @@ class _Doomed:
     @classmethod
     async def of(cls, server: Server) -> _Doomed:
         """Look who leads what."""
-        account = await ask_account(server.endpoint)
+        account = await ask_account(server.target)
         return cls(server, account.leaders, account.groups)
 
     def kill(self) -> None:
@@ -231,7 +232,7 @@ class _Doomed:
             await asyncio.to_thread(self._server.start)
             return
         killed = self._server.pids[self._node]
-        async with connect(f"metad://{self._server.endpoint}", Options(deadline_s=DEADLINE_S)) as client:
+        async with open_client(self._server.target, Options(deadline_s=DEADLINE_S)) as client:
             while True:
                 with contextlib.suppress(MetadError):
                     status = await client.status(self._node, deadline_s=1.0)

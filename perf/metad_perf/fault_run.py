@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from metad.testing import linearizability
-from metad_client import Client, Options, connect
+from metad_client import Client, Options
 from metad_wire.messages import StatusReply
 from metad_wire.policy import Backoff
 
@@ -32,6 +32,7 @@ from .ledger import Verdict
 from .members import START_S, Member, Members, temporary_members
 from .registers import DEADLINES_S, History, RegisterClient
 from .running import run_async
+from .target import open_client
 from .writers import LANES, Lane
 
 WRITERS = 3  # clients with lanes
@@ -68,6 +69,7 @@ def run(
     seed: int | None,
     config: Path | None,
     json: Path | None,
+    scheme: str = "metad",
 ) -> int:
     """The exit code: 1 if the run found anything wrong."""
     if nodes < 3 or seconds <= 0:
@@ -82,7 +84,9 @@ def run(
     if not namespaces:
         report.say(f"nodes run on loopback, without partitions: {netns.missing()}")
     small_disks = bool({"diskfull", "slowdisk"} & set(striking)) and not disks.missing()
-    with temporary_members(nodes, groups=groups, config=config, namespaces=namespaces, disks=small_disks) as members:
+    with temporary_members(
+        nodes, groups=groups, config=config, namespaces=namespaces, disks=small_disks, scheme=scheme
+    ) as members:
         ordeal = _Ordeal(members, striking, seconds, seed)
         made = run_async(ordeal.run())
     begin = time.monotonic()
@@ -189,7 +193,7 @@ class _Ordeal:
 
     def _client(self, name: str, deadline_s: float) -> Client:
         options = Options(deadline_s=deadline_s, backoff=_BACKOFF, client_name=name)
-        return connect(f"metad://{self._members.endpoints}", options)
+        return open_client(self._members.target, options)
 
     async def _strike(self, watcher: Client) -> None:
         """One fault after the other until the time is over; each kind before any comes again."""

@@ -23,7 +23,7 @@ from .errors import UsageError
 from .fleet import run_fleet
 from .load import Load, account_of, create, epoch_now, plans
 from .running import run_async
-from .spawn import Server, temporary_server
+from .spawn import Server, Shape, temporary_server
 
 READ, WRITE = "session.get", "session.update"
 VALUE_BYTES = 200
@@ -56,12 +56,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[str, int]
 
 
-def run(*, pairs: int, seconds: float, keys: int, config: Path | None, json: Path | None) -> int:
+def run(*, pairs: int, seconds: float, keys: int, config: Path | None, json: Path | None, scheme: str = "metad") -> int:
     """The exit code: 1 if items failed."""
     if pairs < 1 or seconds <= 0 or keys < CASES[-1].batch:
         raise UsageError(f"--pairs and --seconds must be over 0, --keys at least {CASES[-1].batch}")
     grpc_server = [sys.executable, "-m", "metad_perf.grpc_server"]
-    with temporary_server(config=config) as metad, temporary_server(command=grpc_server, config=config) as grpc:
+    shape = Shape(scheme=scheme)
+    with (
+        temporary_server(config=config, shape=shape) as metad,
+        temporary_server(command=grpc_server, config=config) as grpc,
+    ):
         metad.start()
         grpc.start()
         compared = _compare(metad, grpc, pairs, seconds, keys)
@@ -77,11 +81,11 @@ def _compare(metad: Server, grpc: Server, pairs: int, seconds: float, keys: int)
 
     epoch = epoch_now()
     load = Load(verb=READ, keys=keys, value_bytes=VALUE_BYTES, items=keys)
-    create(metad.endpoint, load, epoch)
+    create(metad.target, load, epoch)
     with report.progress("prepare gRPC", keys) as progress:
         run_async(grpc_client.fill(grpc.endpoint, epoch, keys, VALUE_BYTES, progress))
     sides: dict[str, tuple[str, Callable[[], int]]] = {
-        "metad": (metad.endpoint, lambda: account_of(metad.endpoint).cpu_us),
+        "metad": (metad.target, lambda: account_of(metad.target).cpu_us),
         "grpc": (grpc.endpoint, lambda: grpc_client.cpu_us(grpc.endpoint)),
     }
     runs: list[Run] = []
@@ -94,7 +98,7 @@ def _compare(metad: Server, grpc: Server, pairs: int, seconds: float, keys: int)
                         one = msgspec.structs.replace(load, verb=verb, batch=case.batch, in_flight=case.in_flight)
                         runs.append(_run(case, side, endpoint, cpu_us, one, epoch, seconds))
                         progress(1)
-    account = account_of(metad.endpoint)
+    account = account_of(metad.target)
     return {
         **_verdict(READ, runs),
         "writes": _verdict(WRITE, runs),

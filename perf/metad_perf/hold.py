@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from metad_client import Options, connect
+from metad_client import Options
 from metad_wire.messages import SessionKey
 
 from . import report
@@ -24,7 +24,8 @@ from .errors import ServerError, UsageError
 from .load import MIB, Load, account_of, epoch_now, measure
 from .prepare import fill_sessions
 from .running import run_async
-from .spawn import Server, temporary_server
+from .spawn import Server, Shape, temporary_server
+from .target import open_client
 from .workload import TENANT, session_names
 
 SMALL = 100_000  # the number of sessions that costs are compared with
@@ -35,11 +36,13 @@ _QUIET_S = 1.0
 _QUIET_WAIT_S_MAX = 180.0
 
 
-def run(*, sessions: int, updates: int, value_bytes: int, config: Path | None, json: Path | None) -> int:
+def run(
+    *, sessions: int, updates: int, value_bytes: int, config: Path | None, json: Path | None, scheme: str = "metad"
+) -> int:
     """The exit code: 1 if a write failed or a session was not there after a restart."""
     if sessions < SMALL // 100 or updates < 1:
         raise UsageError(f"--sessions must be at least {SMALL // 100:,} and --updates at least 1")
-    with temporary_server(config=config) as server:
+    with temporary_server(config=config, shape=Shape(scheme=scheme)) as server:
         held = _hold(server, sessions, updates, value_bytes)
     report.write_json(json, held)
     report.table("hold", ["", "value"], [row for row in held.items() if not isinstance(row[1], dict)])
@@ -56,24 +59,24 @@ def _hold(server: Server, sessions: int, updates: int, value_bytes: int) -> dict
     epoch = epoch_now()
     costs: dict[str, dict[str, float]] = {}
     with _sampled_rss(server) as rss_max:
-        _fill(server.endpoint, epoch, small, value_bytes)
+        _fill(server.target, epoch, small, value_bytes)
         costs[str(small)], errors = _costs(server, epoch, small, updates, value_bytes)
-        fill_s = _fill(server.endpoint, epoch, sessions, value_bytes)
+        fill_s = _fill(server.target, epoch, sessions, value_bytes)
         filled_mib = server.rss_bytes() / MIB
         at_size, more_errors = _costs(server, epoch, sessions, updates, value_bytes)
         costs[str(sessions)] = at_size
         written_mib = server.rss_bytes() / MIB
         stop_s = server.stop()
         restart_s = server.start()
-        errors += more_errors + _missing(server.endpoint, sessions)
+        errors += more_errors + _missing(server.target, sessions)
         restarted_mib = server.rss_bytes() / MIB
         # A kill with writes behind it leaves a log to replay; a drained server leaves none.
-        killed = measure(server.endpoint, _load(VERBS[1], sessions, min(updates, 100_000), value_bytes), epoch)
+        killed = measure(server.target, _load(VERBS[1], sessions, min(updates, 100_000), value_bytes), epoch)
         server.kill()
         restart_killed_s = server.start()
-        errors += killed["errors"] + _missing(server.endpoint, sessions)
+        errors += killed["errors"] + _missing(server.target, sessions)
         peak_mib = rss_max() / MIB
-    status = account_of(server.endpoint)
+    status = account_of(server.target)
     server.stop()
     ratios = {verb: report.ratio(at_size[verb], costs[str(small)][verb]) for verb in VERBS}
     return report.rounded(
@@ -110,7 +113,7 @@ def _fill(endpoint: str, epoch: int, sessions: int, value_bytes: int) -> float:
     """Seconds it took."""
 
     async def fill(progress: Callable[[int], None]) -> None:
-        async with connect(f"metad://{endpoint}", Options(deadline_s=60.0)) as client:
+        async with open_client(endpoint, Options(deadline_s=60.0)) as client:
             await fill_sessions(client, epoch, sessions, value_bytes, progress)
 
     begin = time.monotonic()
@@ -125,7 +128,7 @@ def _costs(server: Server, epoch: int, sessions: int, updates: int, value_bytes:
     errors = 0
     for verb in VERBS:
         _wait_until_quiet(server)
-        measured = measure(server.endpoint, _load(verb, sessions, updates, value_bytes), epoch)
+        measured = measure(server.target, _load(verb, sessions, updates, value_bytes), epoch)
         costs[verb] = measured["server_cpu_us_per_item"]
         errors += measured["errors"]
     return costs, errors
@@ -148,7 +151,7 @@ def _missing(endpoint: str, sessions: int) -> int:
     keys = [SessionKey(TENANT, names[i]) for i in range(0, sessions, max(1, sessions // 1_000))]
 
     async def read() -> int:
-        async with connect(f"metad://{endpoint}", Options(deadline_s=60.0)) as client:
+        async with open_client(endpoint, Options(deadline_s=60.0)) as client:
             return sum(session is None for session in await client.sessions.get_many(keys))
 
     return run_async(read())

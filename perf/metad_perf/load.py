@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from metad_client import Options, connect
+from metad_client import Options
 from metad_wire.errors import MetadError
 from metad_wire.messages import StatusReply
 
@@ -19,6 +19,7 @@ from .fleet import Result, run_fleet
 from .prepare import prepare, records_needed
 from .running import run_async
 from .spawn import Shape, temporary_server
+from .target import open_client
 from .worker import Plan
 from .workload import VERBS, Settings
 
@@ -70,7 +71,7 @@ def run(load: Load, *, endpoint: str | None, shape: Shape, config: Path | None, 
     else:
         with temporary_server(config=config, shape=shape.checked()) as server:
             server.start()
-            measured = prepare_and_measure(server.endpoint, load)
+            measured = prepare_and_measure(server.target, load)
             server.stop()
     report.write_json(json, measured)
     show(measured)
@@ -164,7 +165,7 @@ async def ask_account(endpoint: str) -> Account:
     """The account of the node, or of all nodes of the cluster, at ``endpoint``. Raises MetadError where one of them
     does not answer."""
     options = Options(connect_timeout_s=CONNECT_TIMEOUT_S, client_name="metad-perf")
-    async with connect(f"metad://{endpoint}", options=options) as client:
+    async with open_client(endpoint, options) as client:
         found = await client.cluster.statuses()
     failed = [one for one in found.values() if isinstance(one, MetadError)]
     if failed:
@@ -187,9 +188,7 @@ def show(measured: dict[str, Any]) -> None:
 
 
 async def _prepare(endpoint: str, settings: Settings, progress: Callable[[int], None]) -> None:
-    async with connect(
-        f"metad://{endpoint}", options=Options(deadline_s=60.0, connect_timeout_s=CONNECT_TIMEOUT_S)
-    ) as client:
+    async with open_client(endpoint, Options(deadline_s=60.0, connect_timeout_s=CONNECT_TIMEOUT_S)) as client:
         await prepare(client, settings, progress)
 
 

@@ -12,10 +12,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
+from metad_wire.transport.credentials import TlsFiles
+
 from .disks import Disk
 from .errors import ServerError
 from .netns import Network
-from .spawn import Server, disk_directory, metad_serve
+from .spawn import Server, disk_directory, issued, metad_serve
+from .target import target_of
 
 _PEER_PORT, _CLIENT_PORT = 7500, 7420  # in a namespace of one's own
 START_S = 60.0
@@ -64,14 +69,21 @@ class Member(Server):
 class Members:
     """All of them."""
 
-    def __init__(self, members: list[Member], network: Network | None) -> None:
+    def __init__(self, members: list[Member], network: Network | None, scheme: str, certs: Path | None) -> None:
         self.all = members
         self.network = network
+        self._scheme = scheme
+        self._certs = certs
 
     @property
     def endpoints(self) -> str:
         """Of every node, with commas between."""
         return ",".join(member.endpoint for member in self.all)
+
+    @property
+    def target(self) -> str:
+        """All of them, for whoever puts them under load."""
+        return target_of(f"{self._scheme}://{self.endpoints}", certs=str(self._certs or ""))
 
     def start(self) -> None:
         """Start all and wait until each serves."""
@@ -83,7 +95,7 @@ class Members:
 
 @contextlib.contextmanager
 def temporary_members(
-    count: int, *, groups: str, config: Path | None, namespaces: bool, disks: bool
+    count: int, *, groups: str, config: Path | None, namespaces: bool, disks: bool, scheme: str = "metad"
 ) -> Iterator[Members]:
     """Nodes in temporary directories, not started; everything is ended and removed in any case."""
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
@@ -98,6 +110,8 @@ def temporary_members(
             ports = _free_ports(2 * count)
             hosts = [("127.0.0.1", ports[2 * n], ports[2 * n + 1]) for n in range(count)]
         seeds = {f"n{n + 1}": f"{host}:{peer}" for n, (host, _, peer) in enumerate(hosts)}
+        certs = directory / "certificates" if scheme != "metad" else None
+        fleet = {} if certs is None else issued(certs, list(seeds))
         for n, name in enumerate(seeds):
             home = directory / name
             home.mkdir()
@@ -107,11 +121,14 @@ def temporary_members(
                 mounted.append(disk)
                 disk.make()
             written = home / "metad.toml"
-            written.write_text(_config(config, name, seeds, groups, clear=network is not None))
+            files = fleet.get(f"node-{name}")
+            written.write_text(_config(config, name, seeds, groups, files=files, clear=network is not None))
             command = [*(network.prefix(n) if network is not None else []), *metad_serve()]
             host, port, _ = hosts[n]
+            if files is not None:
+                command += ["--quic", f"{host}:{port}"]
             members.append(Member(name, home, command, written, f"{host}:{port}", disk))
-        yield Members(members, network)
+        yield Members(members, network, scheme, certs)
     finally:
         for member in members:
             member.kill()
@@ -122,7 +139,15 @@ def temporary_members(
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _config(base: Path | None, name: str, seeds: dict[str, str], groups: str, *, clear: bool = False) -> str:
+def _config(
+    base: Path | None,
+    name: str,
+    seeds: dict[str, str],
+    groups: str,
+    *,
+    files: TlsFiles | None = None,
+    clear: bool = False,
+) -> str:
     """The given configuration with what makes it this node's in front and behind. ``clear``: its addresses are not
     loopback ones, but nobody else's either. TOML has each table once: a base that sets ``[cluster]`` or ``[groups]``
     cannot be used."""
@@ -132,7 +157,11 @@ def _config(base: Path | None, name: str, seeds: dict[str, str], groups: str, *,
             raise ServerError(f"{base}: {table} is for the command to set")
     inline = ", ".join(f'{node} = "{endpoint}"' for node, endpoint in seeds.items())
     lines = [f'node_id = "{name}"', text, "[cluster]", f"seeds = {{ {inline} }}", f'listen = "{seeds[name]}"']
-    if clear and "[security]" not in text:
+    if files is not None:
+        if "[security]" in text:
+            raise ServerError(f"{base}: [security] is for the command to set")
+        lines += ["[security]", *(f'{field} = "{path}"' for field, path in msgspec.structs.asdict(files).items())]
+    elif clear and "[security]" not in text:
         lines += ["[security]", "plaintext = true"]
     if groups:
         lines += ["[groups]", *(part.replace("=", " = ") for part in groups.split(","))]

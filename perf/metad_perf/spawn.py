@@ -20,7 +20,11 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from metad_wire.authority import AuthorityError, issue_fleet
+from metad_wire.transport.credentials import TlsFiles
+
 from .errors import ServerError, UsageError
+from .target import scheme_checked, target_of
 
 _POLL_S = 0.002  # the ready file is waited for at this grain
 _LOG_LINES_SHOWN = 3
@@ -29,6 +33,7 @@ _KILLED_S = 10.0  # a process with SIGKILL is gone by then
 
 class _Ready(msgspec.Struct):
     endpoints: list[str]
+    quic_endpoints: list[str] = []
     pids: dict[str, int] = {}
 
 
@@ -56,11 +61,14 @@ class Server:
         command: Sequence[str] | None = None,
         config: Path | None = None,
         listen: str = "127.0.0.1:0",
+        scheme: str = "metad",
     ) -> None:
         self._command = list(command) if command is not None else metad_serve()
         self._directory = directory
         self._config = config
         self._endpoints = [listen]
+        self._quic_endpoints = [listen]
+        self._scheme = scheme
         self._process: subprocess.Popen[bytes] | None = None
         self.pids: dict[str, int] = {}
         """Of the nodes, by node id, when they became ready."""
@@ -69,6 +77,14 @@ class Server:
     def endpoint(self) -> str:
         """host:port, or those of all nodes with commas between, known from the first start on."""
         return ",".join(self._endpoints)
+
+    @property
+    def target(self) -> str:
+        """The same for whoever puts it under load: with its scheme, and with certificates where that needs them."""
+        if self._scheme == "metad":
+            return self.endpoint
+        endpoints = self._quic_endpoints if self._scheme == "metadq" else self._endpoints
+        return target_of(f"{self._scheme}://{','.join(endpoints)}", certs=str(self._certificates()))
 
     @property
     def pid(self) -> int:
@@ -101,7 +117,15 @@ class Server:
             )
 
     def _where(self) -> list[str]:
-        return ["--listen", self._endpoints[0]]
+        listen = ["--listen", self._endpoints[0]]
+        if self._scheme == "metad":
+            return listen
+        files = issued(self._certificates(), ["node-1"])["node-node-1"]
+        tls = ["--tls-cert", files.certificate, "--tls-key", files.key, "--tls-ca", files.ca]
+        return [*listen, "--quic", self._quic_endpoints[0], *tls]
+
+    def _certificates(self) -> Path:
+        return self._directory / "certificates"
 
     def _data_directory(self) -> Path:
         return self._directory / "data"
@@ -116,6 +140,7 @@ class Server:
             with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # not there, or half written
                 ready = msgspec.json.decode(self._ready_file.read_bytes(), type=_Ready)
                 self._endpoints, self.pids = ready.endpoints, ready.pids
+                self._quic_endpoints = ready.quic_endpoints or self._quic_endpoints
                 return
             if process.poll() is not None:
                 self._process = None
@@ -179,14 +204,22 @@ class Server:
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What kind of server a command starts. ``groups`` as in ``data=4,offset=2``; empty: the default."""
+    """What kind of server a command starts. ``groups`` as in ``data=4,offset=2``; empty: the default. With another
+    ``scheme`` than ``metad`` it gets certificates, and serves TLS and QUIC."""
 
     nodes: int = 1
     workers: int = 1
     groups: str = ""
+    scheme: str = "metad"
+
+    @property
+    def is_alone(self) -> bool:
+        """One process with the default groups."""
+        return (self.nodes, self.workers, self.groups) == (1, 1, "")
 
     def checked(self) -> Shape:
         """Itself. Raises UsageError."""
+        scheme_checked(self.scheme)
         if self.nodes < 1 or self.workers < 1:
             raise UsageError("--nodes and --workers must be at least 1")
         return self
@@ -199,10 +232,15 @@ class Cluster(Server):
         command = [metad_command(), "cluster", "--nodes", str(shape.nodes), "--workers", str(shape.workers)]
         if shape.groups:
             command += ["--groups", shape.groups]
-        super().__init__(directory, command=command, config=config)
+        if shape.scheme != "metad":
+            command += ["--tls"]
+        super().__init__(directory, command=command, config=config, scheme=shape.scheme)
 
     def _where(self) -> list[str]:
         return []
+
+    def _certificates(self) -> Path:
+        return self._data_directory() / "certificates"
 
     def members(self) -> list[int]:
         """Process ids of the nodes that run now."""
@@ -249,8 +287,10 @@ def temporary_server(
     """A server in a temporary directory, not started; it is killed and the directory removed in any case. Where
     ``shape`` asks for more than one process or for groups of its own it is a :class:`Cluster`."""
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
-    if shape is None or shape == Shape():
-        server = Server(directory, command=command, config=config)
+    if shape is None or shape.is_alone:
+        server = Server(
+            directory, command=command, config=config, scheme=shape.scheme if shape is not None else "metad"
+        )
     else:
         server = Cluster(directory, shape, config=config)
     try:
@@ -258,6 +298,14 @@ def temporary_server(
     finally:
         server.kill()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def issued(directory: Path, nodes: Sequence[str]) -> dict[str, TlsFiles]:
+    """Certificates for nodes, and of one client. Raises ServerError."""
+    try:
+        return issue_fleet(directory, nodes, ["perf"])
+    except AuthorityError as error:
+        raise ServerError(str(error)) from None
 
 
 def disk_directory() -> Path:

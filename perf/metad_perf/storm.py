@@ -10,12 +10,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from metad_client import Client, Options, connect
+from metad_client import Client, Options
 from metad_client.errors import ClosedError, MetadError
 from metad_wire.messages import SessionKey, SessionProperties, SessionTakeoverItem
 
 from .histogram import Latencies
 from .prepare import PREPARE_BATCH, pour
+from .target import open_client
 from .timing import SYSTEM
 
 TENANT = "demo"
@@ -61,7 +62,7 @@ class Broker:
         """The next life."""
         self.epoch += 1
         options = Options(deadline_s=DEADLINE_S, connect_timeout_s=DEADLINE_S, client_name=self.name)
-        client = connect(f"metad://{self._endpoint}", options)
+        client = open_client(self._endpoint, options)
         self.life = Life(self.name, self.epoch, await client.open())
         return self.life
 
@@ -116,7 +117,7 @@ class Storm:
 async def verify(endpoint: str, brokers: Sequence[Broker], stored: dict[str, bytes]) -> list[str]:
     """Read every session through a fresh connection; a line for each that is not as it should be."""
     wrong: list[str] = []
-    async with connect(f"metad://{endpoint}", Options(deadline_s=DEADLINE_S)) as reader:
+    async with open_client(endpoint, Options(deadline_s=DEADLINE_S)) as reader:
         for broker in brokers:
             found = await reader.sessions.get_many([SessionKey(TENANT, client_id) for client_id in broker.clients])
             for client_id, session in zip(broker.clients, found, strict=True):

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from metad_client import Options, connect
+from metad_client import Options
 from metad_wire.errors import MetadError
 from metad_wire.transport.tcp import install_uvloop
 
@@ -25,6 +25,7 @@ from .errors import PerfError
 from .histogram import Latencies
 from .loop import Budget, Source, Tally, drive
 from .singles import Singles
+from .target import open_client
 from .workload import VERBS, Settings
 
 _WARM_UP_SECONDS_MAX = 2.0
@@ -151,7 +152,7 @@ async def _metad(plan: Plan) -> AsyncIterator[Source]:
         waiting_max=max(10_000, 2 * plan.in_flight),
         client_name="metad-perf",
     )
-    async with connect(f"metad://{plan.endpoint}", options=options) as client:
+    async with open_client(plan.endpoint, options) as client:
         yield (Singles if plan.settings.singles else VERBS[plan.settings.verb])(client, plan.settings)
 
 

@@ -1,0 +1,50 @@
+"""Whom a command puts under load, and as whom it comes: a URL of any scheme, or plain ``host:port,...``, and behind a
+``?`` what the scheme needs: ``metadq://127.0.0.1:7420?certs=DIR&as=NAME&token-file=FILE``.
+
+One string, because it goes through every command and into the processes that make load.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+
+from metad_client import Client, Options, connect
+from metad_client.endpoint import SCHEMES, as_url
+from metad_wire.transport.credentials import client_files
+
+from .errors import UsageError
+
+
+def target_of(endpoint: str, *, certs: str = "", name: str = "", token_file: str = "") -> str:
+    """A target from what the command line says."""
+    said = {"certs": certs, "as": name, "token-file": token_file}
+    given = {key: value for key, value in said.items() if value}
+    return endpoint + (f"?{urlencode(given)}" if given else "")
+
+
+def scheme_checked(scheme: str) -> str:
+    """The scheme. Raises UsageError."""
+    if scheme not in SCHEMES:
+        raise UsageError(f"--scheme: no {scheme}; there are {', '.join(SCHEMES)}")
+    return scheme
+
+
+def open_client(target: str, options: Options | None = None) -> Client:
+    """A client of a target, not opened yet. Raises UsageError where the target makes no sense."""
+    endpoint, _, query = target.partition("?")
+    said = dict(parse_qsl(query))
+    options = options or Options()
+    try:
+        if certs := said.pop("certs", ""):
+            options = msgspec.structs.replace(options, tls=client_files(certs, said.pop("as", "")))
+        if token_file := said.pop("token-file", ""):
+            token = Path(token_file).read_text().strip().encode()
+            options = msgspec.structs.replace(options, credentials=token)
+        if said:
+            raise UsageError(f"{', '.join(said)}: of no use in {target!r}")
+        return connect(as_url(endpoint), options)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
