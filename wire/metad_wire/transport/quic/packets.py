@@ -42,6 +42,7 @@ _HEADER_BYTES: Final = _NUMBER_AT + 2  # with a packet number of two bytes, as b
 _TAG_BYTES: Final = 16
 _OVERHEAD: Final = _HEADER_BYTES + _TAG_BYTES
 _STREAM_HEAD_BYTES: Final = 1 + 1 + 8 + 2  # type, id, offset and length at their longest
+_MOMENT_S: Final = 1e-6
 _ACK: Final = int(QuicFrameType.ACK)
 _RANGES_SENT: Final = 16  # of packets received, in one acknowledgement of a run
 _VAR_MASKS: Final = (0x3F, 0x3FFF, 0x3FFFFFFF, 0x3FFFFFFFFFFFFFFF)
@@ -272,8 +273,9 @@ class PacketEngine(Engine):
         """As aioquic's."""
         if not self._sends_plainly():
             space = self._spaces.get(_ONE_RTT)
-            if space is not None and space.ack_at is not None and self._handshake_confirmed and space.ack_at > now:
-                space.ack_at = now  # something is being sent: so goes this
+            if space is not None and space.ack_at is not None and (self._handshake_confirmed or space.ack_at <= now):
+                # Something is being sent: so goes this. A moment early, or pacing holds it up in aioquic's code.
+                space.ack_at = min(space.ack_at, now - _MOMENT_S)
             made = super().datagrams_to_send(now)
             if space is not None and space.ack_at is None:
                 self._unacknowledged = 0
@@ -305,7 +307,6 @@ class PacketEngine(Engine):
             or pair._update_key_requested
             or not path.is_validated
             or path.remote_challenges
-            or len(self._network_paths) > 1
             or not self._crypto_streams[_ONE_RTT].sender.buffer_is_empty
             or sending.aead is None
             or cast("HeaderProtection", sending.hp)._is_chacha20
@@ -313,6 +314,9 @@ class PacketEngine(Engine):
             or self._local_max_streams_bidi.value != self._local_max_streams_bidi.sent
         ):
             return False
+        for other in self._network_paths[1:]:
+            if other.remote_challenges or not (other.is_validated or other.local_challenge_sent):
+                return False
         for connection_id in self._host_cids:
             if not connection_id.was_sent:
                 return False

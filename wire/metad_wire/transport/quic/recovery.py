@@ -168,7 +168,7 @@ class Recovery(QuicPacketRecovery):
             if number > largest:
                 break
             sent_s = packet.sent_time or 0.0
-            if number <= largest - K_PACKET_THRESHOLD or sent_s <= now - delay_s:
+            if number <= largest - K_PACKET_THRESHOLD or sent_s + delay_s <= now:
                 lost.append(packet)
             elif space.loss_time is None:
                 space.loss_time = sent_s + delay_s  # the first is the oldest
