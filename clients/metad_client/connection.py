@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from metad_wire.errors import ConnectionLostError, MetadError, UnauthenticatedError
 from metad_wire.frame import FrameType
+from metad_wire.messages import Welcome
 from metad_wire.session import ClientSession, State, decode_error
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import CertificateError, PathSample
@@ -57,6 +58,7 @@ class Connection:
         owner: Owner,
         *,
         via: str = "tcp",
+        assumed: Welcome | None = None,
         ping_interval_s: float,
         credentials: bytes = b"",
         client_name: str = "",
@@ -64,6 +66,8 @@ class Connection:
         loop = asyncio.get_running_loop()
         self.endpoint = endpoint
         self.via = via  # the transport's name
+        self.early = False  # requests go out before the handshake is over
+        self._assumed = assumed
         self.session = ClientSession(credentials, client_name)
         self.calls: dict[int, Call] = {}
         self.welcomed: asyncio.Future[None] = loop.create_future()
@@ -153,6 +157,9 @@ class Connection:
     def connection_made(self, stream: Any) -> None:
         """Greet."""
         self._stream = stream
+        if self._assumed is not None and stream.get_extra_info("early"):
+            self.early = True
+            self.session.assume(self._assumed)
         if self._lost:
             stream.abort()
         else:
@@ -219,6 +226,7 @@ class Connection:
     # --- states ---
 
     def _opened(self) -> None:
+        self.early = False
         welcome = self.session.welcome
         assert welcome is not None
         if welcome.idle_ms > 0:

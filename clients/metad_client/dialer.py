@@ -20,6 +20,7 @@ from metad_wire.errors import (
     UnauthenticatedError,
     UnexpectedFrameError,
 )
+from metad_wire.messages import Welcome
 from metad_wire.transport.credentials import CertificateError, TlsError
 
 from .connection import Connection, Owner
@@ -38,6 +39,7 @@ class Dialer:
         self.ways = ways
         self._owner = owner
         self._options = options
+        self._welcomes: dict[Endpoint, Welcome] = {}  # of QUIC, for the next connection's 0-RTT data
 
     async def dial(self, endpoint: Endpoint) -> Connection:
         """Connect and shake hands within the handshake timeout. Raises ConnectionLostError where nobody answers,
@@ -85,6 +87,7 @@ class Dialer:
             endpoint_name,
             self._owner,
             via=name,
+            assumed=self._welcomes.pop(endpoint, None) if name == "quic" else None,
             ping_interval_s=self._options.ping_interval_s,
             credentials=self._options.credentials,
             client_name=self._options.client_name,
@@ -93,6 +96,10 @@ class Dialer:
         try:
             async with asyncio.timeout(timeout_s):
                 await transport.dial(*place, lambda: connection, timeout_s)
+                if connection.early:
+                    # Whatever becomes of the handshake, calls see the same as when a connection is lost.
+                    connection.welcomed.add_done_callback(lambda _: self._remember(endpoint, connection))
+                    return connection
                 await connection.welcomed
         except (FrameError, FrameTooLargeError, UnexpectedFrameError) as error:
             raise HandshakeError(f"{endpoint_name} does not speak metad's protocol: {error}") from error
@@ -109,7 +116,14 @@ class Dialer:
         except BaseException:
             connection.abort()
             raise
+        self._remember(endpoint, connection)
         return connection
+
+    def _remember(self, endpoint: Endpoint, connection: Connection) -> None:
+        welcomed, welcome = connection.welcomed, connection.session.welcome
+        if connection.via != "quic" or welcome is None or welcomed.cancelled() or welcomed.exception() is not None:
+            return
+        self._welcomes[endpoint] = welcome
 
 
 def typed(error: OSError, name: str, timeout_s: float) -> MetadError:

@@ -44,6 +44,7 @@ from .errors import (
     NotLeaderError,
     OverloadedError,
     StaleRouteError,
+    TooEarlyError,
     UnknownMethodError,
     UnknownOutcomeError,
 )
@@ -316,7 +317,10 @@ class Dispatcher:
         call.astray = False
         call.probes = ""
         lane = connection.lane
-        if lane is None or not call.group or call.future.done():
+        if isinstance(error, TooEarlyError) and lane is not None and not call.future.done():
+            self._queue(lane.waiting, call, first=True)  # the handshake is over by now
+            self._pump(lane)
+        elif lane is None or not call.group or call.future.done():
             self._again(call, error)
         elif isinstance(error, NotLeaderError):
             call.astray = True

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from functools import partial
 
 from metad_wire import messages as m
-from metad_wire.errors import MetadError, OverloadedError, SlowReaderError
+from metad_wire.errors import MetadError, OverloadedError, SlowReaderError, TooEarlyError
 from metad_wire.frame import Frame, FrameType
+from metad_wire.methods import READS
 from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
 
@@ -60,6 +61,7 @@ class Connection:
         self._processing = False
         self._stalled_bytes = 0
         self._waiting_intake = False
+        self._early = False  # what comes now may be a replay
         self.held_bytes = 0  # of unfinished frames; the intake's
         self.paused_since_s: float | None = None
         self.closing_since_s: float | None = None
@@ -72,6 +74,7 @@ class Connection:
     def connection_made(self, stream: Stream) -> None:
         self._stream = stream
         self.peer = str(stream.get_extra_info("peername"))
+        self._early = bool(stream.get_extra_info("early"))
         if not self._opened(self):
             self.close(OverloadedError("too many connections", retry_after_ms=1_000, retry_jitter_ms=1_000))
 
@@ -137,6 +140,9 @@ class Connection:
     def _handle(self, frame: Frame) -> None:
         if frame.type == _REQUEST:
             request_id = frame.request_id
+            if self._early and self._too_early(frame.method):
+                self._session.fail(request_id, TooEarlyError())
+                return
             works = self._node.submit(frame.method, frame.payload, partial(self._answer, request_id))
             if works and request_id in self._session.unanswered:
                 self._works[request_id] = works
@@ -144,6 +150,11 @@ class Connection:
             self._node.cancel(self._works.get(frame.request_id, []))
         elif frame.type == FrameType.HELLO:
             self._welcome()
+
+    def _too_early(self, method: int) -> bool:
+        """Whether to refuse a request for having come before the peer has proven that it sent it just now."""
+        self._early = self._stream is not None and bool(self._stream.get_extra_info("early"))
+        return self._early and method not in READS
 
     def _welcome(self) -> None:
         session, limits = self._session, self._limits

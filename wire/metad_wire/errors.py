@@ -137,6 +137,10 @@ class StaleRouteError(_Coded, code=111, name="stale_route", retryable=True):
     """Some of the items' slots are not this group's any more; nothing was done. A newer cluster map says where."""
 
 
+class TooEarlyError(_Coded, code=112, name="too_early", retryable=True):
+    """The request came in 0-RTT data, which may be a replay; nothing was done, and the same again is taken."""
+
+
 # 200-299: one item of a batch.
 class NotFoundError(_Coded, code=200, name="not_found"):
     """There is no such record."""
