@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     _compare(commands)
     _crash(commands)
     _hold(commands)
+    _move(commands)
     _demo(commands)
     return parser
 
@@ -270,6 +271,35 @@ def _run_hold(args: argparse.Namespace) -> int:
         json=args.json,
         scheme=args.scheme,
     )
+
+
+def _move(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "slots moved to a new group while sessions are written: for how long does a write wait, is any lost?"
+    parser = _command(commands, "move", text, _run_move)
+    _server_config(parser)
+    _shape(parser, nodes=3)
+    parser.add_argument("--sessions", type=_count, default=1_000_000, help="sessions; 1e6 will do")
+    parser.add_argument("--writers", type=int, default=4, help="batches in flight, each of sessions of its own")
+    parser.add_argument("--batch", type=int, default=100, help="items in a request")
+    parser.add_argument("--value-bytes", type=int, default=200, help="payload of a session")
+    parser.add_argument("--rate", type=float, default=0.0, help="requests/s of a writer; 0: closed loop")
+    parser.add_argument("--seed", type=int, default=1)
+
+
+def _run_move(args: argparse.Namespace) -> int:
+    from .move import Move, run
+    from .spawn import Shape
+
+    move = Move(
+        sessions=args.sessions,
+        writers=args.writers,
+        batch=args.batch,
+        value_bytes=args.value_bytes,
+        rate=args.rate,
+        seed=args.seed,
+    )
+    shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups)
+    return run(move, shape=shape, config=args.server_config, json=args.json)
 
 
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:

@@ -221,3 +221,15 @@ def test_demo_loses_nothing(tmp_path: Path, nodes: int) -> None:
     killed = [phase["phase"] for phase in report["phases"] if "is killed" in phase["phase"]]
     assert len(killed) == 1
     assert ("leader of" in killed[0]) == (nodes == 3)
+
+
+def test_move_moves_slots_under_writes_and_reads_everything_back(tmp_path: Path) -> None:
+    flags = ("--nodes", 1, "--groups", "metadata=1,offset=1,data=1", "--sessions", 2_000, "--writers", 2)
+    report = _report(tmp_path, "move", *flags, "--batch", 20, timeout_s=120.0)
+    assert report["slots"] == 512
+    assert (report["lost"], report["missing"], report["refused"]) == (0, 0, 0)
+    assert report["writes"] > 0
+    assert report["longest_write_ms"] >= report["p99_write_ms"] > 0
+    done = _metad_perf("move", "--sessions", 10)
+    assert done.returncode == 2
+    assert "--sessions must be at least" in done.stderr
