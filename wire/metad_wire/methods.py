@@ -1,7 +1,6 @@
 """The method table: code -> name, request body, reply body, and what the ends must know to route and retry it.
 
-A code never changes its meaning. ``mutates``: it goes through the log, and a retry needs an identity. ``idempotent``:
-whoever asks it twice has done nothing more than asking once, so it may be asked before it is sure who asks (0-RTT).
+A code never changes its meaning. ``mutates``: it goes through the log, and a retry needs an identity.
 """
 
 from __future__ import annotations
@@ -28,22 +27,12 @@ nesting that is too deep come through as Python's own errors."""
 class Method(Generic[Body, Reply]):
     """One row: how a method's payloads are named, decoded and treated."""
 
-    def __init__(
-        self,
-        code: int,
-        name: str,
-        body: type[Body],
-        reply: type[Reply],
-        *,
-        mutates: bool,
-        idempotent: bool | None = None,
-    ) -> None:
+    def __init__(self, code: int, name: str, body: type[Body], reply: type[Reply], *, mutates: bool) -> None:
         self.code = code
         self.name = name
         self.body = body
         self.reply = reply
         self.mutates = mutates
-        self.idempotent = not mutates if idempotent is None else idempotent
         self._request_decoder = msgspec.msgpack.Decoder(m.Request[body])  # type: ignore[valid-type]
         self._reply_decoder = msgspec.msgpack.Decoder(reply)
         if code in METHODS or name in METHODS_BY_NAME:
@@ -83,12 +72,12 @@ STATUS = Method(0x0001, "system.status", m.Status, m.StatusReply, mutates=False)
 
 CLUSTER_MAP = Method(0x0002, "cluster.map", c.MapRequest, c.MapReply, mutates=False)
 CLUSTER_STORE = Method(0x0003, "cluster.store", c.StoreMap, m.WriteReply, mutates=True)
-CLUSTER_JOIN = Method(0x0004, "cluster.join", c.Join, c.Done, mutates=False, idempotent=False)
-CLUSTER_LEAVE = Method(0x0005, "cluster.leave", c.Leave, c.Done, mutates=False, idempotent=False)
-CLUSTER_TRANSFER = Method(0x0006, "cluster.transfer", c.Transfer, c.Done, mutates=False, idempotent=False)
-CLUSTER_ADD_GROUP = Method(0x0007, "cluster.add_group", c.AddGroup, c.Done, mutates=False, idempotent=False)
-CLUSTER_REBALANCE = Method(0x0008, "cluster.rebalance", c.Rebalance, c.Done, mutates=False, idempotent=False)
-CLUSTER_MOVED = Method(0x0009, "cluster.moved", c.Moved, c.Done, mutates=False, idempotent=False)
+CLUSTER_JOIN = Method(0x0004, "cluster.join", c.Join, c.Done, mutates=False)
+CLUSTER_LEAVE = Method(0x0005, "cluster.leave", c.Leave, c.Done, mutates=False)
+CLUSTER_TRANSFER = Method(0x0006, "cluster.transfer", c.Transfer, c.Done, mutates=False)
+CLUSTER_ADD_GROUP = Method(0x0007, "cluster.add_group", c.AddGroup, c.Done, mutates=False)
+CLUSTER_REBALANCE = Method(0x0008, "cluster.rebalance", c.Rebalance, c.Done, mutates=False)
+CLUSTER_MOVED = Method(0x0009, "cluster.moved", c.Moved, c.Done, mutates=False)
 GROUP_COMMAND = Method(0x000A, "group.command", c.GroupCommand, m.WriteReply, mutates=True)
 
 BETWEEN_NODES = frozenset({CLUSTER_STORE.code, CLUSTER_MOVED.code, GROUP_COMMAND.code})
