@@ -278,6 +278,7 @@ def _move(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "move", text, _run_move)
     _server_config(parser)
     _shape(parser, nodes=3)
+    _scheme(parser)
     parser.add_argument("--sessions", type=_count, default=1_000_000, help="sessions; 1e6 will do")
     parser.add_argument("--writers", type=int, default=4, help="batches in flight, each of sessions of its own")
     parser.add_argument("--batch", type=int, default=100, help="items in a request")
@@ -298,7 +299,7 @@ def _run_move(args: argparse.Namespace) -> int:
         rate=args.rate,
         seed=args.seed,
     )
-    shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups)
+    shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme)
     return run(move, shape=shape, config=args.server_config, json=args.json)
 
 

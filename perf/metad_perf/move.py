@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from metad_client import Client, Options, connect
+from metad_client import Client, Options
 from metad_wire import cluster as c
 from metad_wire import messages as m
 
@@ -28,6 +28,7 @@ from .load import account_of, epoch_now
 from .prepare import fill_sessions, pour
 from .running import run_async
 from .spawn import Shape, temporary_server
+from .target import open_client
 from .workload import BROKER, EXPIRY_INTERVAL_S, TENANT, session_names
 
 _STAMP_BYTES = 8
@@ -62,8 +63,8 @@ def run(move: Move, *, shape: Shape, config: Path | None, json: Path | None) -> 
     move = move.checked()
     with temporary_server(config=config, shape=shape.checked()) as server:
         server.start()
-        moved = run_async(_run(server.endpoint, move))
-        status = account_of(server.endpoint)
+        moved = run_async(_run(server.target, move))
+        status = account_of(server.target)
         server.stop()
     moved |= {
         "sessions": move.sessions,
@@ -131,10 +132,10 @@ class _Writer:
         return taken
 
 
-async def _run(endpoint: str, move: Move) -> dict[str, Any]:
+async def _run(target: str, move: Move) -> dict[str, Any]:
     epoch = epoch_now()
     names = session_names(move.sessions)
-    async with connect(f"metad://{endpoint}", Options(deadline_s=_DEADLINE_S)) as client:
+    async with open_client(target, Options(deadline_s=_DEADLINE_S)) as client:
         with report.progress(f"fill {move.sessions:,} sessions", move.sessions) as progress:
             await fill_sessions(client, epoch, move.sessions, move.value_bytes, progress)
         writers = [
