@@ -1,4 +1,4 @@
-"""Two QUIC engines joined by a network of our own, in virtual time: loses, repeats, reorders and readdresses datagrams."""
+"""Two QUIC engines joined by a network of our own, in virtual time: it loses, repeats, reorders, readdresses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLIENT, SERVER = ("192.0.2.1", 1000), ("192.0.2.2", 7420)
 
 
 class Link:
-    """``client`` and ``server``, and what is on its way between them. ``loss`` and so on are shares of the datagrams."""
+    """``client``, ``server``, and what is on its way between them. ``loss`` and so on are shares of the datagrams."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Link:
                         heapq.heappush(self._way, (at, next(self._counter), to, datagram, source))
 
     def step(self) -> None:
-        """Go to whatever is next: an arrival, a timer, or 10 ms on, for readers and writers have their turn at steps."""
+        """Go to whatever is next: an arrival, a timer, or 10 ms on, for who reads and writes does so at steps."""
         self.send()
         times = [self._way[0][0]] if self._way else []
         for engine in (self.client, self.server):

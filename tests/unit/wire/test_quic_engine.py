@@ -8,10 +8,10 @@ from pathlib import Path
 import aioquic
 import aioquic.quic.connection
 import pytest
+from quic_rig import Link, Transfer
 
 from metad_wire.transport.quic import engine
 from metad_wire.transport.quic.settings import KIB, QuicSettings
-from quic_rig import Link, Transfer
 
 
 def transfer(link: Link, *, streams: int = 3, total: int = 300_000, appetite: int = 1 << 30) -> list[Transfer]:

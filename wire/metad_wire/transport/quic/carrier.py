@@ -47,6 +47,9 @@ class Owner(Protocol):
     def retired(self, carrier: Carrier, connection_id: bytes) -> None:
         """And no longer."""
 
+    def expects(self, carrier: Carrier) -> bool:
+        """Whether a connection without streams may get one yet."""
+
     def over(self, carrier: Carrier) -> None:
         """The connection is."""
 
@@ -103,16 +106,16 @@ class Carrier:
         return end
 
     def detach(self, end: StreamEnd) -> None:
-        """A stream is over. The end that dialled closes the connection behind the last."""
+        """A stream is over."""
         self.ends.pop(end.id, None)
         self._fail_acceptance(end.id)
         if not self.ends:
             self._streamless_since_s = self._loop.time()
-            self.close_if_idle()
+            self.close_if_unused()
 
-    def close_if_idle(self) -> None:
-        """Close a dialled connection that nobody uses."""
-        if self._is_client and not self.ends and not self.reserved and not self.over:
+    def close_if_unused(self) -> None:
+        """Close a connection without streams where its owner does not wait for more."""
+        if not self.ends and not self.reserved and not self.over and not self._owner.expects(self):
             self.close()
 
     def reset(self, end: StreamEnd, code: int) -> None:
@@ -230,6 +233,8 @@ class Carrier:
             elif isinstance(event, events.ConnectionIdRetired):
                 self._owner.retired(self, event.connection_id)
             elif isinstance(event, events.HandshakeCompleted):
+                if self._is_client and not event.early_data_accepted:
+                    self.engine.send_again_what_was_early(self._loop.time())
                 if not self.connected.done():
                     self.connected.set_result(None)
             elif isinstance(event, events.PingAcknowledged):
@@ -323,7 +328,7 @@ class Carrier:
         heard_s = engine.heard_s
         if late or not engine.in_flight:
             self._waiting_since_s = now
-        elif now - max(heard_s, self._waiting_since_s) > max(settings.unanswered_s, 8 * engine.rtt_s):
+        elif self.silence_s(now) > max(settings.unanswered_s, 8 * engine.rtt_s):
             self._finish(TimeoutError("the peer does not answer"))
             return
         if self._is_client:
@@ -333,6 +338,10 @@ class Carrier:
                 self.schedule()
         elif not self.ends and now - self._streamless_since_s > settings.handshake_timeout_s:
             self.close(QuicErrorCode.NO_ERROR, "no stream in use")
+
+    def silence_s(self, now: float) -> float:
+        """For how long the peer has left something unanswered; 0.0 where nothing is."""
+        return now - max(self.engine.heard_s, self._waiting_since_s) if self.engine.in_flight else 0.0
 
     def ping(self) -> asyncio.Future[None]:
         """Done when the peer has answered."""

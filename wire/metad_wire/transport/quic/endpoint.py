@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable
 from typing import Final
 
@@ -35,11 +36,13 @@ from .carrier import TICK_S, Carrier
 from .certificates import Material
 from .packets import PacketEngine
 from .settings import CONNECTION_ID_BYTES, QuicSettings
-from .sockets import Address, DatagramSocket
+from .sockets import Address, DatagramSocket, connected_to
 from .tickets import GrantedTickets
 from .tokens import AddressTokens, ResetTokens
 
 VERSIONS: Final = [int(QuicProtocolVersion.VERSION_1), int(QuicProtocolVersion.VERSION_2)]
+_UNREACHABLE_MAX: Final = 3
+"""Datagrams in a row that had no way out, after which a dialled connection looks for another."""
 _ANSWERS_PER_TICK: Final = 256
 """Stateless answers to what is nobody's (resets, refusals), each tick: they must not become a load of their own."""
 
@@ -49,7 +52,7 @@ class Server:
 
     def __init__(
         self,
-        sock: DatagramSocketFactory,
+        sock: socket.socket,
         settings: QuicSettings,
         material: Reloaded[Material],
         factory: Callable[[], StreamHandler],
@@ -69,7 +72,13 @@ class Server:
         self._answers = 0
         self._granted = GrantedTickets(settings.tickets_max, settings.ticket_life_s)
         self._secret = b""
-        self._socket = sock(self.received, self.swept, lambda: None)
+        self._socket = DatagramSocket(
+            sock,
+            buffer_bytes=settings.socket_buffer_bytes,
+            received=self.received,
+            swept=self.swept,
+            refused=lambda: None,
+        )
         address = self._socket.address
         self._endpoint = join_endpoint(address[0], address[1])
         self._renew_secret(material.current())
@@ -86,8 +95,7 @@ class Server:
         """Accept no more. Connections that are up stay up, and the socket with them."""
         self._listening = False
         for carrier in tuple(self._ids):
-            if not carrier.ends:
-                carrier.close()
+            carrier.close_if_unused()
         self._close_if_done()
 
     def _close_if_done(self) -> None:
@@ -115,6 +123,10 @@ class Server:
         """No longer."""
         self._carriers.pop(connection_id, None)
         self._ids[carrier].discard(connection_id)
+
+    def expects(self, carrier: Carrier) -> bool:
+        """Clients may open streams until the listener is closed."""
+        return self._listening
 
     def over(self, carrier: Carrier) -> None:
         """Forget it."""
@@ -291,28 +303,44 @@ class Server:
             greediest.close(QuicErrorCode.INTERNAL_ERROR, "no memory for what is out of order or unread")
 
 
-DatagramSocketFactory = Callable[
-    [Callable[[list[bytes], Address], None], Callable[[], None], Callable[[], None]], DatagramSocket
-]
-
-
 class Dialled:
-    """A dialled connection and its socket: implements ``carrier.Owner``. ``over``: it takes no more streams."""
+    """A dialled connection and its socket: implements ``carrier.Owner``. Where the peer falls silent, or there is no
+    way out any more, it goes on from another socket, as a changed network or a NAT that has forgotten us asks for."""
 
-    def __init__(
-        self,
-        sock: DatagramSocketFactory,
-        peer: Address,
-        engine: PacketEngine,
-        gone: Callable[[Dialled], None],
-    ) -> None:
+    def __init__(self, sock: socket.socket, engine: PacketEngine, gone: Callable[[Dialled], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._peer = peer
+        self._family = sock.family
+        self._peer: Address = sock.getpeername()
         self._gone = gone
         self._refusals = 0
-        self._socket = sock(self.received, self.swept, self.refused)
+        self._settings = engine.settings
+        self._moved_s = 0.0
+        self._socket = self._wrap(sock)
         self.carrier = Carrier(engine, self, is_client=True, accept=lambda: None)
         self._ticker = self._loop.call_later(TICK_S, self._tick)
+
+    def _wrap(self, sock: socket.socket) -> DatagramSocket:
+        return DatagramSocket(
+            sock,
+            buffer_bytes=self._settings.socket_buffer_bytes,
+            received=self.received,
+            swept=self.swept,
+            refused=self.refused,
+        )
+
+    def move(self) -> None:
+        """Go on from another address or port; the server finds out by our packets (RFC 9000 section 9)."""
+        try:
+            sock = connected_to(self._family, self._peer)
+        except OSError:
+            return  # no way out at all: the next silence tries again
+        self._moved_s = self._loop.time()
+        self._socket.close()
+        self._socket = self._wrap(sock)
+        engine = self.carrier.engine
+        engine.change_connection_id()  # so that who watches cannot tell that it is the same client
+        engine.send_ping(0)
+        self.carrier.schedule()
 
     def connect(self) -> None:
         """Send the first datagram."""
@@ -328,6 +356,10 @@ class Dialled:
 
     def retired(self, carrier: Carrier, connection_id: bytes) -> None:
         """Of ``carrier.Owner``."""
+
+    def expects(self, carrier: Carrier) -> bool:
+        """Of ``carrier.Owner``: who dials says so while it does."""
+        return False
 
     def over(self, carrier: Carrier) -> None:
         """Of ``carrier.Owner``."""
@@ -367,4 +399,12 @@ class Dialled:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        self.carrier.tick(self._loop.time())
+        carrier, now = self.carrier, self._loop.time()
+        carrier.tick(now)
+        if carrier.over or not carrier.engine.handshaken:
+            return
+        lost_way = self._socket.unreachable >= _UNREACHABLE_MAX
+        silent_s = carrier.silence_s(now)
+        patience_s = max(self._settings.unanswered_s / 2, 4 * carrier.engine.rtt_s)
+        if (lost_way or silent_s > patience_s) and now - self._moved_s > patience_s:
+            self.move()

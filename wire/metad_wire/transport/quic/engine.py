@@ -30,7 +30,7 @@ from aioquic.quic.connection import (
     QuicConnectionId,
     QuicReceiveContext,
 )
-from aioquic.quic.packet import QuicFrameType
+from aioquic.quic.packet import QuicFrameType, QuicPacketType
 from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
 from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
@@ -191,6 +191,13 @@ class Engine(QuicConnection):
         """(smoothed round trip, packets with data sent, of these lost); None before the first is acknowledged."""
         loss = cast("Recovery", self._loss)
         return (loss.rtt_s, loss.sent, loss.lost) if loss.rtt_s else None
+
+    def send_again_what_was_early(self, now: float) -> None:
+        """The server has not accepted the ticket: what went out under its key is unread. RFC 9001 section 4.6.2."""
+        space = self._spaces[tls.Epoch.ONE_RTT]
+        early = [packet for packet in space.sent_packets.values() if packet.packet_type == QuicPacketType.ZERO_RTT]
+        if early:
+            cast("Recovery", self._loss).forget(early, now, space)
 
     def is_client_reset(self, datagram: bytes) -> bool:
         """Whether the server says, by a stateless reset, that it does not know this connection any more."""

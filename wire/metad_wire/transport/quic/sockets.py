@@ -230,6 +230,11 @@ async def listening(host: str, port: int) -> socket.socket:
 async def connected(host: str, port: int) -> socket.socket:
     """A socket for one peer, so that the kernel tells of refusals and drops what others send. Raises OSError."""
     family, address = await resolve(host, port, passive=False)
+    return connected_to(family, address)
+
+
+def connected_to(family: int, address: Address) -> socket.socket:
+    """The same, of an address."""
     sock = socket.socket(family, socket.SOCK_DGRAM)
     try:
         sock.connect(address)

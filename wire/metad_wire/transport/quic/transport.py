@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Callable
 
 from .. import Handler, Listener, StreamHandler
@@ -17,10 +16,10 @@ from ..credentials import TlsFiles
 from ..reload import Reloaded
 from . import certificates
 from .carrier import Carrier
-from .endpoint import DatagramSocketFactory, Dialled, Server
+from .endpoint import Dialled, Server
 from .packets import PacketEngine
 from .settings import QuicSettings
-from .sockets import Address, DatagramSocket, connected, listening
+from .sockets import connected, listening
 from .tickets import KeptTickets
 
 _STALE_S = 1.0  # a connection not heard of for as long is asked for a sign of life before a new dial relies on it
@@ -54,7 +53,7 @@ class QuicTransport:
             raise ValueError("listening needs a certificate")
         sock = await listening(host, port)
         return Server(
-            self._socket(sock),
+            sock,
             self._settings,
             self._material,
             factory,
@@ -98,8 +97,7 @@ class QuicTransport:
             ticket_handler=lambda kept: self._kept.keep(endpoint, kept),
             token_handler=lambda token: self._kept.keep_token(endpoint, token),
         )
-        peer: Address = sock.getpeername()
-        dialled = Dialled(self._socket(sock), peer, engine, lambda gone: self._forget(endpoint, gone))
+        dialled = Dialled(sock, engine, lambda gone: self._forget(endpoint, gone))
         self._dialled.setdefault(endpoint, []).append(dialled)
         dialled.connect()
         return dialled
@@ -127,15 +125,6 @@ class QuicTransport:
         if not others:
             self._dialled.pop(endpoint, None)
 
-    def _socket(self, sock: socket.socket) -> DatagramSocketFactory:
-        return lambda received, swept, refused: DatagramSocket(
-            sock,
-            buffer_bytes=self._settings.socket_buffer_bytes,
-            received=received,
-            swept=swept,
-            refused=refused,
-        )
-
 
 @contextlib.contextmanager
 def _reserved(carrier: Carrier):  # type: ignore[no-untyped-def]
@@ -144,4 +133,4 @@ def _reserved(carrier: Carrier):  # type: ignore[no-untyped-def]
         yield
     finally:
         carrier.reserved -= 1
-        carrier.close_if_idle()
+        carrier.close_if_unused()

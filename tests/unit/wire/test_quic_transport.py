@@ -1,0 +1,390 @@
+"""The QUIC transport on real sockets: who is let in, what a reconnection costs, and how an end that is gone is
+noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import shutil
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metad.testing import certificates
+from metad_wire.transport import Listener, split_endpoint
+from metad_wire.transport.credentials import PEERCERT, CertificateError, Role, TlsFiles, principal_of
+from metad_wire.transport.quic import QuicSettings, QuicTransport
+
+TIMEOUT_S = 10.0
+
+
+class End:
+    """A handler that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.stream: Any = None
+        self.received = bytearray()
+        self.early: list[bool] = []  # whether each chunk may have been a replay
+        self.lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._changed = asyncio.Event()
+
+    def connection_made(self, stream: Any) -> None:
+        self.stream = stream
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        self.early.append(self.stream.get_extra_info("early"))
+        self._changed.set()
+
+    def eof_received(self) -> None:
+        return None
+
+    def pause_writing(self) -> None:
+        pass
+
+    def resume_writing(self) -> None:
+        pass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set_result(exc)
+        self._changed.set()
+
+    async def until(self, data: bytes) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while bytes(self.received) != data:
+                assert not self.lost.done(), self.lost
+                self._changed.clear()
+                await self._changed.wait()
+
+
+class Echo(End):
+    """Sends back what it gets."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.stream.write(data)
+
+
+class Place:
+    """A listener and those it accepted."""
+
+    def __init__(self, listener: Listener, accepted: list[End]) -> None:
+        self.listener = listener
+        self.accepted = accepted
+        self.host, self.port = split_endpoint(listener.endpoint)
+
+    async def dial(self, transport: QuicTransport, factory: Callable[[], Any] = End) -> Any:
+        return await transport.dial(self.host, self.port, factory, TIMEOUT_S)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    files: TlsFiles | None = None,
+    *,
+    required: bool = True,
+    settings: QuicSettings | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+) -> AsyncIterator[Place]:
+    transport = QuicTransport(files or certificates.node(), certificate_required=required, settings=settings)
+    accepted: list[End] = []
+
+    def accept() -> End:
+        accepted.append(Echo())
+        return accepted[-1]
+
+    listener = await transport.listen(host, port, accept)
+    yield Place(listener, accepted)
+    await listener.close()
+    for end in accepted:
+        end.stream.abort()
+    async with asyncio.timeout(TIMEOUT_S):
+        await asyncio.gather(*(end.lost for end in accepted))
+
+
+async def ended(end: End) -> Exception | None:
+    async with asyncio.timeout(TIMEOUT_S):
+        return await end.lost
+
+
+# --- who is let in ---------------------------------------------------------------------------------------
+
+
+async def test_both_ends_know_who_the_other_is() -> None:
+    async with serving() as place:
+        near = await place.dial(QuicTransport(certificates.client("app")))
+        near.stream.write(b"hello")
+        await near.until(b"hello")
+        assert principal_of(near.stream.get_extra_info(PEERCERT)) == (Role.NODE, "n1")
+        assert principal_of(place.accepted[0].stream.get_extra_info(PEERCERT)) == (Role.CLIENT, "app")
+        near.stream.close()
+        await ended(near)
+
+
+# That a client's certificate names no role is for the server's rules of access to mind.
+@pytest.mark.parametrize("kind", [kind for kind in certificates.WRONG if kind != "no-role"])
+async def test_a_wrong_client_certificate_gets_no_frame_through(kind: str) -> None:
+    async with serving(required=False) as place:
+        await _refused(place, certificates.wrong(kind))
+
+
+async def test_no_client_certificate_gets_no_frame_through_where_one_is_required() -> None:
+    async with serving(required=True) as place:
+        await _refused(place, certificates.anonymous())
+
+
+async def _refused(place: Place, files: TlsFiles) -> None:
+    try:
+        near = await place.dial(QuicTransport(files))
+    except CertificateError:
+        pass
+    else:
+        near.stream.write(b"may I?")
+        assert isinstance(await ended(near), CertificateError)
+    assert not place.accepted
+
+
+async def test_a_client_without_a_certificate_is_let_in_where_none_is_required() -> None:
+    async with serving(required=False) as place:
+        near = await place.dial(QuicTransport(certificates.anonymous()))
+        near.stream.write(b"hello")
+        await near.until(b"hello")
+        assert place.accepted[0].stream.get_extra_info(PEERCERT) is None
+        near.stream.close()
+        await ended(near)
+
+
+@pytest.mark.parametrize("kind", certificates.WRONG)
+async def test_a_wrong_server_certificate_is_refused(kind: str) -> None:
+    async with serving(certificates.wrong(kind, Role.NODE)) as place:
+        with pytest.raises(CertificateError):
+            await place.dial(QuicTransport(certificates.client()))
+
+
+async def test_a_clients_certificate_is_no_servers() -> None:
+    async with serving(certificates.client("posing")) as place:
+        with pytest.raises(CertificateError):
+            await place.dial(QuicTransport(certificates.client()))
+
+
+# --- tickets and 0-RTT -----------------------------------------------------------------------------------
+
+
+async def test_a_ticket_saves_the_round_trip_and_is_good_once() -> None:
+    async with serving() as place:
+        transport = QuicTransport(certificates.client("app"))
+        first = await place.dial(transport)
+        first.stream.write(b"first")
+        await first.until(b"first")
+        assert place.accepted[0].early == [False]
+        ticket = await _ticket(transport, place)
+        first.stream.close()
+        await ended(first)
+
+        second = await place.dial(transport)
+        assert second.stream.get_extra_info("early")
+        second.stream.write(b"second")
+        await second.until(b"second")
+        assert place.accepted[1].early == [True]
+        assert not second.stream.get_extra_info("early")
+        assert principal_of(place.accepted[1].stream.get_extra_info(PEERCERT)) == (Role.CLIENT, "app")
+        assert principal_of(second.stream.get_extra_info(PEERCERT)) == (Role.NODE, "n1")
+        second.stream.close()
+        await ended(second)
+
+        # The same ticket again: a full handshake, in which the client has to show its certificate, and what went out
+        # early is sent again.
+        tickets = transport._kept._servers[place.host, place.port]
+        tickets.clear()
+        tickets.append(ticket)
+        third = await place.dial(transport)
+        third.stream.write(b"third")
+        await third.until(b"third")
+        assert place.accepted[2].early == [False]
+        third.stream.close()
+        await ended(third)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.001)
+
+
+async def _ticket(transport: QuicTransport, place: Place) -> Any:
+    await until(lambda: transport._kept._servers.get((place.host, place.port)))
+    return transport._kept._servers[place.host, place.port][-1]
+
+
+async def test_a_ticket_is_not_honoured_once_the_authorities_have_changed(tmp_path: Path) -> None:
+    good = certificates.node()
+    ca = tmp_path / "ca.pem"
+    shutil.copy(good.ca, ca)
+    files = TlsFiles(certificate=good.certificate, key=good.key, ca=str(ca))
+    async with serving(files) as place:
+        transport = QuicTransport(certificates.client("app"))
+        first = await place.dial(transport)
+        await _ticket(transport, place)
+        first.stream.close()
+        await ended(first)
+        other = certificates.wrong("untrusted", Role.NODE)
+        with open(ca, "ab") as authorities, open(other.certificate, "rb") as added:  # noqa: ASYNC230
+            authorities.write(added.read())
+        place.listener._material._look_at = 0.0  # type: ignore[attr-defined]
+        second = await place.dial(transport)
+        second.stream.write(b"second")
+        await second.until(b"second")
+        assert place.accepted[-1].early == [False]
+        second.stream.close()
+        await ended(second)
+
+
+# --- connections and streams -----------------------------------------------------------------------------
+
+
+async def test_dials_to_one_endpoint_share_a_connection_and_no_order() -> None:
+    async with serving() as place:
+        transport = QuicTransport(certificates.client("app"))
+        ends = [await place.dial(transport) for _ in range(5)]
+        for end in ends:
+            end.stream.write(b"here ")
+            await end.until(b"here ")
+        assert place.listener.connections == 2  # type: ignore[attr-defined]
+        place.accepted[0].stream.pause_reading()
+        ends[0].stream.write(bytes(4 << 20))
+        for end in ends[1:]:
+            end.stream.write(b"past it")
+            await end.until(b"here past it")
+        for end in ends:
+            end.stream.abort()
+            await ended(end)
+
+
+async def test_connections_are_capped() -> None:
+    async with serving(settings=QuicSettings(connections_max=2)) as place:
+        kept = [await place.dial(QuicTransport(certificates.client("app"))) for _ in range(2)]
+        with pytest.raises(ConnectionRefusedError):
+            await place.dial(QuicTransport(certificates.client("app")))
+        kept[0].stream.close()
+        await ended(kept[0])
+        kept[0] = await place.dial(QuicTransport(certificates.client("app")))
+        for end in kept:
+            end.stream.close()
+            await ended(end)
+
+
+async def test_an_address_is_proven_by_retry_first_and_by_a_token_later() -> None:
+    """Loopback is spared unless there is a rush; that begins with the first handshake here."""
+    async with serving(settings=QuicSettings(retry_handshakes=0)) as place:
+        transport = QuicTransport(certificates.client("app"))
+        near = await place.dial(transport)
+        (dialled,) = transport._dialled[place.host, place.port]
+        assert dialled.carrier.engine._retry_count == 1
+        near.stream.write(b"x")
+        await near.until(b"x")
+        await until(lambda: transport._kept._tokens)
+        near.stream.close()
+        await ended(near)
+        again = await place.dial(transport)
+        again.stream.write(b"y")
+        await again.until(b"y")
+        (dialled,) = transport._dialled[place.host, place.port]
+        assert dialled.carrier.engine._retry_count == 0
+        again.stream.close()
+        await ended(again)
+
+
+# --- ends that are gone ----------------------------------------------------------------------------------
+
+
+async def test_a_restarted_server_says_that_it_does_not_know_the_connection() -> None:
+    async with serving() as place:
+        near = await place.dial(QuicTransport(certificates.client("app")))
+        near.stream.write(b"hello")
+        await near.until(b"hello")
+        server: Any = place.listener
+        # As if killed: nothing is said, the socket is gone, another takes its place.
+        for carrier in tuple(server._ids):
+            carrier._owner = _Nobody()
+            carrier.fail(ConnectionResetError("killed"))
+        server._socket.close()
+        server._ids.clear()
+        server._ticker.cancel()
+        async with serving(port=place.port) as successor:
+            near.stream.write(b"are you there?")
+            error = await ended(near)
+            assert isinstance(error, ConnectionResetError)
+            assert "restarted" in str(error)
+            assert not successor.accepted
+
+
+class _Nobody:
+    def over(self, carrier: Any) -> None:
+        pass
+
+    def send(self, datagrams: list[bytes], address: Any) -> None:
+        pass
+
+
+async def test_a_silent_server_is_given_up_once_something_is_unanswered() -> None:
+    settings = QuicSettings(unanswered_s=0.5)
+    async with serving() as place:
+        near = await place.dial(QuicTransport(certificates.client("app"), settings=settings))
+        near.stream.write(b"hello")
+        await near.until(b"hello")
+        place.listener._socket._received = lambda datagrams, address: None  # type: ignore[attr-defined]
+        near.stream.write(b"are you there?")
+        assert isinstance(await ended(near), TimeoutError)
+
+
+async def test_a_client_goes_on_from_another_socket_when_the_server_falls_silent() -> None:
+    """As behind a NAT that has forgotten it: what it sends from its old port reaches nobody."""
+    settings = QuicSettings(unanswered_s=3.0)
+    async with serving() as place:
+        transport = QuicTransport(certificates.client("app"), settings=settings)
+        near = await place.dial(transport)
+        near.stream.write(b"hello ")
+        await near.until(b"hello ")
+        forgotten = near.stream.get_extra_info("sockname")
+        received = place.listener._socket._received  # type: ignore[attr-defined]
+
+        def filtered(datagrams: list[bytes], address: Any) -> None:
+            if address != forgotten:
+                received(datagrams, address)
+
+        place.listener._socket._received = filtered  # type: ignore[attr-defined]
+        near.stream.write(b"again")
+        await near.until(b"hello again")
+        assert near.stream.get_extra_info("sockname") != forgotten
+        assert place.accepted[0].stream.get_extra_info("peername") == near.stream.get_extra_info("sockname")
+        near.stream.close()
+        await ended(near)
+
+
+async def test_a_client_that_opens_no_stream_is_shown_out() -> None:
+    settings = QuicSettings(handshake_timeout_s=0.2)
+    async with serving(settings=settings) as place:
+        transport = QuicTransport(certificates.client("app"))
+        dialled = await transport._connect(place.host, place.port)
+        await dialled.carrier.connected
+        await until(lambda: not place.listener.connections and dialled.carrier.over)  # type: ignore[attr-defined]
+
+
+async def test_garbage_is_dropped_and_costs_the_others_nothing() -> None:
+    rng = random.Random(5)
+    async with serving() as place:
+        near = await place.dial(QuicTransport(certificates.client("app")))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for size in (0, 1, 8, 9, 20, 21, 43, 100, 1199, 1200, 1500, 9_000):
+                for first in (0x00, 0x40, 0x7F, 0xC0, 0xC3, 0xD0, 0xE0, 0xF0, 0xFF):
+                    head = bytes((first,)) + rng.choice((b"\0\0\0\1", b"\0\0\0\0", rng.randbytes(4)))
+                    stranger.sendto((head + rng.randbytes(9_000))[:size], (place.host, place.port))
+        near.stream.write(b"still here")
+        await near.until(b"still here")
+        assert len(place.accepted) == 1
+        near.stream.close()
+        await ended(near)
