@@ -9,6 +9,7 @@ import pytest
 from metad.testing import stock
 from metad.testing.scenarios import SCENARIOS
 
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves a file open
 PAGE = Path(__file__).parents[3] / "metad" / "raft" / "README.md"
 
 
