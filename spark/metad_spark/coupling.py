@@ -1,0 +1,180 @@
+"""Brokers and nodes, each simulated as if it knew what the other does, in turn, until they agree.
+
+Nodes share nothing but the brokers, so they are simulated apart (:mod:`metad_spark.simulate`), given for how long each
+region's brokers keep a client waiting at each time. How long that is follows from what all nodes say about their
+clients' knocks and how long they held requests. Going to and fro between the two is waveform relaxation (Lelarasmee,
+Ruehli, Sangiovanni-Vincentelli, 1982): whole histories are exchanged, and one pass over the nodes is one job.
+
+The passes that settle the brokers' waves are made with the fluid model, whatever model was asked for: it costs little
+and says the same within 2 %. The model that was asked for then runs with settled waves, and once more only where its own
+waves would move t99.9. What a wave says of a time follows from what was earlier by a client's timeout at least, so passes
+settle from the begin of the storm to its end, and a storm of overloaded brokers takes as many as it has timeouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from .calibration import Calibration
+from .cases import NodeCase, apportioned, node_cases
+from .histogram import quantile_s
+from .results import Array, NodeResult, added
+from .scenario import Scenario
+from .simulate import Model, simulate_node
+
+Runner = Callable[[Sequence[NodeCase], int, Model], list[NodeResult]]
+"""Simulates cases with a seed and a model; one Spark job, or a loop."""
+
+MOVED_MAX = 0.005
+"""Passes end when t99.9 moves by less than this share of itself."""
+FLUID_PASSES_MAX = 40
+MODEL_PASSES_MAX = 3
+_DAMPING_FROM = 24
+"""From this pass on waves go half of the way only: what swings to and fro meets in the middle."""
+
+
+class Pass(msgspec.Struct, frozen=True, kw_only=True):
+    """One pass over all nodes."""
+
+    model: Model
+    t999_s: float | None
+    moved: float | None
+    """The share of itself by which t99.9 differs from the pass before; None where one of the two has none."""
+    delay_max_s: float
+    """The longest that a broker kept a client waiting."""
+
+
+class Relaxed(msgspec.Struct, kw_only=True):
+    """Nodes that agree with their brokers."""
+
+    cases: list[NodeCase]
+    """With the brokers' waves in them."""
+    results: list[NodeResult]
+    passes: list[Pass]
+    settled: bool
+    """False where the passes ran out before t99.9 stood still."""
+
+
+def run_here(cases: Sequence[NodeCase], seed: int, model: Model) -> list[NodeResult]:
+    """All cases in this process, one after the other."""
+    return [simulate_node(case, seed, model) for case in cases]
+
+
+def relax(
+    scenario: Scenario,
+    calibration: Calibration,
+    clients: int | None,
+    seed: int,
+    model: Model,
+    run: Runner = run_here,
+    on_pass: Callable[[Pass], None] | None = None,
+) -> Relaxed:
+    """A storm by ``model``, brokers and nodes in agreement. ``on_pass`` hears of each pass. Raises ScenarioError and
+    SimulationError."""
+    passes: list[Pass] = []
+
+    def note(of: Model, total: NodeResult, delays: Array) -> None:
+        t999_s = _t999_s(total)
+        before = passes[-1].t999_s if passes else None
+        moved = abs(t999_s - before) / before if passes and t999_s and before else None
+        delay_max_s = float(delays.max()) * 1e-6 if delays.size else 0.0
+        passes.append(Pass(model=of, t999_s=t999_s, moved=moved, delay_max_s=delay_max_s))
+        if on_pass is not None:
+            on_pass(passes[-1])
+
+    fluid_cases = node_cases(scenario, calibration, clients, merged=True)
+    waves = np.zeros((len(scenario.regions), fluid_cases[0].waves))
+    results: list[NodeResult] = []
+    settled = False
+    for number in range(FLUID_PASSES_MAX):
+        results = run(with_waves(fluid_cases, waves), seed, "fluid")
+        note("fluid", added(results), waves)
+        answer = broker_waves(scenario, added(results))
+        if np.abs(answer - waves).max() < 1.0 or _still(passes):
+            settled = True
+            break
+        waves = answer if number < _DAMPING_FROM else (answer + waves) / 2
+    if model == "fluid":
+        return Relaxed(cases=with_waves(fluid_cases, waves), results=results, passes=passes, settled=settled)
+
+    cases = node_cases(scenario, calibration, clients)
+    for number in range(MODEL_PASSES_MAX):
+        results = run(with_waves(cases, waves), seed, model)
+        note(model, added(results), waves)
+        answer = broker_waves(scenario, added(results))
+        if number + 1 == MODEL_PASSES_MAX or np.abs(answer - waves).max() < 1.0:
+            settled = settled and np.abs(answer - waves).max() < 1.0
+            break
+        # What another pass would change is asked of the fluid model first.
+        before = (
+            passes[-2].t999_s if number == 0 else _t999_s(added(run(with_waves(fluid_cases, waves), seed, "fluid")))
+        )
+        after = _t999_s(added(run(with_waves(fluid_cases, answer), seed, "fluid")))
+        if before is None or after is None or abs(after - before) < MOVED_MAX * before:
+            settled = before is None or after is None or settled
+            break
+        waves = (waves + answer) / 2
+    return Relaxed(cases=with_waves(cases, waves), results=results, passes=passes, settled=settled)
+
+
+def _t999_s(total: NodeResult) -> float | None:
+    return quantile_s(total.storm, 0.999, total.clients)
+
+
+def _still(passes: Sequence[Pass]) -> bool:
+    """Whether the last pass moved nothing. Two passes without an end agree, too."""
+    if len(passes) < 2:
+        return False
+    last, before = passes[-1], passes[-2]
+    if last.t999_s is None and before.t999_s is None:
+        return True
+    return last.moved is not None and last.moved < MOVED_MAX
+
+
+def with_waves(cases: Sequence[NodeCase], waves_us: Array) -> list[NodeCase]:
+    """Cases whose brokers keep clients waiting like that (region, point), in microseconds."""
+    if not waves_us.size or waves_us.max() < 1.0:
+        return [msgspec.structs.replace(case, delays_us=()) for case in cases]
+    delays = tuple(tuple(row) for row in np.rint(waves_us).astype(np.int64).tolist())
+    return [msgspec.structs.replace(case, delays_us=delays) for case in cases]
+
+
+def broker_waves(scenario: Scenario, total: NodeResult) -> Array:
+    """How long brokers keep clients waiting, by region and point, in microseconds, given the sum of all nodes' results.
+
+    A region's brokers are one fluid queue. They serve no more handshakes than they can do, and no more items than fit
+    in the requests that they may have in flight, each of which takes as long as the leaders take. Nobody waits longer
+    than clients do.
+    """
+    brokers = scenario.brokers
+    counts = np.array([max(1, count) for count in apportioned(brokers.count, [r.share for r in scenario.regions])])
+    held_s = np.divide(total.held_s, total.held, out=np.zeros_like(total.held_s), where=total.held > 0.5)
+    taking_s = held_s + 2e-3 * brokers.latency_ms
+    by_requests = brokers.concurrency * brokers.batch_items / np.maximum(taking_s, 1e-6)
+    by_handshakes = brokers.connects_per_s or np.inf
+    rate = counts[:, None] * np.minimum(by_requests, by_handshakes)[None, :]
+    wave_s = total.wave_s
+    capacity = rate * wave_s
+    regions, points = total.knocks.shape
+    waiting = np.zeros((regions, points))
+    queue = np.zeros(regions)
+    longest = rate * scenario.client_timeout_s
+    for point in range(points):
+        queue = np.clip(queue + total.knocks[:, point] - capacity[:, point], 0.0, longest[:, point])
+        waiting[:, point] = queue
+    # A client that comes when so much waits is served when so much has been served from then on.
+    edges = np.arange(points + 1) * wave_s
+    delays = np.zeros((regions, points))
+    for region in range(regions):
+        if not waiting[region].any():
+            continue
+        served = np.concatenate(([0.0], np.cumsum(capacity[region])))
+        wanted = served[1:] + waiting[region]
+        until = np.interp(wanted, served, edges)
+        beyond = wanted > served[-1]
+        until[beyond] = edges[-1] + (wanted[beyond] - served[-1]) / rate[region, -1]
+        delays[region] = np.clip(until - edges[1:], 0.0, scenario.client_timeout_s)
+    return np.asarray(delays * 1e6)
