@@ -23,7 +23,8 @@ from metad_wire.errors import (
 from metad_wire.messages import Welcome
 from metad_wire.transport.credentials import CertificateError, TlsError
 
-from .connection import Connection, Owner
+from .bundle import Bundle
+from .connection import Connection, Link, Owner
 from .endpoint import Endpoint, name_of
 from .options import Options
 from .ways import Ways
@@ -41,7 +42,7 @@ class Dialer:
         self._options = options
         self._welcomes: dict[Endpoint, Welcome] = {}  # of QUIC, for the next connection's 0-RTT data
 
-    async def dial(self, endpoint: Endpoint) -> Connection:
+    async def dial(self, endpoint: Endpoint) -> Link:
         """Connect and shake hands within the handshake timeout. Raises ConnectionLostError where nobody answers,
         HandshakeError or UnauthenticatedError where the peer does not want us."""
         first, *others = self.ways.plan(endpoint)
@@ -49,7 +50,7 @@ class Dialer:
             return await self.dial_by(endpoint, first)
         return await self._race(endpoint, first, others[0])
 
-    async def _race(self, endpoint: Endpoint, first: str, second: str) -> Connection:
+    async def _race(self, endpoint: Endpoint, first: str, second: str) -> Link:
         attempts = {asyncio.create_task(self.dial_by(endpoint, first)): first}
         errors: list[MetadError] = []
         try:
@@ -79,13 +80,24 @@ class Dialer:
                 task.cancel()
         raise errors[0]
 
-    async def dial_by(self, endpoint: Endpoint, name: str) -> Connection:
-        """The same by one transport."""
+    async def dial_by(self, endpoint: Endpoint, name: str) -> Link:
+        """The same by one transport. Over QUIC a link is several streams, of which the first is waited for."""
+        if name != "quic":
+            return await self._stream(endpoint, name, self._owner)
+        bundle = Bundle(self._owner)
+        bundle.begin(
+            await self._stream(endpoint, name, bundle),
+            lambda: self._stream(endpoint, name, bundle),
+            self._options.quic_streams,
+        )
+        return bundle
+
+    async def _stream(self, endpoint: Endpoint, name: str, owner: Owner) -> Connection:
         transport, place = self.ways.transports[name], self.ways.place(endpoint, name)
         endpoint_name = name_of(endpoint)
         connection = Connection(
             endpoint_name,
-            self._owner,
+            owner,
             via=name,
             assumed=self._welcomes.pop(endpoint, None) if name == "quic" else None,
             ping_interval_s=self._options.ping_interval_s,
@@ -135,7 +147,7 @@ def typed(error: OSError, name: str, timeout_s: float) -> MetadError:
     return ConnectionLostError(explain(error, name, timeout_s))
 
 
-def _hang_up(task: asyncio.Task[Connection]) -> None:
+def _hang_up(task: asyncio.Task[Link]) -> None:
     """Of a race that is over: it may have come up just then."""
     if not task.cancelled() and task.exception() is None:
         task.result().close()

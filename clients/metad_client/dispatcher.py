@@ -1,6 +1,6 @@
 """Every request between its caller and a connection: waiting for room, in flight, or about to be tried again.
 
-The way of a call: :meth:`Dispatcher.submit` -> (waiting) -> :class:`Connection` -> answered, or failed and then
+The way of a call: :meth:`Dispatcher.submit` -> (waiting) -> :class:`Link` -> answered, or failed and then
 a retry, until its deadline. All of it happens in callbacks: a request costs no task, and no timer of its own
 (one sweep finds passed deadlines, one timer the next retry).
 
@@ -33,7 +33,7 @@ from metad_wire.messages import Identity, Request
 from metad_wire.methods import CLUSTER_MAP, Method, encode
 
 from .call import Call
-from .connection import Connection
+from .connection import Link
 from .errors import (
     ClosedError,
     DrainingError,
@@ -93,7 +93,7 @@ class Dispatcher:
         self.asked: asyncio.Future[None] = self._loop.create_future()
         """Ends with the first answer to the question for the map, or without one."""
         self._direct: dict[str | None, Lane] = {}  # group -> its leader's lane, where that is up
-        self._connections: set[Connection] = set()  # those with calls that may be in flight, draining ones included
+        self._connections: set[Link] = set()  # those with calls that may be in flight, draining ones included
         self._parked: dict[str | None, OrderedDict[Call, None]] = {}  # by group: no lane is known to lead to its leader
         self._queued = 0  # parked, or waiting in lanes
         self._queued_bytes = 0
@@ -189,7 +189,7 @@ class Dispatcher:
 
     # --- lanes ---
 
-    def attach(self, connection: Connection) -> bool:
+    def attach(self, connection: Link) -> bool:
         """New requests to the node that has greeted go to this connection from now on. False where it is not wanted:
         the node has one, or is none of the cluster's while those are there."""
         welcome = connection.session.welcome
@@ -221,7 +221,7 @@ class Dispatcher:
             self._seek(at_once=True)
         return True
 
-    def exchange(self, lane: Lane, connection: Connection) -> bool:
+    def exchange(self, lane: Lane, connection: Link) -> bool:
         """New requests to a node go to this connection instead of the one it has, which hangs up once it is answered.
         False where it is not wanted: it led elsewhere, or there is nothing to exchange any more."""
         welcome, old = connection.session.welcome, lane.connection
@@ -308,7 +308,7 @@ class Dispatcher:
         if call.seq:
             self._release_identity(call)
 
-    def failed(self, connection: Connection, call: Call, error: MetadError) -> None:
+    def failed(self, connection: Link, call: Call, error: MetadError) -> None:
         """The peer answered with an error: try again, now or later, here or elsewhere, or tell the caller."""
         if call.internal:
             self._fail(call, error)
@@ -343,13 +343,13 @@ class Dispatcher:
                 call.refused_by = lane.node
                 self._seek()
 
-    def retired(self, connection: Connection, error: MetadError | None) -> None:
+    def retired(self, connection: Link, error: MetadError | None) -> None:
         """A connection takes no new requests."""
         lane = connection.lane
         if lane is not None and lane.connection is connection:
             self._detach(lane, error)
 
-    def lost(self, connection: Connection, calls: list[Call], error: MetadError) -> None:
+    def lost(self, connection: Link, calls: list[Call], error: MetadError) -> None:
         """A connection has ended. Whether its calls were carried out is for a retry with the same identity to see."""
         self._connections.discard(connection)
         for call in calls:
@@ -360,7 +360,7 @@ class Dispatcher:
                 call.refused_by = ""
                 self._again(call, lost(error))
 
-    def ready(self, connection: Connection) -> None:
+    def ready(self, connection: Link) -> None:
         """There may be room for what waits."""
         lane = connection.lane
         if lane is not None and lane.waiting:
@@ -368,7 +368,7 @@ class Dispatcher:
 
     # --- the client ---
 
-    def close(self) -> list[Connection]:
+    def close(self) -> list[Link]:
         """Every call ends with :class:`ClosedError`, and none is taken any more. Returns the connections, closing."""
         if self._closed:
             return []
@@ -398,7 +398,7 @@ class Dispatcher:
 
     # --- inside ---
 
-    def _send(self, connection: Connection, call: Call) -> None:
+    def _send(self, connection: Link, call: Call) -> None:
         now = self._loop.time()
         identity: Identity | None = None
         if call.method.mutates:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from metad_wire.transport import split_endpoint
 
-from .connection import Connection
+from .connection import Link
 from .dialer import Dialer
 from .dispatcher import Dispatcher
 from .endpoint import Endpoint, name_of
@@ -74,7 +74,7 @@ class Keeper:
                 if wanted != connection.via:
                     await self._change(lane, connection, endpoint, wanted)
 
-    async def _change(self, lane: Lane, old: Connection, endpoint: Endpoint, name: str) -> None:
+    async def _change(self, lane: Lane, old: Link, endpoint: Endpoint, name: str) -> None:
         try:
             connection = await self._dialer.dial_by(endpoint, name)
         except MetadError:
@@ -160,7 +160,7 @@ class Keeper:
 
     async def _keep(self, lane: Lane) -> None:
         rounds = 0
-        connection: Connection | None = lane.connection
+        connection: Link | None = lane.connection
         while True:
             await lane.down.wait()
             if connection is not None:

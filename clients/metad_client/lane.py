@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 
 from .call import Call
-from .connection import Connection
+from .connection import Link
 from .errors import MetadError
 
 
@@ -17,7 +17,7 @@ class Lane:
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.connection: Connection | None = None
+        self.connection: Link | None = None
         self.waiting: OrderedDict[Call, None] = OrderedDict()  # for room in the window, or for the node itself
         self.obstacle: MetadError | None = None  # why there is no connection, as far as known
         self.down = asyncio.Event()  # it wants a connection

@@ -46,6 +46,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsFiles | None = None
     """Whom to trust (``ca``), and who to be (``certificate`` and ``key``, empty for who has a token), for every scheme
     but ``metad://``. Files that change are used by the next connection."""
+    quic_streams: int = 4
+    """Over QUIC requests are spread over so many streams, for a lost packet holds up its own stream only. Each costs
+    the server a credit window, and every packet a look; the transport lets four share a connection."""
     path_rule: PathRule = PathRule()
     """When ``metad+auto://`` takes QUIC."""
     client_name: str = ""
@@ -59,7 +62,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         for field in ("linger_s", "connect_timeout_s"):
             if not getattr(self, field) >= 0:
                 raise ValueError(f"{field} must not be below 0, not {getattr(self, field)!r}")
-        for field in ("batch_bytes", "batches_in_flight", "waiting_max", "waiting_bytes_max"):
+        for field in ("batch_bytes", "batches_in_flight", "waiting_max", "waiting_bytes_max", "quic_streams"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, not {getattr(self, field)!r}")
         if self.deadline_s > DEADLINE_S_MAX:
