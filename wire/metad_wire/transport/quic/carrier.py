@@ -71,6 +71,7 @@ class Carrier:
         self.connected.add_done_callback(_look_at)  # who dialled may have gone
         self.began_s = self._loop.time()
         self.over = False
+        self.failure: Exception | None = None  # why it is over, where it was not just time to go
         self._owner = owner
         self._is_client = is_client
         self._accept = accept
@@ -282,7 +283,7 @@ class Carrier:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        error = error or self._why()
+        error = self.failure = error or self._why()
         self._owner.over(self)
         if not self.connected.done():
             self.connected.set_exception(error or ConnectionResetError("the connection was closed"))

@@ -106,8 +106,8 @@ class QuicTransport:
         with _reserved(carrier):
             if not carrier.engine.can_send_early:
                 await asyncio.shield(carrier.connected)
-            if carrier.over:
-                raise ConnectionResetError("the connection was closed")
+            if carrier.over:  # perhaps refused: a client's handshake is over before its certificate was looked at
+                raise carrier.failure or ConnectionResetError("the connection was closed")
             handler = factory()
             end = carrier.dial(handler)
             if accepted:
