@@ -117,6 +117,7 @@ class RaftState(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         self.asleep = False
         self.connected: set[str] = set()
         self.failed: UnsafeStateError | None = None
+        self._prepare()
         others = [Node(member) for member in log.configuration.members if member != node_id]
         super().__init__(
             Node(node_id), others, conf=SyncObjConf(autoTick=False, pollerType="select"), transport=_NoTransport()
@@ -127,6 +128,13 @@ class RaftState(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         self._SyncObj__raftLastApplied = applied
         self._SyncObj__raftCommitIndex = max(log.getRaftCommitIndex(), applied)
         log.on_durable = self._log_durable  # type: ignore[method-assign]
+        self._started()
+
+    def _prepare(self) -> None:
+        """Set what is needed before SyncObj is constructed; each rule its own, and calls the next."""
+
+    def _started(self) -> None:
+        """The state is complete."""
 
     # --- what SyncObj keeps ------------------------------------------------------------------------------
 

@@ -11,39 +11,28 @@ dissertation §3.10, §4.2.3, §9.6).
 
 from __future__ import annotations
 
-import random
-
-from .base import CANDIDATE, FOLLOWER, LEADER, NEVER, Host, RaftState, Timing
-from .journal import RaftLog
+from .base import CANDIDATE, FOLLOWER, LEADER, NEVER, RaftState
 from .messages import AnyMessage, PreVote, PreVoteReply, TimeoutNow, Vote, VoteReply
 
 
 class Elections(RaftState):
     """Who leads."""
 
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        node_id: str,
-        log: RaftLog,
-        host: Host,
-        *,
-        timing: Timing,
-        rng: random.Random,
-        applied: int,
-    ) -> None:
-        now = host.now()
+    def _prepare(self) -> None:
+        super()._prepare()
         self._would_vote: set[str] | None = None  # while asking; None: not asking
         self._votes: set[str] = set()
         self._waiting_for_disk: list[tuple[int, str, AnyMessage]] = []  # (term, peer, message)
         self._campaign_at_peers_wish = False
         self._own_vote_due = False
         # As if a leader had been heard just now: a lease may rest on what this replica promised before it restarted.
-        self.heard_leader_s = now
-        super().__init__(name, kind, node_id, log, host, timing=timing, rng=rng, applied=applied)
+        self.heard_leader_s = self.host.now()
+
+    def _started(self) -> None:
+        super()._started()
+        now = self.host.now()
         self._postpone_election(now)
-        if log.configuration.voters == (node_id,):  # nobody to wait for, and nobody who could hold a lease
+        if self.log.configuration.voters == (self.node_id,):  # nobody to wait for, and nobody who could hold a lease
             self._set_election_deadline(now)
 
     # --- time --------------------------------------------------------------------------------------------

@@ -12,33 +12,20 @@ is that it still leads *now*:
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable
 
-from .base import LEADER, Host, Timing
-from .journal import RaftLog
+from .base import LEADER
 from .replication import Replication
 
 
 class Reads(Replication):
     """When a leader may answer from its state."""
 
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        node_id: str,
-        log: RaftLog,
-        host: Host,
-        *,
-        timing: Timing,
-        rng: random.Random,
-        applied: int,
-    ) -> None:
+    def _prepare(self) -> None:
+        super()._prepare()
         self._reads: deque[tuple[int, Callable[[bool], None]]] = deque()  # (round that must be echoed, whom to tell)
         self._lease_given_up = False
-        super().__init__(name, kind, node_id, log, host, timing=timing, rng=rng, applied=applied)
 
     @property
     def ready(self) -> bool:

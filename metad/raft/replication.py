@@ -11,12 +11,11 @@
 
 from __future__ import annotations
 
-import random
 from collections import deque
 
-from .base import CANDIDATE, FOLLOWER, LEADER, NEVER, Host, Timing, UnsafeStateError
+from .base import CANDIDATE, FOLLOWER, LEADER, NEVER, UnsafeStateError
 from .elections import Elections
-from .journal import NO_OP, REGULAR, RaftLog, record
+from .journal import NO_OP, REGULAR, record
 from .messages import Append, AppendReply, Snapshot
 from .progress import Progress, Sending
 
@@ -28,18 +27,8 @@ _ROUNDS_REMEMBERED = 256
 class Replication(Elections):
     """Appends, acknowledgements, commit."""
 
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        node_id: str,
-        log: RaftLog,
-        host: Host,
-        *,
-        timing: Timing,
-        rng: random.Random,
-        applied: int,
-    ) -> None:
+    def _prepare(self) -> None:
+        super()._prepare()
         self.peers: dict[str, Progress] = {}  # of a leader
         self.no_op_index = 0
         """The leader's first entry: once applied, its state machine holds everything committed before."""
@@ -47,12 +36,11 @@ class Replication(Elections):
         self._rounds: deque[tuple[int, float]] = deque()  # (number, when it began)
         self._heartbeat_due_s = NEVER
         self._replicated = 0  # last index when records were last sent to everyone who could take them
-        self._worked_s = host.now()  # when there was last something to do
+        self._worked_s = self.host.now()  # when there was last something to do
         # of a follower:
         self._verified = 0  # the log agrees with the leader's up to here
         self._acknowledged = -1  # the match last sent
         self._probe = 0  # the newest round heard of
-        super().__init__(name, kind, node_id, log, host, timing=timing, rng=rng, applied=applied)
 
     # --- leader: sending ---------------------------------------------------------------------------------
 

@@ -133,8 +133,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restart_forgets_the_promise",
         "a restarted voter waits before it votes",
-        "elections:Elections.__init__",
-        "self.heard_leader_s = now",
+        "elections:Elections._prepare",
+        "self.heard_leader_s = self.host.now()",
         "self.heard_leader_s = -1e9",
         "promise_outlives_a_restart",
     ),

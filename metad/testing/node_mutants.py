@@ -24,7 +24,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "identities_are_not_replicated",
         "the next leader knows the identities",
         "metad.state.machine:Machine.stage",
-        "learn_identities(key, value)",
+        "self.dedupe.learn(key, value)",
         "pass",
         "retry_at_the_next_leader_happens_once",
     ),
