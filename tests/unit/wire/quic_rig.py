@@ -47,7 +47,7 @@ class Link:
         self._way: list[tuple[float, int, str, bytes, tuple[str, int]]] = []
         self._server_material = load(fleet.node())
         self._certificate_required = certificate_required
-        self._granted = granted or GrantedTickets(64, 3600.0)
+        self._granted = granted if granted is not None else GrantedTickets(64, 3600.0)
         self.resets = ResetTokens(self._server_material.secret)
         self.server: PacketEngine | None = None
         self.client = PacketEngine(

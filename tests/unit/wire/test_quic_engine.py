@@ -8,10 +8,12 @@ from pathlib import Path
 import aioquic
 import aioquic.quic.connection
 import pytest
-from quic_rig import Link, Transfer
+from quic_rig import CLIENT, Link, Transfer
 
 from metad_wire.transport.quic import engine
+from metad_wire.transport.quic.packets import PacketEngine
 from metad_wire.transport.quic.settings import KIB, QuicSettings
+from metad_wire.transport.quic.tickets import GrantedTickets
 
 
 def transfer(link: Link, *, streams: int = 3, total: int = 300_000, appetite: int = 1 << 30) -> list[Transfer]:
@@ -83,6 +85,76 @@ def test_a_change_of_the_clients_address_is_survived() -> None:
     assert moved >= 2
     assert (bytes(up.received), bytes(down.received)) == (up.data, down.data)
     assert link.end("server").get_peer_address() == link.client_address
+
+
+def ask(link: Link, *, early: bool) -> float:
+    """Seconds from dialling to the first answer."""
+    began = link.now
+    if not early:
+        link.connect()
+    stream = link.client.open_stream()
+    stream.sender.write(b"question")
+    answered = False
+
+    def done() -> bool:
+        nonlocal answered
+        if link.server is not None and 0 in link.server._streams and not answered:
+            asked = link.server._streams[0]
+            if asked.receiver.ready and asked.receiver.take(100) == b"question":
+                asked.sender.write(b"answer")
+                answered = True
+        return bool(stream.receiver.ready) and stream.receiver.take(100) == b"answer"
+
+    link.until(done)
+    return link.now - began
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.05])
+def test_a_ticket_brings_the_first_answer_in_one_round_trip(loss: float) -> None:
+    granted = GrantedTickets(64, 3600.0)
+    first = Link(granted=granted, delay_s=0.05)
+    full_s = ask(first, early=False)
+    first.until(lambda: first.kept)
+    again = Link(granted=granted, delay_s=0.05, kept=first.kept[0], loss=loss, seed=2)
+    early_s = ask(again, early=True)
+    assert full_s >= 0.2
+    if not loss:
+        assert early_s == pytest.approx(0.1, abs=0.001)
+    assert len(granted) in (0, 1)  # the first is used up; another may have been given
+
+
+def test_a_repetition_of_early_data_is_not_read() -> None:
+    """Who recorded a client's datagrams sends them again: the ticket is used up, so nothing of them is opened."""
+    granted = GrantedTickets(64, 3600.0)
+    first = Link(granted=granted)
+    ask(first, early=False)
+    first.until(lambda: first.kept)
+    again = Link(granted=granted, kept=first.kept[0])
+    ask(again, early=True)
+    replayed = PacketEngine(
+        QuicSettings(),
+        again._server_material,
+        certificate_required=True,
+        granted=granted,
+        resets=again.resets,
+        original_connection_id=again.client.original_destination_connection_id,
+    )
+    replayed.receive_run(again.datagrams, CLIENT, again.now)
+    assert not replayed._streams
+    assert not replayed.handshaken
+
+
+def test_early_data_that_is_refused_is_sent_again() -> None:
+    first = Link(granted=GrantedTickets(64, 3600.0))
+    ask(first, early=False)
+    first.until(lambda: first.kept)
+    again = Link(granted=GrantedTickets(64, 3600.0), kept=first.kept[0], delay_s=0.05)  # one that has forgotten it
+    stream = again.client.open_stream()
+    stream.sender.write(b"question")
+    again.connect()
+    again.client.send_again_what_was_early(again.now)
+    again.until(lambda: 0 in again.end("server")._streams and again.end("server")._streams[0].receiver.ready)
+    assert again.end("server")._streams[0].receiver.take(100) == b"question"
 
 
 def test_a_slow_reader_bounds_what_is_held_and_gets_everything() -> None:

@@ -374,6 +374,39 @@ async def test_a_client_that_opens_no_stream_is_shown_out() -> None:
         await until(lambda: not place.listener.connections and dialled.carrier.over)  # type: ignore[attr-defined]
 
 
+async def test_who_holds_most_memory_is_closed_when_there_is_too_much_of_it() -> None:
+    settings = QuicSettings(held_bytes_max=2 << 20, window_bytes_max=4 << 20, window_bytes=4 << 20)
+    async with serving(settings=settings) as place:
+        modest = await place.dial(QuicTransport(certificates.client("app")))
+        modest.stream.write(b"hello ")
+        await modest.until(b"hello ")
+        greedy = await place.dial(QuicTransport(certificates.client("app")))
+        greedy.stream.write(b"x")
+        await greedy.until(b"x")
+        place.accepted[1].stream.pause_reading()
+        greedy.stream.write(bytes(4 << 20))
+        error = await ended(greedy)
+        assert "no memory" in str(error)
+        modest.stream.write(b"still here")
+        await modest.until(b"hello still here")
+        modest.stream.close()
+        await ended(modest)
+
+
+async def test_a_rush_of_handshakes_gets_through_and_those_that_are_up_are_served() -> None:
+    async with serving() as place:
+        near = await place.dial(QuicTransport(certificates.client("app")))
+        rush = [asyncio.create_task(place.dial(QuicTransport(certificates.client("app")))) for _ in range(60)]
+        sent = b""
+        while not all(task.done() for task in rush):
+            near.stream.write(b"!")
+            sent += b"!"
+            await near.until(sent)
+        for end in (near, *(task.result() for task in rush)):
+            end.stream.close()
+            await ended(end)
+
+
 async def test_garbage_is_dropped_and_costs_the_others_nothing() -> None:
     rng = random.Random(5)
     async with serving() as place:

@@ -5,7 +5,12 @@ gives a connection its turns, ``engine`` is one connection (``handshake``, ``cer
 who is who; ``receiving``: what has come), ``stream`` is one stream as the seam has it, ``transport`` dials and listens.
 """
 
+import logging
+
 from .settings import ALPN, QuicSettings
 from .transport import QuicTransport
+
+# aioquic tells of every refused handshake here. An application may listen; stderr is not for strangers to write to.
+logging.getLogger("quic").addHandler(logging.NullHandler())
 
 __all__ = ["ALPN", "QuicSettings", "QuicTransport"]

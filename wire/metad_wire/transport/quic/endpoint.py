@@ -4,6 +4,9 @@ What a stranger can make the server do is bounded here, cheapest refusals first:
 Initial of full size costs a look-up (and, few a second, a stateless reset); an Initial without a proof of its sender's
 address a Retry, which is stateless too; only then comes a handshake, of which so many may be under way; and then a
 connection, of which there is a cap. A connection that does not finish its handshake, or opens no stream, is closed.
+
+A handshake takes a millisecond or two of the processor. One at a time is begun, and while there are others to serve the
+next waits until these have had three times as long: a rush of new connections slows down itself, not those that are up.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from aioquic._buffer import Buffer
 from aioquic.quic.configuration import SMALLEST_MAX_DATAGRAM_SIZE
@@ -41,10 +45,22 @@ from .tickets import GrantedTickets
 from .tokens import AddressTokens, ResetTokens
 
 VERSIONS: Final = [int(QuicProtocolVersion.VERSION_1), int(QuicProtocolVersion.VERSION_2)]
+_TICK_SLICES: Final = 10
+_DATAGRAMS_WAITING_MAX: Final = 12
+"""Of a connection that has not begun: its first flight, early data included, is no longer than that."""
 _UNREACHABLE_MAX: Final = 3
 """Datagrams in a row that had no way out, after which a dialled connection looks for another."""
 _ANSWERS_PER_TICK: Final = 256
 """Stateless answers to what is nobody's (resets, refusals), each tick: they must not become a load of their own."""
+
+
+class _Newcomer(NamedTuple):
+    """A connection whose handshake has not begun, and what has come of it."""
+
+    original_connection_id: bytes
+    retry_connection_id: bytes | None
+    address: Address
+    datagrams: list[bytes]
 
 
 class Server:
@@ -68,6 +84,14 @@ class Server:
         self._carriers: dict[bytes, Carrier] = {}  # by every id that peers may use
         self._ids: dict[Carrier, set[bytes]] = {}
         self._handshakes: set[Carrier] = set()
+        self._waiting: OrderedDict[bytes, _Newcomer] = OrderedDict()  # by the id that the client chose
+        self._admission: asyncio.Handle | None = None
+        self._serving = False  # somebody else's datagrams have come since the last was admitted
+        self._ring: list[Carrier] = []  # those that were not ticked yet in this round
+        self._slice = 0
+        self._held = 0  # bytes received and not consumed, of those that were
+        self._most_held: tuple[int, Carrier | None] = 0, None
+        self._may_widen = True
         self._touched: dict[Carrier, None] = {}
         self._answers = 0
         self._granted = GrantedTickets(settings.tickets_max, settings.ticket_life_s)
@@ -82,7 +106,7 @@ class Server:
         address = self._socket.address
         self._endpoint = join_endpoint(address[0], address[1])
         self._renew_secret(material.current())
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self._ticker = self._loop.call_later(TICK_S / _TICK_SLICES, self._tick)
 
     # --- Listener ----------------------------------------------------------------------------------------
 
@@ -94,12 +118,14 @@ class Server:
     async def close(self) -> None:
         """Accept no more. Connections that are up stay up, and the socket with them."""
         self._listening = False
+        self._waiting.clear()
         for carrier in tuple(self._ids):
             carrier.close_if_unused()
         self._close_if_done()
 
     def _close_if_done(self) -> None:
         if not self._listening and not self._ids:
+            self._waiting.clear()
             self._ticker.cancel()
             self._socket.close()
 
@@ -164,6 +190,7 @@ class Server:
                 self._touched[carrier] = None
             run.append(datagram)
         if of is not None:
+            self._serving = True
             of.receive(run, address)
 
     def swept(self) -> None:
@@ -193,15 +220,21 @@ class Server:
                 )
             return None
         carrier = self._carriers.get(header.destination_cid)
-        if carrier is not None or header.packet_type != QuicPacketType.INITIAL:
+        if carrier is not None:
             return carrier
-        return self._welcome(header, address) if len(datagram) >= SMALLEST_MAX_DATAGRAM_SIZE else None
+        newcomer = self._waiting.get(header.destination_cid)
+        if newcomer is not None:
+            if newcomer.address == address and len(newcomer.datagrams) < _DATAGRAMS_WAITING_MAX:
+                newcomer.datagrams.append(datagram)
+        elif header.packet_type == QuicPacketType.INITIAL and len(datagram) >= SMALLEST_MAX_DATAGRAM_SIZE:
+            self._welcome(header, datagram, address)
+        return None
 
-    def _welcome(self, header: QuicHeader, address: Address) -> Carrier | None:
-        """The first datagram of a connection: refuse it, ask for a proof, or begin."""
+    def _welcome(self, header: QuicHeader, datagram: bytes, address: Address) -> None:
+        """The first datagram of a connection: refuse it, ask for a proof, or have it wait for its turn."""
         if not self._listening or len(self._ids) >= self._settings.connections_max:
             self._refuse(header, address, QuicErrorCode.CONNECTION_REFUSED)
-            return None
+            return
         material = self._material.current()
         self._renew_secret(material)
         proof = self._tokens.check(header.token, address, header.destination_cid) if header.token else None
@@ -219,22 +252,42 @@ class Server:
                 retry_token=token,
             )
             self._socket.send([retry], address)
-            return None
-        if len(self._handshakes) >= self._settings.handshakes_max:
-            return None  # it will try again; by then there may be room
+            return
+        if len(self._handshakes) + len(self._waiting) >= self._settings.handshakes_max:
+            return  # it will try again; by then there may be room
+        self._waiting[header.destination_cid] = _Newcomer(original, retried, address, [datagram])
+        if self._admission is None:
+            self._admission = self._loop.call_soon(self._admit)
+
+    def _admit(self) -> None:
+        """Begin the handshake of who has waited longest."""
+        self._admission = None
+        if not self._waiting:
+            return
+        began_s = self._loop.time()
+        connection_id, newcomer = self._waiting.popitem(last=False)
+        carrier = self._begin(connection_id, newcomer)
+        carrier.receive(newcomer.datagrams, newcomer.address)
+        carrier.turn()
+        if self._waiting:
+            now = self._loop.time()
+            serving, self._serving = self._serving, False
+            self._admission = self._loop.call_at(now + 3 * (now - began_s) if serving else now, self._admit)
+
+    def _begin(self, connection_id: bytes, newcomer: _Newcomer) -> Carrier:
         engine = PacketEngine(
             self._settings,
-            material,
+            self._material.current(),
             certificate_required=self._certificate_required,
             granted=self._granted,
             resets=self._resets,
-            original_connection_id=original,
-            retry_connection_id=retried,
+            original_connection_id=newcomer.original_connection_id,
+            retry_connection_id=newcomer.retry_connection_id,
         )
-        engine.address_token = self._tokens.address(address)
+        engine.address_token = self._tokens.address(newcomer.address)
         carrier = Carrier(engine, self, is_client=False, accept=self._accept)
         self._ids[carrier] = set()
-        self.issued(carrier, header.destination_cid)
+        self.issued(carrier, connection_id)
         self.issued(carrier, engine.host_cid)
         self._handshakes.add(carrier)
         carrier.connected.add_done_callback(lambda _: self._handshakes.discard(carrier))
@@ -246,7 +299,8 @@ class Server:
     def _wants_proof(self, address: Address) -> bool:
         host = str(address[0])
         local = host.startswith("127.") or host in ("::1", "::ffff:127.0.0.1")
-        return not local or len(self._handshakes) >= self._settings.retry_handshakes
+        under_way = len(self._handshakes) + len(self._waiting)
+        return not local or under_way >= self._settings.retry_handshakes
 
     def _renew_secret(self, material: Material) -> None:
         if material.secret != self._secret:
@@ -288,19 +342,31 @@ class Server:
     # --- time --------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
-        self._answers = 0
+        """Look after a slice of the connections: all in one go would hold up the loop where there are thousands."""
+        self._ticker = self._loop.call_later(TICK_S / _TICK_SLICES, self._tick)
+        if not self._ring:
+            self._round_over()
         now = self._loop.time()
-        held = 0
-        for carrier in tuple(self._ids):
-            carrier.tick(now)
-            held += 0 if carrier.over else carrier.engine.held_bytes()
-        most = self._settings.held_bytes_max
-        for carrier in self._ids:
-            carrier.engine.may_widen = held < most // 2
-        if held > most and self._ids:
-            greediest = max(self._ids, key=lambda carrier: carrier.engine.held_bytes())
-            greediest.close(QuicErrorCode.INTERNAL_ERROR, "no memory for what is out of order or unread")
+        slice_, self._ring = self._ring[: self._slice], self._ring[self._slice :]
+        for carrier in slice_:
+            if not carrier.over:
+                carrier.engine.may_widen = self._may_widen
+                carrier.tick(now)
+                held = carrier.engine.held_bytes()
+                self._held += held
+                if held > self._most_held[0]:
+                    self._most_held = held, carrier
+
+    def _round_over(self) -> None:
+        """All have been looked at once."""
+        limit = self._settings.held_bytes_max
+        self._may_widen = self._held < limit // 2
+        if self._held > limit and self._most_held[1] is not None:
+            self._most_held[1].close(QuicErrorCode.INTERNAL_ERROR, "no memory for what is out of order or unread")
+        self._held, self._most_held = 0, (0, None)
+        self._answers = 0
+        self._ring = list(self._ids)
+        self._slice = -(-len(self._ring) // _TICK_SLICES)
 
 
 class Dialled:
