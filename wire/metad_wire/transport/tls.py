@@ -27,6 +27,7 @@ HANDSHAKES_MAX: Final = 512
 _RECORD_BYTES: Final = 16 * 1024  # the most that one record holds, and one read returns
 _RECORDS_AT_ONCE: Final = 15  # with the rest of one that was incomplete, under the 256 KiB that one delivery may have
 _LINGER_S: Final = 1.0  # for a refused peer to read why, before its unread bytes turn the close into a reset
+_REFUSALS_SAID: Final = 10  # a second
 _log = logging.getLogger("metad")
 
 
@@ -212,7 +213,7 @@ class _TlsEnd:
         self._settled()
         if self._pending is not None and self.handler is None:
             peer = self._below.get_extra_info("peername") if self._below is not None else None
-            _log.info("TLS handshake refused: %s (%s)", error, peer)
+            _refusals.say(self._loop.time(), f"TLS handshake refused: {error} ({peer})")
         if not self.ready.done():
             self.ready.set_exception(error)
         if self._below is None:
@@ -300,6 +301,28 @@ class _TlsEnd:
         data = self._outgoing.read()
         if data and self._below is not None:
             self._below.write(data)
+
+
+class _Refusals:
+    """Tells of refused handshakes, and only how many there were where they come in floods: strangers cause them."""
+
+    def __init__(self) -> None:
+        self._until_s = 0.0
+        self._said = self._unsaid = 0
+
+    def say(self, now_s: float, text: str) -> None:
+        if now_s >= self._until_s:
+            if self._unsaid:
+                _log.warning("%d more TLS handshakes were refused", self._unsaid)
+            self._until_s, self._said, self._unsaid = now_s + 1.0, 0, 0
+        if self._said < _REFUSALS_SAID:
+            self._said += 1
+            _log.info(text)
+        else:
+            self._unsaid += 1
+
+
+_refusals = _Refusals()
 
 
 def _look_at(ready: asyncio.Future[None]) -> None:

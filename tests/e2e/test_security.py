@@ -1,0 +1,404 @@
+"""The doors of a real node, over TLS and over QUIC: who gets in, who does not and hears why, and what is replaced while
+it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e_server import Server, wait_until
+
+from metad.testing import certificates
+from metad_client import Options, UnauthenticatedError, blocking
+from metad_client.errors import ConnectionLostError, HandshakeError, MetadError
+from metad_wire import peer as p
+from metad_wire.authority import issue_fleet
+from metad_wire.errors import UnexpectedFrameError
+from metad_wire.frame import Frame, FrameDecoder, FrameType, encode_frame
+from metad_wire.messages import Hello
+from metad_wire.methods import encode
+from metad_wire.session import decode_error
+from metad_wire.tokens import line_of, new_token
+from metad_wire.transport import Transport
+from metad_wire.transport.credentials import Role, TlsFiles
+from metad_wire.transport.quic import QuicTransport
+from metad_wire.transport.tcp import TcpTransport
+from metad_wire.transport.tls import TlsTransport
+
+METADCTL = Path(sys.executable).with_name("metadctl")
+TIMEOUT_S = 20.0
+SCHEMES = ("metads", "metadq")
+TRANSPORTS: dict[str, Callable[[TlsFiles], Transport]] = {
+    "metads": lambda files: TlsTransport(TcpTransport(), files),
+    "metadq": QuicTransport,
+}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+class Door:
+    """A node with certificates, tokens, QUIC, and a peer listener of both kinds."""
+
+    def __init__(self, home: Path, *, tokens: bool = True, required: bool = False) -> None:
+        home.mkdir(exist_ok=True)
+        self.files = copied(certificates.node("node-1"), home / "used")
+        self.tokens_file = home / "tokens"
+        self.token = new_token("app")
+        self.tokens_file.write_text(line_of(self.token) + "\n")
+        self.port, self.peer_port = free_port(), free_port()
+        security = [f'certificate = "{self.files.certificate}"', f'key = "{self.files.key}"', f'ca = "{self.files.ca}"']
+        if tokens:
+            security += [f'tokens_file = "{self.tokens_file}"']
+        if required:
+            security += ["require_client_certificate = true"]
+        config = "\n".join(
+            [
+                f'quic = "127.0.0.1:{self.port}"',
+                "[security]",
+                *security,
+                "[cluster]",
+                f'seeds = {{ node-1 = "127.0.0.1:{self.peer_port}" }}',
+                'region = "eu"',
+                "",
+            ]
+        )
+        self.server = Server(home / "d", config=config, listen=f"127.0.0.1:{self.port}")
+
+    def url(self, scheme: str) -> str:
+        return f"{scheme}://127.0.0.1:{self.port}"
+
+    def client(self, scheme: str, tls: TlsFiles | None, credentials: bytes = b"", **changes: Any) -> Any:
+        options = Options(tls=tls, credentials=credentials, connect_timeout_s=0, deadline_s=TIMEOUT_S, **changes)
+        return blocking.connect(self.url(scheme), options)
+
+    def lets_in(self, scheme: str, tls: TlsFiles, credentials: bytes = b"") -> bool:
+        """Whether a write gets through; False where it is told that it may not."""
+        try:
+            with self.client(scheme, tls, credentials) as client:
+                client.kv.put("door", "key", b"value")
+        except UnauthenticatedError:
+            return False
+        return True
+
+
+def copied(files: TlsFiles, to: Path) -> TlsFiles:
+    """The same files elsewhere, in place of what is there; certificate and key never differ for long."""
+    to.mkdir(exist_ok=True)
+    for source, name in ((files.ca, "ca.pem"), (files.key, "key.pem"), (files.certificate, "certificate.pem")):
+        shutil.copy(source, to / "new.tmp")
+        os.replace(to / "new.tmp", to / name)
+    return TlsFiles(certificate=str(to / "certificate.pem"), key=str(to / "key.pem"), ca=str(to / "ca.pem"))
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    door = Door(tmp_path_factory.mktemp("door"))
+    with door.server as server:
+        server.ready()
+        yield door
+        assert server.terminate() == 0
+        assert "Traceback" not in server.stderr, server.stderr
+        server.quiet()  # no stack trace, whoever knocked
+
+
+# --- certificates ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, "metad+auto"])
+def test_a_client_with_a_certificate_is_let_in(door: Door, scheme: str) -> None:
+    assert door.lets_in(scheme, certificates.client("app"))
+
+
+@pytest.mark.parametrize("kind", certificates.WRONG)
+@pytest.mark.parametrize("scheme", [*SCHEMES, "metad+auto"])
+def test_a_wrong_certificate_is_refused(door: Door, scheme: str, kind: str) -> None:
+    assert not door.lets_in(scheme, certificates.wrong(kind))
+
+
+@pytest.mark.parametrize("kind", certificates.WRONG)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_wrong_certificate_is_refused_with_a_right_token_too(door: Door, scheme: str, kind: str) -> None:
+    assert not door.lets_in(scheme, certificates.wrong(kind), door.token.encode())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_without_certificate_or_token_nothing_gets_through(door: Door, scheme: str) -> None:
+    with pytest.raises(UnauthenticatedError, match="a certificate or a token is needed"):
+        door.client(scheme, certificates.anonymous())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_server_of_another_authority_is_not_believed(door: Door, scheme: str, tmp_path: Path) -> None:
+    other = issue_fleet(tmp_path, [], ["app"])["client-app"]
+    with pytest.raises(UnauthenticatedError, match=r"certificate|refuse"):
+        door.client(scheme, other)
+
+
+# --- tokens ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_token_is_the_other_way_in(door: Door, scheme: str) -> None:
+    assert door.lets_in(scheme, certificates.anonymous(), door.token.encode())
+
+
+@pytest.mark.parametrize("wrong", ["app.wrong", "other.token", "", "x" * 4_000], ids=["secret", "name", "none", "long"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_wrong_token_is_refused_and_not_repeated_in_the_log(door: Door, scheme: str, wrong: str) -> None:
+    assert not door.lets_in(scheme, certificates.anonymous(), wrong.encode())
+    assert not wrong or wrong not in door.server.stderr
+
+
+def test_tokens_are_replaced_without_a_restart(door: Door) -> None:
+    kept = door.tokens_file.read_text()
+    new = new_token("app")
+    try:
+        with door.client("metads", certificates.anonymous(), door.token.encode()) as client:
+            door.tokens_file.write_text(line_of(new) + "\n")
+            wait_until(lambda: door.lets_in("metads", certificates.anonymous(), new.encode()), "the new token")
+            assert not door.lets_in("metads", certificates.anonymous(), door.token.encode())
+            client.kv.put("door", "key", b"still here")
+        door.tokens_file.write_text("half a li")
+        wait_until(lambda: "tokens cannot be used" in door.server.stderr or _knock(door, new), "the complaint")
+        assert door.lets_in("metads", certificates.anonymous(), new.encode())
+    finally:
+        door.tokens_file.write_text(kept)
+        wait_until(lambda: door.lets_in("metads", certificates.anonymous(), door.token.encode()), "the old tokens")
+
+
+def _knock(door: Door, token: str) -> bool:
+    """Files are looked at when somebody comes."""
+    assert door.lets_in("metads", certificates.anonymous(), token.encode())
+    return False
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_where_certificates_are_required_a_token_does_not_do(tmp_path: Path, scheme: str) -> None:
+    strict = Door(tmp_path, required=True)
+    with strict.server as server:
+        server.ready()
+        assert not strict.lets_in(scheme, certificates.anonymous(), strict.token.encode())
+        assert strict.lets_in(scheme, certificates.client("app"))
+
+
+# --- nodes and clients -----------------------------------------------------------------------------------
+
+
+class Visitor:
+    """A handler that says one thing and remembers the answer."""
+
+    def __init__(self, words: bytes) -> None:
+        self._words = words
+        self._decoder = FrameDecoder()
+        self.frames: list[Frame] = []
+        self.over: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.heard = asyncio.Event()
+        self.stream: Any = None
+
+    def connection_made(self, stream: Any) -> None:
+        self.stream = stream
+        stream.write(self._words)
+
+    def data_received(self, data: bytes) -> None:
+        self._decoder.feed(data)
+        while (frame := self._decoder.next()) is not None:
+            self.frames.append(frame)
+        self.heard.set()
+
+    def eof_received(self) -> None:
+        pass
+
+    def pause_writing(self) -> None:
+        pass
+
+    def resume_writing(self) -> None:
+        pass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over.set_result(exc)
+        self.heard.set()
+
+
+def say(scheme: str, files: TlsFiles, port: int, words: bytes) -> list[Frame]:
+    """What a peer answers to these bytes, until its first answer or the end."""
+
+    async def visit() -> list[Frame]:
+        visitor: Visitor = await TRANSPORTS[scheme](files).dial("127.0.0.1", port, lambda: Visitor(words), TIMEOUT_S)
+        async with asyncio.timeout(TIMEOUT_S):
+            while not visitor.frames and not visitor.over.done():
+                visitor.heard.clear()
+                await visitor.heard.wait()
+        visitor.stream.abort()
+        return visitor.frames
+
+    return asyncio.run(visit())
+
+
+def peer_hello(node_id: str) -> bytes:
+    hello = p.PeerHello(p.PEER_MAGIC, p.PEER_VERSION, "metad", node_id, "store", "node-1")
+    return encode_frame(FrameType.HELLO, p.encode(hello))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_node_speaks_to_nodes(door: Door, scheme: str) -> None:
+    (frame,) = say(scheme, certificates.node("n9"), door.peer_port, peer_hello("n9"))
+    assert frame.type == FrameType.WELCOME
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_client_never_speaks_to_nodes_as_one(door: Door, scheme: str) -> None:
+    """Its certificate is of the right authority, its HELLO a node's, and a Raft message right behind it."""
+    raft = encode_frame(FrameType.PEER, b"\x90", 0, p.Channel.RAFT)
+    before = len(door.server.events("peer connection refused"))
+    (frame,) = say(scheme, certificates.client("n9"), door.peer_port, peer_hello("n9") + raft)
+    assert frame.type == FrameType.ERROR
+    assert isinstance(decode_error(frame.payload), UnauthenticatedError)
+    assert len(door.server.events("peer connection refused")) == before + 1
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_node_is_held_to_its_name(door: Door, scheme: str) -> None:
+    (frame,) = say(scheme, certificates.node("n9"), door.peer_port, peer_hello("n8"))
+    assert frame.type == FrameType.ERROR
+    assert isinstance(decode_error(frame.payload), UnauthenticatedError)
+
+
+@pytest.mark.parametrize("kind", certificates.WRONG)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_node_with_a_wrong_certificate_is_no_node(door: Door, scheme: str, kind: str) -> None:
+    try:
+        frames = say(scheme, certificates.wrong(kind, Role.NODE, "n9"), door.peer_port, peer_hello("n9"))
+    except OSError:
+        return  # the handshake failed on our side already
+    assert FrameType.WELCOME not in [frame.type for frame in frames]
+
+
+@pytest.mark.parametrize("files", [certificates.client, certificates.node], ids=["client", "node"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_nobody_speaks_raft_where_clients_are_served(door: Door, scheme: str, files: Callable[[], TlsFiles]) -> None:
+    hello = encode_frame(FrameType.HELLO, encode(Hello("metad", 1, 1)))
+    raft = encode_frame(FrameType.PEER, b"\x90", 0, p.Channel.RAFT)
+    frames = say(scheme, files(), door.port, hello + raft)
+    assert [frame.type for frame in frames] == [FrameType.WELCOME, FrameType.ERROR]
+    assert isinstance(decode_error(frames[1].payload), UnexpectedFrameError)
+
+
+# --- clear text ------------------------------------------------------------------------------------------
+
+
+def test_clear_text_gets_nothing_but_a_hint(door: Door) -> None:
+    with pytest.raises(MetadError, match="metads"):
+        door.client("metad", None)
+
+
+def test_tls_to_who_has_none_says_so(tmp_path: Path) -> None:
+    with Server(tmp_path / "d") as server:
+        server.ready()
+        options = Options(tls=certificates.client(), connect_timeout_s=0)
+        with pytest.raises(HandshakeError, match="does not speak TLS"):
+            blocking.connect(f"metads://{server.endpoint}", options)
+        with pytest.raises(ConnectionLostError):
+            blocking.connect(f"metadq://{server.endpoint}", options)
+
+
+# --- choosing --------------------------------------------------------------------------------------------
+
+
+def test_auto_gets_through_where_udp_does_not(tmp_path: Path) -> None:
+    """Nothing answers on UDP: as behind a filter, datagrams just go."""
+    files = certificates.node("node-1")
+    config = f'[security]\ncertificate = "{files.certificate}"\nkey = "{files.key}"\nca = "{files.ca}"\n'
+    with Server(tmp_path / "d", config=config) as server, socket.socket(type=socket.SOCK_DGRAM) as filtered:
+        server.ready()
+        filtered.bind(server.address)
+        with blocking.connect(f"metad+auto://{server.endpoint}", Options(tls=certificates.client())) as client:
+            assert client.kv.put("auto", "key", b"value") == 1
+            assert client.statistics().via == {"node-1": "tls"}
+
+
+def test_auto_gets_through_where_tcp_does_not(door: Door, tmp_path: Path) -> None:
+    """TCP is taken by somebody who never answers; QUIC is on the same port."""
+    files = certificates.node("node-1")
+    config = f'[security]\ncertificate = "{files.certificate}"\nkey = "{files.key}"\nca = "{files.ca}"\n'
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        port = deaf.getsockname()[1]
+        with Server(tmp_path / "d", config=f'quic = "127.0.0.1:{port}"\n{config}') as server:
+            server.ready()
+            with blocking.connect(f"metad+auto://127.0.0.1:{port}", Options(tls=certificates.client())) as client:
+                assert client.kv.put("auto", "key", b"value") == 1
+                assert client.statistics().via == {"node-1": "quic"}
+
+
+def test_metadctl_says_by_what_it_goes(door: Door) -> None:
+    files = certificates.client("app")
+    for scheme, via in (("metads", "tls"), ("metadq", "quic"), ("metad+auto", "tls")):
+        command = [str(METADCTL), "--endpoint", door.url(scheme), "--tls-ca", files.ca]
+        command += ["--tls-cert", files.certificate, "--tls-key", files.key, "status"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        assert done.returncode == 0, done.stderr
+        assert f"via          {via}\n" in done.stdout
+
+
+# --- new files -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_certificates_are_replaced_without_a_restart(tmp_path: Path, scheme: str) -> None:
+    """A whole other fleet: whoever is connected stays, the next needs the new one. Broken files then change nothing."""
+    door = Door(tmp_path / "home", tokens=False)
+    other = issue_fleet(tmp_path / "other", ["node-1"], ["app"])
+    with door.server as server:
+        server.ready()
+        with door.client(scheme, certificates.client("app")) as client:
+            client.kv.put("door", "key", b"before")
+            copied(other["node-node-1"], Path(door.files.ca).parent)
+            wait_until(lambda: door.lets_in(scheme, other["client-app"]), "the new fleet")
+            assert not door.lets_in(scheme, certificates.client("app"))
+            client.kv.put("door", "key", b"still here")
+            Path(door.files.key).write_text("half a key")
+
+            def complained() -> bool:
+                assert door.lets_in(scheme, other["client-app"])
+                return "certificate files cannot be used" in server.stderr
+
+            wait_until(complained, "the complaint")
+            assert door.lets_in(scheme, other["client-app"])
+
+
+@pytest.mark.parametrize(
+    ("security", "match"),
+    [
+        ("certificate = 'c'", "certificate, key and ca go together"),
+        ("certificate = '/none'\nkey = '/none'\nca = '/none'", "security: cannot use the authorities"),
+        ("tokens_file = 't'", "security.tokens_file: needs"),
+        ("require_client_certificate = true", "security.require_client_certificate: needs"),
+    ],
+)
+def test_a_configuration_that_does_not_hold_is_refused_in_one_line(tmp_path: Path, security: str, match: str) -> None:
+    with Server(tmp_path / "d", config=f"[security]\n{security}\n") as server:
+        assert match in server.refused()
+
+
+def test_quic_without_certificates_is_refused(tmp_path: Path) -> None:
+    with Server(tmp_path / "d", config='quic = "127.0.0.1:0"\n') as server:
+        assert "quic: needs security.certificate" in server.refused()
+
+
+def test_clear_text_beyond_this_machine_must_be_meant_and_is_said(tmp_path: Path) -> None:
+    with Server(tmp_path / "no", listen="0.0.0.0:0") as server:
+        assert "is not a loopback address" in server.refused()
+    with Server(tmp_path / "yes", config="[security]\nplaintext = true\n", listen="0.0.0.0:0") as server:
+        server.ready()
+        (said,) = [line for line in server.stderr.splitlines() if "IN CLEAR TEXT" in line]
+        assert '"level":"warning"' in said
