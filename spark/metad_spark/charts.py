@@ -48,16 +48,23 @@ def restored(
     return plane.svg()
 
 
-def load(times: Sequence[float], *, arrivals: Sequence[float], served: Sequence[float], capacity: float) -> str:
-    """Requests a second that arrive at all groups and that they answer, against what they could answer."""
-    top = max(*arrivals, capacity) * 1.08
+def load(
+    times: Sequence[float],
+    *,
+    arrivals: Sequence[float],
+    served: Sequence[float],
+    limits: Mapping[str, float],
+) -> str:
+    """Attempts a second and what is served of them, against what could be: ``limits``, by name, in items/s."""
+    top = max(*arrivals, *limits.values()) * 1.08
     plane = Plane(x=(0, times[-1]), y=(0, top), label="arriving and answered requests per second against capacity")
     plane.grid(x_name=_TIME, y_name="items per second, all groups")
     plane.area(times, arrivals, RED, "arriving", opacity=0.12)
     plane.area(times, served, BLUE, "answered", opacity=0.25)
     plane.line(times, served, BLUE, "", width=1.5)
     plane.line(times, arrivals, RED, "", width=1.5)
-    plane.line([0, times[-1]], [capacity, capacity], INK, f"capacity {short(capacity)}/s", width=1.5, dash="6 4")
+    for name, limit in limits.items():
+        plane.line([0, times[-1]], [limit, limit], INK, f"{name} {short(limit)}/s", width=1.5, dash="6 4")
     return plane.svg()
 
 

@@ -1,7 +1,8 @@
-"""Nodes of storms as one Spark job: a task each, which makes its own clients and sends back sums.
+"""Nodes, or whole scenarios, as one Spark job: a task each, which makes its own clients and sends back sums.
 
-Clients never leave the task that made them, and nothing is shuffled: the tasks' input is their own number, and the
-cases travel with the function. So the same work gives the same results on one core, on many, and through Connect.
+Clients never leave the task that made them, and nothing is shuffled: the tasks' input is their own number, and what
+they are about travels with the function. So the same work gives the same results on one core, on many, and through
+Connect.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from .calibration import Calibration
 from .cases import NodeCase
 from .errors import SparkFailed
-from .results import NodeResult
-from .runner import Task
+from .results import NodeResult, StormResult
+from .runner import Task, Waves, fluid_storm
+from .scenario import Scenario
 from .session import first_line
 from .simulate import Model, simulate_node
 
@@ -27,24 +32,9 @@ SCHEMA = "task long, result binary"
 
 
 def run(session: SparkSession, tasks: Sequence[Task], *, done_file: str | None = None) -> list[NodeResult]:
-    """What became of each, in the tasks' order: one job, a partition a task. ``done_file``: where tasks on this machine
-    leave a byte each when they end. Raises SparkFailed, and what a model raises as that too."""
-    if not tasks:
-        return []
-    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(_runner(tasks, done_file), SCHEMA)
-    try:
-        table = frame.toArrow()
-    except Exception as error:  # py4j, gRPC and PySpark each raise their own
-        raise SparkFailed(f"a job failed: {cause(error)}") from error
-    found = dict(zip(table["task"].to_pylist(), table["result"].to_pylist(), strict=True))
-    return [NodeResult.decode(zlib.decompress(found[index])) for index in range(len(tasks))]
-
-
-def _runner(
-    tasks: Sequence[Task], done_file: str | None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark sends to its workers. Cases that several tasks share travel once."""
-    places: dict[int, int] = {}
+    """What became of each node, in the tasks' order. ``done_file``: where tasks on this machine leave a byte each when
+    they end. Raises SparkFailed, and what a model raises as that too."""
+    places: dict[int, int] = {}  # cases that several tasks share travel once
     cases: list[bytes] = []
     order: list[tuple[int, int, Model]] = []
     for task in tasks:
@@ -53,20 +43,64 @@ def _runner(
             cases.append(zlib.compress(task.case.encode(), 1))
         order.append((places[id(task.case)], task.seed, task.model))
 
-    def simulate(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def simulate(index: int) -> bytes:
+        at, seed, model = order[index]
+        return simulate_node(NodeCase.decode(zlib.decompress(cases[at])), seed, model).encode()
+
+    return [NodeResult.decode(result) for result in _each(session, len(tasks), simulate, done_file)]
+
+
+def sweep(
+    session: SparkSession,
+    scenarios: Sequence[Scenario],
+    calibration: Calibration,
+    waves_us: Sequence[Waves | None] | None = None,
+    *,
+    done_file: str | None = None,
+) -> list[StormResult]:
+    """Each scenario by the fluid model (:func:`metad_spark.runner.fluid_storm`), a whole storm in one task, in the
+    scenarios' order. Raises SparkFailed."""
+    packed = [msgspec.msgpack.encode(scenario) for scenario in scenarios]
+    costs = msgspec.msgpack.encode(calibration)
+    different: list[Waves] = []  # most scenarios begin with the same
+    which: list[int | None] = []
+    for waves in waves_us or [None] * len(scenarios):
+        at = next((index for index, known in enumerate(different) if known is waves), None)
+        if waves is not None and at is None:
+            at = len(different)
+            different.append(waves)
+        which.append(at)
+
+    def answer(index: int) -> bytes:
+        scenario = msgspec.msgpack.decode(packed[index], type=Scenario)
+        at = which[index]
+        waves = None if at is None else different[at]
+        return msgspec.msgpack.encode(fluid_storm(scenario, msgspec.msgpack.decode(costs, type=Calibration), waves))
+
+    results = _each(session, len(scenarios), answer, done_file)
+    return [msgspec.msgpack.decode(result, type=StormResult) for result in results]
+
+
+def _each(session: SparkSession, count: int, work: Callable[[int], bytes], done_file: str | None) -> list[bytes]:
+    """``work(0)`` to ``work(count - 1)``, a partition each."""
+
+    def part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                at, seed, model = order[index]
-                result = simulate_node(NodeCase.decode(zlib.decompress(cases[at])), seed, model)
-                packed = zlib.compress(result.encode(), 1)
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([index], pa.int64()), pa.array([packed], pa.binary())], names=["task", "result"]
-                )
+                result = pa.array([zlib.compress(work(index), 1)], pa.binary())
+                yield pa.RecordBatch.from_arrays([pa.array([index], pa.int64()), result], names=["task", "result"])
                 mark(done_file)
 
-    return simulate
+    if not count:
+        return []
+    try:
+        table = session.range(0, count, 1, count).mapInArrow(part, SCHEMA).toArrow()
+    except Exception as error:  # py4j, gRPC and PySpark each raise their own
+        raise SparkFailed(f"a job failed: {cause(error)}") from error
+    found = dict(zip(table["task"].to_pylist(), table["result"].to_pylist(), strict=True))
+    return [zlib.decompress(found[index]) for index in range(count)]
 
 
 def mark(done_file: str | None) -> None:

@@ -100,7 +100,7 @@ p{margin:0 0 10px;color:#4b5563}
 .verdict{font-size:17px;color:#1f2937;padding:12px 16px;border-left:5px solid #16a34a;background:#f0fdf4}
 .verdict.bad{border-color:#dc2626;background:#fef2f2}
 section,details{background:#fff;border:1px solid #e5e7eb;border-radius:10px;padding:18px 22px;margin:18px 0}
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:14px 20px}
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(104px,1fr));gap:14px 20px}
 .figures b{display:block;font-size:23px;font-variant-numeric:tabular-nums;line-height:1.25}
 .figures span{color:#6b7280;font-size:13px}
 svg{display:block;width:100%;height:auto;font-size:12px}
@@ -110,7 +110,8 @@ table{border-collapse:collapse;width:100%;font-size:14px}
 th{text-align:left;color:#6b7280;font-weight:500}
 th,td{padding:6px 10px 6px 0;border-bottom:1px solid #f1f5f9;vertical-align:top}
 td.n{font-variant-numeric:tabular-nums;white-space:nowrap}
-tr.strong td{background:#f0fdf4;font-weight:600}
+tr.strong td{background:#f0fdf4}
+tr.strong td:first-child::before{content:"\\2713\\a0";color:#16a34a}
 summary{cursor:pointer;color:#4b5563}
 @media print{body{background:#fff}section,details{break-inside:avoid}}
 """

@@ -7,13 +7,16 @@ from typing import Any
 
 import msgspec
 
-from .calibration import load_calibration
+from . import story
+from .calibration import Calibration, load_calibration
+from .changes import changes, grid
 from .output import say, table, write_json
+from .page import Page
 from .results import StormResult
-from .scenario import load_scenario
+from .scenario import Scenario, load_scenario
 from .simulate import Model
-from .stage import open_stage
-from .storm import middle, simulate_storms
+from .stage import Stage, open_stage
+from .storm import Storms, clients_by_region, simulate_storms
 from .svg import seconds, short
 from .target import Target
 
@@ -45,16 +48,43 @@ def run(
     if clients is not None:
         wanted = msgspec.structs.replace(wanted, clients=clients)
     with open_stage(master=master, connect=connect) as stage:
-        storms = simulate_storms(wanted, costs, model=model, seeds=range(seed, seed + seeds), run=stage.run)
+        found = simulate_storms(wanted, costs, model=model, seeds=range(seed, seed + seeds), run=stage.run)
+        storm, storms = found.middle, found.by_seed
+        if report is not None:
+            report.write_text(_report(wanted, costs, found, target, stage, model).html(), encoding="utf-8")
         cost = stage.cost()
-    storm = middle(storms)
     told: dict[str, Any] = {key: getattr(storm, key) for key in (*KEYS, *MORE)}
     told |= cost | {"model": model, "seeds": seeds, "seed": seed, "scenario": wanted.name, "calibration": costs.setting}
+    told["settled"] = found.settled
+    told["passes"] = [msgspec.to_builtins(each) for each in found.passes]
     if seeds > 1:
         told["by_seed"] = [{key: getattr(each, key) for key in KEYS} for each in storms]
     write_json(json, told)
     _print(storm, storms, cost, target)
     return 0
+
+
+def _report(scenario: Scenario, costs: Calibration, found: Storms, target: Target, stage: Stage, model: Model) -> Page:
+    """Draws the storm, and lets the fluid model answer what else could have been."""
+    tried = [change for change in changes(scenario, costs) if change.scenario.cluster.groups <= scenario.clients]
+    around = grid(scenario, costs)
+    flat = [one for line in around.scenarios for one in line]
+    asked = [*(change.scenario for change in tried), *flat]
+    # Brokers keep clients waiting as in the storm itself, or nearly, where they are the same.
+    waves = [found.waves_us if each.brokers == scenario.brokers else None for each in asked]
+    answers = stage.sweep(asked, costs, waves)
+    cells = iter(answers[len(tried) :])
+    return story.report(
+        scenario=scenario,
+        calibration=costs,
+        storm=found.middle,
+        clients=clients_by_region(scenario, costs),
+        target=target,
+        changes=list(zip(tried, answers, strict=False)),
+        grid=around,
+        cells=[[next(cells) for _ in line] for line in around.scenarios],
+        settings=[("model", model), *story.settings(scenario, costs)],
+    )
 
 
 def _print(storm: StormResult, storms: list[StormResult], cost: dict[str, float], target: Target) -> None:
@@ -69,21 +99,8 @@ def _print(storm: StormResult, storms: list[StormResult], cost: dict[str, float]
     table(f"A storm of {storm.clients:,} clients", ["what", "value"], [*times, *waits, *rest])
     if len(storms) > 1:
         say(f"Of {len(storms)} seeds the middle one; 99.9 % back: {', '.join(_time(each.t999_s) for each in storms)}.")
-    say(verdict(storm, target))
+    say(story.verdict(storm, target))
     say(f"{cost['wall_s']:.1f} s, {cost['rss_max_mib']:,.0f} MiB.")
-
-
-def verdict(storm: StormResult, target: Target) -> str:
-    """How it went, in a sentence."""
-    reached: float | None = getattr(storm, f"{target.key}_s")
-    share = f"{target.share * 100:g} %"
-    if storm.collapsed:
-        return f"It collapses: {storm.restored / storm.clients:.1%} are back at the end, and the rest make no headway."
-    if reached is None:
-        return f"{share} are not back by the end; {storm.restored / storm.clients:.1%} are."
-    if reached <= target.seconds:
-        return f"{share} are back after {seconds(reached)}, within the {seconds(target.seconds)} wanted."
-    return f"{share} are back after {seconds(reached)}, {seconds(reached - target.seconds)} later than wanted."
 
 
 _TIMES = (("50 %", "t50_s"), ("99 %", "t99_s"), ("99.9 %", "t999_s"))

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from pyspark.sql import SparkSession
 
 from . import jobs
+from .calibration import Calibration
 from .memory import Peak, watched
 from .progress import Steps
-from .results import NodeResult
-from .runner import Task
+from .results import NodeResult, StormResult
+from .runner import Task, Waves
+from .scenario import Scenario
 from .session import open_session
 
 
@@ -26,11 +28,22 @@ class Stage:
         self._peak, self._began_s = peak, began_s
 
     def run(self, tasks: Sequence[Task]) -> list[NodeResult]:
-        """The nodes' results, in the tasks' order, by one job (:data:`metad_spark.runner.Runner`)."""
+        """The nodes' results, in the tasks' order, by one job (:data:`metad_spark.runner.RunTasks`)."""
         self.jobs += 1
         models = "+".join(sorted({task.model for task in tasks}))
-        with self.steps.step(f"job {self.jobs}, {models} model", len(tasks)) as done_file:
+        with self.steps.step(f"job {self.jobs}, nodes by the {models} model", len(tasks)) as done_file:
             return jobs.run(self.session, tasks, done_file=done_file)
+
+    def sweep(
+        self,
+        scenarios: Sequence[Scenario],
+        calibration: Calibration,
+        waves_us: Sequence[Waves | None] | None = None,
+    ) -> list[StormResult]:
+        """The scenarios' storms by the fluid model, by one job (:data:`metad_spark.runner.Sweep`)."""
+        self.jobs += 1
+        with self.steps.step(f"job {self.jobs}, storms by the fluid model", len(scenarios)) as done_file:
+            return jobs.sweep(self.session, scenarios, calibration, waves_us, done_file=done_file)
 
     def cost(self) -> dict[str, float]:
         """``wall_s`` since the command began, Spark's start included; ``rss_max_mib`` of all processes together."""

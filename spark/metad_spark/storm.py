@@ -1,29 +1,65 @@
-"""Storms of one scenario that differ in their seed, node by node, by whoever runs nodes."""
+"""Storms of one scenario that differ in their seed: brokers and nodes in agreement, by whoever runs nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
+
+from . import coupling
 from .calibration import Calibration
 from .cases import node_cases
-from .results import StormResult, merge
-from .runner import Runner, Task
+from .coupling import Pass
+from .results import StormResult
+from .runner import RunTasks, Task, Waves, cases_by, merged
 from .scenario import Scenario
 from .simulate import Model
 
 
+@dataclass(frozen=True, kw_only=True)
+class Storms:
+    """What was simulated."""
+
+    by_seed: list[StormResult]
+    passes: list[Pass]
+    """Over the nodes until they and the brokers agreed, with the first seed."""
+    settled: bool
+    """Whether they did."""
+    waves_us: Waves
+    """How long the brokers kept clients waiting then."""
+
+    @property
+    def middle(self) -> StormResult:
+        """The one whose 99.9 % came back neither sooner nor later than most; of an even number the later of the two."""
+        return sorted(self.by_seed, key=_end_s)[len(self.by_seed) // 2]
+
+
 def simulate_storms(
-    scenario: Scenario, calibration: Calibration, *, model: Model, seeds: Sequence[int], run: Runner
-) -> list[StormResult]:
-    """A result for each seed."""
-    cases = node_cases(scenario, calibration, merged=model == "fluid")
-    results = run([Task(case=case, seed=seed, model=model) for seed in seeds for case in cases])
-    regions = [region.name for region in scenario.regions]
-    expiries = [(each.share, each.expiry_s) for each in scenario.sessions.expiries]
-    size = len(cases)
-    return [merge(results[at * size : (at + 1) * size], regions, expiries) for at in range(len(seeds))]
+    scenario: Scenario, calibration: Calibration, *, model: Model, seeds: Sequence[int], run: RunTasks
+) -> Storms:
+    """A storm for each seed. Brokers are settled with the first; the others, which differ from it only by chance, meet
+    the same brokers, all in one job."""
+    relaxed = coupling.relax(scenario, calibration, None, seeds[0], model, cases_by(run))
+    storms = [merged(scenario, relaxed.results)]
+    if len(seeds) > 1:
+        results = run([Task(case=case, seed=seed, model=model) for seed in seeds[1:] for case in relaxed.cases])
+        size = len(relaxed.cases)
+        storms += [merged(scenario, results[at : at + size]) for at in range(0, len(results), size)]
+    delays = relaxed.cases[0].delays_us or [[0.0] * relaxed.cases[0].waves] * len(scenario.regions)
+    return Storms(
+        by_seed=storms, passes=relaxed.passes, settled=bool(relaxed.settled), waves_us=np.array(delays, np.float64)
+    )
 
 
-def middle(storms: Sequence[StormResult]) -> StormResult:
-    """The one whose 99.9 % came back neither sooner nor later than most; of an even number the later of the two."""
-    return sorted(storms, key=lambda storm: float("inf") if storm.t999_s is None else storm.t999_s)[len(storms) // 2]
+def clients_by_region(scenario: Scenario, calibration: Calibration) -> list[int]:
+    """How many clients of the storm each region has, in the scenario's order."""
+    counts = [0] * len(scenario.regions)
+    for case in node_cases(scenario, calibration):
+        for kind in case.kinds:
+            counts[kind.region] += kind.clients
+    return counts
+
+
+def _end_s(storm: StormResult) -> float:
+    return float("inf") if storm.t999_s is None else storm.t999_s

@@ -88,7 +88,7 @@ class Plane:
         """``label``: what the picture shows, for those who cannot see it. ``right``: room for the lines' names."""
         self._width, self._height = width, height
         self.x = Axis(low=x[0], high=x[1], start=left, end=width - right)
-        self.y = Axis(low=y[0], high=y[1], start=height - 44, end=18, log=log_y)
+        self.y = Axis(low=y[0], high=y[1], start=height - 44, end=24, log=log_y)
         self._label = label
         self._parts: list[str] = []
         self._names: list[tuple[float, str, str]] = []

@@ -43,7 +43,7 @@ def test_an_unusable_java_is_refused_with_what_to_install(tmp_path: Path, script
 
 
 def test_no_java_at_all(tmp_path: Path) -> None:
-    with pytest.raises(JavaMissing, match="none is on the path.*apt-get install"):
+    with pytest.raises(JavaMissing, match=r"none is on the path.*apt-get install"):
         find_java({"PATH": str(tmp_path)})
 
 

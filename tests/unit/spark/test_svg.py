@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -32,7 +33,7 @@ def test_an_axis_draws_what_lies_beyond_it_at_its_end() -> None:
 @given(st.lists(st.floats(0, 400), max_size=12))
 def test_names_stand_apart_and_inside(tops: list[float]) -> None:
     placed = [at for at, _, _ in spread([(top, "name", "red") for top in tops], gap=15, low=10, high=300)]
-    assert all(after - before >= 15 - 1e-9 for before, after in zip(placed, placed[1:], strict=False))
+    assert all(after - before >= 15 - 1e-9 for before, after in itertools.pairwise(placed))
     assert all(10 - 1e-9 <= at <= 300 + 1e-9 for at in placed)
 
 

@@ -1,0 +1,69 @@
+"""The report is one file that loads nothing, runs nothing, and shows words as they are, whatever is in them."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+from metad_spark import charts
+from metad_spark.charts import Cell
+from metad_spark.page import Page, Picture, Table
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _page() -> str:
+    picture = Picture(heading="A <b>", caption="c & d", svg=charts.restored([0, 1, 2], {"x<y": [0, 0.5, 1]}))
+    table = Table(heading="t", caption="", columns=["a"], rows=[["<script>alert(1)</script>"]], strong=frozenset([0]))
+    page = Page(
+        title="<title>",
+        verdict="a & b",
+        good=False,
+        figures=[("1 <", "n")],
+        parts=[picture, table],
+        settings=[("k", "<v>")],
+    )
+    return page.html()
+
+
+def test_nothing_is_loaded_and_nothing_runs() -> None:
+    html = _page()
+    assert not re.search(r"<(script|link|img|iframe|object)\b", html)
+    assert set(re.findall(r"https?://[^\s\"'<]+", html)) == {"http://www.w3.org/2000/svg"}
+    assert "url(" not in html
+
+
+def test_words_are_escaped() -> None:
+    html = _page()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "x&lt;y" in html
+    assert "<title>&lt;title&gt;</title>" in html
+
+
+def test_each_region_has_a_line_with_its_share() -> None:
+    drawn = ElementTree.fromstring(charts.restored([0, 1, 2], {"here": [0, 0.5, 0.9996], "there": [0, 0, 0.99949]}))
+    assert len(list(drawn.iter(f"{_SVG}polyline"))) == 2
+    words = {node.text for node in drawn.iter(f"{_SVG}text")}
+    assert "here  100 %" in words
+    assert "there  99.9 %" in words  # never 100 % where somebody is missing
+
+
+def test_the_map_tells_slow_from_never_and_marks_where_we_are() -> None:
+    cells = [[Cell(t999_s=20, restored=1), Cell(t999_s=200, restored=1, here=True), Cell(t999_s=None, restored=0.65)]]
+    drawn = ElementTree.fromstring(
+        charts.collapse_map(cells, rows=["r"], columns=["a", "b", "c"], row_name="rows", column_name="columns")
+    )
+    boxes = list(drawn.iter(f"{_SVG}rect"))
+    assert len({box.attrib["fill"] for box in boxes}) == 3
+    assert ["stroke" in box.attrib for box in boxes] == [False, True, False]
+    words = [node.text for node in drawn.iter(f"{_SVG}text")]
+    assert {"20 s", "200 s", "never: 65 % back", "r", "a", "b", "c", "rows", "columns"} == set(words)
+
+
+def test_pictures_of_a_storm_in_which_nothing_happens() -> None:
+    for svg in (
+        charts.restored([0, 1], {"here": [0, 0]}),
+        charts.load([0, 1], arrivals=[0, 0], served=[0, 0], limits={"nodes": 1}),
+        charts.amplification([0, 1], [0, 0]),
+    ):
+        ElementTree.fromstring(svg)
