@@ -1,0 +1,116 @@
+"""What a peer that has the keys may send: any frames, in any order, with any numbers in them."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+from aioquic import tls
+from quic_rig import CLIENT, Link
+
+from metad_wire.transport.quic.packets import PacketEngine, _encoded
+from metad_wire.transport.quic.settings import KIB, QuicSettings
+
+EDGES = (0, 1, 2, 3, 4, 7, 8, 28, 63, 64, 1_000, 16_383, 16_384, 262_144, 1 << 30, (1 << 32) + 1, (1 << 62) - 1)
+KINDS = (*range(0x20), 0x30, 0x31, 0x3F)
+
+
+def established(settings: QuicSettings | None = None) -> Link:
+    link = Link(settings=settings)
+    link.connect()
+    for _ in range(3):
+        link.client.open_stream().sender.write(b"hello")
+    link.until(lambda: len(link.end("server")._streams) == 3)
+    return link
+
+
+def sealed(client: PacketEngine, plain: bytes) -> bytes:
+    """A packet of the client's with this payload."""
+    number = client._packet_number
+    client._packet_number += 1
+    header = b"\x41" + client._peer_cid.cid + (number & 0xFFFF).to_bytes(2, "big")
+    return client._cryptos[tls.Epoch.ONE_RTT].encrypt_packet(header, plain, number)
+
+
+def frames(rng: random.Random) -> bytes:
+    """Frames, most of them nearly right."""
+    parts = []
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        kind = rng.choice(KINDS)
+        numbers = [rng.choice(EDGES) if rng.random() < 0.7 else rng.randrange(200) for _ in range(rng.randrange(7))]
+        parts.append(bytes((kind,)) + b"".join(map(_encoded, numbers)) + rng.randbytes(rng.choice((0, 0, 8, 16, 40))))
+    whole = b"".join(parts)
+    return whole[: rng.randrange(len(whole) + 1)] if rng.random() < 0.3 else whole
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_payload_is_more_than_the_engine_can_take(seed: int) -> None:
+    """It acts on it, ignores it or closes; it never fails, and never holds more than its windows."""
+    rng = random.Random(seed)
+    settings = QuicSettings(window_bytes=64 * KIB, window_bytes_max=64 * KIB)
+    link = established(settings)
+    closed = 0
+    for _ in range(250):
+        server = link.end("server")
+        run = [sealed(link.client, frames(rng).ljust(4, b"\0")) for _ in range(rng.choice((1, 1, 3)))]
+        server.receive_run(run, CLIENT, link.now)
+        while server.next_event() is not None:
+            pass
+        assert server.held_bytes() <= 3 * 64 * KIB
+        assert len(server._streams) <= settings.streams_max
+        server.datagrams_to_send(link.now)
+        link.now += 0.001
+        if server.over or server._state.name != "CONNECTED":
+            closed += 1
+            link = established(settings)
+    assert closed > 20  # or nothing was wrong enough
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_damaged_packets_are_as_good_as_lost(seed: int) -> None:
+    rng = random.Random(seed)
+    link = established()
+    server = link.end("server")
+    before = copy.copy(server._spaces[tls.Epoch.ONE_RTT].largest_received_packet)
+    for _ in range(300):
+        packet = bytearray(sealed(link.client, b"\x01" + bytes(30)))
+        for _ in range(rng.randrange(1, 4)):
+            packet[rng.randrange(len(packet))] ^= 1 << rng.randrange(8)
+        data = bytes(packet[: rng.randrange(1, len(packet) + 1)])
+        server.receive_run([data], CLIENT, link.now)
+    assert server._spaces[tls.Epoch.ONE_RTT].largest_received_packet == before
+    assert not server.over
+    server.receive_run([sealed(link.client, b"\x01" + bytes(30))], CLIENT, link.now)
+    assert server._spaces[tls.Epoch.ONE_RTT].largest_received_packet > before
+
+
+def test_a_packet_that_comes_twice_counts_once() -> None:
+    link = established()
+    server = link.end("server")
+    stream = server._streams[0]
+    consumed = stream.receiver.take(100)
+    assert consumed == b"hello"
+    packet = sealed(link.client, b"\x0e\x00" + _encoded(5) + b"\x03abc")
+    server.receive_run([packet, packet], CLIENT, link.now)
+    server.receive_run([packet], CLIENT, link.now)
+    assert stream.receiver.take(100) == b"abc"
+    assert server._local_max_data.used == 5 + 5 + 5 + 3
+
+
+def test_streams_beyond_the_limit_end_the_connection() -> None:
+    link = established()
+    server = link.end("server")
+    server.receive_run([sealed(link.client, b"\x0a" + _encoded(8 * 4) + b"\x01x")], CLIENT, link.now)
+    server.datagrams_to_send(link.now)
+    assert server.over
+    assert server.end_reason()[0] == 4  # STREAM_LIMIT_ERROR
+
+
+def test_acknowledging_what_was_never_sent_changes_nothing() -> None:
+    link = established()
+    server = link.end("server")
+    flying = dict(server._spaces[tls.Epoch.ONE_RTT].sent_packets)
+    ack = b"\x02" + _encoded(1 << 40) + b"\x00\x00" + _encoded(1 << 20)
+    server.receive_run([sealed(link.client, ack)], CLIENT, link.now)
+    assert dict(server._spaces[tls.Epoch.ONE_RTT].sent_packets) == flying or server.over
