@@ -6,9 +6,9 @@ clients' knocks and how long they held requests. Going to and fro between the tw
 Ruehli, Sangiovanni-Vincentelli, 1982): whole histories are exchanged, and one pass over the nodes is one job.
 
 The passes that settle the brokers' waves are made with the fluid model, whatever model was asked for: it costs little
-and says the same within 2 %. The model that was asked for then runs with settled waves, and once more only where its own
-waves would move t99.9. What a wave says of a time follows from what was earlier by a client's timeout at least, so passes
-settle from the begin of the storm to its end, and a storm of overloaded brokers takes as many as it has timeouts.
+and says the same within 2 %. The model that was asked for then runs with settled waves, and once more only where its
+own waves would move t99.9. What a wave says of a time follows from what was earlier by a client's timeout at least, so
+passes settle from the begin of the storm to its end, and one of overloaded brokers takes as many as it has timeouts.
 """
 
 from __future__ import annotations

@@ -1,0 +1,164 @@
+"""Small storms in which every part of the models has something to do: what the proofs and the tests compare them in."""
+
+from __future__ import annotations
+
+import msgspec
+
+from metad_wire.policy import RetryBudget
+
+from .calibration import Calibration
+from .cases import NodeCase, node_cases
+from .scenario import (
+    Brokers,
+    Cluster,
+    Disconnect,
+    Keepalive,
+    LeaderChange,
+    Region,
+    Returns,
+    Scenario,
+    Sdk,
+    Transports,
+)
+
+NOISY = Calibration(turn_s=0.003, item_s=20e-6, entry_s=0.0002, factors=(0.6, 0.8, 0.9, 1.0, 1.7))
+STEADY = Calibration(turn_s=0.003, item_s=20e-6)
+_change = msgspec.structs.replace
+
+_TWO = (
+    Region(name="near", share=0.6, rtt_ms=20, loss=0.01),
+    Region(name="far", share=0.4, rtt_ms=80, loss=0.05),
+)
+_SMALL = Scenario(
+    name="full queue",
+    clients=12_000,
+    horizon_s=60,
+    client_timeout_s=3,
+    regions=_TWO,
+    cluster=Cluster(nodes=1, groups=2, batch_items=16, queue_items=300),
+    brokers=Brokers(count=4),
+)
+_IMPATIENT = (Sdk(name="x", share=1, family="equal", base_s=0.5, cap_s=2),)
+
+
+def _small(name: str, **changes: object) -> Scenario:
+    return _change(_SMALL, name=name, **changes)
+
+
+EQUAL = (
+    _SMALL,
+    _small("short linger", brokers=Brokers(count=4, linger_ms=5, batch_items=3)),
+    _small("linger past the timeout", brokers=Brokers(count=4, linger_ms=300, batch_items=50), client_timeout_s=0.4),
+    _small(
+        "endless queue",
+        cluster=Cluster(nodes=1, groups=2, batch_items=4, queue_items=0),
+        sdks=_IMPATIENT,
+        client_timeout_s=1,
+    ),
+    _small("round trip past the timeout", client_timeout_s=0.07, clients=3_000),
+    _small(
+        "every family",
+        sdks=(
+            Sdk(name="a", share=0.3, family="decorrelated", base_s=1, cap_s=20),
+            Sdk(name="b", share=0.2, family="proportional", base_s=0.2, cap_s=20),
+            Sdk(name="c", share=0.2, family="exponential", base_s=1, cap_s=8),
+            Sdk(name="d", share=0.2, family="full", base_s=0.5, cap_s=10),
+            Sdk(name="e", share=0.1, family="none", base_s=0, cap_s=0),
+        ),
+    ),
+    _small("return slots", returns=Returns(of_capacity=0.9)),
+    _small(
+        "retry budget",
+        retry_budget=RetryBudget(burst=2, interval_s=4.0),
+        sdks=(Sdk(name="x", share=1, family="full", base_s=0.1, cap_s=2),),
+    ),
+    _small("a leader dies", leader_changes=(LeaderChange(at_s=1.1, outage_s=2, slowdown=1.5),)),
+    _small(
+        "a leader hands over",
+        leader_changes=(LeaderChange(at_s=1.1, outage_s=0.0, slowdown=2),),
+        returns=Returns(of_capacity=0.9),
+        brokers=Brokers(count=4, linger_ms=2),
+    ),
+    _small("transports", transports=Transports(tcp_tls=0.5, quic=0.3, quic_0rtt=0.2)),
+    _small(
+        "silent disconnects",
+        disconnect=Disconnect(
+            spread_s=2,
+            silent_share=0.3,
+            keepalives=(Keepalive(share=0.5, keepalive_s=10), Keepalive(share=0.5, keepalive_s=25)),
+        ),
+    ),
+    _small("light load", clients=2_000, disconnect=Disconnect(spread_s=50)),
+    _small("cut short", horizon_s=2),
+)
+"""Where the oracle and the vector model must agree to the last bit."""
+
+_EIGHT = tuple(Region(name=f"region {at}", share=1 / 8, rtt_ms=20 + at * 220 / 7) for at in range(8))
+_LARGE = Scenario(
+    name="full jitter",
+    clients=300_000,
+    horizon_s=200,
+    client_timeout_s=5,
+    regions=_EIGHT,
+    cluster=Cluster(nodes=1, groups=1, batch_items=256, queue_items=20_000),
+    brokers=Brokers(count=16),
+    sdks=(Sdk(name="x", share=1, family="full", base_s=1, cap_s=60),),
+)
+
+
+def _large(name: str, **changes: object) -> Scenario:
+    return _change(_LARGE, name=name, **changes)
+
+
+def _sdk(family: str, base_s: float, cap_s: float) -> tuple[Sdk, ...]:
+    return (Sdk(name=family, share=1, family=family, base_s=base_s, cap_s=cap_s),)
+
+
+NEAR = (
+    _LARGE,
+    _large("equal jitter", sdks=_sdk("equal", 1, 20)),
+    _large("exponential", sdks=_sdk("exponential", 1, 20)),
+    _large("proportional", sdks=_sdk("proportional", 0.5, 20)),
+    _large("decorrelated", sdks=_sdk("decorrelated", 1, 20)),
+    _large("return slots", returns=Returns(of_capacity=0.9)),
+    _large("retry budget", retry_budget=RetryBudget(burst=2, interval_s=8.0), sdks=_sdk("full", 0.5, 4)),
+    _large("a leader dies", leader_changes=(LeaderChange(at_s=3, outage_s=2, slowdown=1.5),)),
+    _large("transports", transports=Transports(tcp_tls=0.5, quic=0.3, quic_0rtt=0.2)),
+    _large("packet loss", regions=tuple(_change(region, loss=0.01) for region in _EIGHT)),
+    _large("timeouts", cluster=Cluster(nodes=1, groups=1, batch_items=256, queue_items=0), client_timeout_s=3),
+    _large(
+        "four groups and linger",
+        cluster=Cluster(nodes=1, groups=4, batch_items=256, queue_items=5_000),
+        brokers=Brokers(count=8, linger_ms=5),
+    ),
+)
+"""Where the fluid model must be within 2 % of the vector model."""
+
+
+def case_of(scenario: Scenario, calibration: Calibration) -> NodeCase:
+    """The one node of a trial."""
+    (case,) = node_cases(scenario, calibration)
+    return case
+
+
+def queue(arrivals_per_s: float, fixed_s: float, item_s: float, batch_max: int, jobs: int) -> NodeCase:
+    """Jobs that arrive at random and never come back, at a node that takes at most ``batch_max`` at a time: a queue
+    that theory knows. Their own times are longer by a handshake, :data:`QUEUE_ROUND_TRIPS` milliseconds."""
+    scenario = Scenario(
+        name="queue",
+        clients=jobs,
+        horizon_s=3_600,
+        client_timeout_s=3_600,
+        regions=(Region(name="here", share=1, rtt_ms=1),),
+        transports=Transports(tcp_tls=0, quic_0rtt=1),
+        disconnect=Disconnect(spread_s=jobs / arrivals_per_s),
+        cluster=Cluster(nodes=1, groups=1, batch_items=batch_max, queue_items=0),
+        brokers=Brokers(count=1, latency_ms=0),
+    )
+    # A longer handshake than 1 ms keeps the model's buckets, and with them the work, few.
+    case = case_of(scenario, Calibration(turn_s=fixed_s, item_s=item_s))
+    return _change(case, round_trips=(1, 1, QUEUE_ROUND_TRIPS))
+
+
+QUEUE_ROUND_TRIPS = 50
+"""Of a millisecond, that a job of :func:`queue` takes besides its time in the queue."""
