@@ -238,6 +238,10 @@ class Dispatcher:
         old.leave()
         return True
 
+    def refresh(self) -> None:
+        """Ask for the map: something in it may have changed that nobody says by refusing."""
+        self._seek(at_once=True)
+
     def unreachable(self, lane: Lane, obstacle: MetadError) -> None:
         """A node could not be connected to."""
         lane.obstacle = obstacle

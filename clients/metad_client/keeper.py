@@ -26,6 +26,11 @@ STEER_S = 0.5
 """How often the paths are looked at, where there is a choice of transports."""
 
 
+REFRESH_S, REFRESH_S_MAX = 2.0, 60.0
+"""How often the map is asked for, at first and at last, while it does not say where nodes are reached over QUIC: they
+say so a moment after they began to serve, or never."""
+
+
 class Keeper:
     """Dials, and dials again."""
 
@@ -64,8 +69,15 @@ class Keeper:
 
     async def _steer(self) -> None:
         """Have each lane go by the transport that its path asks for."""
+        loop, refresh_s = asyncio.get_running_loop(), REFRESH_S
+        refresh_at = loop.time() + refresh_s
         while True:
             await asyncio.sleep(STEER_S)
+            if loop.time() >= refresh_at:
+                if not self._dialer.ways.knows_twins(self._last.values()):
+                    self._dispatcher.refresh()
+                    refresh_s = min(2 * refresh_s, REFRESH_S_MAX)
+                refresh_at = loop.time() + refresh_s
             for lane in list(self._dispatcher.lanes.values()):
                 connection, endpoint = lane.connection, self._last.get(lane.node)
                 if connection is None or endpoint is None:
@@ -156,7 +168,7 @@ class Keeper:
         self._advertised = advertised
         twins = self._dispatcher.routes.twins
         with contextlib.suppress(ValueError):  # a node that says nonsense of itself
-            self._dialer.ways.twins = {split_endpoint(tcp): split_endpoint(quic) for tcp, quic in twins.items()}
+            self._dialer.ways.learn({split_endpoint(tcp): split_endpoint(quic) for tcp, quic in twins.items()})
 
     async def _keep(self, lane: Lane) -> None:
         rounds = 0

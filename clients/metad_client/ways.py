@@ -5,7 +5,7 @@ measured path asks for and that gets through.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from metad_wire.policy import PathChoice, PathRule, Way
 from metad_wire.transport import Transport
@@ -35,8 +35,7 @@ class Ways:
         self._clock = clock
         self._choices: dict[Endpoint, PathChoice] = {}
         self._blocked: dict[tuple[Endpoint, str], float] = {}
-        self.twins: dict[Endpoint, Endpoint] = {}
-        """Where an endpoint of TCP is reached over QUIC, if not under the same address."""
+        self._twins: Mapping[Endpoint, Endpoint] = {}
 
     @property
     def chooses(self) -> bool:
@@ -48,6 +47,17 @@ class Ways:
         """Whether QUIC is the only one: endpoints are those of QUIC then."""
         return list(self.transports) == ["quic"]
 
+    def learn(self, twins: Mapping[Endpoint, Endpoint]) -> None:
+        """Where endpoints of TCP are reached over QUIC; those that nothing is said of, under the same address."""
+        for endpoint, twin in twins.items():
+            if self._twins.get(endpoint) != twin:
+                self._blocked.pop((endpoint, "quic"), None)  # that was elsewhere
+        self._twins = twins
+
+    def knows_twins(self, endpoints: Iterable[Endpoint]) -> bool:
+        """Whether all of these have been said to be reached over QUIC somewhere."""
+        return all(endpoint in self._twins for endpoint in endpoints)
+
     def plan(self, endpoint: Endpoint) -> list[str]:
         """All transports, the one to try first in front."""
         if not self.chooses:
@@ -58,7 +68,7 @@ class Ways:
 
     def place(self, endpoint: Endpoint, name: str) -> Endpoint:
         """Where a transport is to dial."""
-        return self.twins.get(endpoint, endpoint) if name == "quic" and self.chooses else endpoint
+        return self._twins.get(endpoint, endpoint) if name == "quic" and self.chooses else endpoint
 
     def is_blocked(self, endpoint: Endpoint, name: str) -> bool:
         """Whether it did not get through lately."""

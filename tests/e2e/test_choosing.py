@@ -1,0 +1,56 @@
+"""A client that changes its transport under load, against a real server on loopback: each write happens once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import pytest
+
+import metad.embedded
+from metad.testing import certificates
+from metad_client import Client, Options
+from metad_client import keeper as keeper_module
+from metad_client.ways import ways_of
+from metad_wire.transport.credentials import PathSample
+
+LOSSY = PathSample(rtt_s=0.1, sent=1_000, lost=30)
+CLEAN = PathSample(rtt_s=0.1, sent=1_000, lost=0)
+
+
+async def test_a_client_changes_over_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To QUIC as the path begins to lose, and back once it has healed; a real server, on loopback."""
+    monkeypatch.setattr(keeper_module, "STEER_S", 0.02)
+    monkeypatch.setattr(keeper_module, "REFRESH_S", 0.1)
+    path = CLEAN
+    node = certificates.node("node-1")
+    security = {"certificate": node.certificate, "key": node.key, "ca": node.ca}
+    async with metad.embedded.serve(quic="127.0.0.1:0", security=security) as server:
+        options = Options(tls=certificates.client())
+        host, _, port = server.endpoint.rpartition(":")
+        ways = ways_of("metad+auto", options)
+        note = ways.note
+        monkeypatch.setattr(ways, "note", lambda endpoint, name, _: note(endpoint, name, path))
+        client = Client([(host, int(port))], options, ways=ways, rng=random.Random(1))
+        async with client:
+            written = 0
+
+            async def write_until(via: str) -> None:
+                nonlocal written
+                until_s = time.monotonic() + 20
+                while client.statistics().via != {"node-1": via}:
+                    assert time.monotonic() < until_s
+                    versions = await asyncio.gather(*(client.kv.put("way", "key", b"x") for _ in range(20)))
+                    written += len(versions)
+                    await asyncio.sleep(0.01)
+
+            await write_until("tls")
+            path = LOSSY
+            await write_until("quic")
+            path = CLEAN
+            await write_until("tls")
+            found = await client.kv.get("way", "key")
+            assert found is not None
+            assert found.version == written, "each write happened once"
+            assert client.statistics().changes == 2
