@@ -248,7 +248,7 @@ async def test_a_ticket_is_not_honoured_once_the_authorities_have_changed(tmp_pa
 
 async def test_dials_to_one_endpoint_share_a_connection_and_no_order() -> None:
     async with serving() as place:
-        transport = QuicTransport(certificates.client("app"))
+        transport = QuicTransport(certificates.client("app"), settings=QuicSettings(shared_streams=4))
         ends = [await place.dial(transport) for _ in range(5)]
         for end in ends:
             end.stream.write(b"here ")
@@ -296,6 +296,29 @@ async def test_an_address_is_proven_by_retry_first_and_by_a_token_later() -> Non
         assert dialled.carrier.engine._retry_count == 0
         again.stream.close()
         await ended(again)
+
+
+@pytest.mark.parametrize(("bound", "dialled"), [("0.0.0.0", "127.0.0.2"), ("0.0.0.0", "127.0.0.1"), ("::", "::1")])
+async def test_a_server_on_all_addresses_answers_from_the_one_that_was_asked(bound: str, dialled: str) -> None:
+    """Guards machines with several: the client's socket takes datagrams from the address that it dialled only."""
+    if bound == "::" and not _has_ipv6():
+        pytest.skip("there is no IPv6 here")
+    async with serving(host=bound) as place:
+        near = await QuicTransport(certificates.client("app")).dial(dialled, place.port, End, TIMEOUT_S)
+        near.stream.write(bytes(100_000))
+        await near.until(bytes(100_000))
+        assert place.accepted[0].stream.get_extra_info("peername") == near.stream.get_extra_info("sockname")
+        near.stream.close()
+        await ended(near)
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 # --- ends that are gone ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from . import certificates
 from .handshake import alert_of
 from .packets import PacketEngine
 from .receiving import Receiver
-from .sockets import Address
+from .sockets import Address, peer_of
 from .stream import CODE_REFUSED, StreamEnd
 
 TICK_S = 0.5
@@ -359,7 +359,8 @@ class Carrier:
         ``early``: whether what comes now may be a replay of what somebody sent before."""
         engine = self.engine
         if name == "peername":
-            return engine.get_peer_address() or default
+            address = engine.get_peer_address()
+            return peer_of(address) if address else default
         if name == "sockname":
             return self._owner.local_address()
         if name == "transport":

@@ -19,6 +19,7 @@ import ssl
 from typing import Any, Final, cast
 
 from aioquic import tls
+from aioquic._buffer import Buffer
 from aioquic.buffer import size_uint_var
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import (
@@ -30,7 +31,12 @@ from aioquic.quic.connection import (
     QuicConnectionId,
     QuicReceiveContext,
 )
-from aioquic.quic.packet import QuicFrameType, QuicPacketType
+from aioquic.quic.packet import (
+    QuicFrameType,
+    QuicPacketType,
+    pull_quic_transport_parameters,
+    push_quic_transport_parameters,
+)
 from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
 from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
@@ -60,6 +66,10 @@ AUDITED_FILES: Final = (
 )
 AUDITED_SHA256: Final = "b316296c8945cb502761cc2abdc2c796e87ebb2f0cedf4fe2d96747f9186205a"
 """Of these files of aioquic, joined: the source that was read, whose private names and ways this package relies on."""
+
+ACK_DELAY_MAX_MS: Final = 10
+"""How late an acknowledgement may be: a millisecond by rule, the rest for a busy loop. aioquic says 25; a peer waits so
+much longer before it sends again what it sent last."""
 
 _CIPHERS: Final = [
     tls.CipherSuite.AES_128_GCM_SHA256,
@@ -355,6 +365,13 @@ class Engine(QuicConnection):
             self._key_updated_at = self._packet_number
             self.request_key_update()
         return super().datagrams_to_send(now)
+
+    def _serialize_transport_parameters(self) -> bytes:
+        parameters = pull_quic_transport_parameters(Buffer(data=super()._serialize_transport_parameters()))
+        parameters.max_ack_delay = ACK_DELAY_MAX_MS
+        buf = Buffer(capacity=3 * self._max_datagram_size)
+        push_quic_transport_parameters(buf, parameters)
+        return buf.data
 
     # --- handshake ---------------------------------------------------------------------------------------
 

@@ -1,6 +1,9 @@
 """A UDP socket that moves many datagrams per wake-up: runs of equal datagrams leave and arrive in one system call where
 the kernel can cut and join them (GSO and GRO, Linux), one each where it cannot.
 
+A socket bound to all addresses of a machine answers from the one that was asked, or the peer would not know the answer
+for one: there an :data:`Address` names our own address too.
+
 Knows nothing of QUIC. Works on asyncio's and uvloop's loops alike.
 """
 
@@ -16,7 +19,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 Address = tuple[Any, ...]
-"""As the socket module has it: (host, port) or (host, port, flow, scope)."""
+"""A peer's, as the socket module has it, (host, port) or (host, port, flow, scope); behind that, where the socket is
+bound to all addresses, the control message that names the one of ours that it speaks to."""
 
 DATAGRAMS_PER_WAKE_UP: Final = 64
 """Received before the loop gets to do anything else. More would only make others wait."""
@@ -28,7 +32,8 @@ _UDP_GRO: Final = 104
 _SEGMENTS_MAX: Final = 64  # UDP_MAX_SEGMENTS of older kernels
 _RUN_BYTES_MAX: Final = 65_000  # of one cut or joined datagram, headers aside
 _BUFFER_BYTES: Final = 65_536
-_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(4)
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(4) + socket.CMSG_SPACE(20)
+_IP_PKTINFO: Final = 8  # linux/in.h; the socket module has it from 3.14 on
 _segment_size = struct.Struct("=H")
 _gro_size = struct.Struct("=i")
 
@@ -76,6 +81,8 @@ class DatagramSocket:
                 sock.setsockopt(socket.SOL_SOCKET, option, buffer_bytes)
         self.gso = segmentation and _can(sock, _UDP_SEGMENT, 0)
         self.gro = segmentation and _can(sock, _UDP_GRO, 1)
+        self._plain = 2 if sock.family == socket.AF_INET else 4  # parts of an address without ours
+        self._names_own = _bound_to_all(sock) and _tell_own_address(sock)
         self.unreachable = 0  # datagrams in a row that had no way out
         with contextlib.suppress(OSError):
             self._peer = sock.getpeername()
@@ -99,15 +106,18 @@ class DatagramSocket:
 
     def _readable(self) -> None:
         count = 0
-        sock, buffer, peer, gro = self._sock, self._buffer, self._peer, self.gro
+        sock, buffer, peer, gro, names_own = self._sock, self._buffer, self._peer, self.gro, self._names_own
         view = memoryview(buffer)
         try:
             while count < DATAGRAMS_PER_WAKE_UP and not self.closed:
                 segment = 0
-                if gro:
+                if gro or names_own:
                     size, ancillary, flags, address = sock.recvmsg_into((buffer,), _ANCILLARY_BYTES)
-                    if ancillary:
-                        segment = _gro_size.unpack_from(ancillary[0][2])[0]
+                    for level, kind, content in ancillary:
+                        if level == socket.IPPROTO_UDP and kind == _UDP_GRO:
+                            segment = _gro_size.unpack_from(content)[0]
+                        elif names_own:
+                            address = (*address, _answer_from(level, kind, content))
                     if flags & socket.MSG_TRUNC:
                         continue
                 else:
@@ -139,6 +149,9 @@ class DatagramSocket:
             self._keep(datagrams, address)
             return
         first, count, gso = 0, len(datagrams), self.gso
+        control: list[tuple[int, int, bytes]] = []
+        if len(address) > self._plain:
+            address, control = address[: self._plain], [address[self._plain]]
         while first < count:
             end = first + 1
             size = len(datagrams[first])
@@ -149,20 +162,22 @@ class DatagramSocket:
                 if end < most and len(datagrams[end]) < size:
                     end += 1  # the last of a run may be shorter
             try:
-                if end - first == 1:
+                if end - first == 1 and not control:
                     if self._peer is not None:
                         self._sock.send(datagrams[first])
                     else:
                         self._sock.sendto(datagrams[first], address)
                 else:
-                    ancillary = [(socket.IPPROTO_UDP, _UDP_SEGMENT, _segment_size.pack(size))]
+                    ancillary = control
+                    if end - first > 1:
+                        ancillary = [*control, (socket.IPPROTO_UDP, _UDP_SEGMENT, _segment_size.pack(size))]
                     if self._peer is not None:
                         self._sock.sendmsg(datagrams[first:end], ancillary)
                     else:
                         self._sock.sendmsg(datagrams[first:end], ancillary, 0, address)
                 self.unreachable = 0
             except (BlockingIOError, InterruptedError):
-                self._keep(datagrams[first:], address)
+                self._keep(datagrams[first:], (*address, *control))
                 return
             except ConnectionRefusedError:
                 self._refused()  # of an earlier one; these are lost
@@ -200,6 +215,34 @@ def _can(sock: socket.socket, option: int, value: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _bound_to_all(sock: socket.socket) -> bool:
+    return str(sock.getsockname()[0]) in ("0.0.0.0", "::")
+
+
+def _tell_own_address(sock: socket.socket) -> bool:
+    """Whether the kernel will say which of our addresses each datagram was sent to."""
+    try:
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+        else:
+            sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+    except OSError:
+        return False
+    return True
+
+
+def _answer_from(level: int, kind: int, content: bytes) -> tuple[int, int, bytes]:
+    """The control message that sends from where another was received. The interface is left to the kernel's routes."""
+    if level == socket.IPPROTO_IP:
+        return level, kind, bytes(4) + content[4:8] + bytes(4)  # in_pktinfo: interface, ours, the header's
+    return level, kind, content[:16] + bytes(4)  # in6_pktinfo: ours, interface
+
+
+def peer_of(address: Address) -> Address:
+    """The address as the socket module has it."""
+    return tuple(part for part in address if not isinstance(part, tuple))
 
 
 async def resolve(host: str, port: int, *, passive: bool) -> tuple[socket.AddressFamily, Address]:
