@@ -14,13 +14,14 @@ Ints = npt.NDArray[np.int64]
 
 CLIENT_BITS = 31
 CLIENT_MASK = (1 << CLIENT_BITS) - 1
+_TIME_MAX_US = (1 << 32) - 1
 _BUCKETS = 64
 _NONE: Ints = np.empty(0, np.int64)
 
 
 def entries(time_us: Ints, client: Ints) -> Ints:
-    """One number of each time and client; both come back by shift and mask."""
-    return (time_us << CLIENT_BITS) | client
+    """One number of each time and client; both come back by shift and mask. Times past every horizon become one."""
+    return (np.minimum(time_us, _TIME_MAX_US) << CLIENT_BITS) | client
 
 
 class Calendar:

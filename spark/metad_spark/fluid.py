@@ -180,10 +180,10 @@ class _Fluid:
     def run(self) -> NodeResult:
         case = self.case
         self.begin()
-        steps = int(-(-case.horizon_us // self.step_us))
+        steps, clients = int(-(-case.horizon_us // self.step_us)), case.clients
         for step in range(steps):
             self.step(step * self.step_us)
-            if case.clients - self.restored <= _DONE_SHARE * case.clients:
+            if clients - self.restored <= _DONE_SHARE * clients:
                 break
         return self.result()
 

@@ -96,8 +96,8 @@ EQUAL = (
 _EIGHT = tuple(Region(name=f"region {at}", share=1 / 8, rtt_ms=20 + at * 220 / 7) for at in range(8))
 _LARGE = Scenario(
     name="full jitter",
-    clients=300_000,
-    horizon_s=200,
+    clients=900_000,
+    horizon_s=300,
     client_timeout_s=5,
     regions=_EIGHT,
     cluster=Cluster(nodes=1, groups=1, batch_items=256, queue_items=20_000),
