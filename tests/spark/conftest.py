@@ -1,0 +1,32 @@
+"""One Spark for all tests here. Without Java they are skipped, and say so; METAD_REQUIRE_JVM=1 (CI) lets them fail."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from metad_spark.errors import JavaMissing
+from metad_spark.java import find_java
+from metad_spark.stage import Stage, open_stage
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    try:
+        find_java()
+    except JavaMissing as missing:
+        if os.environ.get("METAD_REQUIRE_JVM") == "1":
+            raise
+        pytest.skip(f"needs a JVM: {missing}")
+
+
+@pytest.fixture(scope="session")
+def stage(java: None) -> Iterator[Stage]:
+    with open_stage(master="local[2]", connect=False, quiet=True) as opened:
+        yield opened

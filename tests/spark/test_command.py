@@ -1,0 +1,53 @@
+"""Whatever is wrong is told in one line, with an exit code, and without a stack trace."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from spark_rig import metad_spark, write_storm
+
+
+@pytest.mark.parametrize("command", ["simulate", "schedule"])
+def test_without_java(tmp_path: Path, command: str) -> None:
+    env = {key: value for key, value in os.environ.items() if key not in ("JAVA_HOME", "PATH")} | {
+        "PATH": str(tmp_path)
+    }
+    extra = ["--out", str(tmp_path / "out")] if command == "schedule" else []
+    done = metad_spark(command, "--clients", "1000", *extra, env=env)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "Java 17" in done.stderr
+    assert "openjdk-17-jre-headless" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["simulate", "--scenario", "nowhere.toml"], 1, "No such file"),
+        (["simulate", "--clients", "many"], 2, "not a number"),
+        (["simulate", "--clients", "1.5"], 2, "whole number"),
+        (["simulate", "--target", "soon"], 2, "t999<=300s"),
+        (["simulate", "--model", "magic"], 2, "invalid choice"),
+        (["size", "--clients", "1e6"], 2, "--target"),
+        (["schedule", "--out", "here", "--scale", "7"], 2, "--scale must be"),
+        (["schedule", "--out", "here", "--clients", "1e9"], 2, "take 40"),
+        (["simulate", "--master", "local[1]", "--clients", "10"], 1, "clients must be at least"),
+    ],
+)
+def test_what_is_wrong_is_said_before_spark_is_started(args: list[str], code: int, said: str) -> None:
+    done = metad_spark(*args)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_with_something_in_it_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    done = metad_spark(
+        "schedule", "--scenario", str(write_storm(tmp_path)), "--out", str(tmp_path), "--clients", "1000"
+    )
+    assert done.returncode == 2
+    assert "is not empty" in done.stderr
+    assert (tmp_path / "precious").read_text() == "mine"

@@ -1,0 +1,97 @@
+"""Schedules hold every client once, at the time at which the model lets it try, in files that a generator can play."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+from spark_rig import metad_spark, write_storm
+
+from metad_spark import run_schedule
+from metad_spark.calibration import load_calibration
+from metad_spark.cases import node_cases
+from metad_spark.errors import UsageError
+from metad_spark.population import firsts_us
+from metad_spark.scenario import Scenario, load_scenario
+from metad_spark.schedule import Part, parts, rows, scaled
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Scenario:
+    return load_scenario(write_storm(tmp_path))
+
+
+def _parts(scenario: Scenario, generators: int, seed: int = 5) -> list[Part]:
+    return parts(scenario, load_calibration(scenario.calibration), seed=seed, generators=generators)
+
+
+def test_generators_share_the_clients_and_each_client_has_the_models_time(scenario: Scenario) -> None:
+    whole = [rows(part) for part in _parts(scenario, 3)]
+    clients = np.concatenate([part["client_id"] for part in whole])
+    times = np.concatenate([part["t_ns"] for part in whole])
+    cases = node_cases(scenario, load_calibration(scenario.calibration))
+    expected = np.concatenate([firsts_us(case, 5) for case in cases]) * 1000
+    assert sorted(clients.tolist()) == list(range(scenario.clients))
+    np.testing.assert_array_equal(times[np.argsort(clients)], expected)
+
+
+def test_a_generator_plays_whole_brokers_and_gets_its_rows_in_order(scenario: Scenario) -> None:
+    one = rows(_parts(scenario, 1)[0])
+    for part in (rows(part) for part in _parts(scenario, 3)):
+        order = np.lexsort((part["client_id"], part["t_ns"]))
+        np.testing.assert_array_equal(order, np.arange(len(order)))
+        # who shares a batch with whom does not depend on how many generators there are
+        hints = dict(zip(one["client_id"].tolist(), one["batch_hint"].tolist(), strict=True))
+        assert [hints[client] for client in part["client_id"].tolist()] == part["batch_hint"].tolist()
+
+
+def test_columns_are_what_the_scenario_says(scenario: Scenario) -> None:
+    part = rows(_parts(scenario, 1)[0])
+    regions, transports, policies = zip(*(part["names"][kind] for kind in part["kind"].tolist()), strict=True)
+    assert regions.count("near") == pytest.approx(0.7 * scenario.clients, rel=0.01)
+    assert set(transports) == {"tcp_tls", "quic"}
+    assert policies.count("rude") == pytest.approx(0.4 * scenario.clients, rel=0.01)
+    assert set(part["group"].tolist()) == set(range(scenario.cluster.groups))
+    assert part["batch_hint"].min() >= 1
+    assert part["batch_hint"].max() > 1
+
+
+def test_scaling_keeps_times_and_scales_clients_queue_and_doors_together(scenario: Scenario) -> None:
+    small = scaled(scenario, 0.1)
+    assert (small.clients, small.cluster.queue_items, small.brokers.connects_per_s) == (600, 4, 40)
+    assert (small.horizon_s, small.cluster.groups, small.client_timeout_s) == (40, 6, 3)
+    for scale in (0, -1, 1.5, float("nan")):
+        with pytest.raises(UsageError, match="--scale"):
+            scaled(scenario, scale)
+
+
+def test_more_rows_than_a_generator_can_sort_are_refused(scenario: Scenario) -> None:
+    with pytest.raises(UsageError, match="take 8"):
+        _parts(load_scenario("default").__class__(clients=200_000_000), 4)
+
+
+@pytest.mark.usefixtures("java")
+@pytest.mark.timeout(300)
+def test_the_command_writes_a_file_for_each_generator(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = metad_spark(
+        *("schedule", "--scenario", str(write_storm(tmp_path)), "--scale", "0.5", "--seed", "5"),
+        *("--generators", "3", "--out", str(out), "--master", "local[2]"),
+    )
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert (manifest["clients"], manifest["clients_of_the_storm"], manifest["queue_items"]) == (3000, 6000, 20)
+    assert len(manifest["files"]) == 3
+    assert manifest["folder"] == run_schedule.FOLDER
+    found: list[int] = []
+    for file in manifest["files"]:
+        table = parquet.read_table(out / manifest["folder"] / file["file"])
+        assert table.column_names == ["t_ns", "client_id", "group", "region", "transport", "policy", "batch_hint"]
+        times = table["t_ns"].to_pylist()
+        assert times == sorted(times)
+        assert len(times) == file["rows"]
+        found += table["client_id"].to_pylist()
+    assert sorted(found) == list(range(3000))
