@@ -81,9 +81,12 @@ class Peers:
         where = cluster.seeds.get(self.config.node_id, cluster.listen)
         try:
             host, port = split_endpoint(where)
+            far = self.network.far
+            if far is not None and port:  # first: who is let in by TCP is not to find QUIC closed
+                await self._listen(far, host, port)
             endpoint = await self._listen(self.network.near, host, port)
-            if self.network.far is not None:
-                await self._listen(self.network.far, host, split_endpoint(endpoint)[1])
+            if far is not None and not port:
+                await self._listen(far, host, split_endpoint(endpoint)[1])
         except ValueError as error:
             raise ConfigError(f"cluster: {error}") from None
         except OSError as error:
@@ -360,6 +363,19 @@ class _Guest(_Wire):
             self.stream.write(data)
 
 
+class _Probe(_Wire):
+    """A connection that is only to see whether it comes up."""
+
+    def peer_name(self) -> str:
+        return "a probe"
+
+    def handle(self, frame: Frame) -> None:
+        pass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stream = None
+
+
 class _Link(_Wire):
     """A connection that this node dials, again and again."""
 
@@ -428,12 +444,28 @@ class _Link(_Wire):
             except TlsError:
                 raise  # it got through, and was refused
             except OSError as error:
-                self._far_again_s = self._loop.time() + _FAR_AGAIN_S
-                event("QUIC does not get through", logging.WARNING, peer=self.peer_name(), error=str(error))
                 self.by_quic = False
                 self._over = self._loop.create_future()
                 self._welcomed = self._loop.create_future()
+                await network.near.dial(host, port, lambda: self, _DIAL_TIMEOUT_S)
+                self._far_again_s = self._loop.time() + _FAR_AGAIN_S
+                event("QUIC does not get through", logging.WARNING, peer=self.peer_name(), error=str(error))
+                return
         await network.near.dial(host, port, lambda: self, _DIAL_TIMEOUT_S)
+
+    async def _gets_through(self) -> bool:
+        """Whether a link that should go by QUIC, and does not, could by now."""
+        far, now_s = self.peers.network.far, self._loop.time()
+        if not self.far or self.by_quic or far is None or now_s < self._far_again_s:
+            return False
+        self._far_again_s = now_s + _FAR_AGAIN_S
+        try:
+            probe = await far.dial(*split_endpoint(self.endpoint), partial(_Probe, self.peers), _DIAL_TIMEOUT_S)
+        except OSError:
+            return False
+        probe.close()
+        self._far_again_s = 0.0
+        return True
 
     @property
     def transport_name(self) -> str:
@@ -459,6 +491,9 @@ class _Link(_Wire):
                 continue  # the loop was late itself: what came meanwhile is yet to be read
             if now_s - self.heard_s > patience_s:
                 event("peer silent", logging.WARNING, peer=self.node_id)
+                return
+            if await self._gets_through():
+                event("QUIC gets through again", peer=self.node_id)
                 return
 
     def _down(self) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,14 +35,16 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = WA
 class Server:
     """One process on a data directory. Leaving the block kills it."""
 
-    def __init__(self, data_dir: Path, *, config: str = "", listen: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self, data_dir: Path, *, config: str = "", listen: str = "127.0.0.1:0", flags: Sequence[str] = ()
+    ) -> None:
         self.data_dir = data_dir
         self.home = data_dir.with_name(f"{data_dir.name}-{os.urandom(4).hex()}")
         self.home.mkdir(parents=True)
         self.ready_file = self.home / "ready"
         (self.home / "metad.toml").write_text(config + SMALL if "[storage]" not in config else config)
         command = [str(METAD), "serve", "--data-dir", str(data_dir), "--listen", listen]
-        command += ["--config", str(self.home / "metad.toml"), "--ready-file", str(self.ready_file)]
+        command += ["--config", str(self.home / "metad.toml"), "--ready-file", str(self.ready_file), *flags]
         self._stderr = (self.home / "stderr").open("wb")
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self._stderr)
         self.endpoint = ""
