@@ -1,0 +1,132 @@
+"""``metadctl certs`` and ``metadctl token``: files that work, and mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+
+from metad_client.cli import main
+from metad_wire.authority import Authority, AuthorityError, issue_fleet
+from metad_wire.tokens import Tokens
+from metad_wire.transport.credentials import Principal, Role, TlsFiles, client_files
+from metad_wire.transport.tls_context import client_context, server_context
+
+
+def test_one_command_makes_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "certs"
+    assert main(["certs", "--out", str(out), "--nodes", "a,b,c", "--clients", "app", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["for"] for row in rows] == ["node-a", "node-b", "node-c", "client-app"]
+    for row in rows:
+        files = TlsFiles(certificate=row["certificate"], key=row["key"], ca=row["ca"])
+        client_context(files)
+        server_context(files, certificate_required=True)
+    assert client_files(str(out)).certificate == rows[3]["certificate"]
+    keys = [path for path in out.iterdir() if path.name.endswith("-key.pem")]
+    assert len(keys) == 5
+    assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
+
+
+def test_an_authority_that_is_there_is_used_again(tmp_path: Path) -> None:
+    assert main(["certs", "--out", str(tmp_path), "--nodes", "a", "--json"]) == 0
+    ca, old = (tmp_path / "ca.pem").read_bytes(), (tmp_path / "node-a.pem").read_bytes()
+    assert main(["certs", "--out", str(tmp_path), "--nodes", "a,d", "--json"]) == 0
+    assert (tmp_path / "ca.pem").read_bytes() == ca
+    assert (tmp_path / "node-a.pem").read_bytes() != old, "renewed"
+    assert (tmp_path / "node-d.pem").exists()
+
+
+def test_a_certificate_names_its_role_and_hosts(tmp_path: Path) -> None:
+    issue_fleet(tmp_path, ["a"], [], ["10.0.0.1", "a.example"])
+    names = ssl._ssl._test_decode_cert(str(tmp_path / "node-a.pem"))["subjectAltName"]  # type: ignore[attr-defined]
+    assert set(names) == {("URI", "metad://node/a"), ("IP Address", "10.0.0.1"), ("DNS", "a.example")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "nobody to issue for"),
+        (["--nodes", "a b"], "no name"),
+        (["--clients", "../x"], "no name"),
+        (["--nodes", "a", "--hosts", "ü.example"], "neither an address nor a host name"),
+    ],
+)
+def test_mistakes_are_said_in_one_line(
+    tmp_path: Path, arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["certs", "--out", str(tmp_path / "certs"), *arguments]) in (1, 2)
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "certs").exists(), "nothing was begun"
+
+
+def test_an_authority_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    one, other = Authority.create().own(), Authority.create().own()
+    (tmp_path / "ca.pem").write_bytes(one.certificate)
+    (tmp_path / "ca-key.pem").write_bytes(other.key)
+    with pytest.raises(AuthorityError, match="not its certificate's"):
+        issue_fleet(tmp_path, ["a"], [])
+    (tmp_path / "ca-key.pem").write_text("no key")
+    with pytest.raises(AuthorityError, match="no authority"):
+        issue_fleet(tmp_path, ["a"], [])
+
+
+def test_no_two_certificates_have_one_serial_number() -> None:
+    authority = Authority.create()
+    principal = Principal(Role.CLIENT, "app")
+    assert authority.issue(principal).certificate != authority.issue(principal).certificate
+
+
+@pytest.mark.parametrize(
+    ("clients", "name", "complaint"),
+    [([], "", "no client"), (["a", "b"], "", "say which"), (["a"], "c", "no client c")],
+)
+def test_which_client_to_be_must_be_clear(tmp_path: Path, clients: list[str], name: str, complaint: str) -> None:
+    issue_fleet(tmp_path, ["n"], clients)
+    with pytest.raises(ValueError, match=complaint):
+        client_files(str(tmp_path), name)
+
+
+def test_a_token_is_printed_once_and_its_hash_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tokens"
+    tokens = []
+    for name in ("app", "app", "other"):
+        assert main(["token", name, "--file", str(path)]) == 0
+        tokens.append(capsys.readouterr().out.strip())
+    kept = path.read_text()
+    assert all(token not in kept for token in tokens)
+    assert [Tokens.read(str(path)).holder(token.encode()) for token in tokens] == ["app", "app", "other"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_file_that_nodes_would_refuse_is_not_added_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("something else\n")
+    assert main(["token", "app", "--file", str(path)]) == 1
+    assert "line 1" in capsys.readouterr().err
+    assert path.read_text() == "something else\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--endpoint", "metads://h:1"], "whom to trust"),
+        (["--endpoint", "metads://h:1", "--tls-cert", "c"], "--tls-ca is missing"),
+        (["--endpoint", "metads://h:1", "--certs", "/none"], "no client"),
+        (["--endpoint", "metads://h:1", "--tls-ca", "/none"], "authorities"),
+        (["--endpoint", "https://h:1"], "no transport for https"),
+        (["--token-file", "/none"], "cannot read the token"),
+    ],
+)
+def test_what_a_scheme_lacks_is_a_wrong_command_line(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([*arguments, "status"])
+    assert exit_.value.code == 2
+    assert complaint in capsys.readouterr().err

@@ -1,0 +1,175 @@
+"""Who may come in, by what a stream says of its peer; and what a configuration means for the transports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metad.config import SecurityConfig, load_config
+from metad.errors import ConfigError
+from metad.server.access import Access
+from metad.server.network import Network
+from metad.supervisor import local_cluster, local_fleet, parse_regions
+from metad.testing import certificates
+from metad_wire.errors import UnauthenticatedError
+from metad_wire.tokens import line_of, new_token
+from metad_wire.transport.credentials import Principal, Role
+from metad_wire.transport.tcp import TcpTransport
+from metad_wire.transport.tls import TlsTransport
+
+NODE, CLIENT = Principal(Role.NODE, "n1"), Principal(Role.CLIENT, "app")
+
+
+class Shown:
+    """A stream whose peer showed these URIs; None: no certificate."""
+
+    def __init__(self, *uris: str, certificate: bool = True) -> None:
+        self._peercert = {"subjectAltName": tuple(("URI", uri) for uri in uris)} if certificate else None
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._peercert if name == "peercert" else default
+
+
+NOBODY = Shown(certificate=False)
+
+
+def access(tmp_path: Path, *tokens: str, required: bool = False) -> Access:
+    path = tmp_path / "tokens"
+    path.write_text("".join(line_of(token) + "\n" for token in tokens))
+    security = SecurityConfig(
+        certificate="c", key="k", ca="a", tokens_file=str(path) if tokens else "", require_client_certificate=required
+    )
+    return Access(security, encrypted=True)
+
+
+def test_a_certificate_says_who_comes(tmp_path: Path) -> None:
+    rules = access(tmp_path)
+    assert rules.admit(Shown(CLIENT.uri), b"") == CLIENT  # type: ignore[arg-type]
+    assert rules.admit(Shown(NODE.uri), b"") == NODE  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shown", [NOBODY, Shown(), Shown("urn:x"), Shown(CLIENT.uri, NODE.uri)])
+def test_nobody_and_those_without_one_role_stay_out(tmp_path: Path, shown: Shown) -> None:
+    token = new_token("app")
+    with pytest.raises(UnauthenticatedError):
+        access(tmp_path).admit(shown, b"")  # type: ignore[arg-type]
+    if shown is not NOBODY:  # a token does not mend a certificate that is wrong
+        with pytest.raises(UnauthenticatedError, match="names no role"):
+            access(tmp_path, token).admit(shown, token.encode())  # type: ignore[arg-type]
+
+
+def test_a_token_says_who_comes_and_a_wrong_one_is_refused_with_a_certificate_too(tmp_path: Path) -> None:
+    token = new_token("app")
+    rules = access(tmp_path, token)
+    assert rules.admit(NOBODY, token.encode()) == CLIENT  # type: ignore[arg-type]
+    for shown in (NOBODY, Shown(CLIENT.uri)):
+        with pytest.raises(UnauthenticatedError, match="not known"):
+            rules.admit(shown, b"app.wrong")  # type: ignore[arg-type]
+
+
+def test_a_required_certificate_is_required_of_who_has_a_token(tmp_path: Path) -> None:
+    token = new_token("app")
+    rules = access(tmp_path, token, required=True)
+    with pytest.raises(UnauthenticatedError, match="certificate"):
+        rules.admit(NOBODY, token.encode())  # type: ignore[arg-type]
+    assert rules.admit(Shown(CLIENT.uri), token.encode()) == CLIENT  # type: ignore[arg-type]
+
+
+def test_only_nodes_are_nodes_whatever_they_know(tmp_path: Path) -> None:
+    rules = access(tmp_path, new_token("n1"))
+    rules.check_node(Shown(NODE.uri), "n1")  # type: ignore[arg-type]
+    rules.check_node(Shown(NODE.uri), "n1/3")  # type: ignore[arg-type]
+    for shown, name in ((NOBODY, "n1"), (Shown(Principal(Role.CLIENT, "n1").uri), "n1"), (Shown(NODE.uri), "n2")):
+        with pytest.raises(UnauthenticatedError):
+            rules.check_node(shown, name)  # type: ignore[arg-type]
+
+
+def test_without_certificates_nobody_is_asked() -> None:
+    rules = Access(SecurityConfig(), encrypted=False)
+    assert rules.admit(NOBODY, b"anything") is None  # type: ignore[arg-type]
+    rules.check_node(NOBODY, "n1")  # type: ignore[arg-type]
+
+
+def test_a_tokens_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+    security = SecurityConfig(certificate="c", key="k", ca="a", tokens_file=str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"security\.tokens_file: cannot read"):
+        Access(security, encrypted=True)
+
+
+# --- transports ------------------------------------------------------------------------------------------
+
+
+def configured(**settings: Any) -> Any:
+    return load_config(None, {"data_dir": "d", **settings})
+
+
+def secured(**settings: Any) -> Any:
+    files = certificates.node()
+    return configured(security={"certificate": files.certificate, "key": files.key, "ca": files.ca}, **settings)
+
+
+def test_without_certificates_there_is_tcp_alone() -> None:
+    network = Network.of(configured())
+    assert isinstance(network.tcp, TcpTransport)
+    assert (network.quic, network.far, network.encrypted) == (None, None, False)
+
+
+def test_with_certificates_everything_is_encrypted() -> None:
+    network = Network.of(secured(listen="0.0.0.0:7420"))
+    assert isinstance(network.tcp, TlsTransport)
+    assert isinstance(network.near, TlsTransport)
+    assert (network.quic, network.far, network.encrypted) == (None, None, True)
+
+
+def test_quic_is_there_where_it_is_asked_for_and_between_regions() -> None:
+    assert Network.of(secured(quic="127.0.0.1:0")).quic is not None
+    assert Network.of(secured(cluster={"region": "eu"})).far is not None
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "metad.example:1", "[::ffff:10.0.0.1]:1"])
+def test_clear_text_leaves_the_machine_only_where_that_is_meant(listen: str, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError, match="not a loopback address"):
+        Network.of(configured(listen=listen))
+    assert "IN CLEAR TEXT" not in caplog.text
+    Network.of(configured(listen=listen, security={"plaintext": True}))
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:1", "127.1.2.3:1", "[::1]:1", "localhost:1"])
+def test_loopback_is_nobody_elses(listen: str) -> None:
+    Network.of(configured(listen=listen))
+
+
+def test_the_peer_listener_counts_too() -> None:
+    seeds = {"node-1": "10.0.0.1:1", "n2": "10.0.0.2:1"}
+    with pytest.raises(ConfigError, match=r"cluster\.listen: 10\.0\.0\.1:1 is not a loopback address"):
+        Network.of(configured(cluster={"seeds": seeds}))
+
+
+# --- local clusters --------------------------------------------------------------------------------------
+
+
+def test_regions_are_given_out_in_turn_and_certificates_to_each(tmp_path: Path) -> None:
+    config = load_config(None, {"data_dir": str(tmp_path)})
+    fleet = local_fleet(config, 4)
+    configs = local_cluster(config, 4, 1, fleet=fleet, regions=parse_regions("eu, us"))
+    assert [one.cluster.region for one in configs] == ["eu", "us", "eu", "us"]
+    assert [Path(one.security.certificate).name for one in configs] == [f"node-n{n}.pem" for n in range(1, 5)]
+    assert all(one.quic == one.listen for one in configs)
+    for one in configs:
+        Network.of(one)
+
+
+def test_workers_of_an_encrypted_node_share_its_certificate_and_not_its_port(tmp_path: Path) -> None:
+    config = load_config(None, {"data_dir": str(tmp_path)})
+    configs = local_cluster(config, 2, 2, fleet=local_fleet(config, 2))
+    assert [one.node_id for one in configs] == ["n1/0", "n1/1", "n2/0", "n2/1"]
+    assert len({one.quic for one in configs}) == 4
+    assert len({one.security.certificate for one in configs}) == 2
+
+
+@pytest.mark.parametrize("text", ["a,,b", "a,", "a,\n"])
+def test_regions_have_names(text: str) -> None:
+    with pytest.raises(ConfigError, match="no name of a region"):
+        parse_regions(text)
