@@ -6,7 +6,7 @@ address a Retry, which is stateless too; only then comes a handshake, of which s
 connection, of which there is a cap. A connection that does not finish its handshake, or opens no stream, is closed.
 
 A handshake takes a millisecond or two of the processor. One at a time is begun, and while there are others to serve the
-next waits until these have had three times as long: a rush of new connections slows down itself, not those that are up.
+next waits until these have had as long: a rush of new connections slows down itself more than those that are up.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .tickets import GrantedTickets
 from .tokens import AddressTokens, ResetTokens
 
 VERSIONS: Final = [int(QuicProtocolVersion.VERSION_1), int(QuicProtocolVersion.VERSION_2)]
-_TICK_SLICES: Final = 10
+_TICKED_AT_ONCE: Final = 512
 _DATAGRAMS_WAITING_MAX: Final = 12
 """Of a connection that has not begun: its first flight, early data included, is no longer than that."""
 _UNREACHABLE_MAX: Final = 3
@@ -88,7 +88,7 @@ class Server:
         self._admission: asyncio.Handle | None = None
         self._serving = False  # somebody else's datagrams have come since the last was admitted
         self._ring: list[Carrier] = []  # those that were not ticked yet in this round
-        self._slice = 0
+        self._slices = 1  # of a round
         self._held = 0  # bytes received and not consumed, of those that were
         self._most_held: tuple[int, Carrier | None] = 0, None
         self._may_widen = True
@@ -106,7 +106,7 @@ class Server:
         address = self._socket.address
         self._endpoint = join_endpoint(address[0], address[1])
         self._renew_secret(material.current())
-        self._ticker = self._loop.call_later(TICK_S / _TICK_SLICES, self._tick)
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
 
     # --- Listener ----------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class Server:
         if self._waiting:
             now = self._loop.time()
             serving, self._serving = self._serving, False
-            self._admission = self._loop.call_at(now + 3 * (now - began_s) if serving else now, self._admit)
+            self._admission = self._loop.call_at(2 * now - began_s if serving else now, self._admit)
 
     def _begin(self, connection_id: bytes, newcomer: _Newcomer) -> Carrier:
         engine = PacketEngine(
@@ -343,11 +343,11 @@ class Server:
 
     def _tick(self) -> None:
         """Look after a slice of the connections: all in one go would hold up the loop where there are thousands."""
-        self._ticker = self._loop.call_later(TICK_S / _TICK_SLICES, self._tick)
         if not self._ring:
             self._round_over()
+        self._ticker = self._loop.call_later(TICK_S / self._slices, self._tick)
         now = self._loop.time()
-        slice_, self._ring = self._ring[: self._slice], self._ring[self._slice :]
+        slice_, self._ring = self._ring[:_TICKED_AT_ONCE], self._ring[_TICKED_AT_ONCE:]
         for carrier in slice_:
             if not carrier.over:
                 carrier.engine.may_widen = self._may_widen
@@ -366,7 +366,7 @@ class Server:
         self._held, self._most_held = 0, (0, None)
         self._answers = 0
         self._ring = list(self._ids)
-        self._slice = -(-len(self._ring) // _TICK_SLICES)
+        self._slices = max(1, -(-len(self._ring) // _TICKED_AT_ONCE))
 
 
 class Dialled:

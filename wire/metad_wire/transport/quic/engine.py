@@ -71,6 +71,11 @@ ACK_DELAY_MAX_MS: Final = 10
 """How late an acknowledgement may be: a millisecond by rule, the rest for a busy loop. aioquic says 25; a peer waits so
 much longer before it sends again what it sent last."""
 
+_CONNECTION_IDS: Final = 4
+"""That each end may use at a time: one, and some to change to."""
+_LATE_CRYPTO_BYTES: Final = 64
+"""For TLS messages that this end writes behind the handshake: there are none."""
+
 _CIPHERS: Final = [
     tls.CipherSuite.AES_128_GCM_SHA256,
     tls.CipherSuite.AES_256_GCM_SHA384,
@@ -153,6 +158,7 @@ class Engine(QuicConnection):
             send_probe=self._send_probe,
             logger=self._logger,
         )
+        self._local_active_connection_id_limit = _CONNECTION_IDS
         streams = 0 if is_client else settings.streams_max
         self._local_max_streams_bidi = Limit(QuicFrameType.MAX_STREAMS_BIDI, "max_streams_bidi", streams)
         self._local_max_streams_uni = Limit(QuicFrameType.MAX_STREAMS_UNI, "max_streams_uni", 0)
@@ -378,6 +384,12 @@ class Engine(QuicConnection):
     def _initialize(self, peer_cid: bytes) -> None:
         super()._initialize(peer_cid)
         self.tls = VerifyingContext(self.tls, self._material, certificate_required=self._certificate_required)
+
+    def _confirm_handshake(self) -> None:
+        super()._confirm_handshake()
+        # 48 KiB for messages that will not be written any more: a third of what a connection takes.
+        self._push_crypto_data()
+        self._crypto_buffers = {epoch: Buffer(capacity=_LATE_CRYPTO_BYTES) for epoch in self._crypto_buffers}
 
     def _redeem(self, identity: bytes) -> tls.SessionTicket | None:
         assert self._granted is not None

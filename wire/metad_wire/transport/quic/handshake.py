@@ -15,7 +15,7 @@ from typing import Any
 
 from aioquic import tls
 from aioquic._buffer import Buffer
-from aioquic.tls import AlertBadCertificate, Context, State
+from aioquic.tls import AlertBadCertificate, Context, Group, State
 from cryptography import x509
 
 from ..credentials import CertificateError, node_behind
@@ -33,6 +33,7 @@ class VerifyingContext(Context):
         del self.__dict__["_request_client_certificate"]
         self._material = material
         self._certificate_required = certificate_required
+        self._supported_groups = [Group.X25519, Group.SECP256R1]  # a client makes a key for each
         self.peer_certificate: x509.Certificate | None = None
 
     # Asked twice in a server's handshake, and both times after a ticket was honoured or not.
