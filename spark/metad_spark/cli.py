@@ -164,13 +164,17 @@ def _run_schedule(args: argparse.Namespace) -> int:
 
 
 def _verify(commands: Commands[argparse.ArgumentParser]) -> None:
-    _command(commands, "verify", "the proofs: the models against each other, theory and published results", _run_verify)
+    text = "the proofs: the models against each other, theory and published results"
+    parser = _command(commands, "verify", text, _run_verify)
+    parser.add_argument(
+        "--only", default="", metavar="NAME[,NAME]", help="oracle, fluid, theory, aws, brooker, metastable"
+    )
 
 
 def _run_verify(args: argparse.Namespace) -> int:
     from .run_verify import run
 
-    return run(json=args.json)
+    return run(only=[name for name in args.only.split(",") if name], json=args.json)
 
 
 def _count(text: str) -> int:
