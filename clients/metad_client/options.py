@@ -42,11 +42,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Backoff = Backoff()
     """Waits between retries of a request, and between rounds of dialling."""
     credentials: bytes = b""
-    """A token, as ``metadctl token`` prints it: the way in for who has no certificate. Never send it in clear text."""
+    """A token, as ``metadctl token`` prints it: the way in for who has no certificate. Not for ``metad://``, where
+    everybody could read it."""
     tls: TlsFiles | None = None
     """Whom to trust (``ca``), and who to be (``certificate`` and ``key``, empty for who has a token), for every scheme
     but ``metad://``. Files that change are used by the next connection."""
-    quic_streams: int = 4
+    quic_streams: int = 8
     """Over QUIC requests are spread over so many streams, for a lost packet holds up its own stream only. Each costs
     the server a credit window, and every packet a look; the transport lets four share a connection."""
     path_rule: PathRule = PathRule()

@@ -100,6 +100,8 @@ def ways_of(scheme: str, options: Options) -> Ways:
         "metad+auto": (("tls", _tls), ("quic", _quic)),
     }
     if scheme == "metad":
+        if options.credentials:
+            raise ValueError("a token is not sent in clear text: use metads://, metadq:// or metad+auto://")
         return Ways({"tcp": TcpTransport()}, options.path_rule)
     if options.tls is None:
         raise ValueError(f"{scheme}:// needs to know whom to trust: give Options.tls at least the authority (ca)")

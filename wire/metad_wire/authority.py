@@ -1,7 +1,7 @@
 """A certificate authority for a fleet of one's own: what ``metadctl certs`` and ``metad cluster --regions`` issue from.
 
 Needs the ``cryptography`` package, which comes with the extra ``quic``. A fleet that has an authority already needs
-none of this: what a certificate must hold is in wire/PROTOCOL.md, "Identity".
+none of this: what a certificate must hold is in wire/PROTOCOL.md, "Certificates and tokens".
 """
 
 from __future__ import annotations

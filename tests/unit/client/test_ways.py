@@ -55,6 +55,11 @@ def test_clear_text_needs_nothing() -> None:
     assert list(ways_of("metad", Options()).transports) == ["tcp"]
 
 
+def test_a_token_is_not_sent_in_clear_text() -> None:
+    with pytest.raises(ValueError, match="clear text"):
+        ways_of("metad", Options(credentials=b"app.secret"))
+
+
 def test_files_of_no_use_are_a_mistake_of_the_caller() -> None:
     files = certificates.client()
     broken = type(files)(certificate=files.certificate, key=certificates.client("other").key, ca=files.ca)
