@@ -19,18 +19,15 @@ _BUCKETS = 64
 _NONE: Ints = np.empty(0, np.int64)
 
 
-def entries(time_us: Ints, client: Ints) -> Ints:
-    """One number of each time and client; both come back by shift and mask. Times past every horizon become one."""
-    return (np.minimum(time_us, _TIME_MAX_US) << CLIENT_BITS) | client
-
-
 class Calendar:
-    """Entries by buckets of ``step_us``. What is added must be due after the bucket that was taken last."""
+    """Entries by buckets of ``step_us``, the first of which begins at ``begin_us``, 0 or before. What is added must be
+    due after the bucket that was taken last."""
 
-    def __init__(self, step_us: int, horizon_us: int) -> None:
+    def __init__(self, step_us: int, begin_us: int, horizon_us: int) -> None:
         self._step_us = step_us
-        self._horizon = horizon_us << CLIENT_BITS
-        self._slots: list[list[Ints]] = [[] for _ in range(horizon_us // (step_us * _BUCKETS) + 1)]
+        self._begin_us = begin_us
+        self._horizon = horizon_us - begin_us << CLIENT_BITS
+        self._slots: list[list[Ints]] = [[] for _ in range((horizon_us - begin_us) // (step_us * _BUCKETS) + 1)]
         self._buckets: list[list[Ints]] = [[] for _ in range(_BUCKETS)]
         self._open = -1
         self._entries = 0
@@ -41,9 +38,15 @@ class Calendar:
     def _edges(self, first: int, last: int, width_us: int) -> Ints:
         return np.arange(first, last, dtype=np.int64) * width_us << CLIENT_BITS
 
-    def add(self, added: Ints) -> None:
-        """Entries in any order; those from the horizon on are dropped."""
-        added = np.sort(added)
+    def times_us(self, taken: Ints) -> Ints:
+        """When entries are due."""
+        return (taken >> CLIENT_BITS) + self._begin_us
+
+    def add(self, time_us: Ints, client: Ints) -> None:
+        """Clients and times in any order; times from the horizon on are dropped."""
+        if not len(client):
+            return
+        added = np.sort((np.minimum(time_us - self._begin_us, _TIME_MAX_US) << CLIENT_BITS) | client)
         if len(added) and added[-1] >= self._horizon:
             added = added[: np.searchsorted(added, self._horizon)]
         if not len(added):
@@ -74,7 +77,7 @@ class Calendar:
                 self._buckets[bucket - base].append(ordered[begin:end])
 
     def take(self, bucket: int) -> Ints:
-        """The entries of a bucket, sorted. Buckets are taken in order; some may be left out if they are empty."""
+        """The entries of a bucket, sorted by time and client. Buckets are taken in order."""
         slot = bucket // _BUCKETS
         if slot != self._open:
             self._open = slot

@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reports = [
             [msgspec.json.decode(path.read_bytes()) for path in paths] for paths in (chosen.cluster, chosen.alone)
         ]
-        print(to_toml(fit(*reports, name=chosen.name)), end="")
+        print(to_toml(fit(reports[0], reports[1], name=chosen.name)), end="")
     except (OSError, msgspec.DecodeError, SparkError) as why:
         print(f"metad_spark.calibrate: {why}", file=sys.stderr)
         return 1

@@ -5,8 +5,10 @@ long, and moves on by the policies' blocks (:mod:`metad_spark.flows`). The cost 
 not on clients. A step must not be longer than the shortest handshake: with longer ones retries meet a queue that is not
 the one they would have met, and there are twice as many of them at ten times the length.
 
-What is approximate: a batch's linger delays answers and not arrivals; clients wait from the mean first attempt of those
-that had begun; losses beyond two in a row count as two.
+What is approximate: a batch's linger delays answers and not arrivals; losses beyond two in a row count as two; the
+first retry past a budget's burst is timed from the mean of those before it, which with bursts over one may cost 2 % and
+more; and what clients waited themselves is counted from the mean first attempt of those that had begun, which says
+little where many learn late that they are cut off.
 """
 
 from __future__ import annotations

@@ -121,11 +121,16 @@ NEAR = (
     _large("proportional", sdks=_sdk("proportional", 0.5, 20)),
     _large("decorrelated", sdks=_sdk("decorrelated", 1, 20)),
     _large("return slots", returns=Returns(of_capacity=0.9)),
-    _large("retry budget", retry_budget=RetryBudget(burst=2, interval_s=8.0), sdks=_sdk("full", 0.5, 4)),
+    _large("retry budget", retry_budget=RetryBudget(burst=1, interval_s=8.0), sdks=_sdk("full", 0.5, 4)),
     _large("a leader dies", leader_changes=(LeaderChange(at_s=3, outage_s=2, slowdown=1.5),)),
     _large("transports", transports=Transports(tcp_tls=0.5, quic=0.3, quic_0rtt=0.2)),
     _large("packet loss", regions=tuple(_change(region, loss=0.01) for region in _EIGHT)),
-    _large("timeouts", cluster=Cluster(nodes=1, groups=1, batch_items=256, queue_items=0), client_timeout_s=3),
+    _large(
+        "timeouts",
+        clients=300_000,
+        cluster=Cluster(nodes=1, groups=1, batch_items=256, queue_items=0),
+        client_timeout_s=3,
+    ),
     _large(
         "four groups and linger",
         cluster=Cluster(nodes=1, groups=4, batch_items=256, queue_items=5_000),

@@ -19,7 +19,7 @@ from metad_wire.policy.draw import stream
 from metad_wire.policy.vector import Backoffs, reserve_slots_ns, reserve_us, slot_waits_us, uniforms
 
 from . import population
-from .calendar import CLIENT_BITS, CLIENT_MASK, Calendar, entries
+from .calendar import CLIENT_BITS, CLIENT_MASK, Calendar
 from .cases import NodeCase, Outage
 from .errors import SimulationError
 from .exact import turn_us
@@ -87,11 +87,11 @@ class Queue:
 class Clients:
     """All clients of the node and what each is about to do."""
 
-    def __init__(self, case: NodeCase, seed: int, step_us: int) -> None:
+    def __init__(self, case: NodeCase, seed: int, step_us: int, begin_us: int) -> None:
         self.case = case
         self.tally = Tally(case)
-        self.knocks = Calendar(step_us, case.horizon_us)
-        self.deadlines = Calendar(step_us, case.horizon_us)
+        self.knocks = Calendar(step_us, begin_us, case.horizon_us)
+        self.deadlines = Calendar(step_us, begin_us, case.horizon_us)
         self.kind = population.kinds_of(case)
         self.first_us = population.firsts_us(case, seed)
         self.done_us = np.full(case.clients, -1, np.int64)
@@ -163,12 +163,12 @@ class Clients:
         begun = start_us < case.horizon_us
         in_time = knock_us <= deadline_us
         if in_time.all() and begun.all():
-            self.knocks.add(entries(knock_us, client))
+            self.knocks.add(knock_us, client)
             return
         now = in_time & begun
-        self.knocks.add(entries(knock_us[now], client[now]))
+        self.knocks.add(knock_us[now], client[now])
         gone = ~in_time & begun
-        self.deadlines.add(entries(deadline_us[gone], client[gone]))
+        self.deadlines.add(deadline_us[gone], client[gone])
 
     def _delay_us(self, region: Ints, at_us: Ints) -> Ints:
         assert self._delays_us is not None
@@ -212,7 +212,7 @@ class Clients:
         """Of these deadlines (sorted entries), those that still matter have passed without an answer."""
         if len(due):
             due = due[np.concatenate(([True], due[1:] != due[:-1]))]
-            client, at_us = due & CLIENT_MASK, due >> CLIENT_BITS
+            client, at_us = due & CLIENT_MASK, self.deadlines.times_us(due)
             live = (self.deadline_us.take(client) == at_us) & (self.done_us.take(client) < 0)
             client, at_us = client[live], at_us[live]
             self.tally.timeouts += len(client)
@@ -239,14 +239,14 @@ class Brokers:
 
     def pass_on(self, knocks: Ints, until_us: int) -> Items:
         """What arrives at the leaders before ``until_us``, given who knocks by then."""
-        client, at_us = knocks & CLIENT_MASK, knocks >> CLIENT_BITS
+        client, at_us = knocks & CLIENT_MASK, self._clients.knocks.times_us(knocks)
         deadline_us = self._clients.deadline_us.take(client)
         if not self._window.linger_us:
             return Items(client, at_us, deadline_us)
         # Their deadline may pass while they wait for company, and nobody else would see to it.
         late = deadline_us < at_us + self._window.linger_us
         if late.any():
-            self._clients.deadlines.add(entries(deadline_us[late], client[late]))
+            self._clients.deadlines.add(deadline_us[late], client[late])
         items = together([self._waiting, Items(client, at_us, deadline_us)])
         if not len(items.client):
             return items
@@ -254,7 +254,7 @@ class Brokers:
         closed = sent_us < until_us
         self._waiting = items.where(~closed)
         items, sent_us = items.where(closed), sent_us[closed]
-        order = np.argsort(entries(sent_us, items.client), kind="stable")
+        order = np.argsort((sent_us << CLIENT_BITS) | items.client, kind="stable")
         return Items(items.client[order], sent_us[order], items.deadline_us[order])
 
     def _batches(self, items: Items) -> tuple[Ints, Items]:
@@ -468,7 +468,7 @@ class Node:
         )
         watched = (self._clients.done_us.take(let_in.client) < 0) & (let_in.deadline_us >= let_in.at_us)
         if watched.any():
-            self._clients.deadlines.add(entries(let_in.deadline_us[watched], let_in.client[watched]))
+            self._clients.deadlines.add(let_in.deadline_us[watched], let_in.client[watched])
         self._refuse(refused)
 
     def _finish(self, items: Items, at_us: Ints) -> None:
@@ -502,11 +502,15 @@ def simulate(case: NodeCase, seed: int) -> NodeResult:
             f"the vector model holds {CLIENTS_MAX:,} clients of a node, not {case.clients:,}: take more nodes or fluid"
         )
     step_us = lookahead_us(case)
-    clients = Clients(case, seed, step_us)
+    # Where clients are less patient than the way is long, their first deadline at the leader is before the storm.
+    ahead_us = max(0, max(case.back_us(kind.region) for kind in case.kinds) - case.timeout_us)
+    begin_us = -(-ahead_us // step_us) * -step_us
+    clients = Clients(case, seed, step_us, begin_us)
     brokers, node = Brokers(clients), Node(clients, seed)
     clients.begin()
-    for bucket in range(-(-case.horizon_us // step_us)):
-        from_us, until_us = bucket * step_us, min((bucket + 1) * step_us, case.horizon_us)
+    for bucket in range(-((begin_us - case.horizon_us) // step_us)):
+        from_us = begin_us + bucket * step_us
+        until_us = min(from_us + step_us, case.horizon_us)
         items = brokers.pass_on(clients.knocks.take(bucket), until_us)
         dies = any(from_us <= outage.at_us < until_us for outage in case.outages)
         if len(items.client) or node.busy() or dies:

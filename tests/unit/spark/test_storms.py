@@ -1,0 +1,237 @@
+"""Scenarios, cases, results, brokers and nodes in agreement, calibration, theory: what is around the models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from metad_spark import calibrate, coupling, theory, trials
+from metad_spark.calibration import Calibration, load_calibration
+from metad_spark.cases import NodeCase, apportioned, node_cases, shares
+from metad_spark.coupling import broker_waves, relax, run_here
+from metad_spark.errors import CalibrationError, ScenarioError, SimulationError
+from metad_spark.histogram import counted, quantile_s
+from metad_spark.results import NodeResult, added, merge
+from metad_spark.runner import sweep_here
+from metad_spark.scenario import Brokers, Scenario, Tenants, load_scenario, scenario_names
+from metad_spark.sizing import size
+from metad_spark.target import Target
+from metad_spark.verify import verify
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_shipped_scenarios_are_read_and_make_cases(name: str) -> None:
+    scenario = load_scenario(name)
+    cases = node_cases(scenario, load_calibration(scenario.calibration))
+    assert sum(case.clients for case in cases) == scenario.clients
+    assert sum(case.groups for case in cases) == scenario.cluster.groups
+    firsts = [case.first_client for case in cases]
+    assert firsts == np.cumsum([0, *(case.clients for case in cases)])[:-1].tolist()
+    assert NodeCase.decode(cases[0].encode()) == cases[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("clients = 0", "clients must be from 1"),
+        ('clients = "many"', r"Expected `int`, got `str` - at `\$.clients`"),
+        ("surprise = 1", "unknown field `surprise`"),
+        ('regions = [{ name = "a", share = 0.5, rtt_ms = 20 }]', "regions: shares must be 0 or more and add up to 1"),
+        ('regions = [{ name = "a", share = 1, rtt_ms = 0.1 }]', "regions.rtt_ms must be from 1"),
+        ('sdks = [{ name = "a", share = 1, family = "foo" }]', "family must be one of none, exponential"),
+        ('sdks = [{ name = "a", share = 1, family = "full", cap_s = 0.5 }]', "cap_s"),
+        ("[cluster]\nnodes = 5\ngroups = 3", "cluster.groups must be cluster.nodes or more"),
+        ("[transports]\nquic = 0.5", "transports: shares"),
+        ("[retry_budget]\nburst = 0", "burst must be at least 1"),
+        ("horizon_s = 1e9", "horizon_s must be from 1 to 3600"),
+        ("[[leader_changes]]\nat_s = 1\nnodes = 31", "leader_changes.nodes must be at most cluster.nodes"),
+        ("clients = ", "not TOML"),
+    ],
+)
+def test_a_scenario_that_makes_no_sense_is_refused_by_its_key(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "storm.toml"
+    path.write_text(text)
+    with pytest.raises(ScenarioError, match=says) as caught:
+        load_scenario(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_scenario_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(ScenarioError, match=r"give a TOML file, or one of .*default"):
+        load_scenario("no such storm")
+
+
+def test_a_calibration_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "costs.toml"
+    path.write_text("turn_s = 0.0\nitem_s = 0.0")
+    with pytest.raises(CalibrationError, match="must not all be 0"):
+        load_calibration(path)
+
+
+def test_shares_of_tenants_are_near_the_declared_ones_unless_one_is_large() -> None:
+    scenario = load_scenario("default")
+    declared = shares(msgspec.structs.replace(scenario, tenants=Tenants(count=0)))
+    many = shares(msgspec.structs.replace(scenario, tenants=Tenants(count=10_000, exponent=0.8)))
+    few = shares(msgspec.structs.replace(scenario, tenants=Tenants(count=3, exponent=2.0)))
+    for found in (declared, many, few):
+        assert sum(found.values()) == pytest.approx(1.0)
+    assert max(abs(many.get(kind, 0.0) - share) for kind, share in declared.items()) < 0.03
+    assert max(few.values()) > 0.5
+
+
+def test_whole_numbers_are_apportioned_without_loss() -> None:
+    assert apportioned(10, [1, 1, 1]) == [4, 3, 3]
+    assert apportioned(7, [0.5, 0.25, 0.25]) == [3, 2, 2]
+    assert sum(apportioned(1_000_003, [0.1] * 7)) == 1_000_003
+
+
+def test_quantiles_are_those_of_the_times() -> None:
+    rng = np.random.default_rng(5)
+    times_us = (rng.lognormal(15.5, 1.0, 200_000)).astype(np.int64)
+    counts = counted(times_us)
+    for share in (0.01, 0.5, 0.99, 0.999):
+        assert quantile_s(counts, share, len(times_us)) == pytest.approx(np.quantile(times_us, share) * 1e-6, rel=0.002)
+    assert quantile_s(counts, 0.999, len(times_us) * 1.1) is None
+
+
+def test_results_add_up_and_come_back_from_bytes() -> None:
+    case = trials.case_of(trials.EQUAL[0], trials.NOISY)
+    parts = [msgspec.structs.replace(case, node=node) for node in range(3)]
+    results = run_here(parts, 1, "vector")
+    again = [NodeResult.decode(result.encode()) for result in results]
+    storm = merge(again, case.regions, [(0.5, 2.0), (0.5, float("inf"))])
+    assert storm == merge(results, case.regions, [(0.5, 2.0), (0.5, float("inf"))])
+    assert storm.clients == 3 * case.clients
+    assert storm.attempts_per_client == pytest.approx(sum(r.attempts for r in results) / storm.clients)
+    assert storm.queue_max == max(result.queue_max for result in results)
+    copied = added([msgspec.structs.replace(results[0], copies=3)])
+    assert copied.attempts == 3 * results[0].attempts
+    with pytest.raises(SimulationError, match="nothing to merge"):
+        merge([], case.regions)
+
+
+def test_a_storm_that_nobody_ends_has_collapsed_and_one_cut_short_has_not() -> None:
+    endless = next(scenario for scenario in trials.EQUAL if scenario.name == "endless queue")
+    case = trials.case_of(endless, trials.NOISY)
+    storm = merge(run_here([case], 1, "vector"), case.regions)
+    assert storm.collapsed
+    assert storm.t999_s is None
+    short = next(scenario for scenario in trials.EQUAL if scenario.name == "cut short")
+    case = trials.case_of(short, trials.NOISY)
+    assert not merge(run_here([case], 1, "vector"), case.regions).collapsed
+
+
+def _busy(connects_per_s: float) -> Scenario:
+    base = trials.EQUAL[0]
+    return msgspec.structs.replace(base, brokers=Brokers(count=4, connects_per_s=connects_per_s))
+
+
+def test_brokers_that_are_not_busy_keep_nobody_waiting() -> None:
+    relaxed = relax(_busy(0.0), trials.NOISY, None, 1, "vector")
+    assert relaxed.settled
+    assert [each.model for each in relaxed.passes] == ["fluid", "vector"]
+    assert relaxed.cases[0].delays_us == ()
+
+
+def test_brokers_and_nodes_come_to_agree() -> None:
+    scenario = _busy(300.0)
+    relaxed = relax(scenario, trials.NOISY, None, 1, "vector")
+    assert relaxed.settled
+    last = relaxed.passes[-1]
+    assert last.delay_max_s > 1.0
+    total = added(relaxed.results)
+    # 1,200 handshakes a second are all that the brokers can do.
+    assert quantile_s(total.storm, 0.999, total.clients) > scenario.clients / 1_200 * 0.95  # type: ignore[operator]
+    # The waves that the result answers with are those that it was made with, but for chance: it has few clients.
+    waves = np.array(relaxed.cases[0].delays_us, np.float64)
+    assert np.abs(broker_waves(scenario, total) - waves).mean() < 0.2 * waves.mean()
+
+
+def test_the_same_brokers_settle_the_oracle() -> None:
+    scenario = msgspec.structs.replace(_busy(300.0), clients=3_000)
+    one = relax(scenario, trials.NOISY, None, 1, "exact")
+    other = relax(scenario, trials.NOISY, None, 1, "vector")
+    assert [result.encode() for result in one.results] == [result.encode() for result in other.results]
+
+
+def test_requests_in_flight_bound_what_brokers_pass_on() -> None:
+    few = msgspec.structs.replace(_busy(0.0), brokers=Brokers(count=4, batch_items=2, concurrency=1))
+    relaxed = relax(few, trials.NOISY, None, 1, "fluid")
+    assert relaxed.passes[-1].delay_max_s > 0.1
+    assert len(relaxed.passes) <= coupling.FLUID_PASSES_MAX
+
+
+def test_sizing_finds_the_smallest_cluster_that_meets_the_target() -> None:
+    base = trials.NEAR[0]
+    scenario = msgspec.structs.replace(base, cluster=msgspec.structs.replace(base.cluster, nodes=4, groups=4))
+    found = size(scenario, trials.STEADY, Target(key="t999", seconds=15.0), sweep_here)
+    assert found.best is not None
+    assert found.best.meets
+    assert (found.best.storm.t999_s or 99.0) <= 15.0
+    smaller = [option for option in found.options if option.nodes < found.best.nodes]
+    assert smaller
+    assert not any(option.meets for option in smaller)
+    assert set(found.best.costs) == {"nodes", "groups", "batch_items", "linger_ms", "queue_items", "returns"}
+
+
+def test_sizing_says_where_nothing_meets_the_target() -> None:
+    base = trials.NEAR[0]
+    scenario = msgspec.structs.replace(
+        base, clients=50_000, disconnect=msgspec.structs.replace(base.disconnect, spread_s=5)
+    )
+    found = size(scenario, trials.STEADY, Target(key="t999", seconds=2.0), sweep_here)
+    assert found.best is None
+    assert found.nearest in found.options
+
+
+def test_theory_agrees_with_itself() -> None:
+    assert theory.bulk_response_s(800, 0.001, 0.0, 1) == pytest.approx(theory.md1_response_s(800, 0.001), rel=1e-9)
+    assert theory.bulk_response_s(1e-6, 0.003, 1e-4, 8) == pytest.approx(0.0031, rel=1e-6)
+    with pytest.raises(SimulationError, match="no mean"):
+        theory.md1_response_s(1_000, 0.001)
+    with pytest.raises(SimulationError, match="no mean"):
+        theory.bulk_response_s(3_000, 0.003, 0.0, 8)
+
+
+def test_published_shapes_are_reproduced() -> None:
+    proofs = verify(only=["brokers", "brooker", "metastable"])
+    assert len(proofs) == 8
+    assert all(proof.passed for proof in proofs), [proof for proof in proofs if not proof.passed]
+
+
+def _report(batch: int, cpu_s: float, groups: int = 1, replicas: int = 3) -> dict[str, object]:
+    per_s = batch / (cpu_s * 1.1)
+    return {
+        "batch": batch, "in_flight": 1, "items_per_s": per_s, "entries_per_s": per_s / batch * groups,
+        "server_cpu_us_per_item": cpu_s / batch * 1e6, "replicas": replicas, "fsync": True, "nodes": replicas,
+        "verb": "session.takeover", "keys": 1_000, "p50_ms": cpu_s * 1e3, "p99_ms": cpu_s * 2e3, "p999_ms": cpu_s * 3e3,
+        "max_ms": cpu_s * 4e3, "setting": {"cpus": 2, "cpu": "some"}, "versions": {"python": "3.11"},
+    }  # fmt: skip
+
+
+def test_a_calibration_recovers_what_it_was_made_from(tmp_path: Path) -> None:
+    cluster = [_report(batch, 0.004 + batch * 7e-6) for batch in (32, 256, 1_000)]
+    alone = [_report(1_000, 0.005 + groups * 0.0004, groups, 1) for groups in (1, 4)]
+    found = calibrate.fit(cluster, alone, name="made up")
+    assert found.item_s == pytest.approx(7e-6, rel=0.01)
+    assert found.entry_s == pytest.approx(0.0012, rel=0.01)
+    assert found.turn_s == pytest.approx(0.0028, rel=0.01)
+    assert found.r2 > 0.999
+    path = tmp_path / "made_up.toml"
+    path.write_text(calibrate.to_toml(found))
+    assert load_calibration(path) == found
+    with pytest.raises(CalibrationError, match="at least two batch sizes"):
+        calibrate.fit(cluster[:1])
+    with pytest.raises(CalibrationError, match="not a report of metad-perf load"):
+        calibrate.fit([{"batch": 100}])
+
+
+def test_the_default_calibration_is_a_measurement() -> None:
+    found = load_calibration()
+    assert isinstance(found, Calibration)
+    assert "metad-perf load" in found.setting
+    assert found.fsync
+    assert 10_000 < found.items_per_s(4, 1_000) < 1_000_000
