@@ -61,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     _hold(commands)
     _move(commands)
     _demo(commands)
+    _wan(commands)
+    _quic(commands)
     return parser
 
 
@@ -316,8 +318,95 @@ def _run_demo(args: argparse.Namespace) -> int:
     from .demo import run
     from .spawn import Shape
 
-    shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups)
+    shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme)
     return run(sessions=args.sessions, brokers=args.brokers, shape=shape, config=args.server_config, json=args.json)
+
+
+def _wan(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "TCP and QUIC over emulated long paths: who wins where, and whether metad+auto:// knows"
+    parser = _command(commands, "wan", text, _run_wan)
+    _server_config(parser)
+    parser.add_argument("--rtt-ms", type=_numbers, metavar="MS,...", default="1,30,100,200", help="round-trip times")
+    parser.add_argument("--loss", type=_numbers, metavar="PCT,...", default="0,0.1,1,3", help="in each direction")
+    parser.add_argument("--verbs", type=_names, metavar="VERB,...", default="put,batch", help="put, batch")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write a heat map as one HTML page")
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="measured per way and cell; twice that over long lossy paths"
+    )
+    parser.add_argument("--batch", type=int, default=100, help="items in a batch")
+    parser.add_argument("--puts-in-flight", type=int, default=64, help="of put: requests of one item")
+    parser.add_argument("--batches-in-flight", type=int, default=16, help="of batch")
+    parser.add_argument("--value-bytes", type=int, default=200, help="size of a value")
+    parser.add_argument(
+        "--controls", type=_names, metavar="NAME,...", default="bbr", help="of TCP, beside the kernel's default"
+    )
+    parser.add_argument("--no-auto", action="store_true", help="do not ask metad+auto:// what it would choose")
+    parser.add_argument("--jitter-ms", type=float, default=0.0, help="of the path, up and down")
+    parser.add_argument("--reorder", type=float, default=0.0, metavar="PCT", help="packets that are overtaken")
+    parser.add_argument("--mbit-per-s", type=float, default=0.0, help="of the path's bottleneck; 0: none")
+    parser.add_argument("--queue-kib", type=int, default=256, help="of the bottleneck")
+    parser.add_argument("--seed", type=int, default=1, help="of keys, values and the path's luck")
+
+
+def _run_wan(args: argparse.Namespace) -> int:
+    from .relay_line import Path as LinePath
+    from .wan import Question, run
+    from .wan_run import Load
+
+    try:
+        path = LinePath(
+            delay_ms=max(args.rtt_ms) / 2,
+            jitter_ms=args.jitter_ms,
+            reorder_pct=args.reorder,
+            mbit_per_s=args.mbit_per_s,
+            queue_bytes=args.queue_kib * 1024,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    load = Load(
+        batch=args.batch,
+        in_flight_puts=args.puts_in_flight,
+        in_flight_batches=args.batches_in_flight,
+        value_bytes=args.value_bytes,
+        seconds=args.seconds,
+        seed=args.seed,
+    )
+    question = Question(
+        rtts_ms=args.rtt_ms,
+        losses_pct=args.loss,
+        verbs=args.verbs,
+        controls=args.controls,
+        auto=not args.no_auto,
+        load=load,
+        path=path,
+    )
+    return run(question, config=args.server_config, json=args.json, page=args.report)
+
+
+def _numbers(text: str) -> list[float]:
+    """``1,30`` -> numbers."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not numbers with commas between: {text!r}") from None
+
+
+def _names(text: str) -> list[str]:
+    """``a,b`` -> names."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _quic(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "quic", "metad's QUIC transport against aioquic's own serve", _run_quic)
+    parser.add_argument("--pairs", type=int, default=3, help="runs of each case on each side, in turn")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a run of puts")
+    parser.add_argument("--megabytes", type=int, default=48, help="size of a bulk transfer")
+
+
+def _run_quic(args: argparse.Namespace) -> int:
+    from .quic import run
+
+    return run(pairs=args.pairs, seconds=args.seconds, megabytes=args.megabytes, json=args.json)
 
 
 def _count(text: str) -> int:

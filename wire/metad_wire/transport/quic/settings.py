@@ -30,7 +30,7 @@ class QuicSettings(msgspec.Struct, frozen=True, kw_only=True):
     """For the handshake, and then for the first stream. Honest peers take a few round trips."""
     streams_max: int = 8
     """Streams of one connection at a time. Each packet costs a look at every one of them, so: a handful."""
-    shared_streams: int = 4
+    shared_streams: int = 8
     """Dials of one transport to one endpoint share a connection, up to so many."""
     window_bytes: int = 256 * KIB
     """What a peer may send on a stream beyond what was consumed; doubles while it proves too small for the path…"""

@@ -1,0 +1,63 @@
+"""``metad-perf wan`` in small: real kernels, the relay between them, both transports, the JSON and the page."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from metad_perf import netns, wan_net
+
+METAD_PERF = Path(sys.executable).with_name("metad-perf")
+COLUMNS = {
+    "rtt_ms", "loss_pct", "verb", "tcp_p50_ms", "tcp_p99_ms", "tcp_items_per_s", "quic_p50_ms", "quic_p99_ms",
+    "quic_items_per_s", "winner",
+}  # fmt: skip
+
+
+def _run(*args: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(METAD_PERF), "wan", *map(str, args)], capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+@pytest.mark.skipif(bool(wan_net.missing()), reason=wan_net.missing())
+def test_a_row_per_cell_and_a_page(tmp_path: Path) -> None:
+    report, page = tmp_path / "wan.json", tmp_path / "wan.html"
+    before = set(Path("/run/netns").iterdir())
+    done = _run("--rtt-ms", "20,60", "--loss", "1", "--seconds", "0.4", "--json", report, "--report", page)
+    assert done.returncode == 0, done.stderr + done.stdout
+    made = json.loads(report.read_text())
+    assert [(row["rtt_ms"], row["loss_pct"], row["verb"]) for row in made["rows"]] == [
+        (20.0, 1.0, "put"),
+        (60.0, 1.0, "put"),
+        (20.0, 1.0, "batch"),
+        (60.0, 1.0, "batch"),
+    ]
+    for row in made["rows"]:
+        assert row.keys() >= COLUMNS
+        assert row["winner"] == ("quic" if row["quic_p99_ms"] < row["tcp_p99_ms"] else "tcp")
+        assert min(row["tcp_p50_ms"], row["quic_p50_ms"]) > row["rtt_ms"], "nothing is faster than the path"
+        assert row["tcp_failed"] == row["quic_failed"] == 0
+        assert row["auto"] in ("tcp", "quic")
+    assert 0 <= made["auto_share"] <= 1
+    text = page.read_text()
+    assert text.count('<g class="cell') == 4
+    assert "<script" not in text
+    assert "http" not in text, "nothing to load"
+    assert set(Path("/run/netns").iterdir()) == before, "no namespace is left behind"
+
+
+@pytest.mark.parametrize("args", [("--verbs", "get"), ("--loss", "120"), ("--rtt-ms", "1,x"), ("--seconds", "0")])
+def test_a_wrong_command_line_is_told_in_one_line(args: tuple[str, str]) -> None:
+    done = _run(*args)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert wan_net.missing() == netns.missing(cuts=False) == "network namespaces need root"
