@@ -31,7 +31,7 @@ from .tables import (
     read_page,
     refuse_writes,
 )
-from .view import View
+from .view import Head, Missing, View
 
 KV = Table(
     name="kv",
@@ -40,7 +40,6 @@ KV = Table(
     key_fields=("namespace", "key"),
     routing_fields=("namespace",),
     numbers=(keys.TABLE_KV,),
-    row_cache=True,
 )
 
 _decode = msgspec.msgpack.Decoder(m.Kv).decode
@@ -95,35 +94,70 @@ def _load(view: View, key: bytes) -> m.Kv | None:
     return None if value is None else _decode(value)
 
 
-def _head(view: View, key: bytes) -> _Head | None:
+def _head(view: View, key: bytes) -> Head | None:
+    if key in view.head_writes:
+        return view.head_writes[key]
+    head = view.rows.heads.get(key)
+    return _read_head(view, key) if isinstance(head, Missing) else head
+
+
+def _read_head(view: View, key: bytes) -> Head | None:
+    """Of a row that is not remembered."""
     value = view.get(key)
-    return None if value is None else _decode_head(value)
+    head = None
+    if value is not None:
+        row = _decode_head(value)
+        head = (row.version, row.create_revision)
+    view.rows.heads.add({key: head})
+    return head
 
 
-def _put(view: View, key: bytes, current: m.Kv | _Head | None, namespace: str, name: str, value: bytes) -> int:
+def _put(view: View, key: bytes, namespace: str, name: str, value: bytes) -> int:
     """Write the next version of a record; returns it."""
-    version, created = (1, view.index) if current is None else (current.version + 1, current.create_revision)
+    current = _head(view, key)
+    version, created = (1, view.index) if current is None else (current[0] + 1, current[1])
     view.writes[key] = encode((namespace, name, value, version, created, view.index))  # a Kv, as it goes on the wire
+    view.head_writes[key] = (version, created)
     return version
 
 
 def _evaluate_put(view: View, command: Command[m.KvPut]) -> m.KvPutReply:
-    prefix = keys.table_prefix(view.group, keys.TABLE_KV)
+    rows = command.rows
+    written = list(map(keys.table_prefix(view.group, keys.TABLE_KV).__add__, rows.keys))
+    revision = [m.Revision(view.name, view.index)]
+    if len(set(written)) < len(written) or [i.expected_version for i in rows.items].count(None) < len(written):
+        errors, versions = _put_in_turn(view, rows, written)
+        return m.KvPutReply(revision, errors, versions)
+    # Different keys and no conditions, as nearly always: by columns. 100,000 puts a second pass here.
+    index, heads = view.index, view.rows.heads.get_many(written)
+    known = [_read_head(view, written[at]) if isinstance(head, Missing) else head for at, head in enumerate(heads)]
+    versions = [1 if head is None else head[0] + 1 for head in known]
+    created = [index if head is None else head[1] for head in known]
+    records = [
+        encode((item.namespace, item.key, item.value, version, create_revision, index))
+        for item, version, create_revision in zip(rows.items, versions, created, strict=True)
+    ]
+    view.writes = dict(zip(written, records, strict=True))
+    view.head_writes = dict(zip(written, zip(versions, created, strict=True), strict=True))
+    return m.KvPutReply(revision, [], versions)
+
+
+def _put_in_turn(view: View, rows: Rows, written: list[bytes]) -> tuple[list[m.ItemError], list[int]]:
     errors: list[m.ItemError] = []
     versions: list[int] = []
-    for position, item, suffix in command.rows:
-        key = prefix + suffix
-        current = _head(view, key)
-        if item.expected_version is not None and item.expected_version != (current.version if current else 0):
-            errors.append(_conflict(position, current))
-            versions.append(0)
-            continue
-        versions.append(_put(view, key, current, item.namespace, item.key, item.value))
-    return m.KvPutReply([m.Revision(view.name, view.index)], errors, versions)
+    for (position, item, _), key in zip(rows, written, strict=True):
+        if item.expected_version is not None:
+            current = _head(view, key)
+            if item.expected_version != (current[0] if current else 0):
+                errors.append(_conflict(position, current))
+                versions.append(0)
+                continue
+        versions.append(_put(view, key, item.namespace, item.key, item.value))
+    return errors, versions
 
 
-def _conflict(position: int, current: m.Kv | _Head | None) -> m.ItemError:
-    return m.ItemError(position, ConflictError.code, f"version is {current.version if current else 0}")
+def _conflict(position: int, current: Head | None) -> m.ItemError:
+    return m.ItemError(position, ConflictError.code, f"version is {current[0] if current else 0}")
 
 
 def _merge_put(body: m.KvPut, parts: list[tuple[Rows, m.KvPutReply]]) -> m.KvPutReply:
@@ -143,10 +177,10 @@ def _evaluate_delete(view: View, command: Command[m.KvDelete]) -> m.WriteReply:
         current = _head(view, key)
         if current is None:
             errors.append(m.ItemError(position, NotFoundError.code))
-        elif item.expected_version is not None and item.expected_version != current.version:
+        elif item.expected_version is not None and item.expected_version != current[0]:
             errors.append(_conflict(position, current))
         else:
-            view.writes[key] = None
+            view.writes[key] = view.head_writes[key] = None
     return m.WriteReply([m.Revision(view.name, view.index)], errors)
 
 
@@ -160,9 +194,9 @@ def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransa
         for operation in transaction.then if succeeded else transaction.otherwise:
             key = base + keys.text(operation.key)
             if operation.value is None:
-                view.writes[key] = None
+                view.writes[key] = view.head_writes[key] = None
             else:
-                _put(view, key, _load(view, key), transaction.namespace, operation.key, operation.value)
+                _put(view, key, transaction.namespace, operation.key, operation.value)
         records: list[m.Kv | None] = []
         for key in transaction.reads:
             record = _load(view, base + keys.text(key))

@@ -155,7 +155,7 @@ class Machine:
             if not self._holds_all and len(crcs) and not self._held[crcs & _SLOT_MASK].all():
                 outcomes.append(StaleRouteError())
                 continue
-            view.writes, view.owner_writes = {}, {}
+            view.writes, view.owner_writes, view.head_writes = {}, {}, {}
             view.row_cache = verb.table.row_cache
             assert verb.evaluate is not None
             try:
@@ -173,7 +173,9 @@ class Machine:
                 continue
             if view.writes:
                 self._overlay.add(index, view.writes)
-                if view.row_cache:
+                if view.head_writes:
+                    self._rows.heads.add(view.head_writes)
+                elif view.row_cache:
                     self._rows.add(view.writes)
                 writes = _joined(writes, view.writes)
             if view.owner_writes:

@@ -118,6 +118,7 @@ def _import(view: View, body: c.GroupCommand, held: Holding) -> Holding:
     owner = bytes((keys.TABLE_SESSION_OWNER,))
     for key, value in body.rows.items():
         (view.owner_writes if key.startswith(owner) else view.writes)[view.group + key] = value
+    view.rows.heads.forget(view.writes)
     return msgspec.structs.replace(held, opened_batch=body.batch)
 
 
@@ -162,6 +163,7 @@ def _drop(view: View, body: c.GroupCommand, held: Holding) -> Holding:
         slot = keys.slot_of_key(key)
         if slot is not None and not mine[slot]:
             (view.owner_writes if key.startswith(owner) else view.writes)[view.group + key] = None
+    view.rows.heads.forget(view.writes)
     return held
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 from ..storage.engine import Engine
@@ -13,13 +15,14 @@ from .rows import Rows
 Writes = dict[bytes, bytes | None]
 
 
-class _Missing:
+class Missing:
     """Marks a key that no write in flight touches (None says that one deletes it)."""
 
 
-MISSING: Final = _Missing()
+MISSING: Final = Missing()
 
 _ROW_BYTES = 128  # of a row in a dictionary, beside its bytes
+_HEAD_BYTES = 192  # of a head and its key
 
 
 class Overlay:
@@ -104,10 +107,12 @@ class RowCache:
         self._shared = shared
         self._young: Writes = {}
         self._old: Writes = {}
+        self.heads = HeadCache(shared)
+        """Of tables whose commands have to know no more of a row."""
 
-    def get(self, key: bytes) -> bytes | _Missing | None:
+    def get(self, key: bytes) -> bytes | Missing | None:
         """The row, None if it is known that there is none, MISSING if nothing is known."""
-        value: bytes | _Missing | None = self._young.get(key, MISSING)
+        value: bytes | Missing | None = self._young.get(key, MISSING)
         return self._old.get(key, MISSING) if value is MISSING else value
 
     def read(self, key: bytes, value: bytes | None) -> None:
@@ -128,6 +133,53 @@ class RowCache:
     def age(self) -> None:
         """What is young is old now, and what was old is forgotten."""
         self._old, self._young = self._young, {}
+        self.heads.age()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._young, self._old = {}, {}
+        self.heads.clear()
+
+
+Head = tuple[int, int]
+"""Version and create revision of a row."""
+Heads = dict[bytes, Head | None]
+
+
+class HeadCache:
+    """The same, of rows of which only the head is wanted: it is smaller than the row, and nothing is decoded."""
+
+    def __init__(self, shared: RowCaches) -> None:
+        self._shared = shared
+        self._young: Heads = {}
+        self._old: Heads = {}
+
+    def get(self, key: bytes) -> Head | Missing | None:
+        """As :meth:`RowCache.get`."""
+        head: Head | Missing | None = self._young.get(key, MISSING)
+        return self._old.get(key, MISSING) if head is MISSING else head
+
+    def get_many(self, keys: Sequence[bytes]) -> list[Head | Missing | None]:
+        """:meth:`get` of each."""
+        if self._old:
+            return list(map(self.get, keys))
+        return list(map(self._young.get, keys, repeat(MISSING)))
+
+    def add(self, heads: Heads) -> None:
+        """Commands wrote, or read, these."""
+        before = len(self._young)
+        self._young.update(heads)
+        self._shared.grew(len(self._young) - before, _HEAD_BYTES * (len(self._young) - before))
+
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """These rows were written without saying what their heads are."""
+        for key in keys:
+            self._young.pop(key, None)
+            self._old.pop(key, None)
+
+    def age(self) -> None:
+        """As :meth:`RowCache.age`."""
+        self._old, self._young = self._young, {}
 
     def clear(self) -> None:
         """Forget everything."""
@@ -144,6 +196,7 @@ class View:
         "_salt",
         "engine",
         "group",
+        "head_writes",
         "holding",
         "index",
         "initial_slots",
@@ -180,6 +233,8 @@ class View:
         self.owner_prefix = table_prefix(group, TABLE_SESSION_OWNER)
         self.writes: Writes = {}
         self.owner_writes: Writes = {}
+        self.head_writes: Heads = {}
+        """Of the rows in ``writes``, where their table keeps heads."""
         self.now_ms = 0
         self.index = 0
         self.initial_slots = b""
@@ -188,7 +243,7 @@ class View:
 
     def get(self, key: bytes) -> bytes | None:
         """The value a command must believe in; not for session owners."""
-        value: bytes | _Missing | None = self.writes.get(key, MISSING)
+        value: bytes | Missing | None = self.writes.get(key, MISSING)
         if value is MISSING and self.row_cache:
             value = self.rows.get(key)
         if value is MISSING:
@@ -196,7 +251,7 @@ class View:
             value = young.get(key, MISSING)
             if value is MISSING:
                 value = old.get(key, MISSING)
-        if isinstance(value, _Missing):
+        if isinstance(value, Missing):
             value = self.engine.get(key)
             if self.row_cache:
                 self.rows.read(key, value)
