@@ -24,7 +24,7 @@ from metad_wire.transport.credentials import TlsFiles, client_files
 
 from . import issuing, overview
 from .client import Client, connect
-from .endpoint import PORT_DEFAULT, as_url, parse_url
+from .endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
 from .errors import MetadError, NotFoundError, UnknownMethodError
 from .options import Options
 from .printing import Printer
@@ -107,6 +107,9 @@ def _options(arguments: Arguments) -> Options:
         tls = TlsFiles(**{**known, **{field: value for field, value in given.items() if value}})
         if not tls.ca:
             raise ValueError("--tls-ca is missing: whom to trust")
+    scheme = scheme_of(as_url(arguments.endpoint))
+    if scheme != "metad" and tls is None:
+        raise ValueError(f"{scheme}:// needs --certs DIR, or at least --tls-ca F")
     return Options(
         deadline_s=arguments.timeout,
         connect_timeout_s=0,  # a person waits: say at once that nobody is there

@@ -115,7 +115,7 @@ def test_a_file_that_nodes_would_refuse_is_not_added_to(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--endpoint", "metads://h:1"], "whom to trust"),
+        (["--endpoint", "metads://h:1"], "needs --certs DIR"),
         (["--endpoint", "metads://h:1", "--tls-cert", "c"], "--tls-ca is missing"),
         (["--endpoint", "metads://h:1", "--certs", "/none"], "no client"),
         (["--endpoint", "metads://h:1", "--tls-ca", "/none"], "authorities"),
