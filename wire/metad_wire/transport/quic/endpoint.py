@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -45,6 +45,10 @@ from .tickets import GrantedTickets
 from .tokens import AddressTokens, ResetTokens
 
 VERSIONS: Final = [int(QuicProtocolVersion.VERSION_1), int(QuicProtocolVersion.VERSION_2)]
+_STRANGERS_MAX: Final = 1_024
+"""First datagrams of connections that wait to be looked into; what comes beyond is dropped, and sent again."""
+_STRANGERS_PER_TURN: Final = 4
+"""Of these, in one turn of the loop. A Retry costs 50 µs, and a flood of them must not hold up who is connected."""
 _TICKED_AT_ONCE: Final = 512
 _DATAGRAMS_WAITING_MAX: Final = 12
 """Of a connection that has not begun: its first flight, early data included, is no longer than that."""
@@ -84,6 +88,8 @@ class Server:
         self._carriers: dict[bytes, Carrier] = {}  # by every id that peers may use
         self._ids: dict[Carrier, set[bytes]] = {}
         self._handshakes: set[Carrier] = set()
+        self._strangers: deque[tuple[QuicHeader, bytes, Address]] = deque()  # first datagrams, not looked into yet
+        self._meeting: asyncio.Handle | None = None
         self._waiting: OrderedDict[bytes, _Newcomer] = OrderedDict()  # by the id that the client chose
         self._admission: asyncio.Handle | None = None
         self._serving = False  # somebody else's datagrams have come since the last was admitted
@@ -119,6 +125,7 @@ class Server:
         """Accept no more. Connections that are up stay up, and the socket with them."""
         self._listening = False
         self._waiting.clear()
+        self._strangers.clear()
         for carrier in tuple(self._ids):
             carrier.close_if_unused()
         self._close_if_done()
@@ -226,9 +233,28 @@ class Server:
         if newcomer is not None:
             if newcomer.address == address and len(newcomer.datagrams) < _DATAGRAMS_WAITING_MAX:
                 newcomer.datagrams.append(datagram)
-        elif header.packet_type == QuicPacketType.INITIAL and len(datagram) >= SMALLEST_MAX_DATAGRAM_SIZE:
-            self._welcome(header, datagram, address)
+        elif (
+            header.packet_type == QuicPacketType.INITIAL
+            and len(datagram) >= SMALLEST_MAX_DATAGRAM_SIZE
+            and len(self._strangers) < _STRANGERS_MAX
+        ):
+            self._strangers.append((header, datagram, address))
+            if self._meeting is None:
+                self._meeting = self._loop.call_soon(self._meet)
         return None
+
+    def _meet(self) -> None:
+        """Deal with a few first datagrams, and with more behind the loop's next turn."""
+        self._meeting = None
+        for _ in range(min(_STRANGERS_PER_TURN, len(self._strangers))):
+            header, datagram, address = self._strangers.popleft()
+            newcomer = self._waiting.get(header.destination_cid)
+            if newcomer is None and header.destination_cid not in self._carriers:
+                self._welcome(header, datagram, address)
+            elif newcomer is not None and len(newcomer.datagrams) < _DATAGRAMS_WAITING_MAX:
+                newcomer.datagrams.append(datagram)
+        if self._strangers:
+            self._meeting = self._loop.call_soon(self._meet)
 
     def _welcome(self, header: QuicHeader, datagram: bytes, address: Address) -> None:
         """The first datagram of a connection: refuse it, ask for a proof, or have it wait for its turn."""

@@ -49,7 +49,7 @@ class QuicSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Connections of a listener."""
     handshakes_max: int = 512
     """Of these, with a handshake under way."""
-    retry_handshakes: int = 32
+    retry_handshakes: int = 8
     """Handshakes under way from which on loopback peers have to prove their address too, as all others always have."""
     socket_buffer_bytes: int = 4 * MIB
     """Of the kernel, each way: must hold what arrives while the loop is busy elsewhere."""
