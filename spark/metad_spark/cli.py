@@ -115,6 +115,7 @@ def _size(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "size", "what a cluster needs for a storm to be over in time", _run_size)
     parser.add_argument("--target", type=_target, required=True, help='as in "t999<=300s": 99.9 %% back in 300 s')
     _storm(parser)
+    parser.add_argument("--no-check", dest="check", action="store_false", help="do not ask the vector model in the end")
     _spark(parser)
 
 
@@ -127,6 +128,7 @@ def _run_size(args: argparse.Namespace) -> int:
         calibration=args.calibration,
         clients=args.clients,
         seed=args.seed,
+        check=args.check,
         master=args.master,
         connect=args.connect,
         json=args.json,

@@ -22,6 +22,8 @@ from .target import Target
 
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Of the scenario's nodes, in the first round."""
+_NODES_MIN = 3
+"""A group has three replicas, and no two of them on one machine."""
 _BETWEEN = 3
 """Sizes that a later round tries in between."""
 _ROUNDS_MAX = 4
@@ -175,7 +177,7 @@ class _Search:
 
 
 def _nodes(nodes: float) -> int:
-    return min(NODES_MAX, max(1, round(nodes)))
+    return min(NODES_MAX, max(_NODES_MIN, round(nodes)))
 
 
 def _reached_s(storm: StormResult, target: Target) -> float:
