@@ -223,6 +223,19 @@ def test_demo_loses_nothing(tmp_path: Path, nodes: int) -> None:
     assert ("leader of" in killed[0]) == (nodes == 3)
 
 
+def test_quic_compares_with_aioquics_own_server(tmp_path: Path) -> None:
+    report = _report(tmp_path, "quic", "--pairs", 1, "--seconds", 0.5, "--megabytes", 8, timeout_s=90.0)
+    assert report["server_cpu_ratio_256_in_flight"] > 1
+    assert report["bulk_ratio_1200"] > 1
+    assert [(one["work"], one["side"]) for one in report["runs"]] == [
+        ("put", "ours"),
+        ("put", "stock"),
+        ("bulk", "ours"),
+        ("bulk", "stock"),
+    ]
+    assert _metad_perf("quic", "--pairs", 0).returncode == 2
+
+
 def test_move_moves_slots_under_writes_and_reads_everything_back(tmp_path: Path) -> None:
     flags = ("--nodes", 1, "--groups", "metadata=1,offset=1,data=1", "--sessions", 2_000, "--writers", 2)
     report = _report(tmp_path, "move", *flags, "--batch", 20, timeout_s=120.0)
