@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import random
+import socket
+from typing import Any
 
 import pytest
 from aioquic import tls
 from quic_rig import CLIENT, Link
 
+from metad.testing import certificates as fleet
+from metad_wire.transport import split_endpoint
+from metad_wire.transport.quic import QuicTransport
 from metad_wire.transport.quic.packets import PacketEngine, _encoded
 from metad_wire.transport.quic.settings import KIB, QuicSettings
 
@@ -114,3 +120,63 @@ def test_acknowledging_what_was_never_sent_changes_nothing() -> None:
     ack = b"\x02" + _encoded(1 << 40) + b"\x00\x00" + _encoded(1 << 20)
     server.receive_run([sealed(link.client, ack)], CLIENT, link.now)
     assert dict(server._spaces[tls.Epoch.ONE_RTT].sent_packets) == flying or server.over
+
+
+async def test_mutilated_greetings_end_at_the_door(caplog: pytest.LogCaptureFixture) -> None:
+    """ClientHellos with anything in them, properly sealed: nobody has proven anything yet, and anyone can send them."""
+    rng = random.Random(1)
+    failed: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    transport = QuicTransport(fleet.node())
+    listener = await transport.listen("127.0.0.1", 0, NoHandler)
+    host, port = split_endpoint(listener.endpoint)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for _ in range(150):
+            stranger.sendto(_mutilated(rng), (host, port))
+            await asyncio.sleep(0)
+    near = await QuicTransport(fleet.client()).dial(host, port, NoHandler, 10.0)
+    near.stream.abort()
+    await listener.close()
+    await asyncio.sleep(0)
+    assert not failed
+    assert not [record for record in caplog.records if record.levelname == "ERROR" and record.name != "quic"]
+    for carrier in tuple(listener._ids):  # type: ignore[attr-defined]
+        carrier.fail(ConnectionResetError("the test is over"))
+
+
+def _mutilated(rng: random.Random) -> bytes:
+    """A client's first datagram, with some bytes of its TLS message or its frames changed."""
+    client = Link().client
+    sender = client._crypto_streams[tls.Epoch.INITIAL].sender
+    hello = bytearray(sender._buffer)
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        at = rng.randrange(len(hello))
+        hello[at] = rng.choice((0, 1, 0xFF, hello[at] ^ 1 << rng.randrange(8), rng.randrange(256)))
+    if rng.random() < 0.2:
+        del hello[rng.randrange(len(hello)) :]
+    sender._buffer[:] = hello.ljust(len(sender._buffer), b"\0")
+    return client.datagrams_to_send(100.0)[0][0]
+
+
+class NoHandler:
+    """Takes everything."""
+
+    stream: Any
+
+    def connection_made(self, stream: Any) -> None:
+        self.stream = stream
+
+    def data_received(self, data: bytes) -> None:
+        pass
+
+    def eof_received(self) -> None:
+        return None
+
+    def pause_writing(self) -> None:
+        pass
+
+    def resume_writing(self) -> None:
+        pass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        pass

@@ -7,6 +7,7 @@ datagrams and system calls as it fits into. What handlers write at other times l
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -24,6 +25,8 @@ from .stream import CODE_REFUSED, StreamEnd
 
 TICK_S = 0.5
 """How often a connection is looked at for silence."""
+
+_log = logging.getLogger("metad")
 
 _REFUSALS = {
     "certificate_required": "it wants a certificate, and none was shown",
@@ -142,7 +145,11 @@ class Carrier:
         """Take in what came; :meth:`turn` is to follow."""
         now = self._loop.time()
         engine = self.engine
-        engine.receive_run(datagrams, address, now)
+        try:
+            engine.receive_run(datagrams, address, now)
+        except Exception as error:  # noqa: BLE001 - whatever a peer's bytes bring about ends its connection only
+            self._broken(error)
+            return
         if engine.was_reset:
             self._finish(ConnectionResetError("the server does not know this connection any more: it has restarted"))
 
@@ -157,6 +164,12 @@ class Carrier:
         self._scheduled = False
         if self.over:
             return
+        try:
+            self._turn()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._broken(error)
+
+    def _turn(self) -> None:
         engine = self.engine
         self._events()
         if engine.opened:
@@ -220,9 +233,12 @@ class Carrier:
         if self.over:
             return
         now = self._loop.time()
-        at = self.engine.get_timer()
-        if at is not None and at <= now:
-            self.engine.handle_timer(now)
+        try:
+            at = self.engine.get_timer()
+            if at is not None and at <= now:
+                self.engine.handle_timer(now)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._broken(error)
         self.turn()
 
     # --- events ------------------------------------------------------------------------------------------
@@ -294,6 +310,12 @@ class Carrier:
         self._accepting.clear()
         for end in tuple(self.ends.values()):
             end.connection_over(error)
+
+    def _broken(self, error: Exception) -> None:
+        """The engine has failed: our bug, or aioquic's. What strangers can bring about must not fill the log."""
+        level = logging.ERROR if self.engine.handshaken else logging.DEBUG
+        _log.log(level, "a QUIC connection failed inside", exc_info=error)
+        self._finish(ConnectionAbortedError("the connection failed on this side"))
 
     def _why(self) -> Exception | None:
         """What the peer's goodbye, or our own, means to a stream; None: nothing but that it was time to go."""
