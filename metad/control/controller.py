@@ -13,8 +13,7 @@ a crash, and the next leader goes on from what it finds.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -99,7 +98,7 @@ class Controller:
         self._storing = False
         self._announced_s = float("-inf")
         self._led_since: dict[str, float] = {}  # groups led by this node
-        self._retiring: dict[tuple[str, int], int] = {}  # answers to come about replicas that should not be here
+        self._retiring: set[tuple[str, int]] = set()  # replicas that should not be here, and are asked about
         self.endpoint = ""
         """Where clients reach this node, once it listens."""
         self.quic_endpoint = ""
@@ -240,20 +239,17 @@ class Controller:
         key = (record.kind, record.ordinal)
         if key in self._retiring:
             return
-        asked = [node for node in record.replicas if node in host.replicas.connected]
-        self._retiring[key] = len(asked)
+        self._retiring.add(key)
 
-        def answered(result: bytes | MetadError) -> None:
-            self._retiring[key] -= 1
-            if not self._retiring[key]:
-                del self._retiring[key]
+        def answered(reports: list[m.GroupStatus]) -> None:
+            self._retiring.discard(key)
             driver = host.drivers.get(key)
-            if isinstance(result, MetadError) or driver is None or driver.installing or driver.group.is_leader:
+            if driver is None or driver.installing or driver.group.is_leader:
                 return
             wanted = next((g for g in self._map().groups if (g.kind, g.ordinal) == key), record)
             if me in (*wanted.replicas, *wanted.learners):
                 return
-            for status in _leaders(STATUS.decode_reply(result)):
+            for status in reports:
                 # One that was taken in again since has a newer configuration in its log before it promises anything.
                 if (
                     status.name == driver.group.name
@@ -263,10 +259,7 @@ class Controller:
                     host.close_group(driver)
                     return
 
-        if not asked:
-            del self._retiring[key]
-        for node in asked:
-            host.call_peer(node, STATUS.code, STATUS.encode_request(m.Status()), answered)
+        self._ask_leaders(record.replicas, answered)
 
     # --- what is asked -----------------------------------------------------------------------------------
 
@@ -339,7 +332,11 @@ class Controller:
                 f"the replicas of {body.node_id} move away",
             )
             return
-        self._ask_leaders(partial(self._forget, body.node_id, done))
+        here = _leaders(self._host.status())
+        self._ask_leaders(
+            [node.node_id for node in current.nodes],
+            lambda reports: self._forget(body.node_id, done, here + reports),
+        )
 
     def _forget(self, node_id: str, done: Done, reports: list[m.GroupStatus]) -> None:
         """Once no group counts on a node any more. Before, it may be the only one that has some of the data."""
@@ -363,11 +360,11 @@ class Controller:
         changed = msgspec.structs.replace(current, nodes=nodes, groups=groups)
         self._change(changed, done, f"{node_id} is no member any more")
 
-    def _ask_leaders(self, then: Callable[[list[m.GroupStatus]], None]) -> None:
-        """What the groups' leaders say of them, of those nodes that answer."""
+    def _ask_leaders(self, nodes: Iterable[str], then: Callable[[list[m.GroupStatus]], None]) -> None:
+        """What the groups' leaders on these nodes say of them, of those nodes that are connected and answer."""
         host = self._host
-        reports = _leaders(host.status())
-        asked = [n.node_id for n in self._map().nodes if n.node_id in host.replicas.connected]
+        reports: list[m.GroupStatus] = []
+        asked = [node for node in nodes if node in host.replicas.connected]
         missing = len(asked)
 
         def answered(result: bytes | MetadError) -> None:

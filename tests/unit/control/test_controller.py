@@ -1,0 +1,373 @@
+"""What the controller decides and what it refuses, on a host that is nothing but a map and some peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from metad.config import Config
+from metad.control.controller import Controller, Done
+from metad.storage.keys import group_prefix
+from metad_wire import cluster as c
+from metad_wire import messages as m
+from metad_wire.cluster import SLOTS, ClusterMap, GroupRecord, NodeRecord, SlotMove, pack_slots, slot_bits, unpack_slots
+from metad_wire.errors import (
+    ConflictError,
+    InvalidRequestError,
+    MetadError,
+    NotFoundError,
+    NotLeaderError,
+    OverloadedError,
+)
+from metad_wire.methods import (
+    CLUSTER_ADD_GROUP,
+    CLUSTER_JOIN,
+    CLUSTER_LEAVE,
+    CLUSTER_MOVED,
+    CLUSTER_REBALANCE,
+    CLUSTER_TRANSFER,
+    STATUS,
+    encode,
+)
+
+NODES = ["n1", "n2", "n3"]
+
+
+def cluster(nodes: list[str] = NODES, **fields: Any) -> ClusterMap:
+    """A formed cluster with one group of each kind on all of its nodes."""
+    groups = [GroupRecord(kind, 0, nodes, nodes, preferred=nodes[0]) for kind in ("metadata", "offset", "data")]
+    slots = {kind: pack_slots([0] * SLOTS) for kind in ("metadata", "offset", "data")}
+    records = [NodeRecord(node, f"{node}:1", f"{node}:2", store_id=f"store of {node}") for node in nodes]
+    return ClusterMap(fields.pop("version", 7), records, groups, slots, **fields)
+
+
+class Host:
+    """Stores the map at once, or when :attr:`held` is called; peers answer :attr:`statuses`, or nothing."""
+
+    def __init__(self, known: ClusterMap | None) -> None:
+        self.config = Config(node_id="n1")
+        self.identity = SimpleNamespace(store_id="store of n1")
+        self.environment = SimpleNamespace(now=lambda: 0.0)
+        self.map = known
+        self.drivers: dict[tuple[str, int], Any] = {
+            ("metadata", 0): SimpleNamespace(group=SimpleNamespace(ready=True, leader="n1", name="metadata-0"))
+        }
+        self.replicas = SimpleNamespace(connected={"n2", "n3"})
+        self.mover = SimpleNamespace(follow=lambda known: None)
+        self.statuses: dict[str, list[m.GroupStatus] | MetadError] = {}
+        self.hold = False
+        self.held: list[Callable[[], None]] = []
+        self.answer: m.WriteReply | MetadError = m.WriteReply([], [])
+        self.closed: list[Any] = []
+
+    def request(self, method: Any, body: c.StoreMap, done: Done) -> None:
+        def store() -> None:
+            if isinstance(self.answer, MetadError):
+                done(self.answer)
+                return
+            if not self.answer.errors:
+                assert self.map is not None
+                assert (body.expected, body.map.version) == (self.map.version, self.map.version + 1)
+                self.map = body.map
+            done(encode(self.answer))
+
+        self.held.append(store) if self.hold else store()
+
+    def status(self) -> m.StatusReply:
+        return status_of(self.statuses.get("n1", []))
+
+    def call_peer(self, node: str, code: int, payload: bytes, done: Done) -> None:
+        assert code == STATUS.code
+        said = self.statuses.get(node, [])
+        done(said if isinstance(said, MetadError) else encode(status_of(said)))
+
+    def close_group(self, driver: Any) -> None:
+        self.closed.append(driver)
+
+    def stop_for_bug(self, error: BaseException) -> None:
+        raise error
+
+
+def status_of(groups: Any) -> m.StatusReply:
+    return m.StatusReply("", "", "", 0, 0, 0, 0, True, 3, 0, 0, 0, 0, groups)
+
+
+def leads(kind: str, voters: list[str], learners: tuple[str, ...] = (), *, configured: int = 5) -> m.GroupStatus:
+    """What the leader of a group says of it."""
+    return m.GroupStatus(f"{kind}-0", kind, 0, 9, 1, 9, 0, "leader", "", 1, 9, voters, list(learners), configured)
+
+
+class Rig:
+    def __init__(self, known: ClusterMap | None = None, *, empty: bool = False) -> None:
+        self.host = Host(None if empty else known or cluster())
+        self.controller = Controller(self.host)
+        self.answers: list[Any] = []
+
+    @property
+    def map(self) -> ClusterMap:
+        assert self.host.map is not None
+        return self.host.map
+
+    def ask(self, method: Any, body: Any) -> c.Done:
+        """Raises what it is refused with."""
+        answers: list[Any] = []
+        self.controller.handle(method, body, answers.append)
+        (answer,) = answers
+        if isinstance(answer, MetadError):
+            raise answer
+        done: c.Done = method.decode_reply(answer)
+        return done
+
+    def group(self, kind: str, ordinal: int = 0) -> GroupRecord:
+        (found,) = [g for g in self.map.groups if (g.kind, g.ordinal) == (kind, ordinal)]
+        return found
+
+
+def node(name: str, **fields: Any) -> NodeRecord:
+    return NodeRecord(name, f"{name}:1", f"{name}:2", store_id=fields.pop("store_id", f"store of {name}"), **fields)
+
+
+# --- who may decide ------------------------------------------------------------------------------------------
+
+
+def test_only_the_leader_of_the_metadata_decides_and_says_who_does() -> None:
+    rig = Rig()
+    rig.host.drivers["metadata", 0].group.ready = False
+    rig.host.drivers["metadata", 0].group.leader = "n2"
+    with pytest.raises(NotLeaderError) as caught:
+        rig.ask(CLUSTER_REBALANCE, c.Rebalance())
+    assert caught.value.leader == "n2"
+
+
+def test_nothing_is_decided_before_there_is_a_map() -> None:
+    with pytest.raises(NotLeaderError) as caught:
+        Rig(empty=True).ask(CLUSTER_REBALANCE, c.Rebalance())
+    assert caught.value.retry_after_ms
+
+
+def test_one_change_at_a_time_and_the_next_may_come_when_it_is_stored() -> None:
+    rig = Rig()
+    rig.host.hold = True
+    first: list[Any] = []
+    rig.controller.handle(CLUSTER_ADD_GROUP, c.AddGroup("data"), first.append)
+    assert not first
+    with pytest.raises(ConflictError, match="another change"):
+        rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
+    rig.host.held.pop()()
+    assert CLUSTER_ADD_GROUP.decode_reply(first[0]).version == 8
+    rig.host.hold = False
+    assert rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data")).version == 9
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [OverloadedError("busy"), m.WriteReply([], [m.ItemError(0, ConflictError.code, "the map has version 9")])],
+)
+def test_a_map_that_could_not_be_stored_is_no_success(answer: Any) -> None:
+    rig = Rig()
+    rig.host.answer = answer
+    with pytest.raises(OverloadedError if isinstance(answer, MetadError) else ConflictError):
+        rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
+    rig.host.answer = m.WriteReply([], [])
+    assert rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data")).version == 8
+
+
+# --- joining and leaving -------------------------------------------------------------------------------------
+
+
+def test_a_node_that_joins_follows_the_metadata_and_gets_nothing_else_yet() -> None:
+    rig = Rig()
+    rig.ask(CLUSTER_JOIN, c.Join(node("n4")))
+    assert [one.node_id for one in rig.map.nodes] == ["n1", "n2", "n3", "n4"]
+    assert rig.group("metadata").replicas == ["n1", "n2", "n3", "n4"]
+    assert rig.group("data").replicas == NODES
+
+
+def test_a_node_that_says_again_who_it_is_changes_nothing_and_one_that_moved_changes_its_address() -> None:
+    rig = Rig()
+    assert rig.ask(CLUSTER_JOIN, c.Join(node("n2"))).version == 7
+    moved = msgspec.structs.replace(node("n2"), endpoint="elsewhere:1")
+    assert rig.ask(CLUSTER_JOIN, c.Join(moved)).version == 8
+    assert rig.map.nodes[1] == moved
+
+
+def test_a_node_with_another_data_directory_is_refused() -> None:
+    with pytest.raises(ConflictError, match="another data directory"):
+        Rig().ask(CLUSTER_JOIN, c.Join(node("n2", store_id="new")))
+
+
+def test_a_node_cannot_stop_leaving_by_joining_again() -> None:
+    rig = Rig()
+    rig.ask(CLUSTER_LEAVE, c.Leave("n2"))
+    rig.ask(CLUSTER_JOIN, c.Join(msgspec.structs.replace(node("n2"), endpoint="elsewhere:1")))
+    assert rig.map.nodes[1].leaving
+
+
+def test_replicas_of_a_node_that_leaves_go_to_those_that_stay() -> None:
+    rig = Rig()
+    rig.ask(CLUSTER_JOIN, c.Join(node("n4")))
+    rig.ask(CLUSTER_LEAVE, c.Leave("n1"))
+    for kind in ("offset", "data"):
+        assert rig.group(kind).replicas == ["n2", "n3", "n4"]
+        assert rig.group(kind).preferred != "n1"
+    # It follows the map to the end, without a vote.
+    assert (rig.group("metadata").replicas, rig.group("metadata").learners) == (["n2", "n3", "n4"], ["n1"])
+
+
+def test_who_may_not_leave() -> None:
+    with pytest.raises(NotFoundError):
+        Rig().ask(CLUSTER_LEAVE, c.Leave("n9"))
+    with pytest.raises(InvalidRequestError, match="last node"):
+        Rig(cluster(["n1"])).ask(CLUSTER_LEAVE, c.Leave("n1"))
+    rig = Rig(cluster(["n1", "n2"]))
+    rig.ask(CLUSTER_LEAVE, c.Leave("n1"))
+    with pytest.raises(InvalidRequestError, match="last node"):
+        rig.ask(CLUSTER_LEAVE, c.Leave("n2"))
+
+
+@pytest.mark.parametrize(
+    ("reports", "needed"),
+    [
+        ({}, "data-0, metadata-0, offset-0"),
+        ({"n2": [leads("data", ["n1", "n2"])], "n1": [leads("offset", ["n1", "n2", "n3"])]}, "data-0"),
+        ({"n2": [leads("data", ["n2", "n3"], ("n1",))]}, "data-0"),
+        ({"n2": [leads("data", ["n2", "n3"], configured=10)]}, "data-0"),  # not committed yet
+        ({"n2": OverloadedError("busy"), "n3": [leads("offset", ["n2"])]}, "data-0"),
+    ],
+)
+def test_a_node_is_not_forgotten_while_a_group_may_need_it(reports: Any, needed: str) -> None:
+    rig = Rig()
+    rig.ask(CLUSTER_LEAVE, c.Leave("n1"))
+    rig.host.statuses = reports
+    with pytest.raises(ConflictError, match="may still be needed for") as caught:
+        rig.ask(CLUSTER_LEAVE, c.Leave("n1"))
+    assert set(needed.split(", ")) <= set(str(caught.value).split("needed for ")[1].split(";")[0].split(", "))
+    assert "n1" in [one.node_id for one in rig.map.nodes]
+
+
+def test_a_node_that_nobody_counts_on_is_forgotten() -> None:
+    rig = Rig()
+    rig.ask(CLUSTER_LEAVE, c.Leave("n1"))
+    rest = ["n2", "n3"]
+    rig.host.statuses = {
+        "n1": [leads("offset", rest)],
+        "n2": [leads("metadata", rest, ("n1",)), leads("data", rest)],
+    }
+    rig.ask(CLUSTER_LEAVE, c.Leave("n1"))
+    assert [one.node_id for one in rig.map.nodes] == rest
+    assert all("n1" not in (*g.replicas, *g.learners, *g.initial) for g in rig.map.groups)
+
+
+# --- replicas that should not be here ------------------------------------------------------------------------
+
+
+class Stray:
+    """A replica of data-0 on n1, which the map gives to n2 and n3."""
+
+    def __init__(self) -> None:
+        known = cluster()
+        groups = [msgspec.structs.replace(g, replicas=["n2", "n3"]) if g.kind == "data" else g for g in known.groups]
+        self.rig = Rig(msgspec.structs.replace(known, groups=groups))
+        self.rig.controller.endpoint, self.rig.controller.peer_endpoint = "n1:1", "n1:2"
+        group = SimpleNamespace(
+            ready=False,
+            is_leader=False,
+            name="data-0",
+            prefix=group_prefix("data", 0),
+            log=SimpleNamespace(configuration_index=5),
+        )
+        self.driver = SimpleNamespace(group=group, installing=False)
+        self.rig.host.drivers = {
+            ("metadata", 0): SimpleNamespace(group=SimpleNamespace(ready=False, leader="n2", name="metadata-0")),
+            ("data", 0): self.driver,
+        }
+
+    def closed(self, said: Any) -> bool:
+        self.rig.host.statuses = {"n2": said}
+        self.rig.controller.reconcile()
+        return self.rig.host.closed == [self.driver]
+
+
+def test_a_replica_that_its_leader_has_let_go_is_closed() -> None:
+    assert Stray().closed([leads("data", ["n2", "n3"])])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [],  # whoever was asked leads it not
+        [leads("data", ["n1", "n2"])],
+        [leads("data", ["n2", "n3"], ("n1",))],
+        [leads("data", ["n2", "n3"], configured=4)],  # older than what the replica knows
+        [leads("offset", ["n2", "n3"])],
+        OverloadedError("busy"),
+    ],
+)
+def test_a_replica_stays_until_its_leader_says_that_it_is_out_and_is_asked_about_again(said: Any) -> None:
+    stray = Stray()
+    assert not stray.closed(said)
+    assert stray.closed([leads("data", ["n2", "n3"])])
+
+
+def test_a_replica_that_leads_or_is_being_replaced_is_not_closed() -> None:
+    stray = Stray()
+    stray.driver.group.is_leader = True
+    assert not stray.closed([leads("data", ["n2", "n3"])])
+    stray.driver.group.is_leader, stray.driver.installing = False, True
+    assert not stray.closed([leads("data", ["n2", "n3"])])
+
+
+# --- groups, slots, leaders ----------------------------------------------------------------------------------
+
+
+def test_a_group_is_added_without_slots_behind_the_last_of_its_kind() -> None:
+    rig = Rig()
+    for ordinal in (1, 2):
+        rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
+        added = rig.group("data", ordinal)
+        assert (added.replicas, added.initial, added.initial_slots) == (NODES, NODES, b"")
+    assert set(unpack_slots(rig.map.slots["data"])) == {0}
+    assert {rig.group("data", at).preferred for at in range(3)} == set(NODES)
+    for kind in ("metadata", "session", ""):
+        with pytest.raises(InvalidRequestError, match="cannot be added"):
+            rig.ask(CLUSTER_ADD_GROUP, c.AddGroup(kind))
+
+
+def test_slots_are_shared_out_and_move_one_order_at_a_time() -> None:
+    rig = Rig()
+    rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
+    rig.ask(CLUSTER_REBALANCE, c.Rebalance())
+    (move,) = rig.map.moves
+    assert (move.kind, move.source, move.target, len(c.slots_in(move.slots))) == ("data", 0, 1, SLOTS // 2)
+    assert set(unpack_slots(rig.map.slots["data"])) == {0}, "they are where they were until they have moved"
+    with pytest.raises(ConflictError, match="under way"):
+        rig.ask(CLUSTER_REBALANCE, c.Rebalance())
+    rig.ask(CLUSTER_MOVED, c.Moved(move.move))
+    assert unpack_slots(rig.map.slots["data"]).count(1) == SLOTS // 2
+    assert not rig.map.moves
+    version = rig.map.version
+    assert rig.ask(CLUSTER_MOVED, c.Moved(move.move)).version == version, "it was heard before"
+    rig.ask(CLUSTER_REBALANCE, c.Rebalance())
+    assert not rig.map.moves, "they are even"
+
+
+def test_one_of_several_moves_is_done() -> None:
+    moves = [SlotMove(1, "data", 0, 1, slot_bits([5])), SlotMove(2, "data", 0, 1, slot_bits([6]))]
+    rig = Rig(cluster(moves=moves))
+    rig.ask(CLUSTER_MOVED, c.Moved(2))
+    assert rig.map.moves == moves[:1]
+    assert [at for at, group in enumerate(unpack_slots(rig.map.slots["data"])) if group == 1] == [6]
+
+
+def test_leadership_goes_to_a_voter_of_the_group() -> None:
+    rig = Rig()
+    rig.ask(CLUSTER_TRANSFER, c.Transfer("data-0", "n3"))
+    assert rig.group("data").preferred == "n3"
+    with pytest.raises(NotFoundError):
+        rig.ask(CLUSTER_TRANSFER, c.Transfer("data-7", "n3"))
+    with pytest.raises(InvalidRequestError, match="voters"):
+        rig.ask(CLUSTER_TRANSFER, c.Transfer("data-0", "n9"))
