@@ -153,6 +153,10 @@ class _Fluid:
         self.timeouts = [Fixed(self.flow, cells, timeout - self.loss_us[lost]) for lost in range(self.losses)]
         self.server = _Server(case)
         self.slot_us = 0.0
+        patience = case.timeout_us - self.forth_us - self.back_us
+        self.patience_us = [patience - self.loss_us[lost] for lost in range(self.losses)]
+        self.is_late = [patience_us < 0 for patience_us in self.patience_us]
+        self.any_late = [bool(late.any()) for late in self.is_late]
         self._counters()
 
     def _counters(self) -> None:
@@ -166,6 +170,7 @@ class _Fluid:
         self.held_s, self.held = np.zeros(case.waves), np.zeros(case.waves)
         region = np.array([case.rtt_us[at] for at in range(regions)], dtype=np.float64)
         self.region_back_us = region / 2 + 2 * case.latency_us
+        self.lanes_of = np.array(case.brokers, dtype=np.float64) * case.groups
 
     def begin(self) -> None:
         """Everybody's first attempt."""
@@ -208,20 +213,22 @@ class _Fluid:
         self.queue_by_s[second] = max(self.queue_by_s[second], most)
         self.queue_max = max(self.queue_max, most)
         if total > 0.0:
-            self._settle(arriving, delay, admitted, linger, now, second, wave)
+            self._settle(arriving, total, delay, admitted, linger, now, second, wave)
         self.flow.advance()
 
     def _arriving(self, reached: Array, now: float) -> tuple[list[Array], Array]:
         """What arrives at the leader in this step, by losses, and how long each region's brokers kept it."""
-        case = self.case
-        regions = len(case.regions)
+        regions = len(self.case.regions)
         by_loss: list[Array] = []
         for lost in range(self.losses):
             mass = reached * self.loss_share[lost] if self.losses > 1 else reached
             # Those that cannot be answered in time are gone before their broker would send them on.
-            delay = self._delay_us(now + self.loss_us[lost])[self.cells.region]
-            late = self.forth_us + self.back_us + self.loss_us[lost] + delay > case.timeout_us
-            if late.any():
+            late, any_late = self.is_late[lost], self.any_late[lost]
+            if self.delays is not None:
+                delay = self._delay_us(now + self.loss_us[lost])[self.cells.region]
+                late = delay > self.patience_us[lost]
+                any_late = bool(late.any())
+            if any_late:
                 gone = np.where(late, mass, 0.0)
                 self.timed_out += float(gone.sum())
                 self.timeouts[0].add(gone)
@@ -259,8 +266,7 @@ class _Fluid:
         case = self.case
         if not case.window.linger_us:
             return np.zeros(len(by_region))
-        lanes = np.array(case.brokers, dtype=np.float64) * case.groups
-        rate = by_region / lanes / self.step_us
+        rate = by_region / self.lanes_of / self.step_us
         window = np.minimum(case.window.linger_us, (case.window.items_max - 1) / np.maximum(rate, 1e-12))
         linger: Array = window * (1 + rate * window / 2) / (1 + rate * window)
         return linger
@@ -268,6 +274,7 @@ class _Fluid:
     def _settle(
         self,
         arriving: list[Array],
+        total: float,
         delay_us: Array,
         admitted: _Admitted,
         linger_us: Array,
@@ -276,21 +283,21 @@ class _Fluid:
         wave: int,
     ) -> None:
         """Who is back, who is refused and who gives up, of what arrived in this step."""
-        case, cells = self.case, self.cells
+        cells = self.cells
         middle = now + self.step_us / 2
         wait = admitted.wait_us
         cut = self._cut_by_us(middle, wait)
-        self.held[wave] += admitted.share * sum(float(mass.sum()) for mass in arriving)
-        self.held_s[wave] += admitted.share * sum(float(mass.sum()) for mass in arriving) * wait * 1e-6
+        held = admitted.share * total
+        self.held[wave] += held
+        self.held_s[wave] += held * wait * 1e-6
         refused = np.zeros(cells.count)
         cut_off = np.zeros(cells.count)
         back = np.zeros(cells.count)
+        used_us = (linger_us + delay_us)[cells.region] + (wait if cut is None else cut)
         for lost, mass in enumerate(arriving):
-            patience = case.timeout_us - self.forth_us - self.back_us - self.loss_us[lost] - delay_us[cells.region]
             let_in = mass * admitted.share
             refused += mass - let_in
-            lingered = linger_us[cells.region]
-            in_time = lingered + (wait if cut is None else cut) <= patience
+            in_time = used_us <= self.patience_us[lost]
             if cut is None:
                 back += np.where(in_time, let_in, 0.0)
             else:

@@ -22,9 +22,8 @@ Counts = npt.NDArray[np.float64]
 
 def bin_of(times_s: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """The bin of each time."""
-    with np.errstate(divide="ignore"):
-        bins = np.floor(np.log(times_s / TIME_MIN_S) / _LOG)
-    return np.clip(bins, 0, BINS - 1).astype(np.int64)
+    bins = (np.log(np.maximum(times_s, TIME_MIN_S) / TIME_MIN_S) / _LOG).astype(np.int64)
+    return np.minimum(bins, BINS - 1)
 
 
 def counted(times_us: npt.NDArray[np.integer], chunk: int = 1 << 20) -> Counts:

@@ -227,15 +227,26 @@ class Brokers:
         self._case = case
         self._clients = clients
         self._window: BatchWindow = case.window
-        bases = population.broker_bases(case)
-        self._base = np.array([bases[kind.region] for kind in case.kinds])
-        self._count = np.array([case.brokers[kind.region] for kind in case.kinds])
-        if bases[-1] * case.groups >= 1 << CLIENT_BITS:
-            raise SimulationError("brokers times groups of a node are too many for the vector model")
+        self._lane = self._lanes() if case.window.linger_us else None
         self._waiting = Items(_NONE, _NONE, _NONE)  # in batches that are open; ``at_us`` is when they knocked
 
     def __len__(self) -> int:
         return len(self._waiting.client)
+
+    def _lanes(self) -> npt.NDArray[np.unsignedinteger]:
+        """A number for each client's pair of broker and group."""
+        case = self._case
+        bases = population.broker_bases(case)
+        if bases[-1] * case.groups >= 1 << CLIENT_BITS:
+            raise SimulationError("brokers times groups of a node are too many for the vector model")
+        lanes = np.empty(case.clients, np.uint16 if bases[-1] * case.groups <= 1 << 16 else np.uint32)
+        first = 0
+        for kind in case.kinds:
+            client = np.arange(first, first + kind.clients)
+            broker = bases[kind.region] + client // case.groups % case.brokers[kind.region]
+            lanes[first : first + kind.clients] = broker * case.groups + client % case.groups
+            first += kind.clients
+        return lanes
 
     def pass_on(self, knocks: Ints, until_us: int) -> Items:
         """What arrives at the leaders before ``until_us``, given who knocks by then."""
@@ -254,17 +265,18 @@ class Brokers:
         closed = sent_us < until_us
         self._waiting = items.where(~closed)
         items, sent_us = items.where(closed), sent_us[closed]
-        order = np.argsort((sent_us << CLIENT_BITS) | items.client, kind="stable")
+        # One client's items can only meet where it gave the first one up; then the older goes first.
+        kind = "stable" if (items.deadline_us < sent_us).any() else "quicksort"
+        order = np.argsort((sent_us << CLIENT_BITS) | items.client, kind=kind)
         return Items(items.client[order], sent_us[order], items.deadline_us[order])
 
     def _batches(self, items: Items) -> tuple[Ints, Items]:
         """When each is sent, as far as is known, and the items again, in the order of their lanes."""
-        case, window = self._case, self._window
-        kind = self._clients.kind.take(items.client)
-        broker = self._base.take(kind) + items.client // case.groups % self._count.take(kind)
-        lane = broker * case.groups + items.client % case.groups
-        order = np.argsort(lane.astype(np.uint16) if lane.max() < 1 << 16 else lane, kind="stable")
-        items, lane = Items(*(column[order] for column in items)), lane[order]
+        window = self._window
+        assert self._lane is not None
+        lane = self._lane.take(items.client)
+        order = np.argsort(lane, kind="stable")
+        items, lane = Items(*(column[order] for column in items)), lane[order].astype(np.int64)
         # What waited before comes first in its lane already, for it knocked earlier.
         place = (lane << 32) + items.at_us
         close_us = items.at_us + window.linger_us
@@ -325,8 +337,14 @@ class Node:
     def _by_group(self, items: Items) -> list[Items]:
         if len(self._queues) == 1:
             return [items]
-        group = items.client % len(self._queues)
-        return [items.where(group == at) for at in range(len(self._queues))]
+        groups = len(self._queues)
+        group = items.client.astype(np.uint32) % np.uint32(groups)
+        if groups > 1 << 8:
+            return [items.where(group == at) for at in range(groups)]
+        order = np.argsort(group.astype(np.uint8), kind="stable")
+        ends = np.cumsum(np.bincount(group, minlength=groups)).tolist()
+        items = Items(*(column[order] for column in items))
+        return [items.where(slice(begin, end)) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def _refuse_all(self, items: Items) -> None:
         if len(items.client):

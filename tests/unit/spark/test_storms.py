@@ -166,7 +166,8 @@ def test_requests_in_flight_bound_what_brokers_pass_on() -> None:
 
 def test_sizing_finds_the_smallest_cluster_that_meets_the_target() -> None:
     base = trials.NEAR[0]
-    scenario = msgspec.structs.replace(base, cluster=msgspec.structs.replace(base.cluster, nodes=4, groups=4))
+    four = msgspec.structs.replace(base.cluster, nodes=4, groups=4)
+    scenario = msgspec.structs.replace(base, clients=300_000, cluster=four)
     found = size(scenario, trials.STEADY, Target(key="t999", seconds=15.0), sweep_here)
     assert found.best is not None
     assert found.best.meets
