@@ -1,0 +1,55 @@
+"""Without the extra ``quic`` everything else works, and what does not says which extra it wants."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from metad.config import load_config
+from metad.errors import ConfigError
+from metad.server.network import Network
+from metad.testing import certificates
+from metad_client import Options
+from metad_client.ways import ways_of
+from metad_wire.authority import AuthorityError, issue_fleet
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter on which aioquic and cryptography are not installed."""
+    certificates.node("node-1")
+    certificates.client()
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("aioquic", "cryptography") or name.startswith("metad_wire.transport.quic"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "aioquic", None)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_node_says_what_quic_needs() -> None:
+    files = certificates.node("node-1")
+    security = {"certificate": files.certificate, "key": files.key, "ca": files.ca}
+    settings = {"data_dir": "d", "security": security}
+    assert Network.of(load_config(None, settings)).encrypted
+    for wanted in ({"quic": "127.0.0.1:0"}, {"cluster": {"region": "eu"}}):
+        with pytest.raises(ConfigError, match=r"install metad-service\[quic\]"):
+            Network.of(load_config(None, settings | wanted))
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_client_says_what_quic_needs() -> None:
+    options = Options(tls=certificates.client())
+    assert list(ways_of("metads", options).transports) == ["tls"]
+    for scheme in ("metadq", "metad+auto"):
+        with pytest.raises(ValueError, match=r"install metad-service\[quic\]"):
+            ways_of(scheme, options)
+
+
+@pytest.mark.usefixtures("bare")
+def test_issuing_says_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(AuthorityError, match=r"install metad-service\[quic\]"):
+        issue_fleet(tmp_path / "certs", ["a"], [])
+    assert not (tmp_path / "certs").exists()
