@@ -228,18 +228,19 @@ class Brokers:
         self._clients = clients
         self._window: BatchWindow = case.window
         self._lane = self._lanes() if case.window.linger_us else None
+        self._lane_max = sum(case.brokers) * case.groups
         self._waiting = Items(_NONE, _NONE, _NONE)  # in batches that are open; ``at_us`` is when they knocked
 
     def __len__(self) -> int:
         return len(self._waiting.client)
 
-    def _lanes(self) -> npt.NDArray[np.unsignedinteger]:
+    def _lanes(self) -> npt.NDArray[np.uint32]:
         """A number for each client's pair of broker and group."""
         case = self._case
         bases = population.broker_bases(case)
         if bases[-1] * case.groups >= 1 << CLIENT_BITS:
             raise SimulationError("brokers times groups of a node are too many for the vector model")
-        lanes = np.empty(case.clients, np.uint16 if bases[-1] * case.groups <= 1 << 16 else np.uint32)
+        lanes = np.empty(case.clients, np.uint32)
         first = 0
         for kind in case.kinds:
             client = np.arange(first, first + kind.clients)
@@ -266,8 +267,8 @@ class Brokers:
         self._waiting = items.where(~closed)
         items, sent_us = items.where(closed), sent_us[closed]
         # One client's items can only meet where it gave the first one up; then the older goes first.
-        kind = "stable" if (items.deadline_us < sent_us).any() else "quicksort"
-        order = np.argsort((sent_us << CLIENT_BITS) | items.client, kind=kind)
+        is_late = bool((items.deadline_us < sent_us).any())
+        order = np.argsort((sent_us << CLIENT_BITS) | items.client, kind="stable" if is_late else "quicksort")
         return Items(items.client[order], sent_us[order], items.deadline_us[order])
 
     def _batches(self, items: Items) -> tuple[Ints, Items]:
@@ -275,7 +276,7 @@ class Brokers:
         window = self._window
         assert self._lane is not None
         lane = self._lane.take(items.client)
-        order = np.argsort(lane, kind="stable")
+        order = np.argsort(lane.astype(np.uint16) if self._lane_max < 1 << 16 else lane, kind="stable")
         items, lane = Items(*(column[order] for column in items)), lane[order].astype(np.int64)
         # What waited before comes first in its lane already, for it knocked earlier.
         place = (lane << 32) + items.at_us
