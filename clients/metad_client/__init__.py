@@ -42,7 +42,7 @@ from metad_wire.messages import (
     SessionUpdateItem,
     StatusReply,
 )
-from metad_wire.policy import Backoff
+from metad_wire.policy import Backoff, RetryBudget
 
 from .client import Client, Statistics, connect
 from .endpoint import PORT_DEFAULT
@@ -122,6 +122,7 @@ __all__ = [
     "OverloadedError",
     "Owner",
     "PutResult",
+    "RetryBudget",
     "Revision",
     "Session",
     "SessionKey",

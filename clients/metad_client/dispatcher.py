@@ -52,7 +52,7 @@ from .identity import IdentitySource
 from .lane import Lane
 from .options import Options
 from .outcomes import reply_of, worth_a_retry
-from .retry import RetryQueue, deadline_error, lost, verdict
+from .retry import RetryQueue, SharedBudget, deadline_error, lost, verdict
 from .routes import ANY, Routes
 
 _CLOSED = "the client is closed; nothing was done"
@@ -86,6 +86,7 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._options = options
         self._rng = rng
+        self._budget = SharedBudget(options.retry_budget) if options.retry_budget is not None else None
         self._identities: dict[str | None, IdentitySource] = {}  # by group
         self.routes = Routes()
         self.lanes: dict[str, Lane] = {}  # by node id
@@ -524,7 +525,7 @@ class Dispatcher:
             if call.once:
                 self._fail(call, error)
                 return
-        decision = verdict(call, error, self._loop.time(), self._options.backoff, self._rng)
+        decision = verdict(call, error, self._loop.time(), self._options.backoff, self._rng, self._budget)
         if isinstance(decision, MetadError):
             self._fail(call, decision)
         else:
@@ -536,7 +537,7 @@ class Dispatcher:
         error = worth_a_retry(call.method, reply)
         if error is None:
             return False
-        decision = verdict(call, error, self._loop.time(), self._options.backoff, self._rng)
+        decision = verdict(call, error, self._loop.time(), self._options.backoff, self._rng, self._budget)
         if isinstance(decision, MetadError):
             return False  # no time left: the reply says per item what is known
         call.obstacle = error

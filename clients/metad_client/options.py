@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from metad_wire.messages import BATCH_ITEMS_MAX
-from metad_wire.policy import Backoff, PathRule
+from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.transport.credentials import TlsFiles
 
 DEADLINE_S_MAX = 86_400.0
@@ -41,6 +41,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     a peer that leaves two pings unanswered counts as dead."""
     backoff: Backoff = Backoff()
     """Waits between retries of a request, and between rounds of dialling."""
+    retry_budget: RetryBudget | None = None
+    """Retries that all calls together may make, so that a cluster in trouble is not asked several times over; a retry
+    that finds no token waits for one. None: each call retries as its backoff says."""
     credentials: bytes = b""
     """A token, as ``metadctl token`` prints it: the way in for who has no certificate. Not for ``metad://``, where
     everybody could read it."""

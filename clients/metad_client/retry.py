@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import random
 
-from metad_wire.policy import Backoff
+from metad_wire.policy import Backoff, RetryBudget
 
 from .call import Call
 from .errors import ConnectionLostError, DeadlineExceededError, MetadError
@@ -19,7 +19,30 @@ def lost(error: MetadError) -> ConnectionLostError:
     return error if isinstance(error, ConnectionLostError) else ConnectionLostError(str(error))
 
 
-def verdict(call: Call, error: MetadError, now: float, backoff: Backoff, rng: random.Random) -> float | MetadError:
+class SharedBudget:
+    """The retries that all calls of a client may make together. Times are of the event loop's clock, in seconds."""
+
+    def __init__(self, policy: RetryBudget) -> None:
+        self._policy = policy
+        self._clock_us = 0
+
+    def due(self, wanted: float) -> float:
+        """When a retry that is wanted then may be made."""
+        return max(wanted, self._policy.reserve_us(round(wanted * 1e6), self._clock_us)[0] / 1e6)
+
+    def take(self, wanted: float) -> None:
+        """It will be made."""
+        _, self._clock_us = self._policy.reserve_us(round(wanted * 1e6), self._clock_us)
+
+
+def verdict(
+    call: Call,
+    error: MetadError,
+    now: float,
+    backoff: Backoff,
+    rng: random.Random,
+    budget: SharedBudget | None = None,
+) -> float | MetadError:
     """The time of the next attempt, or the error that ends the call."""
     if not error.retryable:
         # "Nothing was done" is said of one attempt only.
@@ -28,7 +51,12 @@ def verdict(call: Call, error: MetadError, now: float, backoff: Backoff, rng: ra
         due = now + backoff.returning_s(error.retry_after_ms, error.retry_jitter_ms, rng)
     else:
         due = now + backoff.delay_s(max(0, call.attempts - 1), rng)
+    wanted = due
+    if budget is not None:
+        due = budget.due(wanted)
     if due < call.deadline:
+        if budget is not None:
+            budget.take(wanted)
         return due
     # No attempt fits before the deadline. An error that says "nothing was done" is worth more than a timeout,
     # but only where no earlier attempt is in doubt.

@@ -16,6 +16,7 @@ from metad_client import (
     MetadError,
     Options,
     OverloadedError,
+    RetryBudget,
     UnknownOutcomeError,
 )
 from metad_client.call import Call
@@ -24,7 +25,7 @@ from metad_client.endpoint import name_of, parse_url
 from metad_client.errors import ClosedError, another
 from metad_client.identity import IdentitySource
 from metad_client.printing import cell, plain, plain_table
-from metad_client.retry import RetryQueue, verdict
+from metad_client.retry import RetryQueue, SharedBudget, verdict
 from metad_client.routes import ANY, Routes
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -120,6 +121,22 @@ def test_what_a_server_did_not_begin_an_earlier_attempt_may_have_done():
     assert verdict(call, error, 0.0, Backoff(), random.Random(1)) is error
     call.in_doubt = True
     assert "the write may have happened" in str(verdict(call, error, 0.0, Backoff(), random.Random(1)))
+
+
+def test_calls_share_a_budget_of_retries_and_wait_for_its_tokens():
+    budget = SharedBudget(RetryBudget(burst=2, interval_s=3.0))
+    now = 100.0
+
+    def retry(deadline: float) -> Any:
+        call, never = a_call(deadline=deadline), Backoff(base_s=0.0, cap_s=0.0)
+        return verdict(call, OverloadedError(), now, never, random.Random(1), budget)
+
+    assert [retry(200.0) for _ in range(4)] == pytest.approx([100.0, 100.0, 103.0, 106.0])
+    # A call that could not wait that long ends, and takes no token from those that can.
+    assert isinstance(retry(104.0), OverloadedError)
+    assert retry(200.0) == pytest.approx(109.0)
+    now = 150.0
+    assert [retry(200.0) for _ in range(2)] == [150.0, 150.0]
 
 
 def test_a_read_in_doubt_is_just_late():
