@@ -30,8 +30,8 @@ _BATCH_MIN = 16
 
 
 def fit(cluster: Sequence[Report], alone: Sequence[Report] = (), name: str = "measured") -> Calibration:
-    """A calibration from reports of a cluster with one data group, and of a single node with one group and with several.
-    Raises CalibrationError where they cannot tell."""
+    """A calibration from reports of a cluster with one data group, and of a single node with one group and with
+    several. Raises CalibrationError where they cannot tell."""
     try:
         rows = [report for report in cluster if report["batch"] >= _BATCH_MIN and report["in_flight"] == 1]
         batches = np.array([float(report["batch"]) for report in rows])

@@ -25,7 +25,7 @@ class NodeResult(msgspec.Struct, kw_only=True):
     """One node's part of a storm. Counts are floats, because the fluid model's are; of the others they are whole."""
 
     node: int
-    copies: int = 1
+    copies: float = 1.0
     clients: float
     restored: float
     attempts: float

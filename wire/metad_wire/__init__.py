@@ -12,6 +12,7 @@ Where to look:
 - :mod:`metad_wire.cluster`, :mod:`metad_wire.routing`: which nodes and groups there are; which group an item is for
 - :mod:`metad_wire.errors`: error code -> exception, retryable or not
 - :mod:`metad_wire.session`: handshake, request ids, credit, ping, goaway, as a value
-- :mod:`metad_wire.policy`: backoff and batching windows, shared by server, SDK and harness
+- :mod:`metad_wire.policy`: backoff, retry budgets, batching windows, admission, return slots, TCP or QUIC; shared by
+  server, SDK, harness and simulation
 - :mod:`metad_wire.transport`: the seam to a byte stream, and its TCP and in-memory implementations
 """

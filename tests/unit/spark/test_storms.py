@@ -31,6 +31,9 @@ def test_shipped_scenarios_are_read_and_make_cases(name: str) -> None:
     firsts = [case.first_client for case in cases]
     assert firsts == np.cumsum([0, *(case.clients for case in cases)])[:-1].tolist()
     assert NodeCase.decode(cases[0].encode()) == cases[0]
+    alike = node_cases(scenario, load_calibration(scenario.calibration), merged=True)
+    assert len(alike) < len(cases)
+    assert sum(case.clients * case.copies for case in alike) == pytest.approx(scenario.clients, rel=1e-12)
 
 
 @pytest.mark.parametrize(
