@@ -233,10 +233,10 @@ class Server:
         if newcomer is not None:
             if newcomer.address == address and len(newcomer.datagrams) < _DATAGRAMS_WAITING_MAX:
                 newcomer.datagrams.append(datagram)
-        elif (
-            header.packet_type == QuicPacketType.INITIAL
-            and len(datagram) >= SMALLEST_MAX_DATAGRAM_SIZE
-            and len(self._strangers) < _STRANGERS_MAX
+        elif len(self._strangers) < _STRANGERS_MAX and (
+            # Early data may be right behind its Initial.
+            (header.packet_type == QuicPacketType.ZERO_RTT and self._strangers)
+            or (header.packet_type == QuicPacketType.INITIAL and len(datagram) >= SMALLEST_MAX_DATAGRAM_SIZE)
         ):
             self._strangers.append((header, datagram, address))
             if self._meeting is None:
@@ -248,11 +248,15 @@ class Server:
         self._meeting = None
         for _ in range(min(_STRANGERS_PER_TURN, len(self._strangers))):
             header, datagram, address = self._strangers.popleft()
-            newcomer = self._waiting.get(header.destination_cid)
-            if newcomer is None and header.destination_cid not in self._carriers:
+            newcomer, carrier = self._waiting.get(header.destination_cid), self._carriers.get(header.destination_cid)
+            if carrier is not None:
+                carrier.receive([datagram], address)
+                carrier.turn()
+            elif newcomer is not None:
+                if newcomer.address == address and len(newcomer.datagrams) < _DATAGRAMS_WAITING_MAX:
+                    newcomer.datagrams.append(datagram)
+            elif header.packet_type == QuicPacketType.INITIAL:
                 self._welcome(header, datagram, address)
-            elif newcomer is not None and len(newcomer.datagrams) < _DATAGRAMS_WAITING_MAX:
-                newcomer.datagrams.append(datagram)
         if self._strangers:
             self._meeting = self._loop.call_soon(self._meet)
 
