@@ -400,6 +400,11 @@ class Node:
         finishes: list[int] = []
         limit = case.admission.items_max
 
+        def extend(slices: list[tuple[int, int]], begin: int, end: int) -> None:
+            if slices and slices[-1][1] == begin:
+                begin = slices.pop()[0]
+            slices.append((begin, end))
+
         def admit(group: int, end: int) -> None:
             begin = seen[group]
             if begin == end:
@@ -407,10 +412,10 @@ class Node:
             seen[group] = end
             room = end - begin if not limit else min(end - begin, max(0, limit - waiting[group]))
             if room:
-                admitted[group].append((begin, begin + room))
+                extend(admitted[group], begin, begin + room)
                 waiting[group] += room
             if room < end - begin:
-                full[group].append((begin + room, end))
+                extend(full[group], begin + room, end)
 
         aborted = False
         while not aborted:
@@ -429,7 +434,7 @@ class Node:
             second = start_us // _SECOND_US
             self._tally.queue[second] = max(self._tally.queue[second], max(waiting))
             counts = [min(case.batch_items, each) for each in waiting]
-            u = uniform(self._service, case.node, self._turns)
+            u = uniform(self._service, case.node, self._turns) if len(case.factors) > 1 else 0.0
             self._turns += 1
             total = sum(counts)
             finish_us = start_us + turn_us(case, start_us, sum(map(bool, counts)), total, u)

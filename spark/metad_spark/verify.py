@@ -88,8 +88,8 @@ def _fluid() -> Iterator[Proof]:
 
 
 def _queues() -> Iterator[Proof]:
-    settings = [("M/D/1", load, 0.0005, 0.0, 1, 2_500_000) for load in (0.5, 0.8)]
-    settings += [("bulk service M/D/1, up to 64", load, 0.003, 50e-6, 64, 4_000_000) for load in (0.5, 0.8, 0.95)]
+    settings = [("M/D/1", load, 0.0005, 0.0, 1, jobs) for load, jobs in ((0.5, 500_000), (0.8, 2_000_000))]
+    settings += [("bulk service M/D/1, up to 64", load, 0.003, 50e-6, 64, 2_000_000) for load in (0.5, 0.8, 0.95)]
     for name, load, fixed_s, item_s, batch_max, jobs in settings:
         per_s = load * batch_max / (fixed_s + item_s * batch_max)
         if batch_max == 1:
