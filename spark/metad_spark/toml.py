@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import typing
 from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -39,6 +41,20 @@ def load(kind: str, name_or_path: str | Path, struct: type[T], error: type[Spark
     try:
         return msgspec.toml.decode(text, type=struct)
     except msgspec.ValidationError as why:
-        raise error(f"{name_or_path}: {why}") from None
+        raise error(f"{name_or_path}: {why}{_allowed(struct, str(why))}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as why:
         raise error(f"{name_or_path}: not TOML: {why}") from None
+
+
+def _allowed(struct: type, why: str) -> str:
+    """Which keys there are, where the complaint is about one that there is not."""
+    if "unknown field" not in why:
+        return ""
+    *_, path = why.rpartition("`$")
+    kind: Any = struct
+    for key in re.findall(r"\.(\w+)", path):
+        kind = typing.get_type_hints(kind)[key]
+        # A list of tables, or a table that may be missing: what is inside counts.
+        while not hasattr(kind, "__struct_fields__"):
+            kind = next(each for each in typing.get_args(kind) if each not in (type(None), ...))
+    return f"; there are {', '.join(kind.__struct_fields__)}"

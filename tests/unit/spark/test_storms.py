@@ -41,7 +41,10 @@ def test_shipped_scenarios_are_read_and_make_cases(name: str) -> None:
     [
         ("clients = 0", "clients must be from 1"),
         ('clients = "many"', r"Expected `int`, got `str` - at `\$.clients`"),
-        ("surprise = 1", "unknown field `surprise`"),
+        ("surprise = 1", "unknown field `surprise`; there are name, description, clients, horizon_s"),
+        ("[cluster]\nsurprise = 1", r"`\$.cluster`; there are nodes, groups, batch_items, queue_items"),
+        ("[[sdks]]\nsurprise = 1", r"`\$.sdks\[0\]`; there are name, share, family"),
+        ("[retry_budget]\nburst = 2\nintervals = 1", "there are burst, interval_s"),
         ('regions = [{ name = "a", share = 0.5, rtt_ms = 20 }]', "regions: shares must be 0 or more and add up to 1"),
         ('regions = [{ name = "a", share = 1, rtt_ms = 0.1 }]', "regions.rtt_ms must be from 1"),
         ('sdks = [{ name = "a", share = 1, family = "foo" }]', "family must be one of none, exponential"),

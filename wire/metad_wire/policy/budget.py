@@ -7,7 +7,7 @@ import msgspec
 _US = 1_000_000
 
 
-class RetryBudget(msgspec.Struct, frozen=True, kw_only=True):
+class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A token bucket of retries, as the virtual clock of the generic cell rate algorithm (ITU-T I.371): ``burst``
     retries may be made at once, and one more every ``interval_s``. A retry that finds no token waits for the next one.
 
