@@ -14,6 +14,8 @@ It uses names that aioquic keeps to itself; a test holds the installed aioquic t
 
 from __future__ import annotations
 
+import hmac
+import logging
 import os
 import ssl
 from typing import Any, Final, cast
@@ -70,6 +72,9 @@ AUDITED_SHA256: Final = "b316296c8945cb502761cc2abdc2c796e87ebb2f0cedf4fe2d96747
 ACK_DELAY_MAX_MS: Final = 10
 """How late an acknowledgement may be: a millisecond by rule, the rest for a busy loop. aioquic says 25; a peer waits so
 much longer before it sends again what it sent last."""
+
+_log = logging.getLogger("metad.quic")
+_log.setLevel(logging.ERROR)  # aioquic warns of what any stranger may send; lower it to see a connection's life
 
 _CONNECTION_IDS: Final = 4
 """That each end may use at a time: one, and some to change to."""
@@ -134,6 +139,7 @@ class Engine(QuicConnection):
             session_ticket_handler=self._ticket_made if granted is not None or ticket_handler is not None else None,
             token_handler=token_handler,
         )
+        self._logger = _log  # type: ignore[assignment]
         self.settings = settings
         self.opened: list[int] = []
         self.accepted: set[int] = set()
@@ -221,7 +227,7 @@ class Engine(QuicConnection):
             return False
         token = datagram[-16:]
         known = [self._peer_cid, *self._peer_cid_available]
-        return any(entry.stateless_reset_token == token for entry in known) and not self.over
+        return not self.over and any(hmac.compare_digest(entry.stateless_reset_token, token) for entry in known)
 
     def open_stream(self) -> QuicStream:
         """A new one, which is announced to the peer at once."""
