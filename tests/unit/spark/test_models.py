@@ -50,7 +50,7 @@ def _random_case(seed: int) -> NodeCase:
         timeout_us=timeout_us,
         horizon_us=rng.choice((800_000, 6_000_000)),
         spread_us=rng.choice((0, 1, 500_000)),
-        groups=rng.randint(1, 5),
+        groups=rng.choice((1, 2, 3, 5, 300)),
         batch_items=rng.choice((1, 7, 500)),
         admission=Admission(items_max=rng.choice((0, 1, 40))),
         returns=ReturnSlots(per_s=rng.choice((50.0, 5e3))) if rng.random() < 0.3 else None,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -21,6 +23,13 @@ from metad_wire.policy.vector import (
     slot_waits_us,
     uniforms,
 )
+
+
+def test_only_the_forms_for_arrays_need_numpy() -> None:
+    """The base install is msgspec; a broker that uses the SDK must not have to install numpy for its backoff."""
+    check = "import sys, metad_wire.policy, metad_client; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
 
 seeds = st.integers(0, 2**64 - 1)
 clients = st.lists(st.integers(0, 2**40), min_size=1, max_size=30)
