@@ -122,6 +122,30 @@ def test_acknowledging_what_was_never_sent_changes_nothing() -> None:
     assert dict(server._spaces[tls.Epoch.ONE_RTT].sent_packets) == flying or server.over
 
 
+def test_a_peer_that_only_asks_leaves_nothing_behind() -> None:
+    """Guards the memory of a server that is pinged for days: nobody acknowledges acknowledgements."""
+    link = established()
+    server = link.end("server")
+    for _ in range(2_000):
+        link.now += 0.01
+        server.receive_run([sealed(link.client, b"\x01" + bytes(3))], CLIENT, link.now)
+        link.now += 0.01
+        server.datagrams_to_send(link.now)
+    assert len(server._spaces[tls.Epoch.ONE_RTT].sent_packets) < 100
+
+
+def test_a_handshake_message_without_end_is_not_collected() -> None:
+    link = established()
+    server = link.end("server")
+    offset, piece = 0, b"\x01\xff\xff\xff" + bytes(996)  # a TLS message that says it takes 16 MiB
+    while not server._close_pending and not server.over:
+        frame = b"\x06" + _encoded(offset) + _encoded(len(piece)) + piece
+        server.receive_run([sealed(link.client, frame)], CLIENT, link.now)
+        offset += len(piece)
+        assert offset < 100_000
+    assert len(server.tls._receive_buffer) <= 64 * KIB
+
+
 async def test_mutilated_greetings_end_at_the_door(caplog: pytest.LogCaptureFixture) -> None:
     """ClientHellos with anything in them, properly sealed: nobody has proven anything yet, and anyone can send them."""
     rng = random.Random(1)

@@ -11,16 +11,19 @@ once that certificate has expired or the authorities have changed (tickets.py).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from aioquic import tls
 from aioquic._buffer import Buffer
-from aioquic.tls import AlertBadCertificate, Context, Group, State
+from aioquic.tls import AlertBadCertificate, AlertDecodeError, Context, Group, State
 from cryptography import x509
 
 from ..credentials import CertificateError, node_behind
 from . import certificates
 from .certificates import AlertCertificateRequired, Material
+
+MESSAGES_BYTES_MAX: Final = 64 * 1024
+"""Of TLS messages that are not complete: a chain of certificates is the longest that anybody sends."""
 
 
 class VerifyingContext(Context):
@@ -40,6 +43,12 @@ class VerifyingContext(Context):
     @property
     def _request_client_certificate(self) -> bool:  # type: ignore[override]
         return not self._is_client and not self._session_resumed
+
+    def handle_message(self, input_data: bytes, output_buf: Any) -> None:
+        """As aioquic's, which believes a message to become as long as it says, 16 MiB, and collects it."""
+        if len(self._receive_buffer) + len(input_data) > MESSAGES_BYTES_MAX:
+            raise AlertDecodeError("a handshake message is too long")
+        super().handle_message(input_data, output_buf)
 
     def _server_handle_certificate(self, input_buf: Buffer) -> None:
         super()._server_handle_certificate(input_buf)

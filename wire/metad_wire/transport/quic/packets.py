@@ -377,7 +377,7 @@ class PacketEngine(Engine):
             packet = SentPacket(number, QuicPacketType.ONE_RTT, now, len(plain) + _OVERHEAD, eliciting, handlers)
             number += 1
             if not eliciting:
-                space.sent_packets[packet.packet_number] = packet  # type: ignore[assignment]
+                loss.sent_unasking(packet, space)
                 break
             loss.sent_now(packet, space)
             pacer.update_after_send(now)

@@ -6,6 +6,7 @@ proportion to what is acknowledged.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from aioquic.tls import Epoch
 
 from .pacing import Pacer
 
+UNASKING_MAX: Final = 64
+"""Packets without anything that asks for an acknowledgement, remembered for what theirs says of the round trip."""
 _ACKED: Final = QuicDeliveryState.ACKED
 _RTT_MIN_S: Final = 0.001  # as aioquic's: of the estimate
 
@@ -67,6 +70,7 @@ class Recovery(QuicPacketRecovery):
     def __init__(self, *, max_datagram_size: int, **others: Any) -> None:
         super().__init__(max_datagram_size=max_datagram_size, **others)
         self._pacer = Pacer(max_datagram_size=max_datagram_size)
+        self._unasking: deque[int] = deque()  # numbers of packets
         self.sent = 0
         self.lost = 0
 
@@ -80,6 +84,8 @@ class Recovery(QuicPacketRecovery):
         if packet.is_ack_eliciting:
             self.sent += 1
         super().on_packet_sent(packet=packet, space=space)
+        if not packet.is_ack_eliciting and space.is_application_data:
+            self._keep_few(packet.packet_number, space)
 
     def sent_now(self, packet: SentPacket, space: QuicPacketSpace) -> None:
         """The same, of a packet in flight behind the handshake."""
@@ -88,6 +94,17 @@ class Recovery(QuicPacketRecovery):
         space.ack_eliciting_in_flight += 1
         self._time_of_last_sent_ack_eliciting_packet = packet.sent_time
         self._cc.on_packet_sent(packet=packet)  # type: ignore[arg-type]
+
+    def sent_unasking(self, packet: SentPacket, space: QuicPacketSpace) -> None:
+        """The same, of one that asks for no acknowledgement."""
+        space.sent_packets[packet.packet_number] = packet  # type: ignore[assignment]
+        self._keep_few(packet.packet_number, space)
+
+    def _keep_few(self, packet_number: int, space: QuicPacketSpace) -> None:
+        """A peer that only ever asks acknowledges nothing, and what is remembered of our answers would grow."""
+        self._unasking.append(packet_number)
+        if len(self._unasking) > UNASKING_MAX:
+            space.sent_packets.pop(self._unasking.popleft(), None)
 
     def on_ack_received(self, *, ack_rangeset: RangeSet, ack_delay: float, now: float, space: QuicPacketSpace) -> None:
         """As aioquic's."""
