@@ -146,6 +146,20 @@ def test_a_handshake_message_without_end_is_not_collected() -> None:
     assert len(server.tls._receive_buffer) <= 64 * KIB
 
 
+def test_a_gap_in_a_greeting_is_not_filled() -> None:
+    link = Link()
+    sender = link.client._crypto_streams[tls.Epoch.INITIAL].sender
+    sender._buffer_start = sender._buffer_stop = 400_000
+    sender._pending = type(sender._pending)()
+    sender.write(b"far ahead")
+    sender.buffer_is_empty = False
+    link.until(lambda: link.server is not None)
+    server = link.end("server")
+    link.until(lambda: link.client.over)
+    assert link.client.end_reason()[0] == 0x0D  # CRYPTO_BUFFER_EXCEEDED
+    assert len(server._crypto_streams[tls.Epoch.INITIAL].receiver._buffer) == 0
+
+
 async def test_mutilated_greetings_end_at_the_door(caplog: pytest.LogCaptureFixture) -> None:
     """ClientHellos with anything in them, properly sealed: nobody has proven anything yet, and anyone can send them."""
     rng = random.Random(1)

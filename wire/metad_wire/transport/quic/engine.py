@@ -30,10 +30,12 @@ from aioquic.quic.connection import (
     MAX_STREAM_DATA_FRAME_CAPACITY,
     Limit,
     QuicConnection,
+    QuicConnectionError,
     QuicConnectionId,
     QuicReceiveContext,
 )
 from aioquic.quic.packet import (
+    QuicErrorCode,
     QuicFrameType,
     QuicPacketType,
     pull_quic_transport_parameters,
@@ -46,7 +48,7 @@ from cryptography import x509
 
 from .certificates import Material
 from .congestion import ALGORITHM
-from .handshake import VerifyingContext
+from .handshake import MESSAGES_BYTES_MAX, VerifyingContext
 from .receiving import Receiver
 from .recovery import Recovery
 from .sending import Sender
@@ -73,6 +75,8 @@ ACK_DELAY_MAX_MS: Final = 10
 """How late an acknowledgement may be: a millisecond by rule, the rest for a busy loop. aioquic says 25; a peer waits so
 much longer before it sends again what it sent last."""
 
+HELLO_BYTES_MAX: Final = 16 * 1024
+"""Of a first message, which strangers send. A large one takes 2 KiB."""
 _log = logging.getLogger("metad.quic")
 _log.setLevel(logging.ERROR)  # aioquic warns of what any stranger may send; lower it to see a connection's life
 
@@ -390,6 +394,20 @@ class Engine(QuicConnection):
     def _initialize(self, peer_cid: bytes) -> None:
         super()._initialize(peer_cid)
         self.tls = VerifyingContext(self.tls, self._material, certificate_required=self._certificate_required)
+
+    def _handle_crypto_frame(self, context: QuicReceiveContext, frame_type: int, buf: Any) -> None:
+        """As aioquic's, which fills gaps with zeros, up to 512 KiB of them."""
+        start = buf.tell()
+        end = buf.pull_uint_var() + buf.pull_uint_var()
+        buf.seek(start)
+        limit = HELLO_BYTES_MAX if context.epoch == tls.Epoch.INITIAL else MESSAGES_BYTES_MAX
+        if end - self._crypto_streams[context.epoch].receiver.starting_offset() > limit:
+            raise QuicConnectionError(
+                error_code=QuicErrorCode.CRYPTO_BUFFER_EXCEEDED,
+                frame_type=frame_type,
+                reason_phrase="too much of the handshake is out of order",
+            )
+        super()._handle_crypto_frame(context, frame_type, buf)
 
     def _confirm_handshake(self) -> None:
         super()._confirm_handshake()
