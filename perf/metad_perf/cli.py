@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     _move(commands)
     _demo(commands)
     _wan(commands)
+    _attack(commands)
     _quic(commands)
     return parser
 
@@ -381,6 +382,22 @@ def _run_wan(args: argparse.Namespace) -> int:
         path=path,
     )
     return run(question, config=args.server_config, json=args.json, page=args.report)
+
+
+def _attack(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "floods, garbage, abuse and wrong certificates, while a good client is measured"
+    parser = _command(commands, "attack", text, _run_attack)
+    parser.add_argument("--attacks", type=_names, metavar="NAME,...", default=None, help="default: all of them")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each attack")
+
+
+def _run_attack(args: argparse.Namespace) -> int:
+    from .attack import Plan, run
+
+    return run(
+        Plan(seconds=args.seconds) if args.attacks is None else Plan(names=args.attacks, seconds=args.seconds),
+        json=args.json,
+    )
 
 
 def _numbers(text: str) -> list[float]:

@@ -87,6 +87,11 @@ class Server:
         return target_of(f"{self._scheme}://{','.join(endpoints)}", certs=str(self._certificates()))
 
     @property
+    def quic_endpoint(self) -> str:
+        """The same over QUIC, where it serves that."""
+        return ",".join(self._quic_endpoints)
+
+    @property
     def pid(self) -> int:
         """Of the running process."""
         if self._process is None:

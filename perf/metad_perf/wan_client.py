@@ -1,4 +1,4 @@
-"""The far end of a WAN cell: a process in its place that makes load over one connection when told, and measures it.
+"""A client in a process of its own, in a place of its own where it has one: makes load when told, and measures it.
 
 One process for all cells: starting Python costs more than a cell does. Speaks over a pipe: :class:`Order` in,
 :class:`Connected` and :class:`Answer` out, or :class:`metad_perf.worker.Failed` in the place of either. A request that
@@ -8,6 +8,7 @@ fails is counted and not hidden.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import signal
 import time
@@ -39,14 +40,16 @@ _WARM_UP_ROUND_TRIPS = 8
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure. ``url`` as the SDK takes it; ``rtt_ms`` is the path's, for the length of the warm-up."""
+    """What to measure. ``url`` as the SDK takes it; ``rtt_ms`` is the path's, for the length of the warm-up;
+    ``interval_ns`` between requests of an open loop, 0 for a closed one."""
 
     url: str
     options: Options
     settings: Settings
     in_flight: int
     seconds: float
-    rtt_ms: float
+    rtt_ms: float = 0.0
+    interval_ns: float = 0
 
 
 class Connected(msgspec.Struct, frozen=True):
@@ -68,9 +71,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WanClient:
-    """The parent's handle. Blocking."""
+    """The parent's handle. Blocking. ``space``: the network namespace; empty: this one."""
 
-    def __init__(self, space: str) -> None:
+    def __init__(self, space: str = "") -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._url = ""
@@ -112,12 +115,13 @@ class WanClient:
 
 def _main(space: str, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    netns.enter(space)
+    if space:
+        netns.enter(space)
     install_uvloop()
     while True:
         try:
             order = pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):  # the parent has gone
             return
         answer: Answer | Failed
         try:
@@ -126,7 +130,8 @@ def _main(space: str, pipe: Connection) -> None:
             answer = Failed(getattr(error, "name", type(error).__name__), str(error))
         except ExceptionGroup as group:
             answer = Failed("bug", repr(group.exceptions[0]))
-        pipe.send(answer)
+        with contextlib.suppress(BrokenPipeError):
+            pipe.send(answer)
 
 
 async def _measure(order: Order, connected: Callable[[], None]) -> Answer:
@@ -144,7 +149,8 @@ async def _measure(order: Order, connected: Callable[[], None]) -> Answer:
             batch=order.settings.batch,
             in_flight=order.in_flight,
             budget=Budget(seconds=warm_up_s + order.seconds),
-            note=lambda _: None,
+            note=counted.note,
+            interval_ns=order.interval_ns,
         )
         return Answer(
             items=counted.items,
@@ -159,8 +165,8 @@ async def _measure(order: Order, connected: Callable[[], None]) -> Answer:
 
 
 class _Counted:
-    """A workload whose requests count from a moment on: those that were sent after it. The loop never falls idle
-    between warming up and measuring, or windows would close again."""
+    """A workload whose requests count from a moment on: those that began after it. The loop never falls idle between
+    warming up and measuring, or windows would close again."""
 
     def __init__(self, workload: Any) -> None:
         self.batch = workload.batch
@@ -176,16 +182,19 @@ class _Counted:
         self.begin_ns = time.monotonic_ns()
         self.cpu_s = time.process_time()
 
+    def note(self, latency_ns: int) -> None:
+        """A request is over."""
+        if self.begin_ns and time.monotonic_ns() - latency_ns >= self.begin_ns:
+            self.latencies.note(latency_ns)
+
     async def send(self, batch: Any) -> Sequence[str]:
         """See :class:`metad_perf.loop.Source`."""
         counts = self.begin_ns > 0
-        sent_ns = time.monotonic_ns()
         try:
             failed: Sequence[str] = await self._workload.send(batch)
         except MetadError as error:
             failed = [error.name] * len(batch)
         if counts:
-            self.latencies.note(time.monotonic_ns() - sent_ns)
             self.items += len(batch)
             self.failed += len(failed)
             self.errors.update(failed)

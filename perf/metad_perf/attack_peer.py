@@ -1,0 +1,254 @@
+"""An attacker's own ends of connections: TLS by the ssl module, QUIC by aioquic as it comes, metad's frames by hand.
+Blocking, and bound by no rule of ours: that is the point. Runs in the attacker's process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import time
+from typing import Any
+
+import msgspec
+from aioquic.quic import events
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
+from aioquic.tls import SessionTicket
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.frame import FrameDecoder, FrameType, encode_frame
+from metad_wire.methods import encode
+from metad_wire.transport.credentials import TlsFiles
+
+WAIT_S = 5.0  # for an answer, and for the server to hang up
+_RECEIVE_BYTES = 256 * 1024
+_FAR = 1 << 60  # more than any limit that a server grants
+
+HELLO = encode_frame(FrameType.HELLO, encode(m.Hello(m.MAGIC, m.PROTOCOL_VERSION, m.PROTOCOL_VERSION)))
+LARGE_KEYS = 7  # of the namespace ``large``, a MiB each
+GET_LARGE = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", f"k{i}") for i in range(LARGE_KEYS)]))
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """What is attacked, and what the attacker has: certificates of the fleet, and of every wrong kind by name."""
+
+    host: str
+    port: int
+    good: TlsFiles
+    none: TlsFiles
+    wrong: dict[str, TlsFiles]
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Of the server."""
+        return self.host, self.port
+
+
+def put(namespace: str, key: str, value: bytes) -> bytes:
+    """Payload of a put."""
+    return methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem(namespace, key, value)]))
+
+
+def request(number: int, method: int, payload: bytes) -> bytes:
+    """The frame of a request."""
+    return encode_frame(FrameType.REQUEST, payload, number, method)
+
+
+class Heard:
+    """What a server has said on one stream, counted."""
+
+    def __init__(self) -> None:
+        self._decoder = FrameDecoder()
+        self.frames = 0
+        self.welcomes = 0
+        self.responses = 0
+        self.errors = 0
+
+    def take(self, data: bytes) -> None:
+        """Bytes of the stream."""
+        decoder = self._decoder
+        decoder.feed(data)
+        while (frame := decoder.next()) is not None:
+            self.frames += 1
+            self.welcomes += frame.type == FrameType.WELCOME
+            self.responses += frame.type == FrameType.RESPONSE
+            self.errors += frame.type == FrameType.ERROR
+
+
+class TlsPeer:
+    """A TCP connection with TLS 1.3. Raises OSError where the handshake fails at our end."""
+
+    def __init__(self, target: Target, files: TlsFiles) -> None:
+        self.heard = Heard()
+        raw = socket.create_connection(target.address, WAIT_S)
+        try:
+            self.socket = tls_context(files).wrap_socket(raw)
+        except BaseException:
+            raw.close()
+            raise
+        self.socket.settimeout(WAIT_S)
+
+    def __enter__(self) -> TlsPeer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> bool:
+        """False once the server takes no more."""
+        try:
+            self.socket.sendall(data)
+        except OSError:
+            return False
+        return True
+
+    def read(self) -> bool:
+        """What has come, or comes within the time; False at the end, or where nothing comes."""
+        try:
+            data = self.socket.recv(_RECEIVE_BYTES)
+        except OSError:
+            return False
+        self.heard.take(data)
+        return bool(data)
+
+    def read_to_end(self, bytes_max: int) -> bool:
+        """Read until the server hangs up; False where it does not within the time, or says more than this."""
+        read = 0
+        while read <= bytes_max:
+            try:
+                data = self.socket.recv(_RECEIVE_BYTES)
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+            if not data:
+                return True
+            read += len(data)
+        return False
+
+
+def tls_context(files: TlsFiles) -> ssl.SSLContext:
+    """A client's, which looks at nothing but the authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(files.ca)
+    if files.certificate:
+        context.load_cert_chain(files.certificate, files.key)
+    return context
+
+
+class Unpaid(QuicConnection):
+    """aioquic's connection; with ``stingy`` it acknowledges and gives no credit."""
+
+    stingy = False
+
+    def _write_connection_limits(self, builder: Any, space: Any) -> None:
+        if not self.stingy:
+            super()._write_connection_limits(builder, space)
+
+    def _write_stream_limits(self, builder: Any, space: Any, stream: Any) -> None:
+        if not self.stingy:
+            super()._write_stream_limits(builder, space, stream)
+
+
+class QuicPeer:
+    """A QUIC connection on a socket of its own; ``source`` is the address that it comes from."""
+
+    def __init__(
+        self, target: Target, files: TlsFiles, *, ticket: SessionTicket | None = None, source: str = ""
+    ) -> None:
+        configuration = QuicConfiguration(
+            alpn_protocols=["metad/1"], is_client=True, verify_mode=ssl.CERT_NONE, session_ticket=ticket
+        )
+        if files.certificate:
+            configuration.load_cert_chain(files.certificate, files.key)
+        self.heard = Heard()
+        self.tickets: list[SessionTicket] = []
+        self.sent: list[bytes] = []
+        self.sent_bytes = self.received_bytes = 0
+        self.connected = self.ended = self.reset = False
+        self.end_code = 0
+        self.connection = Unpaid(configuration=configuration, session_ticket_handler=self.tickets.append)
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind((source, 0))
+        self._address = target.address
+        self.connection.connect(self._address, time.monotonic())
+
+    def __enter__(self) -> QuicPeer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.close()
+            self.flush()
+        self.socket.close()
+
+    def flush(self) -> None:
+        """Send what is to be sent."""
+        for datagram, _ in self.connection.datagrams_to_send(time.monotonic()):
+            self.sent.append(datagram)
+            self.sent_bytes += len(datagram)
+            with contextlib.suppress(OSError):
+                self.socket.sendto(datagram, self._address)
+
+    def until(self, condition: Any, timeout_s: float = WAIT_S) -> bool:
+        """Go on until it holds; False where it does not within the time."""
+        until = time.monotonic() + timeout_s
+        while True:
+            self.flush()
+            if condition():
+                return True
+            now = time.monotonic()
+            if now >= until or self.ended:
+                return bool(condition())
+            timer = self.connection.get_timer()
+            wait_s = until - now if timer is None else max(0.0, min(timer, until) - now)
+            if select.select([self.socket], [], [], wait_s)[0]:
+                # What was done to aioquic's books for an attack may not agree with what the server says of it.
+                with contextlib.suppress(OSError, AssertionError):
+                    data = self.socket.recv(65_536)
+                    self.received_bytes += len(data)
+                    self.connection.receive_datagram(data, self._address, time.monotonic())
+            now = time.monotonic()
+            if timer is not None and now >= timer:
+                self.connection.handle_timer(now)
+            self._events()
+
+    def connect(self) -> bool:
+        """Whether the handshake ends well, as far as we can tell."""
+        return self.until(lambda: self.connected) and not self.ended
+
+    def open(self, data: bytes) -> int:
+        """A stream with this at its beginning."""
+        stream_id = self.connection.get_next_available_stream_id()
+        self.connection.send_stream_data(stream_id, data)
+        return stream_id
+
+    def lift_limits(self) -> None:
+        """Respect no limit of the server's any more."""
+        connection: Any = self.connection
+        connection._remote_max_data = connection._remote_max_streams_bidi = _FAR
+        connection._remote_max_stream_data_bidi_remote = _FAR
+
+    def jump(self, stream_id: int, offset: int) -> None:
+        """Go on with a stream from another offset."""
+        stream: Any = self.connection._get_or_create_stream_for_send(stream_id)
+        stream.max_stream_data_remote = _FAR
+        sender = stream.sender
+        sender._buffer.clear()
+        sender._buffer_start = sender._buffer_stop = sender.highest_offset = offset
+
+    def _events(self) -> None:
+        while (event := self.connection.next_event()) is not None:
+            if isinstance(event, events.HandshakeCompleted):
+                self.connected = True
+            elif isinstance(event, events.ConnectionTerminated):
+                self.ended, self.end_code = True, event.error_code
+            elif isinstance(event, events.StreamReset | events.StopSendingReceived):
+                self.reset = True
+            elif isinstance(event, events.StreamDataReceived):
+                self.heard.take(event.data)
