@@ -140,6 +140,19 @@ NEAR = (
 """Where the fluid model must be within 2 % of the vector model."""
 
 
+def patience(queue_items: int, cap_s: float) -> Scenario:
+    """Clients that wait three seconds, from 20 to 240 ms away, and a group that serves some 31,500 items a second: a
+    queue of 90,000 is longer than the far ones wait, one of 80,000 is not."""
+    return _large(
+        f"queue {queue_items:,}, waits up to {cap_s:g} s",
+        clients=625_000,
+        client_timeout_s=3,
+        transports=Transports(tcp_tls=0, quic_0rtt=1),
+        cluster=Cluster(nodes=1, groups=1, batch_items=256, queue_items=queue_items),
+        sdks=_sdk("full", 1, cap_s),
+    )
+
+
 def case_of(scenario: Scenario, calibration: Calibration) -> NodeCase:
     """The one node of a trial."""
     (case,) = node_cases(scenario, calibration)

@@ -19,7 +19,7 @@ from metad_spark.runner import sweep_here
 from metad_spark.scenario import Brokers, Scenario, Tenants, load_scenario, scenario_names
 from metad_spark.sizing import size
 from metad_spark.target import Target
-from metad_spark.verify import verify
+from metad_spark.verify import Proof, verify
 
 
 @pytest.mark.parametrize("name", scenario_names())
@@ -204,8 +204,10 @@ def test_theory_agrees_with_itself() -> None:
 
 
 def test_published_shapes_are_reproduced() -> None:
-    proofs = verify(only=["brokers", "brooker", "metastable"])
-    assert len(proofs) == 8
+    heard: list[Proof] = []
+    proofs = verify(heard.append, only=["shapes", "brooker", "metastable"])
+    assert proofs == heard
+    assert len(proofs) == 13
     assert all(proof.passed for proof in proofs), [proof for proof in proofs if not proof.passed]
 
 
