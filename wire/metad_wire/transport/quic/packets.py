@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from aioquic import tls
 from aioquic._crypto import HeaderProtection
 from aioquic.quic.connection import QuicConnectionError, QuicConnectionState, QuicReceiveContext
-from aioquic.quic.packet import QuicFrameType, QuicPacketType
+from aioquic.quic.packet import QuicErrorCode, QuicFrameType, QuicPacketType
 from aioquic.quic.recovery import MAX_ACK_RANGES
 from aioquic.quic.stream import FinalSizeError, QuicStream
 from cryptography.exceptions import InvalidTag
@@ -261,6 +261,12 @@ class PacketEngine(Engine):
             ranges.append((lowest, top + 1))
         if lowest < 0:
             return -1
+        if largest >= self._packet_number:
+            raise QuicConnectionError(
+                error_code=QuicErrorCode.PROTOCOL_VIOLATION,
+                frame_type=_ACK,
+                reason_phrase="a packet is acknowledged that was not sent",
+            )
         if count:
             ranges.reverse()
         delay_s = (delay << self._remote_ack_delay_exponent) / 1_000_000

@@ -120,15 +120,15 @@ class Recovery(QuicPacketRecovery):
             space.largest_acked_packet = largest
         if not sent:
             return
-        oldest = next(iter(sent))
+        oldest, behind = next(iter(sent)), next(reversed(sent)) + 1
         on_packet_acked = self._cc.on_packet_acked
         newest: Any = None
         eliciting = 0
         for first, stop in ranges:
-            if stop <= oldest:
-                continue
-            numbers: Iterable[int] = range(max(first, oldest), stop)
-            if stop - first > 2 * len(sent):  # a peer may claim any range; ours are few
+            # A peer may claim any range, and many; what is looked at is bounded by what is in flight.
+            first, stop = max(first, oldest), min(stop, behind)
+            numbers: Iterable[int] = range(first, stop)
+            if stop - first > 2 * len(sent):
                 numbers = [number for number in sent if first <= number < stop]
             for number in numbers:
                 packet = sent.pop(number, None)
