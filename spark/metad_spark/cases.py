@@ -85,6 +85,9 @@ class NodeCase(msgspec.Struct, frozen=True, kw_only=True):
     outages: tuple[Outage, ...] = ()
     wave_us: int
     """The distance of two points of a wave."""
+    doors_per_s: tuple[float, ...] = ()
+    """Handshakes that each region's brokers can do for this node's clients. With these and without ``delays_us``, the
+    fluid model finds out by itself how long brokers keep clients waiting; the others do not look at them."""
     delays_us: tuple[tuple[int, ...], ...] = ()
     """How long a broker keeps a client waiting that reaches it, by region and point; linear in between. Empty: not."""
 

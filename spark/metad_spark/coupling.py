@@ -41,8 +41,10 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
 
     model: Model
     t999_s: float | None
+    end_s: float
+    """t99.9, or, where it is beyond the horizon, the horizon and the share of it that is still out."""
     moved: float | None
-    """The share of itself by which t99.9 differs from the pass before; None where one of the two has none."""
+    """The share of itself by which the end differs from the pass before; None for the first."""
     delay_max_s: float
     """The longest that a broker kept a client waiting."""
 
@@ -77,11 +79,11 @@ def relax(
     passes: list[Pass] = []
 
     def note(of: Model, total: NodeResult, delays: Array) -> None:
-        t999_s = _t999_s(total)
-        before = passes[-1].t999_s if passes else None
-        moved = abs(t999_s - before) / before if passes and t999_s and before else None
+        end_s = _end_s(total, scenario.horizon_s)
+        moved = abs(end_s / passes[-1].end_s - 1) if passes else None
+        t999_s = quantile_s(total.storm, 0.999, total.clients)
         delay_max_s = float(delays.max()) * 1e-6 if delays.size else 0.0
-        passes.append(Pass(model=of, t999_s=t999_s, moved=moved, delay_max_s=delay_max_s))
+        passes.append(Pass(model=of, t999_s=t999_s, end_s=end_s, moved=moved, delay_max_s=delay_max_s))
         if on_pass is not None:
             on_pass(passes[-1])
 
@@ -90,7 +92,9 @@ def relax(
     results: list[NodeResult] = []
     settled = False
     for number in range(FLUID_PASSES_MAX):
-        results = run(with_waves(fluid_cases, waves), seed, "fluid")
+        # The first finds out by itself what brokers do, were all nodes alike; there is little left to settle then.
+        asked = with_waves(fluid_cases, waves) if number else with_doors(scenario, fluid_cases)
+        results = run(asked, seed, "fluid")
         note("fluid", added(results), waves)
         answer = broker_waves(scenario, added(results))
         if np.abs(answer - waves).max() < 1.0 or _still(passes):
@@ -109,29 +113,25 @@ def relax(
             settled = settled and np.abs(answer - waves).max() < 1.0
             break
         # What another pass would change is asked of the fluid model first.
-        before = (
-            passes[-2].t999_s if number == 0 else _t999_s(added(run(with_waves(fluid_cases, waves), seed, "fluid")))
-        )
-        after = _t999_s(added(run(with_waves(fluid_cases, answer), seed, "fluid")))
-        if before is None or after is None or abs(after - before) < MOVED_MAX * before:
-            settled = before is None or after is None or settled
+        ends_s = [
+            _end_s(added(run(with_waves(fluid_cases, asked), seed, "fluid")), scenario.horizon_s)
+            for asked in (waves, answer)
+        ]
+        if abs(ends_s[1] / ends_s[0] - 1) < MOVED_MAX:
             break
         waves = (waves + answer) / 2
     return Relaxed(cases=with_waves(cases, waves), results=results, passes=passes, settled=settled)
 
 
-def _t999_s(total: NodeResult) -> float | None:
-    return quantile_s(total.storm, 0.999, total.clients)
+def _end_s(total: NodeResult, horizon_s: float) -> float:
+    t999_s = quantile_s(total.storm, 0.999, total.clients)
+    return t999_s if t999_s is not None else horizon_s * (2.0 - total.restored / total.clients)
 
 
 def _still(passes: Sequence[Pass]) -> bool:
-    """Whether the last pass moved nothing. Two passes without an end agree, too."""
-    if len(passes) < 2:
-        return False
-    last, before = passes[-1], passes[-2]
-    if last.t999_s is None and before.t999_s is None:
-        return True
-    return last.moved is not None and last.moved < MOVED_MAX
+    """Whether the last pass moved nothing."""
+    moved = passes[-1].moved
+    return moved is not None and moved < MOVED_MAX
 
 
 def with_waves(cases: Sequence[NodeCase], waves_us: Array) -> list[NodeCase]:
@@ -140,6 +140,20 @@ def with_waves(cases: Sequence[NodeCase], waves_us: Array) -> list[NodeCase]:
         return [msgspec.structs.replace(case, delays_us=()) for case in cases]
     delays = tuple(tuple(row) for row in np.rint(waves_us).astype(np.int64).tolist())
     return [msgspec.structs.replace(case, delays_us=delays) for case in cases]
+
+
+def with_doors(scenario: Scenario, cases: Sequence[NodeCase]) -> list[NodeCase]:
+    """Cases, of the fluid model, that have their share of each region's brokers to themselves."""
+    per_s = scenario.brokers.connects_per_s
+    if not per_s:
+        return list(cases)
+    total = sum(case.clients * case.copies for case in cases)
+    return [
+        msgspec.structs.replace(
+            case, doors_per_s=tuple(per_s * brokers * case.clients / total for brokers in case.brokers), delays_us=()
+        )
+        for case in cases
+    ]
 
 
 def broker_waves(scenario: Scenario, total: NodeResult) -> Array:

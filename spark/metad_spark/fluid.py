@@ -136,6 +136,11 @@ class _Fluid:
         delays = np.array(case.delays_us, dtype=np.float64) if case.delays_us else None
         self.delays = delays if delays is not None and delays.max() > 0 else None
         longest_delay = float(self.delays.max()) if self.delays is not None else 0.0
+        self.doors: Array | None = None
+        if case.doors_per_s and not case.delays_us:
+            self.doors = np.array(case.doors_per_s) * 1e-6
+            longest_delay = float(case.timeout_us)
+        self.at_doors = np.zeros(len(case.regions))
         longest_wait = float(cells.high_us.max()) + case.timeout_us + float((self.forth_us + self.back_us).max())
         longest_first = max([case.spread_us, *(keepalive.keepalive_s * 1e6 for keepalive in case.keepalives)])
         slots = 0.0
@@ -202,6 +207,8 @@ class _Fluid:
         by_region = self.region_of @ reached
         self.attempts_by_s[:, second] += by_region
         self.knocks[:, wave] += by_region
+        if self.doors is not None:
+            self._knock(by_region, self.doors)
         arriving, delay = self._arriving(reached, now)
         total = float(sum(float(mass.sum()) for mass in arriving))
         linger = self._linger_us(by_region)
@@ -224,7 +231,7 @@ class _Fluid:
             mass = reached * self.loss_share[lost] if self.losses > 1 else reached
             # Those that cannot be answered in time are gone before their broker would send them on.
             late, any_late = self.is_late[lost], self.any_late[lost]
-            if self.delays is not None:
+            if self.kept is not None:
                 delay = self._delay_us(now + self.loss_us[lost])[self.cells.region]
                 late = delay > self.patience_us[lost]
                 any_late = bool(late.any())
@@ -252,7 +259,14 @@ class _Fluid:
         kept = self.kept.coming()
         return through, np.divide(kept, arrived, out=np.zeros(regions), where=arrived > 1e-9)
 
+    def _knock(self, by_region: Array, doors: Array) -> None:
+        """Who comes to a busy broker's door waits there, not longer than its patience, gone or not."""
+        after = self.at_doors + by_region - doors * self.step_us
+        self.at_doors = np.clip(after, 0.0, doors * self.case.timeout_us)
+
     def _delay_us(self, at_us: float) -> Array:
+        if self.doors is not None:
+            return self.at_doors / self.doors  # of who knocks later than now: as if it knocked now
         if self.delays is None:
             return np.zeros(len(self.case.regions))
         place = at_us / self.case.wave_us

@@ -19,7 +19,7 @@ from .calibration import Calibration
 from .cases import NodeCase
 from .errors import SparkFailed
 from .results import NodeResult, StormResult
-from .runner import Task, Waves, fluid_storm
+from .runner import Task, fluid_storm
 from .scenario import Scenario
 from .session import first_line
 from .simulate import Model, simulate_node
@@ -51,31 +51,16 @@ def run(session: SparkSession, tasks: Sequence[Task], *, done_file: str | None =
 
 
 def sweep(
-    session: SparkSession,
-    scenarios: Sequence[Scenario],
-    calibration: Calibration,
-    waves_us: Sequence[Waves | None] | None = None,
-    *,
-    done_file: str | None = None,
+    session: SparkSession, scenarios: Sequence[Scenario], calibration: Calibration, *, done_file: str | None = None
 ) -> list[StormResult]:
-    """Each scenario by the fluid model (:func:`metad_spark.runner.fluid_storm`), a whole storm in one task, in the
-    scenarios' order. Raises SparkFailed."""
+    """Each scenario by :func:`metad_spark.runner.fluid_storm`, a whole storm in one task, in the scenarios' order.
+    Raises SparkFailed."""
     packed = [msgspec.msgpack.encode(scenario) for scenario in scenarios]
     costs = msgspec.msgpack.encode(calibration)
-    different: list[Waves] = []  # most scenarios begin with the same
-    which: list[int | None] = []
-    for waves in waves_us or [None] * len(scenarios):
-        at = next((index for index, known in enumerate(different) if known is waves), None)
-        if waves is not None and at is None:
-            at = len(different)
-            different.append(waves)
-        which.append(at)
 
     def answer(index: int) -> bytes:
         scenario = msgspec.msgpack.decode(packed[index], type=Scenario)
-        at = which[index]
-        waves = None if at is None else different[at]
-        return msgspec.msgpack.encode(fluid_storm(scenario, msgspec.msgpack.decode(costs, type=Calibration), waves))
+        return msgspec.msgpack.encode(fluid_storm(scenario, msgspec.msgpack.decode(costs, type=Calibration)))
 
     results = _each(session, len(scenarios), answer, done_file)
     return [msgspec.msgpack.decode(result, type=StormResult) for result in results]

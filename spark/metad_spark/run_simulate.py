@@ -70,9 +70,7 @@ def _report(scenario: Scenario, costs: Calibration, found: Storms, target: Targe
     around = grid(scenario, costs)
     flat = [one for line in around.scenarios for one in line]
     asked = [*(change.scenario for change in tried), *flat]
-    # Brokers keep clients waiting as in the storm itself, or nearly, where they are the same.
-    waves = [found.waves_us if each.brokers == scenario.brokers else None for each in asked]
-    answers = stage.sweep(asked, costs, waves)
+    answers = stage.sweep(asked, costs)
     cells = iter(answers[len(tried) :])
     return story.report(
         scenario=scenario,

@@ -1,4 +1,4 @@
-"""``metad-spark size``: the smallest cluster that has a storm over in time, what it costs, how near it is to collapse."""
+"""``metad-spark size``: the smallest cluster that has a storm over in time, its price, how near it is to collapse."""
 
 from __future__ import annotations
 

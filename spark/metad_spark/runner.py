@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from . import coupling
 from .calibration import Calibration
 from .cases import NodeCase, node_cases
-from .results import NodeResult, StormResult, added, merge
+from .results import NodeResult, StormResult, merge
 from .scenario import Scenario
 from .simulate import Model, simulate_node
 
@@ -31,24 +27,8 @@ class Task:
 
 RunTasks = Callable[[Sequence[Task]], list[NodeResult]]
 """Simulates nodes and gives their results in the tasks' order."""
-Waves = npt.NDArray[np.float64]
-"""(region, point): how long brokers keep a client waiting, in microseconds."""
-
-
-class Sweep(Protocol):
-    """Answers many scenarios by the fluid model, brokers and nodes in agreement, in the scenarios' order. ``waves_us``:
-    of each scenario, as for :func:`fluid_storm`."""
-
-    def __call__(
-        self,
-        scenarios: Sequence[Scenario],
-        calibration: Calibration,
-        waves_us: Sequence[Waves | None] | None = None,
-    ) -> list[StormResult]: ...
-
-
-_PASSES_MAX = 4
-_MOVED_MAX = 0.02
+Sweep = Callable[[Sequence[Scenario], Calibration], list[StormResult]]
+"""Answers many scenarios by :func:`fluid_storm`, in their order."""
 
 
 def cases_by(run: RunTasks) -> coupling.Runner:
@@ -65,32 +45,16 @@ def run_here(tasks: Sequence[Task]) -> list[NodeResult]:
     return [simulate_node(task.case, task.seed, task.model) for task in tasks]
 
 
-def sweep_here(
-    scenarios: Sequence[Scenario], calibration: Calibration, waves_us: Sequence[Waves | None] | None = None
-) -> list[StormResult]:
+def sweep_here(scenarios: Sequence[Scenario], calibration: Calibration) -> list[StormResult]:
     """One after the other in this process."""
-    known = waves_us or [None] * len(scenarios)
-    return [fluid_storm(scenario, calibration, wave) for scenario, wave in zip(scenarios, known, strict=True)]
+    return [fluid_storm(scenario, calibration) for scenario in scenarios]
 
 
-def fluid_storm(scenario: Scenario, calibration: Calibration, waves_us: Waves | None = None) -> StormResult:
-    """A scenario's storm by the fluid model. ``waves_us``: how long brokers keep clients waiting in a storm much like
-    it; from there a few passes are near enough for a comparison."""
-    if waves_us is None:
-        return merged(scenario, coupling.relax(scenario, calibration, None, 0, "fluid").results)
-    cases = node_cases(scenario, calibration, merged=True)
-    before_s: float | None = None
-    for _ in range(_PASSES_MAX):
-        results = coupling.run_here(coupling.with_waves(cases, waves_us), 0, "fluid")
-        storm = merged(scenario, results)
-        if before_s is not None and storm.t999_s is not None and abs(storm.t999_s - before_s) < _MOVED_MAX * before_s:
-            break
-        before_s = storm.t999_s
-        answer = coupling.broker_waves(scenario, added(results))
-        if np.abs(answer - waves_us).max() < 1.0:
-            break
-        waves_us = answer
-    return storm
+def fluid_storm(scenario: Scenario, calibration: Calibration) -> StormResult:
+    """A scenario's storm by the fluid model in one pass, near enough for a comparison: brokers do as many handshakes as
+    they can, and each node has its share of them to itself."""
+    cases = coupling.with_doors(scenario, node_cases(scenario, calibration, merged=True))
+    return merged(scenario, coupling.run_here(cases, 0, "fluid"))
 
 
 def merged(scenario: Scenario, results: Sequence[NodeResult]) -> StormResult:

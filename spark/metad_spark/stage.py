@@ -13,7 +13,7 @@ from .calibration import Calibration
 from .memory import Peak, watched
 from .progress import Steps
 from .results import NodeResult, StormResult
-from .runner import Task, Waves
+from .runner import Task
 from .scenario import Scenario
 from .session import open_session
 
@@ -34,16 +34,11 @@ class Stage:
         with self.steps.step(f"job {self.jobs}, nodes by the {models} model", len(tasks)) as done_file:
             return jobs.run(self.session, tasks, done_file=done_file)
 
-    def sweep(
-        self,
-        scenarios: Sequence[Scenario],
-        calibration: Calibration,
-        waves_us: Sequence[Waves | None] | None = None,
-    ) -> list[StormResult]:
+    def sweep(self, scenarios: Sequence[Scenario], calibration: Calibration) -> list[StormResult]:
         """The scenarios' storms by the fluid model, by one job (:data:`metad_spark.runner.Sweep`)."""
         self.jobs += 1
         with self.steps.step(f"job {self.jobs}, storms by the fluid model", len(scenarios)) as done_file:
-            return jobs.sweep(self.session, scenarios, calibration, waves_us, done_file=done_file)
+            return jobs.sweep(self.session, scenarios, calibration, done_file=done_file)
 
     def cost(self) -> dict[str, float]:
         """``wall_s`` since the command began, Spark's start included; ``rss_max_mib`` of all processes together."""

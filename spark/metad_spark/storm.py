@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from . import coupling
 from .calibration import Calibration
 from .cases import node_cases
 from .coupling import Pass
 from .results import StormResult
-from .runner import RunTasks, Task, Waves, cases_by, merged
+from .runner import RunTasks, Task, cases_by, merged
 from .scenario import Scenario
 from .simulate import Model
 
@@ -26,8 +24,8 @@ class Storms:
     """Over the nodes until they and the brokers agreed, with the first seed."""
     settled: bool
     """Whether they did."""
-    waves_us: Waves
-    """How long the brokers kept clients waiting then."""
+    delay_max_s: float
+    """The longest that a broker kept a client waiting."""
 
     @property
     def middle(self) -> StormResult:
@@ -46,10 +44,8 @@ def simulate_storms(
         results = run([Task(case=case, seed=seed, model=model) for seed in seeds[1:] for case in relaxed.cases])
         size = len(relaxed.cases)
         storms += [merged(scenario, results[at : at + size]) for at in range(0, len(results), size)]
-    delays = relaxed.cases[0].delays_us or [[0.0] * relaxed.cases[0].waves] * len(scenario.regions)
-    return Storms(
-        by_seed=storms, passes=relaxed.passes, settled=bool(relaxed.settled), waves_us=np.array(delays, np.float64)
-    )
+    delay_max_s = relaxed.passes[-1].delay_max_s
+    return Storms(by_seed=storms, passes=relaxed.passes, settled=bool(relaxed.settled), delay_max_s=delay_max_s)
 
 
 def clients_by_region(scenario: Scenario, calibration: Calibration) -> list[int]:
