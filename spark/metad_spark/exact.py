@@ -211,7 +211,7 @@ class _Node:
             batch = self.open_batches[key] = _Batch()
             self.push(now + window.linger_us, Event.CLOSE, 0, batch)
         batch.items.append((client, client.attempt))
-        if len(batch.items) == window.items_max:
+        if window.is_full(len(batch.items), 0):
             self.close(now, batch)
 
     def close(self, now: int, batch: _Batch) -> None:

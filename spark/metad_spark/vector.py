@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from metad_wire.policy import BatchWindow, uniform
 from metad_wire.policy.draw import stream
-from metad_wire.policy.vector import Backoffs, reserve_slots_ns, reserve_us, slot_waits_us, uniforms
+from metad_wire.policy.vector import Backoffs, batch_ends, reserve_slots_ns, reserve_us, slot_waits_us, uniforms
 
 from . import population
 from .calendar import CLIENT_BITS, CLIENT_MASK, Calendar
@@ -273,29 +273,23 @@ class Brokers:
 
     def _batches(self, items: Items) -> tuple[Ints, Items]:
         """When each is sent, as far as is known, and the items again, in the order of their lanes."""
-        window = self._window
         assert self._lane is not None
         lane = self._lane.take(items.client)
         order = np.argsort(lane.astype(np.uint16) if self._lane_max < 1 << 16 else lane, kind="stable")
-        items, lane = Items(*(column[order] for column in items)), lane[order].astype(np.int64)
+        items = Items(*(column[order] for column in items))
+        lanes: Ints = lane[order].astype(np.int64)
         # What waited before comes first in its lane already, for it knocked earlier.
-        place = (lane << 32) + items.at_us
-        close_us = items.at_us + window.linger_us
-        end = np.searchsorted(place, place + window.linger_us, side="right")
-        full = np.arange(len(place)) + window.items_max
-        is_full = full <= end
-        end[is_full] = full[is_full]
-        close_us[is_full] = items.at_us[full[is_full] - 1]
+        close_us, end = batch_ends(self._window, items.at_us, lanes)
         # Follow each lane from batch to batch, all lanes at once.
-        is_first = np.zeros(len(place) + 1, np.bool_)
-        heads = np.flatnonzero(np.concatenate(([True], lane[1:] != lane[:-1])))
+        is_first = np.zeros(len(lanes) + 1, np.bool_)
+        heads = np.flatnonzero(np.concatenate(([True], lanes[1:] != lanes[:-1])))
         while len(heads):
             is_first[heads] = True
             heads = end[heads]
-            heads = heads[heads < len(place)]
+            heads = heads[heads < len(lanes)]
             heads = heads[~is_first[heads]]
         heads = np.flatnonzero(is_first[:-1])
-        sent_us = np.repeat(close_us[heads], np.diff(heads, append=len(place)))
+        sent_us = np.repeat(close_us[heads], np.diff(heads, append=len(lanes)))
         return sent_us, items
 
 

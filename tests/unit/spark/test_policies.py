@@ -155,6 +155,12 @@ def test_batches_are_cut_the_same_one_by_one(items_max: int, linger_ms: int, gap
         assert (int(closes[at]), int(ends[at])) == (close, at + items)
         assert 1 <= items <= items_max
         at += items
+    # The same arrivals in each of two lanes are cut as if the other were not there.
+    both = np.array(arrivals * 2)
+    lanes = np.repeat([3, 5], len(arrivals))
+    in_lanes = batch_ends(window, both, lanes)
+    assert in_lanes[0].tolist() == closes.tolist() * 2
+    assert in_lanes[1].tolist() == ends.tolist() + (ends + len(arrivals)).tolist()
 
 
 @given(limit=st.integers(0, 100), waiting=st.integers(0, 200), arriving=st.integers(0, 200))

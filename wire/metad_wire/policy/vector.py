@@ -103,12 +103,16 @@ def slot_waits_us(slots: ReturnSlots, now_us: Ints, slot_ns: Ints, u: Floats) ->
     return waits
 
 
-def batch_ends(window: BatchWindow, arrivals_us: Ints) -> tuple[Ints, Ints]:
-    """For each of ``arrivals_us`` (ascending) as a first item: when its batch would close, and the index after its last
-    item, as :meth:`BatchWindow.first_batch` says; following the indexes from 0 cuts the arrivals into batches."""
+def batch_ends(window: BatchWindow, arrivals_us: Ints, lane: Ints | None = None) -> tuple[Ints, Ints]:
+    """For each of ``arrivals_us`` as a first item: when its batch would close, and the index after its last item, as
+    :meth:`BatchWindow.first_batch` says; following the indexes from 0 cuts the arrivals into batches. With lanes
+    (ascending), arrivals ascend in each by itself, and no batch reaches from one into the next. Times are under 2**32.
+    """
+    place = arrivals_us if lane is None else (lane << 32) + arrivals_us
     close = arrivals_us + window.linger_us
-    end = np.searchsorted(arrivals_us, close, side="right")
-    full = np.arange(len(arrivals_us)) + window.items_max
+    end = np.searchsorted(place, place + window.linger_us, side="right")
+    full = np.arange(len(place)) + window.items_max
     is_full = full <= end
-    last = np.minimum(full, len(arrivals_us)) - 1
-    return np.where(is_full, arrivals_us[last], close), np.where(is_full, full, end)
+    end[is_full] = full[is_full]
+    close[is_full] = arrivals_us[full[is_full] - 1]
+    return close, end
