@@ -161,7 +161,9 @@ class Connection:
         assert self._stream is not None
         assert session.hello is not None
         try:
-            self._access.admit(self._stream, session.hello.credentials)
+            principal = self._access.admit(self._stream, session.hello.credentials)
+            if principal is not None:
+                event("client let in", logging.DEBUG, peer=self.peer, client=str(principal))
         except MetadError as error:
             session.fail_connection(error)
             raise

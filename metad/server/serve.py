@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from metad_wire.authority import ends_at
 from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError
 from metad_wire.transport import Listener, Transport, split_endpoint
 
@@ -22,6 +23,8 @@ from .peers import Peers
 from .stores import Stores
 
 _SWEEP_S = 0.5
+_CERTIFICATE_LOOK_S = 3_600.0
+_CERTIFICATE_DAYS = 30  # left, from which on it is said every hour
 
 
 class Server:
@@ -103,6 +106,8 @@ class Server:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.node.run())
                 tasks.create_task(self._sweep())
+                if self.access.encrypted:
+                    tasks.create_task(self._watch_certificates())
         except* ServerError as group:
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
@@ -139,6 +144,17 @@ class Server:
     def _closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self.node.connections = len(self._connections)
+
+    async def _watch_certificates(self) -> None:
+        """Say it long before certificates end: all of a fleet's end together, and then nobody is let in any more."""
+        security = self.config.security
+        while True:
+            ends = ends_at([security.certificate, security.ca])
+            if ends is not None:
+                days = (ends.timestamp() - self.node.environment.wall_ms() / 1000) / 86_400
+                if days < _CERTIFICATE_DAYS:
+                    event("certificates end soon", logging.WARNING, days=round(days, 1), ends=ends.isoformat())
+            await asyncio.sleep(_CERTIFICATE_LOOK_S)
 
     async def _sweep(self) -> None:
         limits = self.config.limits

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from metad_wire.authority import Authority, issue_fleet
+from metad_wire.authority import Authority, Issued, issue_fleet
 from metad_wire.transport.credentials import Principal, Role, TlsFiles
 
 WRONG: Final = ("untrusted", "expired", "not-yet-valid", "wrong-purpose", "no-role")
@@ -32,12 +32,16 @@ def anonymous() -> TlsFiles:
     return TlsFiles(ca=node().ca)
 
 
+def ending(name: str, days: float) -> TlsFiles:
+    """A node's that ends soon."""
+    end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+    return _kept(f"ending-{name}", _authority().issue(Principal(Role.NODE, name), not_after=end))
+
+
 @functools.cache
 def wrong(kind: str, role: Role = Role.CLIENT, name: str = "n1") -> TlsFiles:
     """One of :data:`WRONG`, which trusts the right authority all the same."""
-    files = node()
-    ca = Path(files.ca)
-    authority = Authority.load(ca.read_bytes(), (ca.parent / "ca-key.pem").read_bytes())
+    authority = _authority()
     now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
     principal = Principal(role, name)
     if kind == "untrusted":
@@ -52,11 +56,19 @@ def wrong(kind: str, role: Role = Role.CLIENT, name: str = "n1") -> TlsFiles:
         issued = authority.issue(principal, roles=False)
     else:
         raise ValueError(f"no kind {kind!r}; there are {', '.join(WRONG)}")
-    stem = ca.parent / f"wrong-{kind}-{role.value}-{name}"
-    certificate, key = stem.with_suffix(".pem"), stem.with_suffix(".key")
+    return _kept(f"wrong-{kind}-{role.value}-{name}", issued)
+
+
+def _authority() -> Authority:
+    ca = Path(node().ca)
+    return Authority.load(ca.read_bytes(), (ca.parent / "ca-key.pem").read_bytes())
+
+
+def _kept(name: str, issued: Issued) -> TlsFiles:
+    certificate, key = directory() / f"{name}.pem", directory() / f"{name}.key"
     certificate.write_bytes(issued.certificate)
     key.write_bytes(issued.key)
-    return TlsFiles(certificate=str(certificate), key=str(key), ca=files.ca)
+    return TlsFiles(certificate=str(certificate), key=str(key), ca=node().ca)
 
 
 @functools.cache

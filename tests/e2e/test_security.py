@@ -376,6 +376,23 @@ def test_certificates_are_replaced_without_a_restart(tmp_path: Path, scheme: str
             assert door.lets_in(scheme, other["client-app"])
 
 
+def test_certificates_that_end_soon_are_said(tmp_path: Path) -> None:
+    door = Door(tmp_path)
+    ending = certificates.ending("node-1", days=3)
+    copied(ending, Path(door.files.ca).parent)
+    with door.server as server:
+        server.ready()
+        (said,) = server.events("certificates end soon")
+        assert said["level"] == "warning"
+        assert 2 < said["days"] < 4
+        assert door.lets_in("metads", certificates.client("app"))
+        assert server.terminate() == 0
+
+
+def test_certificates_that_last_are_not_worth_a_word(door: Door) -> None:
+    assert door.server.events("certificates end soon") == []
+
+
 @pytest.mark.parametrize(
     ("security", "match"),
     [

@@ -151,6 +151,22 @@ def issue_fleet(
     return made
 
 
+def ends_at(paths: Sequence[str]) -> datetime.datetime | None:
+    """When the first of the certificates in these PEM files expires. None where that cannot be told: a file cannot be
+    read now, or cryptography is not installed."""
+    try:
+        from cryptography import x509
+
+        ends = [one.not_valid_after_utc for path in paths for one in x509.load_pem_x509_certificates(_read(path))]
+    except (ImportError, OSError, ValueError):
+        return None
+    return min(ends, default=None)
+
+
+def _read(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
 def _write(certificate: Path, key: Path, issued: Issued) -> None:
     for path, content, mode in ((key, issued.key, 0o600), (certificate, issued.certificate, 0o644)):
         temporary = path.with_name(path.name + ".tmp")
