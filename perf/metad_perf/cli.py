@@ -347,9 +347,18 @@ def _wan(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--mbit-per-s", type=float, default=0.0, help="of the path's bottleneck; 0: none")
     parser.add_argument("--queue-kib", type=int, default=256, help="of the bottleneck")
     parser.add_argument("--seed", type=int, default=1, help="of keys, values and the path's luck")
+    parser.add_argument(
+        "--regions", type=_numbers, metavar="AB,AC,BC", help="instead: a cluster across regions, these RTTs in ms apart"
+    )
+    parser.add_argument("--cuts-s", type=float, default=40.0, help="of --regions: how long regions are cut and healed")
 
 
 def _run_wan(args: argparse.Namespace) -> int:
+    if args.regions is not None:
+        from .regions import run as run_regions
+
+        loss = args.loss[0] if len(args.loss) == 1 else 0.0
+        return run_regions(args.regions, seconds=args.cuts_s, seed=args.seed, loss_pct=loss, json=args.json)
     from .relay_line import Path as LinePath
     from .wan import Question, run
     from .wan_run import Load

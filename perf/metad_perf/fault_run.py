@@ -45,7 +45,7 @@ _POLL_S = 0.1
 _STATUS_S = 2.0
 _RESTART_S = 1.0
 _BACKOFF = Backoff(base_s=0.01, cap_s=0.2)
-_STEPS_MAX = 20_000_000
+STEPS_MAX = 20_000_000
 
 
 class Struck(msgspec.Struct, kw_only=True):
@@ -87,10 +87,10 @@ def run(
     with temporary_members(
         nodes, groups=groups, config=config, namespaces=namespaces, disks=small_disks, scheme=scheme
     ) as members:
-        ordeal = _Ordeal(members, striking, seconds, seed)
+        ordeal = Ordeal(members, striking, seconds, seed)
         made = run_async(ordeal.run())
     begin = time.monotonic()
-    searched = linearizability.check(ordeal.history.operations, _STEPS_MAX)
+    searched = linearizability.check(ordeal.history.operations, STEPS_MAX)
     made |= {
         "linearizable": searched.linearizable,
         "linearizability": str(searched),
@@ -104,10 +104,12 @@ def run(
     }
     made = report.rounded(made)
     report.write_json(json, made)
-    return _show(made)
+    return show(made)
 
 
-class _Ordeal:
+class Ordeal:
+    """Nodes, who writes to them, and what befalls them. ``names`` are of faults."""
+
     def __init__(self, members: Members, names: list[str], seconds: float, seed: int) -> None:
         self.history = History()
         self._members = members
@@ -129,6 +131,7 @@ class _Ordeal:
         async with contextlib.AsyncExitStack() as stack:
             watcher = await stack.enter_async_context(self._client("watcher", _STATUS_S))
             before = await self._settle(watcher)
+            prelude = await self.prelude(watcher)
             writers = [await stack.enter_async_context(self._client(f"w{n}", _PATIENT_S)) for n in range(WRITERS)]
             lanes = [
                 kind(f"w{n}-{kind.__name__}", client, random.Random(f"{self._seed}/{n}/{kind.__name__}"), self._verdict)
@@ -168,7 +171,7 @@ class _Ordeal:
         for member in self._members.all:
             await asyncio.to_thread(self._stop, member)
         longest = availability.longest_ms(self._windows)
-        return {
+        return prelude | {
             "acknowledged": self._verdict.acknowledged + self.history.acknowledged + availability.acknowledged,
             "lost": self._verdict.lost,
             "duplicated": self._verdict.duplicated,
@@ -190,6 +193,10 @@ class _Ordeal:
             "examples": self._verdict.examples,
             "struck": [msgspec.to_builtins(one) for one in self._struck],
         }
+
+    async def prelude(self, watcher: Client) -> dict[str, Any]:
+        """What is to be known of the cluster in peace, for the report; for others to fill."""
+        return {}
 
     def _client(self, name: str, deadline_s: float) -> Client:
         options = Options(deadline_s=deadline_s, backoff=_BACKOFF, client_name=name)
@@ -304,7 +311,8 @@ def _terms(statuses: Sequence[StatusReply]) -> dict[str, int]:
     return terms
 
 
-def _show(made: dict[str, Any]) -> int:
+def show(made: dict[str, Any]) -> int:
+    """The tables; the exit code."""
     report.table(
         "crash: what struck whom",
         ["fault", "node", "at s", "what", "settled after s"],

@@ -11,6 +11,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -66,10 +67,20 @@ class Member(Server):
                 self._process.send_signal(number)
 
 
+class Cuts(Protocol):
+    """What can keep nodes apart."""
+
+    def cut(self, source: int, target: int) -> None:
+        """Nothing from the one reaches the other any more."""
+
+    def heal(self) -> None:
+        """Everything arrives again."""
+
+
 class Members:
     """All of them."""
 
-    def __init__(self, members: list[Member], network: Network | None, scheme: str, certs: Path | None) -> None:
+    def __init__(self, members: list[Member], network: Cuts | None, scheme: str, certs: Path | None) -> None:
         self.all = members
         self.network = network
         self._scheme = scheme

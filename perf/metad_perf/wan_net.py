@@ -54,11 +54,15 @@ class Places:
             self._paths[way] = path
             self._relay.shape(*way, path)
 
+    def cut(self, source: int, target: int) -> None:
+        """Nothing goes from the one to the other over the relay any more."""
+        self._relay.shape(source, target, Path(delay_ms=self._paths[source, target].delay_ms, cut=True))
+
     def cut_off(self, n: int) -> None:
         """Nothing reaches the place over the relay, and nothing leaves it."""
-        for way, path in self._paths.items():
+        for way in self._paths:
             if n in way:
-                self._relay.shape(*way, Path(delay_ms=path.delay_ms, cut=True))
+                self.cut(*way)
 
     def heal(self) -> None:
         """Every path as it was shaped."""

@@ -51,7 +51,26 @@ def test_a_row_per_cell_and_a_page(tmp_path: Path) -> None:
     assert set(Path("/run/netns").iterdir()) == before, "no namespace is left behind"
 
 
-@pytest.mark.parametrize("args", [("--verbs", "get"), ("--loss", "120"), ("--rtt-ms", "1,x"), ("--seconds", "0")])
+@pytest.mark.skipif(bool(wan_net.missing()), reason=wan_net.missing())
+def test_three_regions_commit_survive_a_cut_and_lose_nothing(tmp_path: Path) -> None:
+    """How close commits are to their quorum's round trip is for a machine that does nothing else to say."""
+    report = tmp_path / "regions.json"
+    done = _run("--regions", "20,30,50", "--cuts-s", "2", "--json", report)
+    assert "Traceback" not in done.stderr
+    made = json.loads(report.read_text())
+    assert (made["lost"], made["duplicated"], made["linearizable"], made["problems"]) == (0, 0, True, [])
+    assert made["acknowledged"] > 100
+    assert made["faults"]["partition"] >= 1
+    assert made["transports"] == ["quic"]
+    assert len(made["commit"]) == 3
+    for one in made["commit"]:
+        assert one["quorum_rtt_ms"] == {"a": 20.0, "b": 20.0, "c": 30.0}[one["region"]]
+        assert one["p50_ms"] > one["quorum_rtt_ms"], "no quorum is nearer than the nearest"
+
+
+@pytest.mark.parametrize(
+    "args", [("--regions", "20,30"), ("--verbs", "get"), ("--loss", "120"), ("--rtt-ms", "1,x"), ("--seconds", "0")]
+)
 def test_a_wrong_command_line_is_told_in_one_line(args: tuple[str, str]) -> None:
     done = _run(*args)
     assert done.returncode == 2
