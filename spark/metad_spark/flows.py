@@ -40,7 +40,7 @@ def blocks_of(policy: Backoff, budget: RetryBudget | None, elapsed_s: float) -> 
     failure, by which the wait for a budget's token is shorter."""
     if policy.family == "decorrelated":
         return _decorrelated(policy, budget, elapsed_s)
-    states = 1
+    states = 2  # who never failed is a state of its own
     while states < STATES_MAX and policy.scale_s(states) > policy.scale_s(states - 1):
         states += 1
     if budget is not None:

@@ -7,8 +7,8 @@ the one they would have met, and there are twice as many of them at ten times th
 
 What is approximate: a batch's linger delays answers and not arrivals; losses beyond two in a row count as two; the
 first retry past a budget's burst is timed from the mean of those before it, which with bursts over one may cost 2 % and
-more; and what clients waited themselves is counted from the mean first attempt of those that had begun, which says
-little where many learn late that they are cut off.
+more; and what clients waited themselves is exact where the first attempt succeeds, and otherwise counted from the mean
+first attempt of those that are told, which says too much of those that learn late that they are cut off, and fail.
 """
 
 from __future__ import annotations
@@ -162,6 +162,8 @@ class _Fluid:
         self.patience_us = [patience - self.loss_us[lost] for lost in range(self.losses)]
         self.is_late = [patience_us < 0 for patience_us in self.patience_us]
         self.any_late = [bool(late.any()) for late in self.is_late]
+        self.is_first = np.zeros(cells.count)
+        self.is_first[cells.first] = 1.0
         self._counters()
 
     def _counters(self) -> None:
@@ -187,7 +189,6 @@ class _Fluid:
         for share, width in widths:
             if share:
                 self.flow.add(cells.first, clients * share, forth, forth + width)
-        self.firsts = [(share, width) for share, width in widths if share]
 
     def run(self) -> NodeResult:
         case = self.case
@@ -307,13 +308,18 @@ class _Fluid:
         refused = np.zeros(cells.count)
         cut_off = np.zeros(cells.count)
         back = np.zeros(cells.count)
+        way_us = np.zeros(
+            len(self.case.regions)
+        )  # of those who are back at their first attempt, to the broker, added up
         used_us = (linger_us + delay_us)[cells.region] + (wait if cut is None else cut)
         for lost, mass in enumerate(arriving):
             let_in = mass * admitted.share
             refused += mass - let_in
             in_time = used_us <= self.patience_us[lost]
             if cut is None:
-                back += np.where(in_time, let_in, 0.0)
+                answered = np.where(in_time, let_in, 0.0)
+                back += answered
+                way_us += self.region_of @ (answered * self.is_first * (self.forth_us + self.loss_us[lost]))
             else:
                 cut_off += np.where(in_time, let_in, 0.0)
             if not in_time.all():
@@ -325,7 +331,13 @@ class _Fluid:
                         self.wasted += gone
                     self._time_out(late, lost, delay_us)
         if float(back.sum()) > 0.0:
-            self._succeed(self.region_of @ back, middle + linger_us + wait + self.region_back_us)
+            answer_us = linger_us + wait + self.region_back_us
+            by_region, at_once = self.region_of @ back, self.region_of @ (back * self.is_first)
+            self._succeed(by_region, middle + answer_us)
+            way_us = np.divide(way_us, at_once, out=way_us, where=at_once > 0)
+            self._waited(at_once, (way_us + delay_us + answer_us) * 1e-6)
+            told_s = min(self.case.spread_us, middle) / 2e6
+            self._waited(by_region - at_once, (middle + answer_us) * 1e-6 - told_s)
         self._refuse(refused, second, middle, 0.0)
         if cut is not None:
             self._refuse(cut_off, second, middle, cut)
@@ -354,19 +366,12 @@ class _Fluid:
         np.add.at(self.storm, bin_of(at_s), by_region)
         second = np.minimum(at_s.astype(np.int64), case.seconds - 1)
         self.restored_by_s[np.arange(len(by_region)), second] += by_region
-        own_s = np.maximum(at_s - self._first_s(float(at_s[0])), 1e-3)
+
+    def _waited(self, by_region: Array, own_s: Array) -> None:
+        """How long restored clients waited themselves, by region."""
+        own_s = np.maximum(own_s, 1e-3)
         np.add.at(self.own, bin_of(own_s), by_region)
         self.own_s += float(by_region @ own_s)
-
-    def _first_s(self, before_s: float) -> float:
-        """The mean time of the first attempts that were begun before."""
-        begun = weighted = 0.0
-        for share, width_us in self.firsts:
-            until = min(width_us * 1e-6, before_s)
-            part = share * (until / (width_us * 1e-6) if width_us else 1.0)
-            begun += part
-            weighted += part * until / 2
-        return weighted / begun if begun else 0.0
 
     def _refuse(self, refused: Array, second: int, middle: float, after_us: float) -> None:
         """Refused in this step, or, where the node dies, after a while."""

@@ -12,7 +12,7 @@ from metad_spark import exact, fluid, trials, vector
 from metad_spark.cases import NodeCase
 from metad_spark.errors import SimulationError
 from metad_spark.histogram import quantile_s
-from metad_spark.scenario import Scenario, load_scenario
+from metad_spark.scenario import Disconnect, Keepalive, Scenario, load_scenario
 from metad_spark.simulate import MODELS, simulate_node
 from metad_spark.verify import differences
 from metad_wire.policy import FAMILIES, Admission, Backoff, BatchWindow, RetryBudget, ReturnSlots
@@ -106,6 +106,17 @@ def test_the_fluid_is_not_far_with_a_budget_of_several_retries_at_once() -> None
     assert quantile_s(other.storm, 0.999, other.clients) == pytest.approx(
         quantile_s(one.storm, 0.999, one.clients), rel=0.05
     )
+
+
+def test_the_fluid_knows_how_long_clients_waited_that_learnt_late() -> None:
+    """It once counted from the mean of all first attempts, and said three times too much."""
+    late = Disconnect(spread_s=2, silent_share=0.3, keepalives=(Keepalive(share=1.0, keepalive_s=25),))
+    case = trials.case_of(msgspec.structs.replace(trials.NEAR[0], clients=300_000, disconnect=late), trials.STEADY)
+    one, other = vector.simulate(case, 3), fluid.simulate(case, 3)
+    for share in (0.2, 0.5, 0.9):
+        expected, measured = (quantile_s(result.own, share, result.restored) for result in (one, other))
+        assert measured == pytest.approx(expected, rel=0.25)
+    assert other.own.sum() == pytest.approx(other.restored)
 
 
 @pytest.mark.parametrize("model", MODELS)
