@@ -18,6 +18,7 @@ from metad_wire.frame import Frame, FrameType
 from metad_wire.methods import READS
 from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
+from metad_wire.transport.credentials import WORN
 
 from ..logs import event
 from .access import Access
@@ -214,6 +215,11 @@ class Connection:
     def handshaken(self) -> bool:
         """Whether the client has been welcomed."""
         return self._session.state is not State.OPENING
+
+    @property
+    def worn(self) -> bool:
+        """Whether the client should go on by a new connection, for this one's keys have been used for long enough."""
+        return self._session.state is State.OPEN and bool(self._stream and self._stream.get_extra_info(WORN))
 
     def goaway(self, reason: str) -> None:
         """Ask the client to go elsewhere."""

@@ -35,7 +35,7 @@ from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, MALFORMED
 from metad_wire.peer import Channel, PeerHello, PeerWelcome
 from metad_wire.policy import Backoff
 from metad_wire.transport import Listener, Stream, Transport, split_endpoint
-from metad_wire.transport.credentials import TlsError
+from metad_wire.transport.credentials import WORN, TlsError
 from metad_wire.transport.path import path_of
 
 from ..config import Config
@@ -491,6 +491,9 @@ class _Link(_Wire):
                 continue  # the loop was late itself: what came meanwhile is yet to be read
             if now_s - self.heard_s > patience_s:
                 event("peer silent", logging.WARNING, peer=self.node_id)
+                return
+            if self.stream is not None and self.stream.get_extra_info(WORN):
+                event("peer connection worn", logging.DEBUG, peer=self.node_id)
                 return
             if await self._gets_through():
                 event("QUIC gets through again", peer=self.node_id)

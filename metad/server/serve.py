@@ -175,6 +175,8 @@ class Server:
                     connection.abort(f"no reply was read for {limits.write_stall_timeout_ms} ms")
                 elif not connection.handshaken and now_s - connection.opened_s > limits.handshake_timeout_ms / 1000:
                     connection.close(FrameError(f"no handshake within {limits.handshake_timeout_ms} ms"))
+                elif connection.worn:
+                    connection.goaway("this connection's keys have been used for long enough; come by a new one")
                 elif stalled_s is None and now_s - connection.last_heard_s > limits.idle_timeout_ms / 1000:
                     event("connection idle", logging.DEBUG, peer=connection.peer)
                     connection.close(SlowReaderError(f"nothing was heard for {limits.idle_timeout_ms} ms"))

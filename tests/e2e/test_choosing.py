@@ -1,4 +1,4 @@
-"""A client that changes its transport under load, against a real server on loopback: each write happens once."""
+"""A client that changes its connection under load, against a real server on loopback: each write happens once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 
 import metad.embedded
 from metad.testing import certificates
-from metad_client import Client, Options
+from metad_client import Client, Options, connect
 from metad_client import keeper as keeper_module
 from metad_client.ways import ways_of
+from metad_wire.transport import tls
 from metad_wire.transport.credentials import PathSample
 
 LOSSY = PathSample(rtt_s=0.1, sent=1_000, lost=30)
@@ -54,3 +55,19 @@ async def test_a_client_changes_over_and_back(monkeypatch: pytest.MonkeyPatch) -
             assert found is not None
             assert found.version == written, "each write happened once"
             assert client.statistics().changes == 2
+
+
+async def test_a_client_moves_on_from_keys_that_are_worn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "RECORDS_MAX", 50)
+    node = certificates.node("node-1")
+    security = {"certificate": node.certificate, "key": node.key, "ca": node.ca}
+    async with (
+        metad.embedded.serve(security=security) as server,
+        connect(f"metads://{server.endpoint}", Options(tls=certificates.client())) as client,
+    ):
+        written, until_s = 0, time.monotonic() + 30
+        while client.statistics().reconnects < 2:
+            assert time.monotonic() < until_s
+            assert await client.kv.put("worn", "key", b"x") == written + 1
+            written += 1
+        assert written > 50

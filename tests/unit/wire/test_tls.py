@@ -254,6 +254,24 @@ async def test_garbage_is_refused_and_leaves_nothing() -> None:
         writer.close()
 
 
+async def test_a_stream_says_when_its_keys_are_worn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_module, "RECORDS_MAX", 10)
+    async with greeter(certificates.node()) as to:
+        end, error = await outcome(certificates.client(), to)
+        assert error is None
+        assert end is not None
+        far = to.accepted[0]
+        assert not end.stream.get_extra_info("worn")
+        end.stream.write(bytes(10 * 16 * 1024))
+        assert end.stream.get_extra_info("worn")
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(far.received) < 10 * 16 * 1024:
+                far.heard.clear()
+                await far.heard.wait()
+        assert far.stream.get_extra_info("worn"), "whoever opens knows as well"
+        end.stream.abort()
+
+
 # --- bounds ----------------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,11 @@ PEERCERT: Final = "peercert"
 """Name of the extra info of a stream that holds the peer's certificate; None where it showed none."""
 
 
+WORN: Final = "worn"
+"""Name of the extra info that is true once a stream's keys have sealed as much as they should: its driver moves on to a
+new one, in its own time."""
+
+
 class Role(enum.Enum):
     """What the holder of a certificate may be."""
 

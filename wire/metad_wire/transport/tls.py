@@ -18,12 +18,15 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from . import Handler, Listener, Stream, StreamHandler, Transport
-from .credentials import PEERCERT, TlsError, TlsFiles, node_behind
+from .credentials import PEERCERT, WORN, TlsError, TlsFiles, node_behind
 from .reload import Reloaded
 from .tls_context import client_context, explain, server_context
 
 HANDSHAKES_MAX: Final = 512
 """Accepted connections whose handshake is under way. One more ends the oldest: honest peers take milliseconds."""
+RECORDS_MAX: Final = 1 << 24
+"""Sealed under one key, after which :data:`~metad_wire.transport.credentials.WORN` is so. AES-GCM is safe up to 2**24.5
+full records (RFC 8446, 5.5); OpenSSL changes no keys by itself, and Python cannot ask it to."""
 _RECORD_BYTES: Final = 16 * 1024  # the most that one record holds, and one read returns
 _RECORDS_AT_ONCE: Final = 15  # with the rest of one that was incomplete, under the 256 KiB that one delivery may have
 _LINGER_S: Final = 1.0  # for a refused peer to read why, before its unread bytes turn the close into a reset
@@ -109,6 +112,7 @@ class _TlsEnd:
         self._read_scheduled = False
         self._closing = False
         self._failure: Exception | None = None
+        self._sealed = self._opened = 0  # records
         self._timer = loop.call_later(timeout_s, self.fail, TimeoutError("no TLS handshake in time"))
         if pending is not None:
             pending[self] = None
@@ -166,6 +170,7 @@ class _TlsEnd:
         except ssl.SSLError as error:
             self.fail(explain(error))
             return
+        self._sealed += 1 + len(data) // _RECORD_BYTES
         self._flush()
 
     def pause_reading(self) -> None:
@@ -200,6 +205,8 @@ class _TlsEnd:
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == PEERCERT:
             return self._tls.getpeercert() or default
+        if name == WORN:
+            return max(self._sealed, self._opened) >= RECORDS_MAX
         return default if self._below is None else self._below.get_extra_info(name, default)
 
     # --- inside ------------------------------------------------------------------------------------------
@@ -260,6 +267,7 @@ class _TlsEnd:
         handler = self.handler
         while handler is not None and self._reading and not self._closing:
             records, over, failure = self._decrypt()
+            self._opened += len(records)
             if records:
                 handler.data_received(records[0] if len(records) == 1 else b"".join(records))
             if failure is not None:
