@@ -16,8 +16,8 @@ from metad_client.ways import ways_of
 from metad_wire.transport import tls
 from metad_wire.transport.credentials import PathSample
 
-LOSSY = PathSample(rtt_s=0.1, sent=1_000, lost=30)
-CLEAN = PathSample(rtt_s=0.1, sent=1_000, lost=0)
+LOSSY = PathSample(rtt_s=0.05, sent=1_000, lost=30)
+CLEAN = PathSample(rtt_s=0.05, sent=1_000, lost=0)
 
 
 async def test_a_client_changes_over_and_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,9 +26,22 @@ def settled(rtt_s: float, loss: float, *, first: Way = Way.TCP, packets: int = 6
 
 
 @pytest.mark.parametrize("first", Way)
-@pytest.mark.parametrize("rtt_ms", [0.1, 1, 30, 100, 200])
-def test_where_nothing_is_lost_tcp_goes_any_distance(rtt_ms: float, first: Way) -> None:
+@pytest.mark.parametrize("rtt_ms", [0.1, 1, 30, 59])
+def test_where_nothing_is_lost_near_paths_are_for_tcp(rtt_ms: float, first: Way) -> None:
     assert settled(rtt_ms / 1000, 0.0, first=first) is Way.TCP
+
+
+@pytest.mark.parametrize("first", Way)
+@pytest.mark.parametrize("rtt_ms", [80, 100, 200])
+def test_a_far_path_is_for_quic_at_once_and_whatever_it_loses(rtt_ms: float, first: Way) -> None:
+    assert PathChoice(RULE, first).note(rtt_ms / 1000, 1, 0) is Way.QUIC
+    assert settled(rtt_ms / 1000, 0.0, first=first) is Way.QUIC
+
+
+def test_a_path_about_as_far_as_that_does_not_make_the_choice_go_to_and_fro() -> None:
+    choice = PathChoice(RULE)
+    ways = [choice.note(rtt_s, 1_000, 0) for rtt_s in (0.07, 0.09, 0.07, 0.09, 0.07) * 20]
+    assert sum(before is not after for before, after in itertools.pairwise(ways)) == 1
 
 
 @pytest.mark.parametrize("first", Way)
@@ -44,20 +57,20 @@ def test_a_short_path_is_for_tcp_whatever_it_loses(loss: float) -> None:
 
 def test_one_lost_packet_is_chance() -> None:
     choice = PathChoice(RULE)
-    assert choice.note(0.1, 400, 1) is Way.TCP
-    assert choice.note(0.1, 400, 20) is Way.QUIC
+    assert choice.note(0.05, 400, 1) is Way.TCP
+    assert choice.note(0.05, 400, 20) is Way.QUIC
 
 
 def test_nothing_is_concluded_from_a_handful_of_packets() -> None:
     choice = PathChoice(RULE)
-    assert choice.note(0.1, 20, 10) is Way.TCP
+    assert choice.note(0.05, 20, 10) is Way.TCP
 
 
 def test_a_path_that_has_healed_goes_back_after_a_while_and_not_at_once() -> None:
     choice = PathChoice(RULE, Way.QUIC)
     for _ in range(20):
-        choice.note(0.1, 1_000, 10)
-    noted = [choice.note(0.1, 1_000, 0) for _ in range(400)]
+        choice.note(0.05, 1_000, 10)
+    noted = [choice.note(0.05, 1_000, 0) for _ in range(400)]
     assert noted[0] is Way.QUIC
     assert noted[-1] is Way.TCP
     changes = sum(before is not after for before, after in itertools.pairwise(noted))
@@ -66,7 +79,7 @@ def test_a_path_that_has_healed_goes_back_after_a_while_and_not_at_once() -> Non
 
 def test_an_unknown_round_trip_time_keeps_the_last_known() -> None:
     choice = PathChoice(RULE)
-    choice.note(0.1, 10, 0)
+    choice.note(0.05, 10, 0)
     assert choice.note(0.0, 1_000, 50) is Way.QUIC
 
 
@@ -88,7 +101,7 @@ def test_any_samples_give_a_choice_and_a_ratio(samples: list[tuple[float, int, i
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"rtt_s_min": -1.0}, {"loss_rtt_s": 0.0}, {"back": 1.0}, {"lost_min": 0}, {"sent_min": 0}]
+    "wrong", [{"rtt_s_min": -1.0}, {"loss_rtt_s": 0.0}, {"far_s": 0.0}, {"back": 1.0}, {"lost_min": 0}, {"sent_min": 0}]
 )
 def test_a_rule_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):

@@ -1,9 +1,10 @@
 """TCP or QUIC, by what is measured of the path.
 
-On a path that loses nothing the kernel's TCP is the cheaper by far, whatever the distance. Where packets are lost over
-a distance, TCP holds everything behind the gap for a round trip or for its timer's minimum, and QUIC's finer timers and
-pacing win. So the choice is by loss, and asks for more of it the shorter the path. BENCHMARKS.md has the table that the
-numbers come from.
+On a near path that loses nothing the kernel's TCP is the cheaper by far. Where packets are lost over a distance, TCP
+holds everything behind the gap for a round trip or for its timer's minimum, and QUIC's streams and finer timers win. So
+the choice is by loss, and asks for more of it the shorter the path. Over a far path loss takes too long to measure and
+costs most when it comes, and QUIC hardly loses where there is none, so there distance is enough. BENCHMARKS.md has the
+table that the numbers come from.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+_STILL_FAR: Final = 0.75
 FORGET_PACKETS: Final = 20_000
 """Past so many, the older half counts less: a path changes."""
 
@@ -38,6 +40,9 @@ class PathRule(msgspec.Struct, frozen=True, kw_only=True):
     """Loss ratio times round-trip time from which QUIC is taken: 0.1 % at 100 ms, 0.33 % at 30 ms…"""
     back: float = 0.25
     """…and given up again below this share of it. Changing over costs a handshake, so it must not go to and fro."""
+    far_s: float = 0.08
+    """Round-trip time from which QUIC is taken at once, whatever is lost; given up below three quarters of it, where
+    loss does not ask for it."""
     lost_min: int = 3
     """Fewer lost packets are chance."""
     sent_min: int = 300
@@ -45,8 +50,8 @@ class PathRule(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if not (self.rtt_s_min >= 0 and self.loss_rtt_s > 0 and 0 <= self.back < 1):
-            raise ValueError("rtt_s_min and loss_rtt_s must be positive, back from 0 to below 1")
+        if not (self.rtt_s_min >= 0 and self.loss_rtt_s > 0 and self.far_s > 0 and 0 <= self.back < 1):
+            raise ValueError("rtt_s_min, loss_rtt_s and far_s must be positive, back from 0 to below 1")
         if self.lost_min < 1 or self.sent_min < 1:
             raise ValueError("lost_min and sent_min must be at least 1")
 
@@ -74,6 +79,10 @@ class PathChoice:
         self._rtt_s = rtt_s or self._rtt_s
         if self._sent > FORGET_PACKETS:
             self._sent, self._lost = self._sent / 2, self._lost / 2
+        if self._rtt_s >= (rule.far_s if self.way is Way.TCP else _STILL_FAR * rule.far_s):
+            if self.way is Way.TCP:
+                self._change(Way.QUIC)
+            return self.way
         if self._sent < rule.sent_min:
             return self.way
         weight = self.loss * self._rtt_s
