@@ -88,6 +88,8 @@ class NodeCase(msgspec.Struct, frozen=True, kw_only=True):
     doors_per_s: tuple[float, ...] = ()
     """Handshakes that each region's brokers can do for this node's clients. With these and without ``delays_us``, the
     fluid model finds out by itself how long brokers keep clients waiting; the others do not look at them."""
+    in_flight_items: tuple[float, ...] = ()
+    """Items that each region's brokers may have under way for this node's clients; goes with ``doors_per_s``."""
     delays_us: tuple[tuple[int, ...], ...] = ()
     """How long a broker keeps a client waiting that reaches it, by region and point; linear in between. Empty: not."""
 

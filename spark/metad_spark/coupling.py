@@ -144,16 +144,16 @@ def with_waves(cases: Sequence[NodeCase], waves_us: Array) -> list[NodeCase]:
 
 def with_doors(scenario: Scenario, cases: Sequence[NodeCase]) -> list[NodeCase]:
     """Cases, of the fluid model, that have their share of each region's brokers to themselves."""
-    per_s = scenario.brokers.connects_per_s
-    if not per_s:
-        return list(cases)
+    brokers = scenario.brokers
+    per_s = brokers.connects_per_s or float("inf")
+    in_flight = float(brokers.concurrency * brokers.batch_items)
     total = sum(case.clients * case.copies for case in cases)
-    return [
-        msgspec.structs.replace(
-            case, doors_per_s=tuple(per_s * brokers * case.clients / total for brokers in case.brokers), delays_us=()
-        )
-        for case in cases
-    ]
+    found = []
+    for case in cases:
+        shares = [count * case.clients / total for count in case.brokers]
+        doors_per_s, items = tuple(per_s * share for share in shares), tuple(in_flight * share for share in shares)
+        found.append(msgspec.structs.replace(case, doors_per_s=doors_per_s, in_flight_items=items, delays_us=()))
+    return found
 
 
 def broker_waves(scenario: Scenario, total: NodeResult) -> Array:

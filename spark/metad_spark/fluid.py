@@ -139,8 +139,10 @@ class _Fluid:
         self.doors: Array | None = None
         if case.doors_per_s and not case.delays_us:
             self.doors = np.array(case.doors_per_s) * 1e-6
+            self.in_flight = np.array(case.in_flight_items)
             longest_delay = float(case.timeout_us)
         self.at_doors = np.zeros(len(case.regions))
+        self.open_us = self.doors  # what the brokers pass on in a microsecond, now
         longest_wait = float(cells.high_us.max()) + case.timeout_us + float((self.forth_us + self.back_us).max())
         longest_first = max([case.spread_us, *(keepalive.keepalive_s * 1e6 for keepalive in case.keepalives)])
         slots = 0.0
@@ -149,6 +151,7 @@ class _Fluid:
         span = max(longest_wait, longest_first + float(self.forth_us.max())) + slots + 1e6
         self.flow = Flow(cells.count, self.step_us, min(span, case.horizon_us + 2e6))
         self.lanes = [Line(cells.count, self.step_us, self.loss_us[lost] + 1) for lost in range(1, self.losses)]
+        self.answer_us = 0.0
         self.door = (
             [Line(cells.count, self.step_us, longest_delay) for _ in range(self.losses)] if longest_delay else []
         )
@@ -209,11 +212,16 @@ class _Fluid:
         self.attempts_by_s[:, second] += by_region
         self.knocks[:, wave] += by_region
         if self.doors is not None:
-            self._knock(by_region, self.doors)
+            # They wait for answers as those do who were admitted last.
+            taking_us = max(1.0, self.answer_us + 2 * case.latency_us)
+            self.open_us = np.minimum(self.doors, self.in_flight / taking_us)
+            self._knock(by_region, self.open_us)
         arriving, delay = self._arriving(reached, now)
         total = float(sum(float(mass.sum()) for mass in arriving))
         linger = self._linger_us(by_region)
         admitted = self.server.step(now, now + self.step_us, total)
+        if admitted.wait_us > 0.0:
+            self.answer_us = admitted.wait_us
         for at_us, items in self.server.served:
             if at_us < case.horizon_us:
                 self.served_by_s[int(at_us // _SECOND_US)] += items
@@ -267,7 +275,8 @@ class _Fluid:
 
     def _delay_us(self, at_us: float) -> Array:
         if self.doors is not None:
-            return self.at_doors / self.doors  # of who knocks later than now: as if it knocked now
+            assert self.open_us is not None
+            return self.at_doors / self.open_us  # of who knocks later than now: as if it knocked now
         if self.delays is None:
             return np.zeros(len(self.case.regions))
         place = at_us / self.case.wave_us
