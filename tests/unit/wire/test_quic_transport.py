@@ -366,21 +366,27 @@ async def test_a_silent_server_is_given_up_once_something_is_unanswered() -> Non
 
 
 async def test_a_client_goes_on_from_another_socket_when_the_server_falls_silent() -> None:
-    """As behind a NAT that has forgotten it: what it sends from its old port reaches nobody."""
+    """As behind a NAT that has forgotten it: what it sends from its old port reaches nobody, and what is sent there
+    neither."""
     settings = QuicSettings(unanswered_s=3.0)
-    async with serving() as place:
+    async with serving(settings=QuicSettings(unanswered_s=60.0)) as place:
         transport = QuicTransport(certificates.client("app"), settings=settings)
         near = await place.dial(transport)
         near.stream.write(b"hello ")
         await near.until(b"hello ")
         forgotten = near.stream.get_extra_info("sockname")
-        received = place.listener._socket._received  # type: ignore[attr-defined]
+        sock = place.listener._socket  # type: ignore[attr-defined]
+        received, send = sock._received, sock.send
 
         def filtered(datagrams: list[bytes], address: Any) -> None:
             if address != forgotten:
                 received(datagrams, address)
 
-        place.listener._socket._received = filtered  # type: ignore[attr-defined]
+        def lost(datagrams: list[bytes], address: Any) -> None:
+            if address != forgotten:
+                send(datagrams, address)
+
+        sock._received, sock.send = filtered, lost
         near.stream.write(b"again")
         await near.until(b"hello again")
         assert near.stream.get_extra_info("sockname") != forgotten
