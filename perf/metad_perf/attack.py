@@ -1,13 +1,16 @@
 """``metad-perf attack``: strangers and insiders do their worst, one after the other, while a good client works.
 
-A node with TLS and QUIC on loopback. Before each attack the good client is measured in peace, over the transport that
-is attacked next, and during it again; the node's memory is sampled all the while. An attack is refused where the server
+A node with TLS and QUIC on loopback. Before and after each attack the good client is measured in peace, over the
+transport that is attacked, and during it as well; the node's memory is sampled all the while. Node and client run at a
+higher priority than what else the machine does, where that is allowed. An attack is refused where the server
 let nobody in who may not, answered no demand that breaks the rules, and hung up on who kept it waiting. Limits that
 take longer than an attack lasts are shortened in the node's configuration, and reported.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import statistics
 import tempfile
@@ -39,12 +42,13 @@ P99_RATIO_MAX = 2.0
 LIMITS = {
     "handshake_timeout_ms": 2_000,
     "write_stall_timeout_ms": 2_000,
-    "unfinished_bytes_max": 32 * MIB,
+    "unfinished_bytes_max": 16 * MIB,
     "in_flight_bytes_max": 32 * MIB,
 }
 """Of the node under attack, other than the defaults."""
 _BATCH, _PER_S, _IN_FLIGHT = 10, 200, 16  # of the good client: 2,000 items/s, an open loop
 _KEYS = 10_000
+_NICE = -10
 _SAMPLE_S = 0.05
 _SETTLE_S = 2.0  # after an attack: what was held is let go
 
@@ -54,7 +58,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     names: Sequence[str] = tuple(KINDS)
     seconds: float = 6.0
-    quiet_s: float = 4.0
+    quiet_s: float = 3.0
 
     def checked(self) -> Plan:
         """Itself. Raises UsageError."""
@@ -70,6 +74,8 @@ def run(plan: Plan, *, json: Path | None) -> int:
     """The exit code: 1 where an attack was not refused, took memory, or slowed the good client down."""
     plan = plan.checked()
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)  # what is started from here on inherits it
     try:
         attacks = _Siege(plan, directory).run()
     finally:
@@ -99,7 +105,6 @@ class _Siege:
         command += ["--tls-cert", node.certificate, "--tls-key", node.key, "--tls-ca", node.ca]
         self._server = Server(directory, command=command, config=config)
         self._options = Options(tls=certificates.client("perf"))
-        self._quiet: dict[str, list[bytes]] = {"tls": [], "quic": []}
         self._urls: dict[str, str] = {}
 
     def run(self) -> dict[str, dict[str, Any]]:
@@ -119,10 +124,6 @@ class _Siege:
                     progress(1)
             if "quic_early_replays" in made and run_async(self._replayed()):
                 made["quic_early_replays"]["refused"] = False
-            for one in made.values():
-                quiet_ms = Latencies.merged(self._quiet[one["transport"]]).percentile_ms(99)
-                one["quiet_p99_ms"] = quiet_ms
-                one["good_client_p99_ratio"] = report.ratio(one["p99_ms"], quiet_ms)
             self._server.stop()
             return made
         finally:
@@ -132,7 +133,7 @@ class _Siege:
 
     def _attack(self, client: WanClient, name: str) -> dict[str, Any]:
         transport, _ = KINDS[name]
-        self._quiet[transport].append(self._measure(client, transport, self._plan.quiet_s).latencies)
+        peace = [self._measure(client, transport, self._plan.quiet_s).latencies]
         before = self._server.rss_bytes()
         self._begin(client, transport, self._plan.seconds)
         attacker = Attacker(name, self._target(transport), self._plan.seconds)
@@ -146,13 +147,17 @@ class _Siege:
             attacker.stop()
         good = client.end()
         time.sleep(_SETTLE_S)
+        peace.append(self._measure(client, transport, self._plan.quiet_s).latencies)
+        quiet_ms = Latencies.merged(peace).percentile_ms(99)
+        p99_ms = Latencies.merged([good.latencies]).percentile_ms(99)
         return {
             "refused": outcome.refused,
             "server_rss_growth_mib": (peak - before) / MIB,
-            "good_client_p99_ratio": 0.0,
+            "good_client_p99_ratio": report.ratio(p99_ms, quiet_ms),
             "transport": transport,
             "tried": outcome.tried,
-            "p99_ms": Latencies.merged([good.latencies]).percentile_ms(99),
+            "p99_ms": p99_ms,
+            "quiet_p99_ms": quiet_ms,
             "good_client_failed": good.failed,
         }
 

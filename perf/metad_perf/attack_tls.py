@@ -20,7 +20,7 @@ from .attack_peer import GET_LARGE, HELLO, WAIT_S, Target, TlsPeer, request, tls
 _MIB = 1024 * 1024
 _HALF_OPEN = 600
 _SLOW_READERS = 3
-_REQUESTS_OF_A_READER = 200
+_REQUESTS_OF_A_READER = 600
 _KERNEL_BYTES = 64 * _MIB  # what buffers of both kernels and the server's own may still hold for a reader
 _GARBAGE_BYTES_MAX = 16 * 1024
 
