@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import tempfile
 import warnings
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import SparkFailed
+from .errors import SparkFailed, UsageError
 from .java import find_java
 from .shipping import package_zip
 
@@ -29,6 +30,9 @@ _HERE = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 """For a Spark of our own on this machine; that of a cluster is configured by whoever runs it."""
+
+
+_CONNECT_PORT = 15002
 
 
 def submitted() -> bool:
@@ -45,13 +49,17 @@ def open_session(*, master: str | None = None, connect: bool = False) -> Iterato
     master and talks to that, as to one far away.
 
     Raises :class:`.errors.JavaMissing` before anything is started, :class:`.errors.SparkFailed` when Spark does not
-    start or the server is not reached."""
+    start or the server is not reached, :class:`.errors.UsageError` where ``connect`` makes no sense."""
     if master is None and not submitted():
         master = "local[*]"
     remote = master is not None and master.startswith("sc://")
     here = master is not None and master.startswith("local") and not master.startswith("local-cluster")
+    if connect and not here:
+        raise UsageError("--connect starts a server on a local master; give --master sc://HOST:PORT for another one")
     if not remote and not submitted():
         find_java()
+    if connect:
+        _want_port(_CONNECT_PORT)
     if here:
         os.environ["PYSPARK_PYTHON"] = sys.executable  # another python3 on the path has other packages
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -68,6 +76,16 @@ def open_session(*, master: str | None = None, connect: bool = False) -> Iterato
                 yield session
         finally:
             session.stop()
+
+
+def _want_port(port: int) -> None:
+    """Spark's own server always takes this port, and says in pages that it is taken. Raises SparkFailed."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            raise SparkFailed(f"port {port} is taken: a Connect server there? then --master sc://localhost") from None
 
 
 def _start(master: str | None, *, remote: bool, here: bool, log: Path) -> SparkSession:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,7 @@ def test_without_java(tmp_path: Path, command: str) -> None:
         (["simulate", "--clients", "1.5"], 2, "whole number"),
         (["simulate", "--target", "soon"], 2, "t999<=300s"),
         (["simulate", "--model", "magic"], 2, "invalid choice"),
+        (["simulate", "--master", "sc://localhost", "--connect"], 2, "--master sc://HOST:PORT"),
         (["size", "--clients", "1e6"], 2, "--target"),
         (["schedule", "--out", "here", "--scale", "7"], 2, "--scale must be"),
         (["schedule", "--out", "here", "--clients", "1e9"], 2, "take 40"),
@@ -41,6 +44,16 @@ def test_what_is_wrong_is_said_before_spark_is_started(args: list[str], code: in
     assert done.returncode == code, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.usefixtures("java")
+def test_a_taken_connect_port_is_said_at_once() -> None:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # somebody else has it: as good
+            stack.enter_context(socket.create_server(("127.0.0.1", 15002)))
+        done = metad_spark("simulate", "--master", "local[1]", "--connect")
+    assert done.returncode == 1
+    assert "port 15002 is taken" in done.stderr
 
 
 def test_a_folder_with_something_in_it_is_not_written_to(tmp_path: Path) -> None:
