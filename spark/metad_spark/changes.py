@@ -24,6 +24,10 @@ _QUEUE_MARGIN = 0.8
 """Of the time that a client's patience leaves for the queue."""
 
 
+_QUEUE_NEAR = 0.25
+"""A bound this near to the wise one is not worth a change."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """A scenario that differs from the one asked about."""
@@ -79,9 +83,9 @@ def changes(scenario: Scenario, calibration: Calibration) -> list[Change]:
 
     wise = wise_queue_items(scenario, calibration)
     bounded = scenario
-    if queue_s(scenario, calibration) > patience_s(scenario):
+    if not cluster.queue_items or abs(cluster.queue_items / wise - 1) > _QUEUE_NEAR:
         bounded = replace(scenario, cluster=replace(cluster, queue_items=wise))
-        offer(f"bound a group's queue at {short(wise)} items", "nothing", bounded)
+        offer(f"room for {short(wise)} items in a group's queue, and no more", "nothing", bounded)
     told = replace(scenario, returns=replace(scenario.returns, of_capacity=_RETURNS_OF_CAPACITY))
     offer("tell the refused when to come back", "nothing; clients must heed it", told)
     wide = replace(scenario, cluster=replace(cluster, batch_items=cluster.batch_items * 4))
