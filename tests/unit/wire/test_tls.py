@@ -304,6 +304,33 @@ async def test_the_oldest_of_too_many_handshakes_makes_room(monkeypatch: pytest.
             writer.transport.abort()
 
 
+async def test_handshakes_take_turns_with_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many clients at once: each turn of the loop does one step of one handshake, and who is in is served between."""
+    monkeypatch.setattr(tls_module, "_TURN_S", 0.0)
+    ran, most = [0], 0
+    shake = tls_module._TlsEnd.shake
+
+    def counted(end: Any) -> None:
+        if end._pending is not None:
+            ran[0] += 1
+        shake(end)
+
+    monkeypatch.setattr(tls_module._TlsEnd, "shake", counted)
+    async with greeter(certificates.node()) as to:
+        dials = [asyncio.create_task(outcome(certificates.client(), to)) for _ in range(20)]
+        while not all(dial.done() for dial in dials):
+            before = ran[0]
+            await asyncio.sleep(0)  # a turn
+            most = max(most, ran[0] - before)
+        for dial in dials:
+            end, error = dial.result()
+            assert error is None
+            assert end is not None
+            end.stream.abort()
+    assert most == 1
+    assert ran[0] >= 40, "two steps each"
+
+
 async def test_a_dial_ends_at_its_timeout_where_nobody_answers_the_handshake() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf, pytest.raises(TimeoutError):
         await dialling(certificates.client()).dial(*deaf.getsockname(), End, 0.05)

@@ -29,6 +29,7 @@ RECORDS_MAX: Final = 1 << 24
 full records (RFC 8446, 5.5); OpenSSL changes no keys by itself, and Python cannot ask it to."""
 _RECORD_BYTES: Final = 16 * 1024  # the most that one record holds, and one read returns
 _RECORDS_AT_ONCE: Final = 15  # with the rest of one that was incomplete, under the 256 KiB that one delivery may have
+_TURN_S: Final = 0.001  # of each turn of the loop, for handshakes; at most a step more
 _LINGER_S: Final = 1.0  # for a refused peer to read why, before its unread bytes turn the close into a reset
 _REFUSALS_SAID: Final = 10  # a second
 _log = logging.getLogger("metad")
@@ -65,11 +66,12 @@ class TlsTransport:
         if contexts is None:
             raise ValueError("listening needs a certificate")
         pending: dict[_TlsEnd, None] = {}
+        turns = _Turns()
 
         def accept() -> _TlsEnd:
             while len(pending) >= HANDSHAKES_MAX:
                 next(iter(pending)).fail(TimeoutError("too many handshakes under way"))
-            return _TlsEnd(contexts.current(), factory, pending, self._handshake_timeout_s)
+            return _TlsEnd(contexts.current(), factory, pending, self._handshake_timeout_s, turns)
 
         return await self._below.listen(host, port, accept)
 
@@ -97,11 +99,13 @@ class _TlsEnd:
         factory: Callable[[], StreamHandler],
         pending: dict[_TlsEnd, None] | None,
         timeout_s: float,
+        turns: _Turns | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._factory = factory
         self._pending = pending
+        self._turns = turns
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=pending is not None)
         self._below: Stream | None = None
@@ -124,16 +128,18 @@ class _TlsEnd:
         if self._closing:
             stream.abort()
         elif self._pending is None:
-            self._shake()  # the client speaks first
+            self.shake()  # the client speaks first
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
         self._incoming.write(data)
-        if self.handler is None:
-            self._shake()
-        else:
+        if self.handler is not None:
             self._read()
+        elif self._turns is not None:
+            self._turns.take(self)
+        else:
+            self.shake()
 
     def eof_received(self) -> bool | None:
         if self.handler is not None and not self._closing:
@@ -240,7 +246,10 @@ class _TlsEnd:
         if self._pending is not None:
             self._pending.pop(self, None)
 
-    def _shake(self) -> None:
+    def shake(self) -> None:
+        """The next step of the handshake, with what has come."""
+        if self._closing or self.handler is not None:
+            return
         try:
             self._tls.do_handshake()
             if self._pending is None:
@@ -309,6 +318,41 @@ class _TlsEnd:
         data = self._outgoing.read()
         if data and self._below is not None:
             self._below.write(data)
+
+
+class _Turns:
+    """Steps of handshakes, a few in each turn of the loop: each costs as much CPU as a hundred small requests, and a
+    flood of strangers must not hold up those who are in."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[_TlsEnd, None] = {}
+        self._scheduled = False
+
+    def take(self, end: _TlsEnd) -> None:
+        """Let an end go on when its turn comes."""
+        self._waiting[end] = None
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        until_s = self._loop.time() + _TURN_S
+        try:
+            while self._waiting:
+                end = next(iter(self._waiting))
+                del self._waiting[end]
+                try:
+                    end.shake()
+                except BaseException:
+                    end.abort()  # as the transport below does: a handler that fails loses its connection
+                    raise
+                if self._loop.time() >= until_s:
+                    break
+        finally:
+            self._scheduled = bool(self._waiting)
+            if self._waiting:
+                self._loop.call_soon(self._run)
 
 
 class _Refusals:
