@@ -34,6 +34,7 @@ class Ways:
         self._rule = rule
         self._clock = clock
         self._choices: dict[Endpoint, PathChoice] = {}
+        self._noted_s: dict[Endpoint, float] = {}
         self._blocked: dict[tuple[Endpoint, str], float] = {}
         self._twins: Mapping[Endpoint, Endpoint] = {}
 
@@ -85,9 +86,13 @@ class Ways:
         choice = self._choices.get(endpoint)
         if choice is None or choice.way is not _WAYS[name]:  # it fell back, or came back
             choice = self._choices[endpoint] = PathChoice(self._rule, _WAYS[name])
+            self._noted_s.pop(endpoint, None)
         if path is None:
             return name
-        wanted = _NAMES[choice.note(path.rtt_s, path.sent, path.lost)]
+        now_s, before_s = self._clock(), self._noted_s.get(endpoint)
+        self._noted_s[endpoint] = now_s
+        seconds = now_s - before_s if before_s is not None else 0.0
+        wanted = _NAMES[choice.note(path.rtt_s, path.sent, path.lost, seconds)]
         return name if self.is_blocked(endpoint, wanted) else wanted
 
 

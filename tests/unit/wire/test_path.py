@@ -26,22 +26,41 @@ def settled(rtt_s: float, loss: float, *, first: Way = Way.TCP, packets: int = 6
 
 
 @pytest.mark.parametrize("first", Way)
-@pytest.mark.parametrize("rtt_ms", [0.1, 1, 30, 59])
-def test_where_nothing_is_lost_near_paths_are_for_tcp(rtt_ms: float, first: Way) -> None:
+@pytest.mark.parametrize("rtt_ms", [0.1, 1, 30, 100, 200])
+def test_where_nothing_is_lost_bulk_goes_any_distance_by_tcp(rtt_ms: float, first: Way) -> None:
     assert settled(rtt_ms / 1000, 0.0, first=first) is Way.TCP
+    choice = PathChoice(RULE, first)
+    packets = max(1_000, int(300 / rtt_ms * 500))  # in half a second
+    for _ in range(2_000):
+        choice.note(rtt_ms / 1000, packets, 0, 0.5)
+    assert choice.way is Way.TCP
 
 
 @pytest.mark.parametrize("first", Way)
-@pytest.mark.parametrize("rtt_ms", [80, 100, 200])
-def test_a_far_path_is_for_quic_at_once_and_whatever_it_loses(rtt_ms: float, first: Way) -> None:
-    assert PathChoice(RULE, first).note(rtt_ms / 1000, 1, 0) is Way.QUIC
-    assert settled(rtt_ms / 1000, 0.0, first=first) is Way.QUIC
+@pytest.mark.parametrize("rtt_ms", [20, 30, 100, 200])
+def test_a_thin_flow_over_a_distance_is_for_quic_whatever_it_loses(rtt_ms: float, first: Way) -> None:
+    choice = PathChoice(RULE, first)
+    for _ in range(2_000):
+        choice.note(rtt_ms / 1000, int(40 / rtt_ms * 500), 0, 0.5)
+        assert choice.way is Way.QUIC
 
 
-def test_a_path_about_as_far_as_that_does_not_make_the_choice_go_to_and_fro() -> None:
+def test_a_thin_flow_over_no_distance_is_for_tcp() -> None:
     choice = PathChoice(RULE)
-    ways = [choice.note(rtt_s, 1_000, 0) for rtt_s in (0.07, 0.09, 0.07, 0.09, 0.07) * 20]
-    assert sum(before is not after for before, after in itertools.pairwise(ways)) == 1
+    for _ in range(2_000):
+        assert choice.note(0.001, 500, 0, 0.5) is Way.TCP
+
+
+def test_who_sends_nothing_stays_where_he_is() -> None:
+    choice = PathChoice(RULE)
+    for _ in range(100):
+        assert choice.note(0.1, 0, 0, 0.5) is Way.TCP
+
+
+def test_a_flow_about_as_thin_as_that_does_not_go_to_and_fro() -> None:
+    choice = PathChoice(RULE)
+    ways = [choice.note(0.1, sent, 0, 0.5).value for sent in (600, 400, 600, 450, 700) * 20]
+    assert sum(before != after for before, after in itertools.pairwise(["tcp", *ways])) <= 1
 
 
 @pytest.mark.parametrize("first", Way)
@@ -101,7 +120,16 @@ def test_any_samples_give_a_choice_and_a_ratio(samples: list[tuple[float, int, i
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"rtt_s_min": -1.0}, {"loss_rtt_s": 0.0}, {"far_s": 0.0}, {"back": 1.0}, {"lost_min": 0}, {"sent_min": 0}]
+    "wrong",
+    [
+        {"rtt_s_min": -1.0},
+        {"loss_rtt_s": 0.0},
+        {"far_s": 0.0},
+        {"thin_packets": 0.0},
+        {"back": 1.0},
+        {"lost_min": 0},
+        {"sent_min": 0},
+    ],
 )
 def test_a_rule_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
