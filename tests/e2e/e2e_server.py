@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+_candidates = itertools.cycle(random.sample(range(15_000, 30_000), 15_000))
 METAD = Path(sys.executable).with_name("metad")
 WAIT_S = 30.0
 SMALL = """
@@ -30,6 +35,19 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = WA
         if time.monotonic() > deadline_s:
             raise AssertionError(f"{what}: not within {timeout_s} s")
         time.sleep(0.002)
+
+
+def free_ports(count: int) -> list[int]:
+    """On loopback, for TCP and UDP. Below those that the kernel gives to connections, or somebody's would now and then
+    take one before its server is there."""
+    found: list[int] = []
+    while len(found) < count:
+        port = next(_candidates)
+        with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagrams, suppress(OSError):
+            stream.bind(("127.0.0.1", port))
+            datagrams.bind(("127.0.0.1", port))
+            found.append(port)
+    return found
 
 
 class Server:

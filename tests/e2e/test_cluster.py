@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e_server import Server, wait_until
+from e2e_server import Server, free_ports, wait_until
 
 from metad_client import Client, KvKey, KvPutItem, MetadError, OffsetCommitItem, OffsetKey, SessionTakeoverItem, connect
 from metad_client.options import Options
@@ -20,15 +19,6 @@ from metad_wire.cluster import group_name
 
 METADCTL = Path(sys.executable).with_name("metadctl")
 NAMES = ("n1", "n2", "n3")
-
-
-def free_ports(count: int) -> list[int]:
-    """Nobody listens there now, and nobody else is given them for a while."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Nodes:

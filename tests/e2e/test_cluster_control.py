@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,19 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_server import METAD, SMALL, WAIT_S, Server, wait_until
+from e2e_server import METAD, SMALL, WAIT_S, Server, free_ports, wait_until
 
 from metad_client import Client, ConflictError, KvKey, KvPutItem, SessionTakeoverItem, connect
 from metad_wire.cluster import ClusterMap, unpack_slots
 from metad_wire.messages import StatusReply
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Nodes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_server import METAD, SMALL, Server, wait_until
+from e2e_server import METAD, SMALL, Server, free_ports, wait_until
 
 from metad_client import Options, blocking
 from metad_wire.transport.credentials import client_files
@@ -26,12 +25,6 @@ def ctl(*arguments: str) -> Any:
     done = subprocess.run([str(METADCTL), *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout) if "--json" in arguments else done.stdout
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        socks = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [sock.getsockname()[1] for sock in socks]
 
 
 class Region(Server):

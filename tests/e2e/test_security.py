@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_server import Server, wait_until
+from e2e_server import Server, free_ports, wait_until
 
 from metad.testing import certificates
 from metad_client import Options, UnauthenticatedError, blocking
@@ -42,11 +42,6 @@ TRANSPORTS: dict[str, Callable[[TlsFiles], Transport]] = {
 }
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
-
-
 class Door:
     """A node with certificates, tokens, QUIC, and a peer listener of both kinds."""
 
@@ -56,7 +51,7 @@ class Door:
         self.tokens_file = home / "tokens"
         self.token = new_token("app")
         self.tokens_file.write_text(line_of(self.token) + "\n")
-        self.port, self.peer_port = free_port(), free_port()
+        self.port, self.peer_port = free_ports(2)
         security = [f'certificate = "{self.files.certificate}"', f'key = "{self.files.key}"', f'ca = "{self.files.ca}"']
         if tokens:
             security += [f'tokens_file = "{self.tokens_file}"']
