@@ -205,18 +205,21 @@ class QuicPeer:
             now = time.monotonic()
             if now >= until or self.ended:
                 return bool(condition())
-            timer = self.connection.get_timer()
-            wait_s = until - now if timer is None else max(0.0, min(timer, until) - now)
-            if select.select([self.socket], [], [], wait_s)[0]:
-                # What was done to aioquic's books for an attack may not agree with what the server says of it.
-                with contextlib.suppress(OSError, AssertionError):
-                    data = self.socket.recv(65_536)
-                    self.received_bytes += len(data)
-                    self.connection.receive_datagram(data, self._address, time.monotonic())
-            now = time.monotonic()
-            if timer is not None and now >= timer:
-                self.connection.handle_timer(now)
+            # What was done to aioquic's books for an attack may not agree with what becomes of it.
+            with contextlib.suppress(OSError, AssertionError):
+                self._turn(until, now)
             self._events()
+
+    def _turn(self, until: float, now: float) -> None:
+        timer = self.connection.get_timer()
+        wait_s = until - now if timer is None else max(0.0, min(timer, until) - now)
+        if select.select([self.socket], [], [], wait_s)[0]:
+            data = self.socket.recv(65_536)
+            self.received_bytes += len(data)
+            self.connection.receive_datagram(data, self._address, time.monotonic())
+        now = time.monotonic()
+        if timer is not None and now >= timer:
+            self.connection.handle_timer(now)
 
     def connect(self) -> bool:
         """Whether the handshake ends well, as far as we can tell."""
