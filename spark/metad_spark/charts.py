@@ -111,10 +111,11 @@ _HERE = f' stroke="{INK}" stroke-width="3"'
 
 
 def _shade(cell: Cell, fastest: float, slowest: float) -> tuple[str, str, str]:
-    """Fill, ink and words of a square. The scale is logarithmic: twice as long is as much darker everywhere."""
+    """Fill, ink and words of a square. The scale is logarithmic: twice as long is as much darker everywhere, and less
+    than twice as long is never the whole of it."""
     if cell.t999_s is None:
         return "#fecaca", "#991b1b", f"never: {_percent(cell.restored)} back"
-    span = math.log(slowest / fastest) if slowest > fastest > 0 else 1.0
+    span = max(math.log(2.0), math.log(slowest / fastest)) if fastest > 0 else 1.0
     share = math.log(cell.t999_s / fastest) / span if fastest > 0 else 0.0
     red, green, blue = (round(low + (high - low) * share) for low, high in zip(_FAST, _SLOW, strict=True))
     return f"rgb({red},{green},{blue})", "#fff" if share > 0.45 else INK, seconds(cell.t999_s)

@@ -60,6 +60,15 @@ def test_the_map_tells_slow_from_never_and_marks_where_we_are() -> None:
     assert {"20 s", "200 s", "never: 65 % back", "r", "a", "b", "c", "rows", "columns"} == set(words)
 
 
+def test_the_map_makes_nothing_of_a_thousandth() -> None:
+    cells = [[Cell(t999_s=time_s, restored=1) for time_s in (2.41, 2.412)]]
+    drawn = ElementTree.fromstring(
+        charts.collapse_map(cells, rows=["r"], columns=["a", "b"], row_name="rows", column_name="columns")
+    )
+    first, second = (re.findall(r"\d+", box.attrib["fill"]) for box in drawn.iter(f"{_SVG}rect"))
+    assert all(abs(int(one) - int(other)) <= 2 for one, other in zip(first, second, strict=True))
+
+
 def test_pictures_of_a_storm_in_which_nothing_happens() -> None:
     for svg in (
         charts.restored([0, 1], {"here": [0, 0]}),
