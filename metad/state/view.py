@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from ..storage.engine import Engine
 from ..storage.keys import TABLE_SESSION_OWNER, table_prefix
@@ -99,21 +99,39 @@ class RowCaches:
                 cache.age()
 
 
-class RowCache:
+Value = TypeVar("Value")
+
+
+class _Generations(Generic[Value]):
+    """What is known of keys, None where there is no row, in the two generations of :class:`RowCaches`."""
+
+    def __init__(self, shared: RowCaches) -> None:
+        self._shared = shared
+        self._young: dict[bytes, Value | None] = {}
+        self._old: dict[bytes, Value | None] = {}
+
+    def get(self, key: bytes) -> Value | Missing | None:
+        """What is known of it; MISSING if nothing is."""
+        value: Value | Missing | None = self._young.get(key, MISSING)
+        return self._old.get(key, MISSING) if value is MISSING else value
+
+    def age(self) -> None:
+        """What is young is old now, and what was old is forgotten."""
+        self._old, self._young = self._young, {}
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._young, self._old = {}, {}
+
+
+class RowCache(_Generations[bytes]):
     """The newest rows that commands of a group's leader have read or written, so that a command that has to know a row
     before it writes it rarely asks the engine. What is in flight is in it too: who stops leading clears it."""
 
     def __init__(self, shared: RowCaches) -> None:
-        self._shared = shared
-        self._young: Writes = {}
-        self._old: Writes = {}
+        super().__init__(shared)
         self.heads = HeadCache(shared)
         """Of tables whose commands have to know no more of a row."""
-
-    def get(self, key: bytes) -> bytes | Missing | None:
-        """The row, None if it is known that there is none, MISSING if nothing is known."""
-        value: bytes | Missing | None = self._young.get(key, MISSING)
-        return self._old.get(key, MISSING) if value is MISSING else value
 
     def read(self, key: bytes, value: bytes | None) -> None:
         """The engine has this."""
@@ -131,13 +149,11 @@ class RowCache:
         self._shared.grew(added, size)
 
     def age(self) -> None:
-        """What is young is old now, and what was old is forgotten."""
-        self._old, self._young = self._young, {}
+        super().age()
         self.heads.age()
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._young, self._old = {}, {}
+        super().clear()
         self.heads.clear()
 
 
@@ -146,18 +162,8 @@ Head = tuple[int, int]
 Heads = dict[bytes, Head | None]
 
 
-class HeadCache:
+class HeadCache(_Generations[Head]):
     """The same, of rows of which only the head is wanted: it is smaller than the row, and nothing is decoded."""
-
-    def __init__(self, shared: RowCaches) -> None:
-        self._shared = shared
-        self._young: Heads = {}
-        self._old: Heads = {}
-
-    def get(self, key: bytes) -> Head | Missing | None:
-        """As :meth:`RowCache.get`."""
-        head: Head | Missing | None = self._young.get(key, MISSING)
-        return self._old.get(key, MISSING) if head is MISSING else head
 
     def get_many(self, keys: Sequence[bytes]) -> list[Head | Missing | None]:
         """:meth:`get` of each."""
@@ -176,14 +182,6 @@ class HeadCache:
         for key in keys:
             self._young.pop(key, None)
             self._old.pop(key, None)
-
-    def age(self) -> None:
-        """As :meth:`RowCache.age`."""
-        self._old, self._young = self._young, {}
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._young, self._old = {}, {}
 
 
 class View:
