@@ -651,9 +651,9 @@ class Dispatcher:
 
     def _told(self, lane: Lane, answer: asyncio.Future[MapReply]) -> None:
         self._question = None
+        error = None if answer.cancelled() else answer.exception()  # which counts as seen from here on
         if self._closed or answer.cancelled():
             return
-        error = answer.exception()
         if error is None:
             self._learn(lane, answer.result())
         elif isinstance(error, UnknownMethodError) and self.routes.map is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -12,11 +13,13 @@ from metad_client import (
     HandshakeError,
     InternalError,
     KvPutItem,
+    NotLeaderError,
     OverloadedError,
     UnauthenticatedError,
     connect,
 )
 from metad_wire import messages as m
+from metad_wire.methods import CLUSTER_MAP
 from metad_wire.transport.memory import MemoryTransport
 
 ONE = [KvPutItem("ns", "k", b"1")]
@@ -317,6 +320,26 @@ async def test_closing_ends_what_is_pending(server, dial, settle):
     assert "may have happened" in str(sent)
     assert "nothing was done" in str(waiting)
     await server.until(lambda: not server.live)
+
+
+async def test_closing_while_the_nodes_are_asked_who_leads_is_quiet(server, dial):
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    client = await dial()
+    server.scripts_map = True  # and the question is left open
+
+    def refuse(received):
+        if received.method is not CLUSTER_MAP:
+            received.fail(NotLeaderError())
+
+    server.answer = refuse
+    call = start(client.kv.put("ns", "k", b"1"))
+    await server.until(lambda: any(received.method is CLUSTER_MAP for received in server.received))
+    await client.close()
+    with pytest.raises(ClosedError):
+        await call
+    gc.collect()
+    assert complaints == []
 
 
 async def test_leaving_the_block_closes(server):
