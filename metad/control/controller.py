@@ -70,11 +70,14 @@ class Host(Protocol):
     config: Config
     identity: Any
     environment: Any
-    map: ClusterMap | None
     drivers: dict[tuple[str, int], Any]
     replicas: Any
     mover: Any
     call_peer: Callable[[str, int, bytes, Done], None]
+
+    @property
+    def map(self) -> ClusterMap | None:
+        """The cluster map; None while there is none."""
 
     def status(self) -> m.StatusReply:
         """How the node and its groups are."""

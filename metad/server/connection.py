@@ -101,7 +101,7 @@ class Connection:
         self._stream = None
         self._session.close()
         for works in self._works.values():
-            self._node.cancel(works)
+            self._node.requests.cancel(works)
         self._works.clear()
         self._intake.update(self, 0, self.last_heard_s, progress=False)
         self._closed(self)
@@ -144,11 +144,11 @@ class Connection:
             if self._early and self._too_early(frame.method):
                 self._session.fail(request_id, TooEarlyError())
                 return
-            works = self._node.submit(frame.method, frame.payload, partial(self._answer, request_id))
+            works = self._node.requests.submit(frame.method, frame.payload, partial(self._answer, request_id))
             if works and request_id in self._session.unanswered:
                 self._works[request_id] = works
         elif frame.type == FrameType.CANCEL:
-            self._node.cancel(self._works.get(frame.request_id, []))
+            self._node.requests.cancel(self._works.get(frame.request_id, []))
         elif frame.type == FrameType.HELLO:
             self._welcome()
 
@@ -179,7 +179,7 @@ class Connection:
                 limits.idle_timeout_ms,
             )
         )
-        if self._node.draining:
+        if self._node.requests.draining:
             session.goaway(0, "draining")
 
     def _answer(self, request_id: int, result: bytes | MetadError) -> None:

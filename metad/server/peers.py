@@ -44,7 +44,8 @@ from ..logs import event
 from ..raft.replicas import PeerProtocolError
 from .access import Access
 from .network import Network
-from .node import Done, Node
+from .node import Node
+from .parts import Done
 
 _DIAL_TIMEOUT_S = 2.0
 _BACKOFF = Backoff(base_s=0.05, cap_s=1.0)
@@ -67,11 +68,11 @@ class Peers:
         self._tasks: dict[tuple[str, bool], asyncio.Task[None]] = {}
         self._joining: asyncio.Task[None] | None = None
         self._introduced: dict[str, str] = {}  # node id -> HOST:PORT, of the cluster that is being joined
-        node.transmit = self._transmit
-        node.transmit_bulk = self._transmit_bulk
+        node.groups.transmit = self._transmit
+        node.groups.transmit_bulk = self._transmit_bulk
         node.call_peer = self._call
         node.links = self._statuses
-        node.on_change.append(self._follow_map)
+        node.groups.on_change.append(self._follow_map)
 
     async def start(self) -> None:
         """Listen for peers and begin to dial them. Raises :class:`ConfigError`."""
@@ -333,7 +334,7 @@ class _Guest(_Wire):
         elif frame.type == FrameType.PING:
             self._write(encode_frame(FrameType.PONG))
         elif frame.type == FrameType.REQUEST:
-            node.submit_peer(frame.method, frame.payload, partial(self._answer, frame.request_id))
+            node.requests.submit_peer(frame.method, frame.payload, partial(self._answer, frame.request_id))
 
     def _welcome(self, frame: Frame) -> None:
         if frame.type != FrameType.HELLO:

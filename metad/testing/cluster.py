@@ -324,7 +324,7 @@ class Cluster:
     def serving(self) -> bool:
         """Whether every node that is up knows a formed cluster with leaders."""
         return all(
-            sim.node is not None and sim.node.map is not None and sim.node.is_serving()
+            sim.node is not None and sim.node.map is not None and sim.node.groups.are_led()
             for sim in self.nodes.values()
             if sim.up
         )

@@ -39,9 +39,9 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "stale_by_hearsay",
         "only a group says that it does not hold a slot",
-        "metad.server.node:Node._slots_meant",
-        "raise NotLeaderError(",
-        "raise __import__('metad_wire.errors', fromlist=['errors']).StaleRouteError(",
+        "metad.server.groups:Groups.slots",
+        'raise NotLeaderError(f"this node knows',
+        "raise __import__('metad_wire.errors', fromlist=['errors']).StaleRouteError(f\"this node knows",
         "who_knows_no_such_group_does_not_speak_for_it",
     ),
     # --- answers
@@ -82,7 +82,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "owners_are_remembered",
         "a snapshot takes the place of what memory knew",
-        "metad.server.node:Node.install_snapshot",
+        "metad.server.groups:Groups.install_snapshot",
         "self._owners.clear()",
         "pass",
         "snapshot_replaces_what_memory_knew",
@@ -90,7 +90,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "installing_holds_up_the_others",
         "a group that cannot apply does not keep the others from it",
-        "metad.server.node:Node.committed",
+        "metad.server.groups:Groups.committed",
         " and not driver.installing",
         "",
         "others_go_on_while_a_snapshot_is_installed",
@@ -99,8 +99,8 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "read_without_proof",
         "a read waits until it is certain who leads",
-        "metad.server.node:Node._prove",
-        "if not group.may_read():",
+        "metad.server.reads:Reads.begin",
+        "if not driver.group.may_read():",
         "if False:",
         "cut_off_leader_does_not_answer_reads",
     ),

@@ -83,7 +83,7 @@ class Scene(Cluster):
         """Ask a node itself."""
         assert sim.node is not None
         assert sim.process is not None
-        task = sim.process.start(sim.node.call(method, body))
+        task = sim.process.start(sim.node.requests.call(method, body))
         assert self.run_until(task.done, 5.0), "there is no answer"
         return task.result()
 
@@ -169,7 +169,7 @@ def who_knows_no_such_group_does_not_speak_for_it() -> None:
         assert node is not None
         answers: list[bytes | MetadError] = []
         request = m.Request(1_000, m.Identity(1, 1, 1), m.KvPut([_item("a", b"1")]), "data-7")
-        node.submit(KV_PUT.code, encode(request), answers.append)
+        node.requests.submit(KV_PUT.code, encode(request), answers.append)
         assert len(answers) == 1
         assert isinstance(answers[0], NotLeaderError), answers
 
@@ -254,7 +254,7 @@ def others_go_on_while_a_snapshot_is_installed() -> None:
         assert not waits.done()
         assert scene.loop.callbacks - before < 1_000, "it spins"
         driver.installing = False
-        sim.node.committed(driver.group)
+        sim.node.groups.committed(driver.group)
         assert scene.run_until(waits.done, 1.0)
 
 

@@ -68,7 +68,7 @@ class Sessions(stubs.SessionsServicer):  # type: ignore[misc]  # made at run tim
 
     async def _call(self, method: methods.Method[Any, Any], body: m.Message, context: Any) -> Any:
         try:
-            return await self._node.call(method, body)
+            return await self._node.requests.call(method, body)
         except MetadError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{error.name}: {error}")
             raise

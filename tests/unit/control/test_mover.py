@@ -100,7 +100,7 @@ class Scenario:
 
     def hook(self) -> None:
         node = self.rig.node
-        plain: Callable[..., Coroutine[Any, Any, Any]] = node.call
+        plain: Callable[..., Coroutine[Any, Any, Any]] = node.requests.call
 
         async def call(method: Method[Any, Any], body: Any, **more: Any) -> Any:
             step = body.step if method is GROUP_COMMAND else "moved"
@@ -114,7 +114,7 @@ class Scenario:
             await self.write()
             return reply
 
-        node.call = call  # type: ignore[method-assign, assignment]
+        node.requests.call = call  # type: ignore[method-assign, assignment]
 
     def kill(self) -> None:
         self.rig.node.mover.stop()

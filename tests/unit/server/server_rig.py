@@ -153,7 +153,7 @@ class Rig:
         try:
             self._node.start()
         except ServerError as error:
-            self._node.failure = error
+            self._node.health.failure = error
             await self.close()
             raise
         return self._node
@@ -191,25 +191,29 @@ class Rig:
     async def checkpoint(self) -> None:
         """Flush the state and cut the log behind it."""
         flushed = asyncio.Event()
-        self.node.checkpoint(flushed.set)
+        self.node.groups.checkpoint(flushed.set)
         await flushed.wait()
         await asyncio.sleep(0)  # the turn that writes what was cut
 
     def kill(self) -> None:
         """End this life without a word: nothing it still has scheduled may touch the engines."""
         self.writer.close()
-        self.node.controller.stop()
-        self.node.failure = StorageError("killed")
-        if self.node._timer is not None:
-            self.node._timer.cancel()
+        self.node.stop_timers()
+        self.node.health.failure = StorageError("killed")
         self.node.environment.close()
         self._node = None
+
+    def turn(self) -> None:
+        """The loop's turn, at once."""
+        self.node._turns.turn()
 
     def send(
         self, method: Method[Any, Any], body: Any, identity: Identity | None = None, deadline_ms: int = 0
     ) -> Answer:
         answer = Answer()
-        answer.works = self.node.submit(method.code, method.encode_request(body, deadline_ms, identity), answer)
+        answer.works = self.node.requests.submit(
+            method.code, method.encode_request(body, deadline_ms, identity), answer
+        )
         return answer
 
     async def settle(self) -> None:

@@ -212,14 +212,14 @@ async def test_a_lost_connection_cancels_what_was_not_begun_and_hears_no_more(se
     before = stream.written
     await until(lambda: all(driver.idle for driver in server.node.drivers.values()))
     assert stream.written == before
-    reply = await server.node.call(methods.KV_GET, m.KvGet([m.KvKey("n", "gone")]))
+    reply = await server.node.requests.call(methods.KV_GET, m.KvGet([m.KvKey("n", "gone")]))
     assert reply.records == [None]
-    assert server.node.in_flight_bytes == 0
+    assert server.node.status().in_flight_bytes == 0
 
 
 async def test_draining_tells_who_is_connected_and_who_comes(server: Server) -> None:
     connection, stream = connect(server)
-    server.node.draining = True
+    server.node.requests.draining = True
     connection.goaway("the node is shutting down")
     late, late_stream = connect(server)
     assert [frame[0] for frame in late_stream.frames()] == [FrameType.WELCOME, FrameType.GOAWAY]

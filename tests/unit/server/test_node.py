@@ -12,7 +12,9 @@ from server_rig import Rig
 
 from metad.errors import DamagedStoreError, ServerError, StorageError
 from metad.raft.journal import REGULAR, record
-from metad.server.node import Node, _Gather
+from metad.server.node import Node
+from metad.server.parts import Gather
+from metad.server.room import Room
 from metad.server.stores import pair_stores
 from metad.state.registry import VERBS
 from metad.state.rows import Rows, column
@@ -72,7 +74,7 @@ async def test_a_request_over_several_groups_has_one_answer_in_order(make: MakeR
     assert sorted(revision.group for revision in reply.revisions) == ["data-0", "data-1", "data-2"]
     found = await rig.ask(methods.KV_GET, m.KvGet([m.KvKey(f"n{i}", "k") for i in range(31)]))
     assert [record and record.namespace for record in found.records] == [*(f"n{i}" for i in range(30)), None]
-    assert rig.node.in_flight_bytes == 0
+    assert rig.node.status().in_flight_bytes == 0
 
 
 async def test_nothing_is_answered_before_it_is_durable(make: MakeRig) -> None:
@@ -104,13 +106,13 @@ async def test_parts_that_were_not_begun_are_refused_item_by_item(make: MakeRig)
     busy = rig.send(methods.KV_PUT, alone)
     await asyncio.sleep(0)  # n0's group is on its way to the disk, the others are idle
     answer = rig.send(methods.KV_PUT, puts(30))
-    rig.node._turn()
-    rig.node.cancel(answer.works)
+    rig.turn()
+    rig.node.requests.cancel(answer.works)
     await rig.settle()
     assert busy.reply(methods.KV_PUT).versions == [1]
     reply = answer.reply(methods.KV_PUT)
     refused = {error.index for error in reply.errors}
-    rows = VERBS[methods.KV_PUT.code].split(puts(30), rig.node._slots["data"])
+    rows = VERBS[methods.KV_PUT.code].split(puts(30), rig.node.groups.slots("data"))
     group = next(rows for rows in rows.values() if 0 in rows.positions)
     assert refused == set(group.positions)
     assert [version for i, version in enumerate(reply.versions) if i in refused] == [0] * len(refused)
@@ -120,13 +122,12 @@ async def test_parts_that_were_not_begun_are_refused_item_by_item(make: MakeRig)
 
 
 @pytest.mark.parametrize("first", [0, 1])
-async def test_an_unknown_part_makes_the_whole_unknown(make: MakeRig, first: int) -> None:
+def test_an_unknown_part_makes_the_whole_unknown(first: int) -> None:
     # "Nothing was done" of one group must not speak for another whose outcome nobody knows.
-    rig = await make()
     results: list[Any] = []
     body = puts(2)
     rows = [Rows([position], [item], [b""], column([0])) for position, item in enumerate(body.items)]
-    gather = _Gather(rig.node, VERBS[methods.KV_PUT.code], body, 2, 0, results.append)
+    gather = Gather(Room(0), VERBS[methods.KV_PUT.code], body, 2, 0, results.append)
     parts = [(rows[0], InvalidRequestError("nothing was done")), (rows[1], UnknownOutcomeError())]
     for at in (first, 1 - first):
         gather.part(parts[at][0])(parts[at][1])
@@ -139,7 +140,7 @@ async def test_a_deadline_in_a_disk_failure_is_not_called_undone(make: MakeRig) 
     rig.send(methods.KV_PUT, m.KvPut([m.KvPutItem("n0", "k", b"first")]))
     await asyncio.sleep(0)
     answer = rig.send(methods.KV_PUT, puts(30), deadline_ms=1)
-    rig.node._turn()
+    rig.turn()
     rig.log_engine.broken["sync"] = StorageError("disk full")
     await rig.settle()
     assert answer.error.outcome_known is False
@@ -148,7 +149,7 @@ async def test_a_deadline_in_a_disk_failure_is_not_called_undone(make: MakeRig) 
 async def test_an_unknown_method_is_told(make: MakeRig) -> None:
     rig = await make()
     results: list[Any] = []
-    rig.node.submit(0x7777, b"", results.append)
+    rig.node.requests.submit(0x7777, b"", results.append)
     (error,) = results
     assert isinstance(error, UnknownMethodError)
     assert "0x7777" in error.message
@@ -163,7 +164,7 @@ async def test_a_malformed_request_is_told(make: MakeRig, payload: bytes) -> Non
         if method in (methods.STATUS, methods.CLUSTER_REBALANCE):
             continue  # an empty array: what is in one that is not is of a later version
         results: list[Any] = []
-        rig.node.submit(method.code, payload, results.append)
+        rig.node.requests.submit(method.code, payload, results.append)
         expected = UnknownMethodError if method.code in methods.BETWEEN_NODES else InvalidRequestError
         assert [type(result) for result in results] == [expected], method
 
@@ -212,7 +213,7 @@ async def test_a_value_over_the_limit_refuses_the_request(make: MakeRig, case: s
     error = rig.send(method, body(items)).error
     assert isinstance(error, InvalidRequestError)
     assert error.message.startswith("item 1: its value takes 104857")
-    assert rig.node.in_flight_bytes == 0
+    assert rig.node.status().in_flight_bytes == 0
     await rig.settle()
     assert rig.entries == 0
 
@@ -262,7 +263,7 @@ async def test_overload_refuses_and_says_when_to_come_back(make: MakeRig) -> Non
     assert refused[0].error.retry_after_ms > 0
     await rig.settle()
     assert [answer.reply(methods.KV_PUT).errors for answer in taken if answer is not refused[0]] == [[], [], []]
-    assert rig.node.in_flight_bytes == 0
+    assert rig.node.status().in_flight_bytes == 0
     assert not rig.send(methods.KV_PUT, body).done
     await rig.settle()
 
@@ -278,7 +279,7 @@ async def test_small_items_weigh_what_they_take_in_memory(make: MakeRig) -> None
     answers = [rig.send(methods.KV_TRANSACT, nested) for _ in range(3)]
     assert [answer.done for answer in answers] == [False, True, True]  # the first alone is over it, and taken
     await rig.settle()
-    assert rig.node.in_flight_bytes == 0
+    assert rig.node.status().in_flight_bytes == 0
 
 
 async def test_a_draining_node_takes_no_writes_and_still_reads(make: MakeRig) -> None:
@@ -369,12 +370,12 @@ async def test_a_request_that_an_answer_gives_rise_to_is_begun(make: MakeRig) ->
     rig = await make()
     commit = m.OffsetCommit([m.OffsetCommitItem("t", "g", "t", 0, 7)])
     following: list[Any] = []
-    first = rig.node.submit(
+    first = rig.node.requests.submit(
         methods.KV_PUT.code,
         methods.KV_PUT.encode_request(puts(1)),
         lambda _: following.append(rig.send(methods.OFFSET_COMMIT, commit)),
     )
-    rig.node.cancel(first)
+    rig.node.requests.cancel(first)
     await rig.settle()
     (answer,) = following
     assert answer.reply(methods.OFFSET_COMMIT).errors == []
@@ -429,7 +430,7 @@ async def test_a_read_that_waits_is_answered_when_the_node_ends(make: MakeRig, e
     rig = await electing(make)
     answer = rig.send(methods.KV_GET, READ)
     if end == "fail":
-        rig.node.fail(FULL)
+        rig.node.health.fail(FULL)
     else:
         await rig.close()
     assert isinstance(answer.error, UnknownOutcomeError)
@@ -480,7 +481,7 @@ async def test_a_full_disk_answers_unknown_and_stops_the_node(make: MakeRig, eng
     assert all(isinstance(answer.error, UnknownOutcomeError) for answer in answers)
     assert await stopped(rig) is FULL
     assert isinstance(rig.send(methods.KV_PUT, puts(1)).error, UnknownOutcomeError)
-    assert rig.node.in_flight_bytes == 0
+    assert rig.node.status().in_flight_bytes == 0
 
 
 @pytest.mark.parametrize("error", [FULL, DamagedStoreError("state is damaged: block checksum mismatch")])
@@ -587,7 +588,7 @@ async def test_a_checkpoint_that_the_node_does_not_outlive_cuts_nothing(make: Ma
         await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{i}", b"v")]))
     checkpoint = asyncio.create_task(rig.checkpoint())
     await asyncio.sleep(0)
-    rig.node.fail(FULL)
+    rig.node.health.fail(FULL)
     await checkpoint
     assert log_indexes(rig, keys.group_prefix("data", 0)) == [1, 2, 3, 4, 5, 6]
 

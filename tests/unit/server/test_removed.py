@@ -44,7 +44,7 @@ async def test_its_data_goes_once_that_it_is_gone_is_durable() -> None:
 async def test_wanted_again_it_begins_with_nobody_and_remembers_its_vote() -> None:
     rig = Rig()
     term = await removed(rig)
-    rig.node._load_map()  # the map still wishes for it, and names it among the first
+    rig.node.groups.load_map()  # the map still wishes for it, and names it among the first
     driver = rig.driver("data-0")
     group = driver.group
     assert not rows(rig)

@@ -1,0 +1,114 @@
+"""A request in parts, one for each group that holds some of its items, and their answers put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from metad_wire import messages as m
+from metad_wire.errors import InvalidRequestError, MetadError, UnknownOutcomeError
+from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
+from metad_wire.methods import encode
+
+from ..state.limits import reply_share
+from ..state.rows import Rows
+from ..state.tables import Command, Verb
+from .room import Room
+
+Done = Callable[[bytes | MetadError], None]
+"""Takes the encoded reply, or why there is none. Called exactly once."""
+
+# Values are checked one by one only in requests that could hold one over the limit.
+_CHECK_VALUES_FROM = m.VALUE_BYTES_MAX
+
+
+class Replies:
+    """How long replies may be: ``bytes_max`` is what fits a frame."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self.bytes_max = min(frame_bytes_max, FRAME_BYTES_MAX) - HEADER_BYTES
+        self._alone_bytes = reply_share(self.bytes_max, 1, 1, 1)
+
+    def part(self, verb: Verb[Any, Any], body: Any, rows: Rows, parts: int) -> Command[Any]:
+        """One group's part of a request, and its share of the frame that will carry the reply."""
+        if parts == 1:
+            return Command(verb.method, body, rows, self._alone_bytes)
+        items = len(getattr(body, "items", ()))
+        return Command(verb.method, body, rows, reply_share(self.bytes_max, len(rows), items, parts))
+
+
+class Gather:
+    """The answers to the parts of one write, and the room that it takes until all are there."""
+
+    __slots__ = ("_body", "_done", "_missing", "_parts", "_room", "_size", "_verb")
+
+    def __init__(self, room: Room, verb: Verb[Any, Any], body: Any, parts: int, size: int, done: Done) -> None:
+        self._room = room
+        self._verb = verb
+        self._body = body
+        self._missing = parts
+        self._size = size
+        self._done = done
+        self._parts: list[tuple[Rows, tuple[Any, bytes] | MetadError]] = []
+
+    def answer_alone(self, outcome: tuple[Any, bytes] | MetadError) -> None:
+        """The only part is the whole."""
+        self._room.give(self._size)
+        self._done(outcome if isinstance(outcome, MetadError) else outcome[1])
+
+    def part(self, rows: Rows) -> Callable[[tuple[Any, bytes] | MetadError], None]:
+        """Takes the answer to these rows."""
+
+        def answer(outcome: tuple[Any, bytes] | MetadError) -> None:
+            self._parts.append((rows, outcome))
+            self._missing -= 1
+            if not self._missing:
+                self._room.give(self._size)
+                self._done(self._merged())
+
+        return answer
+
+    def _merged(self) -> bytes | MetadError:
+        errors = [outcome for _, outcome in self._parts if isinstance(outcome, MetadError)]
+        if len(errors) == len(self._parts):
+            # "Nothing was done" must not be said for a request of which any part may have happened.
+            return next((error for error in errors if not error.outcome_known), errors[0])
+        # Some groups did their part: the others' items fail one by one.
+        refuse = self._verb.refuse
+        assert refuse is not None  # only verbs that write have parts in flight
+        merged = [
+            (rows, refuse(self._body, rows, outcome) if isinstance(outcome, MetadError) else outcome[0])
+            for rows, outcome in self._parts
+        ]
+        try:
+            return encode(self._verb.merge(self._body, merged))
+        except ValueError:
+            # A group answered a retry with what it had done for other rows as well: their slots have moved since.
+            return UnknownOutcomeError("parts of this were done where the slots were before")
+
+
+def items_of(body: Any, size: int) -> int:
+    """How many items a request of that many bytes has, counted by what they will take. Raises InvalidRequestError where
+    they are too many, or a value is too long."""
+    items: Any = getattr(body, "items", ())
+    if len(items) > m.BATCH_ITEMS_MAX:  # what comes over the wire was counted by its decoder already
+        raise InvalidRequestError(f"{len(items)} items in one request, {m.BATCH_ITEMS_MAX} are allowed")
+    if size > _CHECK_VALUES_FROM:
+        _check_values(items)
+    if isinstance(body, m.KvTransact):
+        return sum(len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads) + 1 for t in items)
+    return len(items)
+
+
+def _check_values(items: Any) -> None:
+    for position, item in enumerate(items):
+        if isinstance(item, m.KvTransaction):
+            sizes = [len(o.value) for o in (*item.then, *item.otherwise) if o.value is not None]
+        else:
+            properties = getattr(item, "properties", None)
+            value = getattr(item, "value", None) if properties is None else properties.payload
+            sizes = [len(value) if value is not None else len(getattr(item, "metadata", "").encode())]
+        if max(sizes, default=0) > m.VALUE_BYTES_MAX:
+            raise InvalidRequestError(
+                f"item {position}: its value takes {max(sizes)} bytes, {m.VALUE_BYTES_MAX} are allowed"
+            )

@@ -1,0 +1,131 @@
+"""Reads: answered once it is certain that nobody else leads any of the groups they ask."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+from metad_wire.errors import (
+    DeadlineExceededError,
+    InternalError,
+    InvalidRequestError,
+    MetadError,
+    NotLeaderError,
+    UnknownOutcomeError,
+)
+from metad_wire.methods import encode
+
+from ..errors import StorageError
+from ..state.rows import Rows
+from ..state.tables import Verb
+from .environment import Environment
+from .expiry import Expiry
+from .groups import Groups
+from .health import Health
+from .parts import Done, Replies
+from .room import Room
+
+
+class Reads:
+    """Those that wait for a proof, and what answers them."""
+
+    def __init__(self, groups: Groups, replies: Replies, room: Room, environment: Environment, health: Health) -> None:
+        self._groups = groups
+        self._replies = replies
+        self._room = room
+        self._health = health
+        self._waiting: dict[int, _Unproven] = {}
+        self._expiry = Expiry(environment, self._expire)
+        self._last = 0
+
+    def begin(
+        self, verb: Verb[Any, Any], body: Any, parts: dict[int, Rows], held: int, deadline_s: float, done: Done
+    ) -> None:
+        """Read, now or when the leaders of all parts have heard from their followers. Raises MetadError."""
+        drivers = [self._groups.driver(verb.table.kind, ordinal) for ordinal in parts]
+        for driver in drivers:
+            if not driver.group.may_read():
+                break
+        else:
+            done(self._read(verb, body, parts))
+            return
+        for driver in drivers:
+            if not driver.group.is_leader:
+                raise driver.not_leader()
+        self._room.take(held)
+        self._last += 1
+        number, missing = self._last, len(drivers)
+        self._waiting[number] = _Unproven(done, held, deadline_s)
+        self._expiry.arm()
+
+        def proven(ok: bool) -> None:
+            nonlocal missing
+            if number not in self._waiting:
+                return  # answered: another group was lost, or the node
+            missing -= 1
+            if not ok:
+                self._answer(number, NotLeaderError("the leader changed before the read; nothing was done"))
+            elif not missing:
+                waiting = self._waiting.pop(number)  # reading may end the node, which answers all that wait
+                self._room.give(held)
+                waiting.done(self._read_late(verb, body, parts))
+
+        for driver in drivers:
+            driver.group.read(proven)
+
+    def abandon(self, reason: str) -> None:
+        """The node cannot go on."""
+        for number in list(self._waiting):
+            self._answer(number, UnknownOutcomeError(reason))
+
+    def stop(self) -> None:
+        """No more timers."""
+        self._expiry.stop()
+
+    def _answer(self, number: int, answer: bytes | MetadError) -> None:
+        waiting = self._waiting.pop(number)
+        self._room.give(waiting.held)
+        waiting.done(answer)
+
+    def _expire(self, now_s: float) -> bool:
+        for number in [number for number, waiting in self._waiting.items() if waiting.deadline_s < now_s]:
+            self._answer(number, DeadlineExceededError("the deadline passed before the read was begun"))
+        return bool(self._waiting)
+
+    def _read_late(self, verb: Verb[Any, Any], body: Any, parts: dict[int, Rows]) -> bytes | MetadError:
+        try:
+            return self._read(verb, body, parts)
+        except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
+            return failed(verb.method.name, error, self._health)
+
+    def _read(self, verb: Verb[Any, Any], body: Any, parts: dict[int, Rows]) -> bytes:
+        assert verb.read is not None
+        results: list[tuple[Rows, Any]] = []
+        for ordinal, rows in parts.items():
+            part = self._replies.part(verb, body, rows, len(parts))
+            machine = self._groups.driver(verb.table.kind, ordinal).machine
+            machine.check_held(rows)
+            results.append((rows, verb.read(machine.reader, part)))
+        reply = encode(verb.merge(body, results))
+        if len(reply) > self._replies.bytes_max:  # keys of 4 KiB can outweigh the records
+            raise InvalidRequestError("the reply would not fit a frame: ask for fewer records at once")
+        return reply
+
+
+def failed(name: str, error: Exception, health: Health) -> MetadError:
+    """What a client is told where a verb raised."""
+    if isinstance(error, MetadError):
+        return error
+    if isinstance(error, StorageError):
+        health.fail(error)
+        return InternalError("the node's storage failed; its log says more")
+    logging.getLogger("metad").error("a bug in %s", name, exc_info=error)
+    return InternalError(f"{name} failed; the server's log says why")
+
+
+class _Unproven(NamedTuple):
+    """A read that waits until it is certain who leads."""
+
+    done: Done
+    held: int
+    deadline_s: float

@@ -1,0 +1,187 @@
+"""The way of a request: decoded, weighed, cut by groups, begun at each, and answered when all have.
+
+Reads go on in :mod:`.reads`; writes queue at their groups' drivers (:mod:`.driver`) until the loop's turn
+(:mod:`.turns`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from metad_wire import messages as m
+from metad_wire.cluster import GroupCommand
+from metad_wire.errors import DrainingError, MetadError, UnknownMethodError, UnknownOutcomeError
+from metad_wire.methods import BETWEEN_NODES, GROUP_COMMAND, METHODS, Body, Method, Reply, encode
+
+from ..state.registry import CONTROL, VERBS
+from .driver import Work
+from .environment import Environment
+from .groups import Groups
+from .health import Health
+from .parts import Done, Gather, Replies, items_of
+from .reads import Reads, failed
+from .room import ITEM_BYTES, Room
+from .turns import Turns
+
+Control = Callable[[Method[Any, Any], Any, Done], None]
+"""Answers what is about the node or the cluster. May raise MetadError."""
+Sweep = Callable[[GroupCommand, Done], None]
+"""Has the group's leader drop what has moved away. May raise MetadError."""
+
+
+class Requests:
+    """See the module."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        turns: Turns,
+        reads: Reads,
+        replies: Replies,
+        room: Room,
+        environment: Environment,
+        health: Health,
+        *,
+        deadline_default_ms: int,
+        control: Control,
+        sweep: Sweep,
+    ) -> None:
+        self.draining = False
+        """Whether writes are refused."""
+        self._groups = groups
+        self._turns = turns
+        self._reads = reads
+        self._replies = replies
+        self._room = room
+        self._environment = environment
+        self._health = health
+        self._deadline_default_ms = deadline_default_ms
+        self._control = control
+        self._sweep = sweep
+
+    # --- callers -----------------------------------------------------------------------------------------
+
+    def submit(self, method: int, payload: bytes, done: Done) -> list[Work]:
+        """Begin a client's request whose payload is still encoded. Never raises: what is wrong with it goes to
+        ``done``. Returns what :meth:`cancel` takes."""
+        row = METHODS.get(method)
+        if row is None or row.code in BETWEEN_NODES:
+            done(UnknownMethodError(f"no method {method:#06x}"))
+            return []
+        return self._attempt(row, row.decode_request, payload, len(payload), done)
+
+    def submit_peer(self, method: int, payload: bytes, done: Done) -> None:
+        """The same for another node, which may do what clients may not."""
+        row = METHODS.get(method)
+        if row is None:
+            done(UnknownMethodError(f"no method {method:#06x}"))
+        else:
+            self._attempt(row, row.decode_request, payload, len(payload), done)
+
+    def request(
+        self,
+        method: Method[Body, Any],
+        body: Body,
+        done: Done,
+        *,
+        identity: m.Identity | None = None,
+        deadline_ms: int = 0,
+        size_bytes: int = 0,
+    ) -> None:
+        """The same from inside the process. ``size_bytes`` counts against the limit on requests in flight."""
+        self._attempt(method, _as_is, m.Request(deadline_ms, identity, body), size_bytes, done)
+
+    async def call(
+        self,
+        method: Method[Body, Reply],
+        body: Body,
+        *,
+        identity: m.Identity | None = None,
+        deadline_ms: int = 0,
+        size_bytes: int = 0,
+    ) -> Reply:
+        """The same, awaited. Raises :class:`MetadError`."""
+        answer: asyncio.Future[bytes | MetadError] = asyncio.get_running_loop().create_future()
+        done = set_result(answer)
+        self.request(method, body, done, identity=identity, deadline_ms=deadline_ms, size_bytes=size_bytes)
+        result = await answer
+        if isinstance(result, MetadError):
+            raise result
+        return method.decode_reply(result)
+
+    def cancel(self, works: list[Work]) -> None:
+        """What has not begun will not; the rest runs on. Either way the request is answered."""
+        for work in works:
+            work.cancelled = True
+
+    # --- what is done with each --------------------------------------------------------------------------
+
+    def _attempt(
+        self, method: Method[Any, Any], decode: Callable[[Any], m.Request[Any]], request: Any, size: int, done: Done
+    ) -> list[Work]:
+        try:
+            return self._begin(method, decode(request), size, done)
+        except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
+            done(failed(method.name, error, self._health))
+        return []
+
+    def _begin(self, method: Method[Any, Any], request: m.Request[Any], size: int, done: Done) -> list[Work]:
+        body = request.body
+        if method.code in CONTROL:
+            self._control(method, body, done)
+            return []
+        if self._health.failure is not None:
+            raise UnknownOutcomeError("the node has stopped; its log says why")
+        verb = VERBS[method.code]
+        kind = verb.table.kind
+        if method is GROUP_COMMAND:
+            kind = body.kind
+            if body.step == "sweep":
+                self._sweep(body, done)
+                return []
+        slots = self._groups.slots(kind)
+        held = size + ITEM_BYTES * items_of(body, size)
+        if request.group:
+            slots = self._groups.slots(kind, request.group)
+        parts = verb.split(body, slots)
+        now_s = self._environment.now()
+        deadline_s = now_s + (request.deadline_ms or self._deadline_default_ms) / 1000
+        if verb.read is not None:
+            self._reads.begin(verb, body, parts, held, deadline_s, done)
+            return []
+        if self.draining:
+            raise DrainingError
+        if not parts:
+            done(encode(verb.merge(body, [])))
+            return []
+        self._room.take(held)
+        works: list[Work] = []
+        gather = Gather(self._room, verb, body, len(parts), held, done)
+        for ordinal, rows in parts.items():
+            driver = self._groups.drivers.get((kind, ordinal))
+            answer = gather.answer_alone if len(parts) == 1 else gather.part(rows)
+            if driver is None:
+                answer(self._groups.elsewhere(kind, ordinal))
+                continue
+            command = self._replies.part(verb, body, rows, len(parts))
+            work = Work(command, request.identity, deadline_s, size // len(parts), answer)
+            works.append(work)
+            self._turns.submit(driver, work, now_s)
+        self._turns.submitted()
+        return works
+
+
+def set_result(answer: asyncio.Future[bytes | MetadError]) -> Done:
+    """Ends a future with an answer, unless nobody waits for it any more."""
+
+    def done(result: bytes | MetadError) -> None:
+        if not answer.done():
+            answer.set_result(result)
+
+    return done
+
+
+def _as_is(request: m.Request[Any]) -> m.Request[Any]:
+    return request

@@ -1,0 +1,30 @@
+"""The memory that requests take which are answered later, counted and bounded for the whole node."""
+
+from __future__ import annotations
+
+from metad_wire.errors import OverloadedError
+
+# What a decoded item takes beside the bytes it came in: the item, its row, its key, its part of a reply. The shortest
+# take 6 bytes on the wire, so counting those alone would let a peer fill the memory forty times over.
+ITEM_BYTES = 256
+
+
+class Room:
+    """``held`` is how many bytes are taken now."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        """Count a request. Raises OverloadedError where there is no room."""
+        # Alone, a request is always taken: however it is weighed, it fits.
+        if self.held and self.held + size > self._bytes_max:
+            raise OverloadedError(
+                "too many request bytes in flight on this node", retry_after_ms=50, retry_jitter_ms=50
+            )
+        self.held += size
+
+    def give(self, size: int) -> None:
+        """It is answered."""
+        self.held -= size

@@ -1,0 +1,90 @@
+"""Steps of slot moves, carried to whoever has to take them: a group's leader, wherever it is, or the cluster's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from metad_wire.cluster import GroupCommand, Moved
+from metad_wire.errors import ConflictError, MetadError, NotLeaderError, OverloadedError, UnknownOutcomeError
+from metad_wire.methods import CLUSTER_MOVED, GROUP_COMMAND, Method
+
+from .driver import GroupDriver
+from .environment import Environment
+from .groups import METADATA, Groups
+from .parts import Done
+from .requests import Requests, set_result
+
+_STEP_S = 10.0  # for one step
+_AGAIN_S = 0.02
+
+CallPeer = Callable[[str, int, bytes, Done], None]
+"""Sends a request to a peer, by node id."""
+
+
+class Steps:
+    """What a :class:`metad.control.mover.Mover` works with."""
+
+    def __init__(
+        self, node_id: str, groups: Groups, requests: Requests, environment: Environment, call_peer: CallPeer
+    ) -> None:
+        self.drivers: dict[tuple[str, int], GroupDriver] = groups.drivers
+        self._node_id = node_id
+        self._groups = groups
+        self._requests = requests
+        self._environment = environment
+        self._call_peer = call_peer
+
+    async def ask_here(self, command: GroupCommand) -> None:
+        """See :class:`metad.control.mover.Host`."""
+        await self._requests.call(GROUP_COMMAND, command)
+
+    async def ask_group(self, command: GroupCommand) -> None:
+        """See :class:`metad.control.mover.Host`."""
+        deadline_s = self._environment.now() + _STEP_S
+        target = ""
+        while True:
+            try:
+                await self._ask_group(command, target)
+                return
+            except (NotLeaderError, OverloadedError) as error:  # nothing was done
+                if self._environment.now() >= deadline_s:
+                    raise
+                target = error.leader
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _ask_group(self, command: GroupCommand, target: str) -> None:
+        driver = self.drivers.get((command.kind, command.ordinal))
+        if driver is not None and (driver.group.is_leader or not target):
+            target = driver.group.leader or ""
+        if not target:
+            target = self._groups.elsewhere(command.kind, command.ordinal).leader
+        await self._ask(target, GROUP_COMMAND, command)
+
+    async def ask_metadata(self, body: Moved) -> None:
+        """See :class:`metad.control.mover.Host`."""
+        for _ in range(100):
+            leader = self.drivers[METADATA].group.leader
+            try:
+                if leader is not None:
+                    await self._ask(leader, CLUSTER_MOVED, body)
+                    return
+            except (NotLeaderError, ConflictError):  # another change of the map was quicker
+                pass
+            await asyncio.sleep(_AGAIN_S)
+        raise NotLeaderError("nobody decides about the cluster")
+
+    async def _ask(self, node: str, method: Method[Any, Any], body: Any) -> None:
+        if node == self._node_id:
+            await self._requests.call(method, body)
+            return
+        answer: asyncio.Future[bytes | MetadError] = asyncio.get_running_loop().create_future()
+        self._call_peer(node, method.code, method.encode_request(body), set_result(answer))
+        try:
+            async with asyncio.timeout(_STEP_S):
+                result = await answer
+        except TimeoutError:
+            raise UnknownOutcomeError(f"{node} has not answered in time") from None
+        if isinstance(result, MetadError):
+            raise result
