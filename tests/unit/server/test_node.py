@@ -424,6 +424,19 @@ async def test_a_bug_in_a_read_that_waited_costs_one_request(make: MakeRig, monk
     assert all((await rig.ask(methods.KV_GET, READ)).records)
 
 
+async def test_a_read_that_waited_and_finds_the_storage_broken_is_answered_once(make: MakeRig) -> None:
+    # Once wrong: what ended the node answered it, and the second answer was taken for a bug.
+    rig = await electing(make)
+    first, second = rig.send(methods.KV_GET, READ), rig.send(methods.KV_GET, READ)
+    for name in ("get", "get_many"):
+        rig.state_engine.broken[name] = FULL
+    await rig.settle()
+    assert isinstance(first.error, InternalError)
+    assert isinstance(second.error, UnknownOutcomeError)
+    assert rig.node.failure is FULL
+    assert rig.node.status().in_flight_bytes == 0
+
+
 @pytest.mark.parametrize("end", ["fail", "close"])
 async def test_a_read_that_waits_is_answered_when_the_node_ends(make: MakeRig, end: str) -> None:
     # Once wrong: nobody heard of it again.
