@@ -10,6 +10,7 @@ from typing import Any
 
 from ..raft.base import Timing
 from ..raft.membership import ChangeRefusedError
+from .faults import Faults, Weighted
 from .linearizability import Operation
 from .machine import Command
 from .network import Link
@@ -128,13 +129,16 @@ class Client:
             self._next()
 
 
-class Chaos:
+class Chaos(Faults[SimNode]):
     """The clients and faults of one run."""
 
+    power_share = 0.75
+    pauses_s = (0.05, 0.2, 0.7, 2.0)
+    heals_s = (0.05, 0.3, 1.2, 2.0)
+
     def __init__(self, world: World, rng: random.Random) -> None:
+        super().__init__(rng, rng.choice([0.15, 0.5, 1.2]))
         self.world = world
-        self._rng = rng
-        self.over = False
         self.moment = 0
         self.answered = 0
         self.calls: list[_Call] = []
@@ -147,12 +151,11 @@ class Chaos:
             Client(self, f"c{number}", random.Random(rng.getrandbits(64)), think_s)
             for number in range(1, rng.randint(3, 5) + 1)
         ]
-        self._every_s = rng.choice([0.15, 0.5, 1.2])
-        faults: list[tuple[Callable[[], None], float]] = [
-            (self._crash, 4),
-            (self._crash_leader, 1.5),
-            (self._blackout, 0.4),
-            (self._pause, 2),
+        faults: list[Weighted] = [
+            (self.crash, 4),
+            (self.crash_leader, 1.5),
+            (self.blackout, 0.4),
+            (self.pause, 2),
             (self._partition, 2),
             (self._isolate_leader, 3),
             (self._cut_one_way, 1.5),
@@ -163,8 +166,7 @@ class Chaos:
         self._faults = [(fault, weight) for fault, weight in faults if rng.random() < 0.6]
         if world.settings.spares or rng.random() < 0.3:
             self._faults.append((self._change, rng.choice([1.0, 5.0])))
-        if self._faults:
-            self._soon()
+        self.begin()
 
     def history(self) -> list[Operation]:
         """What the clients saw."""
@@ -190,52 +192,21 @@ class Chaos:
 
     # --- faults ------------------------------------------------------------------------------------------
 
-    def _soon(self) -> None:
-        self.world.clock.call_later(self._rng.expovariate(1 / self._every_s), self._act)
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        """See :class:`Faults`."""
+        self.world.clock.call_later(seconds, what)
 
-    def _act(self) -> None:
-        if self.over:
-            return
-        fault = self._rng.choices([fault for fault, _ in self._faults], [weight for _, weight in self._faults])[0]
-        fault()
-        self._soon()
+    def everybody(self) -> list[SimNode]:
+        """See :class:`Faults`."""
+        return list(self.world.nodes.values())
 
-    def _up(self) -> list[SimNode]:
-        return [node for node in self.world.nodes.values() if node.up]
-
-    def _down(self, node: SimNode) -> None:
-        node.crash(power=self._rng.random() < 0.75)
-        self.world.clock.call_later(self._rng.expovariate(1 / 0.5) + 0.01, lambda: self._wake(node))
-
-    def _wake(self, node: SimNode) -> None:
-        if not node.up:
-            node.start()
-
-    def _leader(self) -> SimNode | None:
+    def leader(self) -> SimNode | None:
+        """See :class:`Faults`."""
         name = self.world.leader(self._rng.choice(self.world.groups))
         return None if name is None else self.world.nodes[name]
 
-    def _crash(self) -> None:
-        if up := self._up():
-            self._down(self._rng.choice(up))
-
-    def _crash_leader(self) -> None:
-        if leader := self._leader():
-            self._down(leader)
-
-    def _blackout(self) -> None:
-        for node in self._up():
-            self._down(node)
-
-    def _pause(self) -> None:
-        if up := self._up():
-            self._rng.choice(up).pause(self._rng.choice([0.05, 0.2, 0.7, 2.0]) * self._rng.uniform(0.5, 1.5))
-
-    def _heal_later(self) -> None:
-        after = self._rng.choice([0.05, 0.3, 1.2, 2.0]) * self._rng.uniform(0.5, 1.5)
-        self.world.clock.call_later(after, self._heal)
-
-    def _heal(self) -> None:
+    def heal(self) -> None:
+        """See :class:`Faults`."""
         self.world.trace("every link is whole again")
         self.world.network.heal()
 
@@ -245,32 +216,32 @@ class Chaos:
         side = names[: self._rng.randint(1, len(names) - 1)]
         self.world.trace(f"{side} are cut off")
         self.world.network.partition(side)
-        self._heal_later()
+        self.heal_later()
 
     def _isolate_leader(self) -> None:
-        if leader := self._leader():
+        if leader := self.leader():
             leader.trace("is isolated")
             self.world.network.isolate(leader.name)
-            self._heal_later()
+            self.heal_later()
 
     def _cut_one_way(self) -> None:
         one, other = self._rng.sample(list(self.world.nodes), 2)
         self.world.trace(f"{one} cannot reach {other}")
         self.world.network.cut(one, other)
-        self._heal_later()
+        self.heal_later()
 
     def _reset(self) -> None:
         one, other = self._rng.sample(list(self.world.nodes), 2)
         self.world.network.reset(one, other)
 
     def _slow_disk(self) -> None:
-        if up := self._up():
+        if up := self.up():
             node = self._rng.choice(up)
             node.trace("has a slow disk")
             node.disk_slow_until = self.world.clock.now + self._rng.uniform(0.1, 1.5)
 
     def _transfer(self) -> None:
-        leader, group = self._leader(), self._rng.choice(self.world.groups)
+        leader, group = self.leader(), self._rng.choice(self.world.groups)
         if leader is None or (hosted := leader.hosted.get(group)) is None:
             return
         target = self._rng.choice(list(self.world.nodes))
@@ -285,7 +256,7 @@ class Chaos:
         """Add, promote or remove a replica. Not always at the newest leader: an old one must do no harm."""
         rng, world = self._rng, self.world
         group = rng.choice(world.groups)
-        leaders = [node for node in self._up() if (h := node.hosted.get(group)) is not None and h.group.is_leader]
+        leaders = [node for node in self.up() if (h := node.hosted.get(group)) is not None and h.group.is_leader]
         if not leaders:
             return
         leader = rng.choice(leaders)

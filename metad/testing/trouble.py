@@ -12,6 +12,7 @@ from metad_wire.cluster import group_name
 
 from ..config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
 from .cluster import Cluster, Settings, SimNode
+from .faults import Faults
 from .host import Pace
 from .links import Wire
 from .workload import Caller
@@ -44,24 +45,26 @@ def play(cluster: Cluster, rng: random.Random, seconds: float = TROUBLE_S) -> No
     cluster.history.check()
 
 
-class Trouble:
+class Trouble(Faults[SimNode]):
     """The clients and faults of one run."""
 
+    power_share = 0.6
+    pauses_s = (0.05, 0.3, 1.0, 2.5)
+    heals_s = (0.1, 0.5, 1.2, 2.5)
+
     def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+        super().__init__(rng, rng.choice([0.3, 0.8, 1.5]))
         self.cluster = cluster
-        self.over = False
-        self._rng = rng
-        self._every_s = rng.choice([0.3, 0.8, 1.5])
         self._admin = cluster.client(Options(deadline_s=_ADMIN_S))
         for number in range(1, cluster.settings.clients + 1):
             self._client(number)
         settings = cluster.settings
         many = settings.nodes > 1
         faults: list[tuple[Callable[[], None], float, bool]] = [
-            (self._crash, 3, True),
-            (self._crash_leader, 2, many),
-            (self._blackout, 0.4, many),
-            (self._pause, 2, True),
+            (self.crash, 3, True),
+            (self.crash_leader, 2, many),
+            (self.blackout, 0.4, many),
+            (self.pause, 2, True),
             (self._partition, 2, many),
             (self._isolate, 2, many),
             (self._cut_one_way, 2, True),
@@ -75,8 +78,7 @@ class Trouble:
             self._faults.append((self._rebalance, 1.5))
         if settings.spares:
             self._faults += [(self._join, 1.5), (self._leave, 1.0)]
-        if self._faults:
-            self._soon()
+        self.begin()
 
     def _client(self, number: int) -> None:
         cluster, rng = self.cluster, self._rng
@@ -104,58 +106,24 @@ class Trouble:
 
     # --- faults ------------------------------------------------------------------------------------------
 
-    def _later(self, seconds: float, what: Callable[[], None]) -> None:
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        """See :class:`Faults`."""
         loop = self.cluster.loop
         loop.call_later(seconds, what, context=loop.outside)
 
-    def _soon(self) -> None:
-        self._later(self._rng.expovariate(1 / self._every_s), self._act)
+    def everybody(self) -> list[SimNode]:
+        """See :class:`Faults`."""
+        return list(self.cluster.nodes.values())
 
-    def _act(self) -> None:
-        if self.over:
-            return
-        self._rng.choices([fault for fault, _ in self._faults], [weight for _, weight in self._faults])[0]()
-        self._soon()
-
-    def _up(self) -> list[SimNode]:
-        return [node for node in self.cluster.nodes.values() if node.up]
-
-    def _leader(self) -> SimNode | None:
+    def leader(self) -> SimNode | None:
+        """See :class:`Faults`."""
         settings = self.cluster.settings
         kind = self._rng.choice(["data", "data", "offset", "metadata"])
         ordinal = 0 if kind == "metadata" else self._rng.randrange(getattr(settings, kind))
         return self.cluster.leader(kind, ordinal)
 
-    def _down(self, node: SimNode) -> None:
-        node.crash(power=self._rng.random() < 0.6)
-
-        def wake() -> None:
-            if not node.up:
-                node.start()
-
-        self._later(self._rng.expovariate(1 / 0.5) + 0.01, wake)
-
-    def _crash(self) -> None:
-        if up := self._up():
-            self._down(self._rng.choice(up))
-
-    def _crash_leader(self) -> None:
-        if leader := self._leader():
-            self._down(leader)
-
-    def _blackout(self) -> None:
-        for node in self._up():
-            self._down(node)
-
-    def _pause(self) -> None:
-        if up := self._up():
-            self._rng.choice(up).pause(self._rng.choice([0.05, 0.3, 1.0, 2.5]) * self._rng.uniform(0.5, 1.5))
-
-    def _heal_later(self) -> None:
-        after = self._rng.choice([0.1, 0.5, 1.2, 2.5]) * self._rng.uniform(0.5, 1.5)
-        self._later(after, self._heal)
-
-    def _heal(self) -> None:
+    def heal(self) -> None:
+        """See :class:`Faults`."""
         self.cluster.trace("every link is whole again")
         self.cluster.network.heal()
 
@@ -168,23 +136,23 @@ class Trouble:
         cut = self._rng.randint(1, len(hosts) - 1)
         self.cluster.trace(f"{sorted(hosts[:cut])} are cut off")
         self.cluster.network.partition(hosts[:cut], hosts[cut:])
-        self._heal_later()
+        self.heal_later()
 
     def _isolate(self) -> None:
         """A leader from the other nodes, but not always from its clients."""
-        leader = self._leader()
+        leader = self.leader()
         if leader is None:
             return
         others = self._hosts() if self._rng.random() < 0.5 else list(self.cluster.nodes)
         self.cluster.trace(f"{leader.name} is cut off from {len(others)} hosts")
         self.cluster.network.partition([leader.name], [host for host in others if host != leader.name])
-        self._heal_later()
+        self.heal_later()
 
     def _cut_one_way(self) -> None:
         one, other = self._rng.sample(self._hosts(), 2)
         self.cluster.trace(f"{one} cannot reach {other}")
         self.cluster.network.cut(one, other)
-        self._heal_later()
+        self.heal_later()
 
     def _reset(self) -> None:
         one, other = self._rng.sample(self._hosts(), 2)
@@ -194,10 +162,10 @@ class Trouble:
         one, other = self._rng.sample(self._hosts(), 2)
         self.cluster.trace(f"the way from {one} to {other} is slow")
         self.cluster.network.slow(one, other, self._rng.choice([10.0, 100.0, 1000.0]))
-        self._heal_later()
+        self.heal_later()
 
     def _slow_disk(self) -> None:
-        up = [node for node in self._up() if node.environment is not None]
+        up = [node for node in self.up() if node.environment is not None]
         if up:
             node = self._rng.choice(up)
             assert node.environment is not None
