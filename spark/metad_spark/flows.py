@@ -7,6 +7,7 @@ a few blocks: none, one point; full jitter, one range; a retry budget cuts a ran
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from metad_wire.policy import Backoff, RetryBudget
 
-from .cases import NodeCase
+from .cases import Kind, NodeCase
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -109,21 +110,18 @@ def _decorrelated(policy: Backoff, budget: RetryBudget | None, elapsed_s: float)
 
 
 class Cells:
-    """All cells of a case, in arrays: one row per cell, one per block."""
+    """All cells of a case in arrays: one entry per cell, region by region, and one per block, cell by cell."""
 
-    def __init__(self, case: NodeCase, elapsed_s: list[float]) -> None:
-        kinds, first, states_of = [], [0], []
+    def __init__(self, case: NodeCase, kinds: Sequence[Kind], elapsed_s: Sequence[float]) -> None:
+        """``kinds``: the case's, in the order of their regions. ``elapsed_s``: for each, as in :func:`blocks_of`."""
+        of_cell, first = [], [0]
         source: list[int] = []
         following: list[int] = []
         low: list[float] = []
         high: list[float] = []
         share: list[float] = []
-        made = {
-            (kind.region, kind.transport, kind.sdk): blocks_of(case.backoffs[kind.sdk], case.budget, elapsed)
-            for kind, elapsed in zip(case.kinds, elapsed_s, strict=True)
-        }
-        for number, kind in enumerate(case.kinds):
-            states, blocks = made[kind.region, kind.transport, kind.sdk]
+        for number, (kind, elapsed) in enumerate(zip(kinds, elapsed_s, strict=True)):
+            states, blocks = blocks_of(case.backoffs[kind.sdk], case.budget, elapsed)
             base = first[-1]
             for block in blocks:
                 source.append(base + block.state)
@@ -131,120 +129,42 @@ class Cells:
                 low.append(block.low_s)
                 high.append(block.high_s)
                 share.append(block.share)
-            kinds += [number] * states
-            states_of.append(states)
+            of_cell += [number] * states
             first.append(base + states)
         self.count = first[-1]
         self.first: Ints = np.array(first[:-1])
         """Of each kind, the cell of those that have not failed yet."""
-        self.kind: Ints = np.array(kinds)
-        self.region: Ints = np.array([case.kinds[kind].region for kind in kinds])
+        self.kind: Ints = np.array(of_cell)
+        regions = np.array([kinds[kind].region for kind in of_cell])
+        self.begin: Ints = np.searchsorted(regions, np.arange(len(case.regions) + 1))
+        """Each region's first cell, and the number of cells."""
         self.source: Ints = np.array(source)
+        self.block: Ints = np.searchsorted(self.source, np.arange(self.count + 1))
+        """Each cell's first block, and the number of blocks."""
         self.following: Ints = np.array(following)
         self.low_us: Array = np.array(low) * 1e6
         self.high_us: Array = np.array(high) * 1e6
         self.share: Array = np.array(share)
 
+    def places(self, offset_us: Array, step_us: float, steps: int) -> tuple[Ints, Array]:
+        """Where in a ring of so many steps a unit of mass goes that fails now, by each block. ``offset_us``: per cell,
+        from the begin of a step to where its waits count from.
 
-class Flow:
-    """Mass per cell that is due in future steps, as a ring of changes of the rate at which it comes: a range costs four
-    entries however long it is."""
-
-    def __init__(self, cells: int, step_us: float, span_us: float) -> None:
-        self._cells = cells
-        self._step_us = step_us
-        self._steps = int(span_us / step_us) + 4
-        self._change = np.zeros(self._steps * cells)
-        self._rate = np.zeros(cells)
-        self._at = 0
-
-    def add(self, cell: Ints, mass: Array, low_us: Array, high_us: Array) -> None:
-        """Mass that comes evenly between two times from the begin of the current step on; at least a step wide."""
-        low, high = low_us / self._step_us, high_us / self._step_us
-        narrow = high - low < 1.0
-        if narrow.any():
-            middle = (low + high) / 2
-            low, high = np.where(narrow, middle - 0.5, low), np.where(narrow, middle + 0.5, high)
-        np.maximum(low, 1.0, out=low)  # nothing is due before the next step
-        np.maximum(high, low + 1.0, out=high)
-        rate = mass / (high - low)
-        parts: list[tuple[Ints, Array]] = []
-        for edge, change in ((low, rate), (high, -rate)):
-            whole = edge.astype(np.int64)
-            part = change * (edge - whole)
-            np.minimum(whole, self._steps - 2, out=whole)
-            parts += [(whole, change - part), (whole + 1, part)]
-        steps = np.concatenate([step for step, _ in parts])
-        place = (self._at + steps) % self._steps * self._cells + np.tile(cell, 4)
-        np.add.at(self._change, place, np.concatenate([change for _, change in parts]))
-
-    def coming(self) -> Array:
-        """What comes in the current step; to be called once in each."""
-        row = self._change[self._at * self._cells : (self._at + 1) * self._cells]
-        self._rate += row
-        row[:] = 0.0
-        coming: Array = np.maximum(self._rate, 0.0)
-        return coming
-
-    def advance(self) -> None:
-        """The next step begins."""
-        self._at = (self._at + 1) % self._steps
-
-
-class Line:
-    """Mass per cell, moved later by a time that is the same for whole rows of it or differs by cell."""
-
-    def __init__(self, cells: int, step_us: float, span_us: float) -> None:
-        self._step_us = step_us
-        self._rows = np.zeros((int(span_us / step_us) + 3, cells))
-        self._cells = np.arange(cells)
-        self._at = 0
-
-    def add(self, mass: Array, delay_us: Array | float) -> None:
-        """Mass that is to come that much later."""
-        steps = np.clip(np.asarray(delay_us) / self._step_us, 0.0, len(self._rows) - 2)
-        whole = steps.astype(np.int64)
-        part = mass * (steps - whole)
-        row = (self._at + whole) % len(self._rows)
-        self._rows[row, self._cells] += mass - part
-        self._rows[(row + 1) % len(self._rows), self._cells] += part
-
-    def coming(self) -> Array:
-        """What comes in the current step; the next one begins. What is added now comes a step later at least."""
-        row: Array = self._rows[self._at].copy()
-        self._rows[self._at] = 0.0
-        self._at = (self._at + 1) % len(self._rows)
-        return row
-
-
-class Fixed:
-    """:meth:`Flow.add` for blocks whose ranges never change: the places are computed once."""
-
-    def __init__(self, flow: Flow, cells: Cells, offset_us: Array) -> None:
-        """``offset_us``: per cell, from the begin of a step to where its waits count from."""
-        self._flow = flow
-        self._source = cells.source
-        low = (cells.low_us + offset_us[cells.source]) / flow._step_us
-        high = (cells.high_us + offset_us[cells.source]) / flow._step_us
+        It comes evenly between two times, at least a step wide. So the rate at which mass comes rises at the one and
+        falls at the other, and each of the two changes falls on two steps. Gives (block, 2), how many steps ahead the
+        first of these two is, and (block, 4), what changes in each."""
+        low = (self.low_us + offset_us[self.source]) / step_us
+        high = (self.high_us + offset_us[self.source]) / step_us
         narrow = high - low < 1.0
         middle = (low + high) / 2
         low, high = np.where(narrow, middle - 0.5, low), np.where(narrow, middle + 0.5, high)
-        np.maximum(low, 1.0, out=low)
+        np.maximum(low, 1.0, out=low)  # nothing is due before the next step
         np.maximum(high, low + 1.0, out=high)
-        rate = cells.share / (high - low)
-        steps, changes = [], []
+        rate = self.share / (high - low)
+        at, changes = [], []
         for edge, change in ((low, rate), (high, -rate)):
-            whole = np.minimum(edge.astype(np.int64), flow._steps - 2)
-            part = change * (edge - edge.astype(np.int64))
-            steps += [whole, whole + 1]
+            whole = edge.astype(np.int64)
+            part = change * (edge - whole)
+            at.append(np.minimum(whole, steps - 2))
             changes += [change - part, part]
-        self._place = np.concatenate(steps) * flow._cells + np.tile(cells.following, 4)
-        self._change = np.concatenate(changes)
-        self._four = np.tile(cells.source, 4)
-
-    def add(self, failed: Array) -> None:
-        """What failed in each cell in the current step."""
-        flow = self._flow
-        place = self._place + flow._at * flow._cells
-        place[place >= len(flow._change)] -= len(flow._change)
-        np.add.at(flow._change, place, failed[self._four] * self._change)
+        return np.stack(at, axis=1), np.stack(changes, axis=1)

@@ -1,0 +1,643 @@
+"""The fluid model's steps, compiled. :mod:`metad_spark.fluid` makes the arrays that go in and reads them afterwards.
+
+All of it is one file, because what is kept of it goes by this file's text (:mod:`metad_spark.compiled`). Cells are in
+the order of their regions, so what a region has in common is looked up once and its sums stay in registers. What is yet
+to come is kept in rings: a place for each step ahead, and after the last one the first again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .compiled import compiled, kept
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+NO_DELAYS, GIVEN_DELAYS, DOORS = range(3)
+"""How long brokers keep clients waiting: not at all, as they are told, or as their own queues have it."""
+_TURNS_MAX = 32
+"""Turns of a step that are looked at one by one."""
+_SECOND_US = 1_000_000
+_DONE_SHARE = 1e-7
+"""Fewer clients than this that are still out end the storm."""
+
+STATE = np.dtype(
+    [
+        (name, np.float64)
+        for name in (
+            "waiting",  # items that wait for the node
+            "free_us",  # when its turn ends
+            "slowdown",  # of its turns, since an outage
+            "down_until_us",
+            "most",  # items that waited for the node in this step
+            "answer_us",  # what those waited who were admitted last
+            "slot_us",  # the next free return slot
+            "restored",
+            "rejected",
+            "timed_out",
+            "wasted",
+            "queue_max",
+            "own_s",
+        )
+    ]
+)
+"""The numbers that change from step to step; one record."""
+
+
+class Setting(NamedTuple):
+    """What holds for the whole storm."""
+
+    clients: float
+    steps: int
+    """Of the horizon."""
+    step_us: float
+    horizon_us: float
+    wave_us: float
+    timeout_us: float
+    spread_us: float
+    groups: float
+    latency_us: float
+    linger_us: float
+    window_items: float
+    """Of a broker's batch for a group."""
+    delays: int
+    """:data:`NO_DELAYS`, :data:`GIVEN_DELAYS` or :data:`DOORS`."""
+    slot_interval_us: float
+    """Of return slots; 0 without."""
+    slot_wait_us: float
+    """Nobody is told to come back sooner."""
+    slot_jitter_us: float
+    time_min_s: float
+    """Of the first bin of the histograms."""
+    log_ratio: float
+    """Of one bin to the next."""
+
+
+class Node(NamedTuple):
+    """All groups alike, so one queue of their sum."""
+
+    items_max: float
+    """That may wait; infinite without a bound."""
+    batch_items: float
+    factor: float
+    """What turns are longer than computed, on average."""
+    fixed_us: float
+    """Of a turn."""
+    item_us: float
+    outages: Array
+    """(outage, 3): begin, end, slowdown."""
+
+
+class Clients(NamedTuple):
+    """(cell), (region) or (losses, cell)."""
+
+    begin: Ints
+    """(region + 1): each region's first cell."""
+    is_first: Array
+    """1.0 for those that have not failed yet."""
+    forth_us: Array
+    back_us: Array
+    loss_share: Array
+    """(losses, cell): of attempts with that many losses in a row."""
+    loss_us: Array
+    """(losses): what they cost."""
+    patience_us: Array
+    """(losses, cell): what timeout and way leave for waiting."""
+    region_back_us: Array
+    lanes: Array
+    """(region): batches that its brokers may have open."""
+
+
+class Blocks(NamedTuple):
+    """Where what fails in a cell goes (:mod:`metad_spark.flows`)."""
+
+    begin: Ints
+    """(cell + 1): each cell's first block."""
+    following: Ints
+    share: Array
+    low_us: Array
+    high_us: Array
+    refusal: tuple[Ints, Array]
+    """(block, 2) and (block, 4) of :meth:`metad_spark.flows.Cells.places`: of who is refused at once."""
+    timeout: tuple[Ints, Array]
+    """(losses, block, 2) and (losses, block, 4): of who gives up."""
+
+
+class Rings(NamedTuple):
+    """What is yet to come."""
+
+    steps: int
+    """Rows of the ring of the flow."""
+    change: Array
+    """(cell, step and more): of the rate at which mass comes. The steps of a cell are neighbours, as what fails in a
+    cell in one step is due next to what failed in the one before."""
+    rate: Array
+    """(cell): at which it comes now."""
+    lost: Array
+    """(losses - 1, step, cell): on its way after losses."""
+    door: Array
+    """(losses, step, cell): waiting at brokers' doors."""
+    kept: Array
+    """(step, region): how long those who come then were kept there, added up."""
+
+
+class Doors(NamedTuple):
+    """Brokers that keep clients waiting."""
+
+    given_us: Array
+    """(region, point): how long, where it is given."""
+    per_us: Array
+    """(region): handshakes."""
+    in_flight: Array
+    """(region): items."""
+    open_per_us: Array
+    """(region): what they pass on now."""
+    queue: Array
+    """(region): who waits at them."""
+
+
+class Scratch(NamedTuple):
+    """Of one step: used again in each."""
+
+    reached: Array
+    arriving: Array
+    """(losses, cell)."""
+    gone: Array
+    refused: Array
+    cut_off: Array
+    by_region: Array
+    """What reaches brokers now."""
+    held: Array
+    """(region): how long brokers kept clients, added up, as it goes into the ring and comes out of it."""
+    linger_us: Array
+    kept_us: Array
+    """(region): how long brokers kept those who arrive at the leader now."""
+
+
+class Books(NamedTuple):
+    """What is counted, as in :class:`metad_spark.results.NodeResult`."""
+
+    storm: Array
+    own: Array
+    restored_by_s: Array
+    attempts_by_s: Array
+    rejected_by_s: Array
+    served_by_s: Array
+    queue_by_s: Array
+    knocks: Array
+    held_s: Array
+    held: Array
+
+
+class Firsts(NamedTuple):
+    """(begin): first attempts, each an amount that comes evenly between two times."""
+
+    cell: Ints
+    mass: Array
+    low_us: Array
+    high_us: Array
+
+
+@kept
+def run(
+    setting: Setting,
+    node: Node,
+    clients: Clients,
+    blocks: Blocks,
+    rings: Rings,
+    doors: Doors,
+    scratch: Scratch,
+    books: Books,
+    firsts: Firsts,
+    states: npt.NDArray[np.void],
+) -> None:
+    """All steps of a storm, until the horizon or until all are back. ``states``: one record of :data:`STATE`."""
+    state = states[0]
+    died = np.zeros(len(node.outages), np.bool_)
+    for begin in range(len(firsts.cell)):
+        low_us, high_us = firsts.low_us[begin], firsts.high_us[begin]
+        _add(setting, rings, 0, firsts.cell[begin], firsts.mass[begin], low_us, high_us)
+    for step in range(setting.steps):
+        _step(setting, node, clients, blocks, rings, doors, scratch, books, state, died, step)
+        if setting.clients - state.restored <= _DONE_SHARE * setting.clients:
+            break
+
+
+@compiled
+def _step(
+    setting: Setting,
+    node: Node,
+    clients: Clients,
+    blocks: Blocks,
+    rings: Rings,
+    doors: Doors,
+    scratch: Scratch,
+    books: Books,
+    state: Any,
+    died: npt.NDArray[np.bool_],
+    step: int,
+) -> None:
+    now = step * setting.step_us
+    second = min(int(now // _SECOND_US), books.attempts_by_s.shape[1] - 1)
+    wave = min(int(now // setting.wave_us), books.knocks.shape[1] - 1)
+    _come(clients, rings, scratch, step)
+    for region in range(len(scratch.by_region)):
+        books.attempts_by_s[region, second] += scratch.by_region[region]
+        books.knocks[region, wave] += scratch.by_region[region]
+        scratch.linger_us[region] = _linger_us(setting, scratch.by_region[region], clients.lanes[region])
+    if setting.delays == DOORS:
+        _knock(setting, doors, scratch, state)
+    arriving = _pass_on(setting, clients, blocks, rings, doors, scratch, state, step)
+    share, wait_us = _serve(setting, node, books, state, died, now, arriving)
+    if wait_us > 0.0:
+        state.answer_us = wait_us
+    most = state.most / setting.groups
+    books.queue_by_s[second] = max(books.queue_by_s[second], most)
+    state.queue_max = max(state.queue_max, most)
+    if arriving > 0.0:
+        middle = now + setting.step_us / 2
+        cut_us = _cut_by_us(node, middle, wait_us)
+        books.held[wave] += share * arriving
+        books.held_s[wave] += share * arriving * wait_us * 1e-6
+        _settle(setting, clients, blocks, rings, scratch, books, state, step, share, wait_us, cut_us)
+        _refuse(setting, clients, blocks, rings, books, state, step, scratch.refused, 0.0)
+        if cut_us >= 0.0:
+            _refuse(setting, clients, blocks, rings, books, state, step, scratch.cut_off, cut_us)
+
+
+@compiled
+def _add(setting: Setting, rings: Rings, step: int, cell: int, mass: float, low_us: float, high_us: float) -> None:
+    """Mass that comes evenly between two times from the begin of the current step on; at least a step wide."""
+    low, high = low_us / setting.step_us, high_us / setting.step_us
+    if high - low < 1.0:
+        middle = (low + high) / 2
+        low, high = middle - 0.5, middle + 0.5
+    low = max(low, 1.0)  # nothing is due before the next step
+    high = max(high, low + 1.0)
+    rate = mass / (high - low)
+    for edge, change in ((low, rate), (high, -rate)):
+        whole = int(edge)
+        part = change * (edge - whole)
+        at = (step + min(whole, rings.steps - 2)) % rings.steps
+        after = at + 1 if at + 1 < rings.steps else 0
+        rings.change[cell, at] += change - part
+        rings.change[cell, after] += part
+
+
+@compiled
+def _add_failed(blocks: Blocks, rings: Rings, step: int, places: Ints, changes: Array, cell: int, mass: float) -> None:
+    """:func:`_add` of what failed in a cell, by blocks whose places are known."""
+    at = step % rings.steps
+    for block in range(blocks.begin[cell], blocks.begin[cell + 1]):
+        row = rings.change[blocks.following[block]]
+        for edge in range(2):
+            place = at + places[block, edge]
+            place = place if place < rings.steps else place - rings.steps
+            after = place + 1 if place + 1 < rings.steps else 0
+            row[place] += mass * changes[block, 2 * edge]
+            row[after] += mass * changes[block, 2 * edge + 1]
+
+
+@compiled
+def _add_waiting(
+    setting: Setting, blocks: Blocks, rings: Rings, step: int, cell: int, mass: float, offset_us: float
+) -> None:
+    """:func:`_add` of what failed in a cell, its waits counted from ``offset_us`` after the begin of the step."""
+    for block in range(blocks.begin[cell], blocks.begin[cell + 1]):
+        low_us, high_us = blocks.low_us[block] + offset_us, blocks.high_us[block] + offset_us
+        _add(setting, rings, step, blocks.following[block], mass * blocks.share[block], low_us, high_us)
+
+
+@compiled
+def _come(clients: Clients, rings: Rings, scratch: Scratch, step: int) -> None:
+    """What reaches the brokers in this step."""
+    change, rate, reached = rings.change, rings.rate, scratch.reached
+    at = step % rings.steps
+    for region in range(len(scratch.by_region)):
+        total = 0.0
+        for cell in range(clients.begin[region], clients.begin[region + 1]):
+            rate[cell] += change[cell, at]
+            change[cell, at] = 0.0
+            reached[cell] = max(rate[cell], 0.0)
+            total += reached[cell]
+        scratch.by_region[region] = total
+
+
+@compiled
+def _linger_us(setting: Setting, coming: float, lanes: float) -> float:
+    """How long a client waits for company, on average, where so many come in a step."""
+    if setting.linger_us <= 0.0:
+        return 0.0
+    rate = coming / lanes / setting.step_us
+    window = min(setting.linger_us, (setting.window_items - 1) / max(rate, 1e-12))
+    return float(window * (1 + rate * window / 2) / (1 + rate * window))
+
+
+@compiled
+def _knock(setting: Setting, doors: Doors, scratch: Scratch, state: Any) -> None:
+    """Who comes to a busy broker's door waits there, not longer than its patience, gone or not."""
+    # They wait for answers as those do who were admitted last.
+    taking_us = max(1.0, state.answer_us + 2 * setting.latency_us)
+    for region in range(len(doors.queue)):
+        per_us = min(doors.per_us[region], doors.in_flight[region] / taking_us)
+        after = doors.queue[region] + scratch.by_region[region] - per_us * setting.step_us
+        doors.queue[region] = min(max(after, 0.0), per_us * setting.timeout_us)
+        doors.open_per_us[region] = per_us
+
+
+@compiled
+def _delay_us(setting: Setting, doors: Doors, region: int, at_us: float) -> float:
+    """How long brokers keep who knocks then."""
+    if setting.delays == DOORS:
+        return float(doors.queue[region] / doors.open_per_us[region])  # later than now: as if it knocked now
+    if setting.delays == NO_DELAYS:
+        return 0.0
+    last = doors.given_us.shape[1] - 1
+    place = at_us / setting.wave_us
+    at = min(int(place), last)
+    before, after = doors.given_us[region, at], doors.given_us[region, min(at + 1, last)]
+    return float(before + (after - before) * (place - int(place)))
+
+
+@compiled
+def _pass_on(
+    setting: Setting,
+    clients: Clients,
+    blocks: Blocks,
+    rings: Rings,
+    doors: Doors,
+    scratch: Scratch,
+    state: Any,
+    step: int,
+) -> float:
+    """What arrives at the leader in this step, by losses and cells, and how long brokers kept it; gives how much it is.
+    Those that cannot be answered in time are gone before their broker would send them on."""
+    now = step * setting.step_us
+    arriving, losses = scratch.arriving, len(clients.loss_us)
+    scratch.gone[:] = 0.0
+    total = 0.0
+    for region in range(len(scratch.by_region)):
+        first, last = clients.begin[region], clients.begin[region + 1]
+        knocking = 0.0
+        for lost in range(losses):
+            delay_us = _delay_us(setting, doors, region, now + clients.loss_us[lost])
+            for cell in range(first, last):
+                mass = scratch.reached[cell] * clients.loss_share[lost, cell]
+                late = delay_us > clients.patience_us[lost, cell]
+                scratch.gone[cell] += mass if late else 0.0
+                arriving[lost, cell] = 0.0 if late else mass
+            if lost:
+                _move(rings.lost[lost - 1], step, arriving[lost], first, last, clients.loss_us[lost] / setting.step_us)
+            for cell in range(first, last):
+                knocking += arriving[lost, cell]
+        scratch.kept_us[region] = 0.0
+        if setting.delays == NO_DELAYS:
+            total += knocking
+        else:
+            delay_us = _delay_us(setting, doors, region, now)
+            arrived = 0.0
+            for lost in range(losses):
+                _move(rings.door[lost], step, arriving[lost], first, last, delay_us / setting.step_us)
+                for cell in range(first, last):
+                    arrived += arriving[lost, cell]
+            scratch.held[region] = knocking * delay_us
+            _move(rings.kept, step, scratch.held, region, region + 1, delay_us / setting.step_us)
+            if arrived > 1e-9:
+                scratch.kept_us[region] = scratch.held[region] / arrived
+            total += arrived
+    gone = 0.0
+    places, changes = blocks.timeout
+    for cell in range(len(scratch.gone)):
+        if scratch.gone[cell] > 0.0:
+            gone += scratch.gone[cell]
+            _add_failed(blocks, rings, step, places[0], changes[0], cell, scratch.gone[cell])
+    state.timed_out += gone
+    return total
+
+
+@compiled
+def _move(ring: Array, step: int, mass: Array, first: int, last: int, steps: float) -> None:
+    """Puts ``mass[first:last]`` that many steps later into a ring of (step, cell), and in its place what comes out of
+    it now."""
+    rows = len(ring)
+    steps = min(max(steps, 0.0), rows - 2.0)
+    whole = int(steps)
+    share = steps - whole
+    now, near, far = ring[step % rows], ring[(step + whole) % rows], ring[(step + whole + 1) % rows]
+    for cell in range(first, last):
+        part = mass[cell] * share
+        near[cell] += mass[cell] - part
+        far[cell] += part
+        mass[cell] = now[cell]
+        now[cell] = 0.0
+
+
+@compiled
+def _turn_us(node: Node, state: Any, items: float) -> float:
+    """How long a turn of the node takes with so many items."""
+    return float(max(1.0, node.factor * state.slowdown * (node.fixed_us + node.item_us * items)))
+
+
+@compiled
+def _serve(
+    setting: Setting,
+    node: Node,
+    books: Books,
+    state: Any,
+    died: npt.NDArray[np.bool_],
+    from_us: float,
+    arriving: float,
+) -> tuple[float, float]:
+    """Take the turns of a step in which so much arrives, evenly: the share of it that is let in, and how long that
+    waits on average until its turn is over."""
+    until_us = from_us + setting.step_us
+    state.most = state.waiting
+    for outage in range(len(died)):
+        if not died[outage] and node.outages[outage, 0] < until_us:
+            died[outage] = True
+            state.waiting = 0.0
+            state.free_us = state.down_until_us = node.outages[outage, 1]
+            state.slowdown *= node.outages[outage, 2]
+    if from_us < state.down_until_us:
+        # To the step: an outage is long, and what arrives in its last step will come again.
+        return 0.0, 0.0
+    rate = arriving / (until_us - from_us)
+    now, admitted, waited = from_us, 0.0, 0.0
+    for _ in range(_TURNS_MAX):
+        start = max(state.free_us, now)
+        if start >= until_us or (state.waiting + arriving - admitted) <= 1e-12:
+            break
+        if state.waiting <= 0.0:
+            # Idle: the first item starts a turn.
+            start = min(until_us, start + (1.0 / rate if rate > 0 else until_us))
+            if start >= until_us:
+                break
+        share, wait = _admit(node, state, now, start, rate)
+        admitted += share
+        waited += wait
+        items = min(node.batch_items, state.waiting)
+        state.most = max(state.most, state.waiting)
+        state.waiting -= items
+        state.free_us = start + _turn_us(node, state, items)
+        if state.free_us < setting.horizon_us:
+            books.served_by_s[int(state.free_us // _SECOND_US)] += items
+        now = start
+    share, wait = _admit(node, state, now, until_us, rate)
+    admitted += share
+    waited += wait
+    state.most = max(state.most, state.waiting)
+    return (admitted / arriving if arriving > 0 else 1.0), (waited / admitted if admitted > 0 else 0.0)
+
+
+@compiled
+def _admit(node: Node, state: Any, from_us: float, until_us: float, rate: float) -> tuple[float, float]:
+    """Let in what there is room for of what arrives in between: how much, and its waits added up."""
+    arriving = rate * (until_us - from_us)
+    if arriving <= 0.0:
+        return 0.0, 0.0
+    admitted = min(arriving, max(0.0, node.items_max - state.waiting))
+    if admitted <= 0.0:
+        return 0.0, 0.0
+    middle_us = from_us + 0.5 * admitted / rate
+    ahead = state.waiting + 0.5 * admitted
+    state.waiting += admitted
+    turns = max(1.0, ahead / node.batch_items + 0.5)
+    length = _turn_us(node, state, min(node.batch_items, max(state.waiting, 1.0)))
+    return admitted, admitted * (max(0.0, state.free_us - middle_us) + turns * length)
+
+
+@compiled
+def _cut_by_us(node: Node, now: float, wait_us: float) -> float:
+    """How long until the node dies, where that is before what arrives now is served; else -1."""
+    for outage in range(len(node.outages)):
+        at_us = node.outages[outage, 0]
+        if now < at_us < now + wait_us:
+            return float(at_us - now)
+    return -1.0
+
+
+@compiled
+def _settle(
+    setting: Setting,
+    clients: Clients,
+    blocks: Blocks,
+    rings: Rings,
+    scratch: Scratch,
+    books: Books,
+    state: Any,
+    step: int,
+    share: float,
+    wait_us: float,
+    cut_us: float,
+) -> None:
+    """Who is back and who gives up, of what arrived in this step, of which ``share`` was let in; who is refused, and
+    who is cut off by an outage (``cut_us``), is left to :func:`_refuse`."""
+    middle = step * setting.step_us + setting.step_us / 2
+    is_cut = cut_us >= 0.0
+    kept = scratch.kept_us.any()
+    refused, cut_off = scratch.refused, scratch.cut_off
+    refused[:] = 0.0
+    cut_off[:] = 0.0
+    timeouts = 0.0
+    told_s = min(setting.spread_us, middle) / 2e6
+    for region in range(len(scratch.by_region)):
+        linger_us, kept_us = scratch.linger_us[region], scratch.kept_us[region]
+        used_us = linger_us + kept_us + (cut_us if is_cut else wait_us)
+        back = at_once = way_us = 0.0  # the way to the broker of those who are back at their first attempt, added up
+        for lost in range(len(clients.loss_us)):
+            loss_us = clients.loss_us[lost]
+            places, changes = blocks.timeout[0][lost], blocks.timeout[1][lost]
+            for cell in range(clients.begin[region], clients.begin[region + 1]):
+                mass = scratch.arriving[lost, cell]
+                let_in = mass * share
+                refused[cell] += mass - let_in
+                if used_us <= clients.patience_us[lost, cell]:
+                    if is_cut:
+                        cut_off[cell] += let_in
+                    else:
+                        first = let_in * clients.is_first[cell]
+                        back += let_in
+                        at_once += first
+                        way_us += first * (clients.forth_us[cell] + loss_us)
+                elif let_in > 0.0:
+                    timeouts += let_in
+                    if kept:
+                        offset_us = setting.timeout_us + setting.step_us / 2 - loss_us - kept_us
+                        _add_waiting(setting, blocks, rings, step, cell, let_in, offset_us)
+                    else:
+                        _add_failed(blocks, rings, step, places, changes, cell, let_in)
+        if back > 0.0:
+            answer_us = linger_us + wait_us + clients.region_back_us[region]
+            heard_s = (middle + answer_us) * 1e-6
+            state.restored += back
+            books.storm[_bin_of(setting, books, heard_s)] += back
+            books.restored_by_s[region, min(int(heard_s), books.restored_by_s.shape[1] - 1)] += back
+            if at_once > 0.0:
+                way_us /= at_once
+            _waited(setting, books, state, at_once, (way_us + kept_us + answer_us) * 1e-6)
+            _waited(setting, books, state, back - at_once, heard_s - told_s)
+    state.timed_out += timeouts
+    if not is_cut:
+        state.wasted += timeouts
+
+
+@compiled
+def _waited(setting: Setting, books: Books, state: Any, mass: float, own_s: float) -> None:
+    """How long restored clients waited themselves."""
+    own_s = max(own_s, 1e-3)
+    books.own[_bin_of(setting, books, own_s)] += mass
+    state.own_s += mass * own_s
+
+
+@compiled
+def _bin_of(setting: Setting, books: Books, time_s: float) -> int:
+    """:func:`metad_spark.histogram.bin_of`."""
+    time_s = max(time_s, setting.time_min_s)
+    return min(int(math.log(time_s / setting.time_min_s) / setting.log_ratio), len(books.storm) - 1)
+
+
+@compiled
+def _refuse(
+    setting: Setting,
+    clients: Clients,
+    blocks: Blocks,
+    rings: Rings,
+    books: Books,
+    state: Any,
+    step: int,
+    refused: Array,
+    after_us: float,
+) -> None:
+    """Refused in this step, or, where the node dies, after a while."""
+    total = 0.0
+    for cell in range(len(refused)):
+        total += refused[cell]
+    if total <= 0.0:
+        return
+    now = step * setting.step_us
+    middle = now + setting.step_us / 2
+    state.rejected += total
+    books.rejected_by_s[min(int(now // _SECOND_US), len(books.rejected_by_s) - 1)] += total
+    first_us = last_us = 0.0
+    if setting.slot_interval_us > 0.0:
+        first_us = max(state.slot_us, middle + after_us + setting.slot_wait_us)
+        state.slot_us = last_us = first_us + total * setting.slot_interval_us
+    places, changes = blocks.refusal
+    for cell in range(len(refused)):
+        if refused[cell] <= 0.0:
+            continue
+        way_us = clients.back_us[cell] + clients.forth_us[cell]
+        if setting.slot_interval_us > 0.0:
+            offset_us = setting.step_us / 2 + way_us - middle
+            low_us = first_us + offset_us - setting.slot_jitter_us
+            _add(setting, rings, step, cell, refused[cell], low_us, last_us + offset_us + setting.slot_jitter_us)
+        elif after_us > 0.0:
+            offset_us = way_us + setting.step_us / 2 + after_us
+            _add_waiting(setting, blocks, rings, step, cell, refused[cell], offset_us)
+        else:
+            _add_failed(blocks, rings, step, places, changes, cell, refused[cell])
