@@ -2,7 +2,8 @@
 
 What a peer can make the server hold is bounded here: an unfinished frame by the frame limit, requests by the credit
 window (the session closes who exceeds it), replies by not taking further requests while the peer does not read, and by
-closing it when it stays that way. No task runs per request.
+closing it when it stays that way. No task runs per request. Who sends more than :data:`_SLICE_BYTES` at a time
+takes turns with others, and is not read from meanwhile.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from metad_wire.methods import READS
 from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import WORN
+from metad_wire.transport.turns import Turns
 
 from ..logs import event
 from .access import Access
@@ -31,6 +33,9 @@ _REQUEST = int(FrameType.REQUEST)  # comparing with the enum's member costs seve
 # Replies are handed to the stream in pieces of this size even within one chunk of requests, so that its own
 # back-pressure is felt before the next request is begun.
 _FLUSH_BYTES = 256 * 1024
+# Of requests begun in one go: a millisecond's worth, whether they have many items each or one.
+_SLICE_BYTES = 16 * 1024
+_SLICE_FRAMES = 128
 # Replies to writes already taken may still come while the peer does not read; past this it is cut off.
 _STALLED_BYTES_MAX = 64 * 1024 * 1024
 
@@ -62,6 +67,8 @@ class Connection:
         self._processing = False
         self._stalled_bytes = 0
         self._waiting_intake = False
+        self._turns = Turns.here()
+        self._in_turns = False  # there are requests for another slice
         self._early = False  # what comes now may be a replay
         self.held_bytes = 0  # of unfinished frames; the intake's
         self.paused_since_s: float | None = None
@@ -82,7 +89,8 @@ class Connection:
     def data_received(self, data: bytes) -> None:
         self.last_heard_s = self._loop.time()
         self._session.receive_data(data)
-        self._process()
+        if not self._in_turns:
+            self._process()
 
     def eof_received(self) -> bool | None:
         return None
@@ -109,31 +117,52 @@ class Connection:
     # --- requests ----------------------------------------------------------------------------------------
 
     def _process(self) -> None:
+        """Begin what has come, and the rest of it in turns with others."""
+        if not self._in_turns and self._slice():
+            self._in_turns = True
+            self._steer_reading()
+            self._turns.take(self._next_slice)
+
+    def _next_slice(self) -> bool:
+        more = self._slice()
+        if not more:
+            self._in_turns = False
+            self._steer_reading()
+        return more
+
+    def _slice(self) -> bool:
+        """Begin requests for a while; whether there may be more."""
         if self._stream is None:
-            return
+            return False
         self._processing = True
-        progress = False
+        count = size = 0
+        more = False
         try:
             while self.paused_since_s is None and (frame := self._session.next_event()) is not None:
-                progress = True
+                count += 1
                 self._handle(frame)
                 if self._unflushed_bytes >= _FLUSH_BYTES:
                     self._flush()
+                size += frame.length
+                if size >= _SLICE_BYTES or count >= _SLICE_FRAMES:
+                    more = True
+                    break
         except MetadError as error:
             event("connection refused", logging.WARNING, peer=self.peer, error=error.name, detail=error.message)
             self.close()
-            return
+            return False
         finally:
             self._processing = False
         held_bytes = self._session.decoder.buffered_bytes
-        if held_bytes or self.held_bytes:
-            self._intake.update(self, held_bytes, self.last_heard_s, progress=progress)
+        if (held_bytes or self.held_bytes) and not more:
+            self._intake.update(self, held_bytes, self.last_heard_s, progress=count > 0)
         self._flush()
+        return more
 
     def _steer_reading(self) -> None:
         if self._stream is None:
             return
-        if self.paused_since_s is None and not self._waiting_intake:
+        if self.paused_since_s is None and not self._waiting_intake and not self._in_turns:
             self._stream.resume_reading()
         else:
             self._stream.pause_reading()

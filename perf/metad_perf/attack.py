@@ -135,9 +135,10 @@ class _Siege:
         transport, _ = KINDS[name]
         peace = [self._measure(client, transport, self._plan.quiet_s).latencies]
         before = self._server.rss_bytes()
-        self._begin(client, transport, self._plan.seconds)
         attacker = Attacker(name, self._target(transport), self._plan.seconds)
         try:
+            self._begin(client, transport, self._plan.seconds)
+            attacker.begin()
             peak = before
             while not attacker.done():
                 peak = max(peak, self._server.rss_bytes())

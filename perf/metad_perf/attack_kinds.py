@@ -61,7 +61,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Attacker:
-    """One attack under way."""
+    """One attack, ready to begin: a process that starts is no part of it, and takes a second of the processor."""
 
     def __init__(self, name: str, target: Target, seconds: float) -> None:
         context = multiprocessing.get_context("spawn")
@@ -71,7 +71,11 @@ class Attacker:
         self._process = context.Process(target=_main, args=(name, target, seconds, theirs), daemon=True)
         self._process.start()
         theirs.close()
-        self._receive(_OVERTIME_S)  # it has begun
+        self._receive(_OVERTIME_S)  # it is ready
+
+    def begin(self) -> None:
+        """Let it loose."""
+        self._pipe.send(None)
 
     def done(self) -> bool:
         """Whether it is over."""
@@ -107,6 +111,10 @@ def _main(name: str, target: Target, seconds: float, pipe: Connection) -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     _, attack = KINDS[name]
     pipe.send(None)
+    try:
+        pipe.recv()
+    except EOFError:  # the parent has gone
+        return
     try:
         refused, tried = attack(target, time.monotonic() + seconds)
     except OSError as error:

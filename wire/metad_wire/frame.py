@@ -113,8 +113,9 @@ class FrameDecoder:
             if available + len(self._tail) < self._wanted:
                 self._release()
                 return None
-            self._join()
-            start, available = 0, len(self._buffer)
+            if available < HEADER_BYTES:
+                self._join()
+                start, available = 0, len(self._buffer)
         length, type_, flags, method, request_id = HEADER.unpack_from(self._buffer, start)
         if length < LENGTH_MIN or type_ not in FRAME_TYPES:
             raise self._fail(FrameError(f"not a frame: length {length}, type {type_}"))
@@ -128,18 +129,27 @@ class FrameDecoder:
             if available + len(self._tail) < whole:
                 self._release()
                 return None
-            self._join()
-            start = 0
+            payload = self._gather(start + HEADER_BYTES, whole - available)
+        else:
+            end = start + whole
+            payload = self._buffer[start + HEADER_BYTES : end]
+            self._position = end
         self._wanted = HEADER_BYTES
-        end = start + whole
-        payload = self._buffer[start + HEADER_BYTES : end]
-        self._position = end
         return _frame(Frame, (type_, flags, method, request_id, payload, whole))
 
     def _release(self) -> None:
         # Let go of what has been cut already: an idle connection must not pin its last large batch.
         self._buffer = self._buffer[self._position :]
         self._position = 0
+
+    def _gather(self, start: int, from_tail: int) -> bytes:
+        """The payload that begins in the buffer and ends in the tail, copied once: it may be megabytes."""
+        tail = self._tail
+        with memoryview(tail) as view:
+            payload = b"".join((self._buffer[start:], view[:from_tail]))
+            self._buffer, self._position = bytes(view[from_tail:]), 0
+        self._tail = bytearray()
+        return payload
 
     def _join(self) -> None:
         self._buffer = b"".join((self._buffer[self._position :], self._tail))

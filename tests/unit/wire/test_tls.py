@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -304,31 +305,83 @@ async def test_the_oldest_of_too_many_handshakes_makes_room(monkeypatch: pytest.
             writer.transport.abort()
 
 
-async def test_handshakes_take_turns_with_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many clients at once: each turn of the loop does one step of one handshake, and who is in is served between."""
-    monkeypatch.setattr(tls_module, "_TURN_S", 0.0)
-    ran, most = [0], 0
-    shake = tls_module._TlsEnd.shake
+async def test_who_accepts_does_the_steps_of_a_handshake_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many clients at once: their signatures hold up nobody who is in."""
+    steps: list[int] = []
+    step = tls_module._TlsEnd._step
 
-    def counted(end: Any) -> None:
+    def noted(end: Any) -> Any:
         if end._pending is not None:
-            ran[0] += 1
-        shake(end)
+            steps.append(threading.get_ident())
+        return step(end)
 
-    monkeypatch.setattr(tls_module._TlsEnd, "shake", counted)
+    monkeypatch.setattr(tls_module._TlsEnd, "_step", noted)
     async with greeter(certificates.node()) as to:
-        dials = [asyncio.create_task(outcome(certificates.client(), to)) for _ in range(20)]
-        while not all(dial.done() for dial in dials):
-            before = ran[0]
-            await asyncio.sleep(0)  # a turn
-            most = max(most, ran[0] - before)
-        for dial in dials:
-            end, error = dial.result()
+        for end, error in await asyncio.gather(*(outcome(certificates.client(), to) for _ in range(20))):
             assert error is None
             assert end is not None
             end.stream.abort()
+    assert len(steps) >= 40, "two each"
+    assert threading.get_ident() not in steps
+
+
+@pytest.mark.parametrize("beginning", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff", b"\x17\x03\x03\x00\x10"])
+async def test_what_does_not_begin_as_a_handshake_costs_none(beginning: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(end: Any) -> Any:
+        raise AssertionError("a stranger's noise got a thread")
+
+    async with greeter(certificates.node()) as to:
+        monkeypatch.setattr(tls_module._TlsEnd, "_step", step)
+        reader, writer = await asyncio.open_connection(to.host, to.port)
+        writer.write(beginning)
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await ended(reader)
+        writer.close()
+
+
+async def test_a_hello_in_pieces_is_a_hello() -> None:
+    async with greeter(certificates.node()) as to:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = tls_module.client_context(certificates.client()).wrap_bio(incoming, outgoing)
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        reader, writer = await asyncio.open_connection(to.host, to.port)
+        for byte in outgoing.read():
+            writer.write(bytes((byte,)))
+            await writer.drain()
+            await asyncio.sleep(0)
+        async with asyncio.timeout(TIMEOUT_S):
+            assert (await reader.read(1)) == b"\x16", "the server's hello"
+        writer.close()
+
+
+async def test_megabytes_of_one_are_read_in_turns_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn of the loop reads a slice of one of those who have much, and who has little is read at once."""
+    read, most = [0], 0
+    slice_ = tls_module._TlsEnd._slice
+
+    def counted(end: Any) -> bool:
+        read[0] += 1
+        return slice_(end)
+
+    monkeypatch.setattr(tls_module._TlsEnd, "_slice", counted)
+    async with greeter(certificates.node()) as to:
+        ends = []
+        for _ in range(4):
+            end, error = await outcome(certificates.client(), to)
+            assert error is None
+            assert end is not None
+            ends.append(end)
+            end.stream.write(bytes(1024 * 1024))
+        async with asyncio.timeout(TIMEOUT_S):
+            while not all(len(far.received) > 1024 * 1024 for far in to.accepted):
+                before = read[0]
+                await asyncio.sleep(0)  # a turn
+                most = max(most, read[0] - before)
+        for end in ends:
+            end.stream.abort()
+    assert read[0] >= 4 * 4, "more than a slice each"
     assert most == 1
-    assert ran[0] >= 40, "two steps each"
 
 
 async def test_a_dial_ends_at_its_timeout_where_nobody_answers_the_handshake() -> None:

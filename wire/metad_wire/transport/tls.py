@@ -2,7 +2,9 @@
 
 A layer of the seam on top of another: to the stream below it is the handler, to the handler above it is the stream.
 Nothing above hears of a connection before its handshake is over and both certificates were verified; what the peer may
-cost until then is bounded (:data:`HANDSHAKES_MAX`, a timeout, OpenSSL's own limits on messages).
+cost until then is bounded (:data:`HANDSHAKES_MAX`, a timeout, OpenSSL's own limits on messages), and is paid beside the
+loop (handshakes.py). What comes behind the handshake is decrypted a slice at a time (turns.py), so that a peer's
+megabytes hold up its own requests and not those of others.
 
 An end that comes without TLS's own goodbye is reported like any other. Nothing follows from an end of a metad
 connection but that what is unanswered stays unanswered, so whoever cuts one off early gains nothing by it.
@@ -19,8 +21,10 @@ from typing import Any, Final, cast
 
 from . import Handler, Listener, Stream, StreamHandler, Transport
 from .credentials import PEERCERT, WORN, TlsError, TlsFiles, node_behind
+from .handshakes import Handshakes
 from .reload import Reloaded
 from .tls_context import client_context, explain, server_context
+from .turns import Turns
 
 HANDSHAKES_MAX: Final = 512
 """Accepted connections whose handshake is under way. One more ends the oldest: honest peers take milliseconds."""
@@ -28,8 +32,12 @@ RECORDS_MAX: Final = 1 << 24
 """Sealed under one key, after which :data:`~metad_wire.transport.credentials.WORN` is so. AES-GCM is safe up to 2**24.5
 full records (RFC 8446, 5.5); OpenSSL changes no keys by itself, and Python cannot ask it to."""
 _RECORD_BYTES: Final = 16 * 1024  # the most that one record holds, and one read returns
-_RECORDS_AT_ONCE: Final = 15  # with the rest of one that was incomplete, under the 256 KiB that one delivery may have
-_TURN_S: Final = 0.001  # of each turn of the loop, for handshakes; at most a step more
+_SLICE_BYTES: Final = 4 * _RECORD_BYTES  # decrypted and handed up at a time
+_SLICE_RECORDS: Final = 256  # the same for small ones, of which each costs some microseconds
+_UNSHAKEN_BYTES_MAX: Final = 64 * 1024  # that wait for a step of the handshake; a chain of certificates is shorter
+_HANDSHAKE: Final = 0x16  # the type of the record that a connection begins with (RFC 8446, 5.1)
+_RECORD_HEAD_BYTES: Final = 5
+_HELLO_BYTES_MAX: Final = 16 * 1024  # of that record
 _LINGER_S: Final = 1.0  # for a refused peer to read why, before its unread bytes turn the close into a reset
 _REFUSALS_SAID: Final = 10  # a second
 _log = logging.getLogger("metad")
@@ -66,12 +74,12 @@ class TlsTransport:
         if contexts is None:
             raise ValueError("listening needs a certificate")
         pending: dict[_TlsEnd, None] = {}
-        turns = _Turns()
+        handshakes = Handshakes()
 
         def accept() -> _TlsEnd:
             while len(pending) >= HANDSHAKES_MAX:
                 next(iter(pending)).fail(TimeoutError("too many handshakes under way"))
-            return _TlsEnd(contexts.current(), factory, pending, self._handshake_timeout_s, turns)
+            return _TlsEnd(contexts.current(), factory, pending, self._handshake_timeout_s, handshakes)
 
         return await self._below.listen(host, port, accept)
 
@@ -99,21 +107,27 @@ class _TlsEnd:
         factory: Callable[[], StreamHandler],
         pending: dict[_TlsEnd, None] | None,
         timeout_s: float,
-        turns: _Turns | None = None,
+        handshakes: Handshakes | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._factory = factory
         self._pending = pending
-        self._turns = turns
+        self._handshakes = handshakes
+        self._context = context
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=pending is not None)
+        self._tls: ssl.SSLObject  # once something is said: most of those who only connect never say anything
+        self._unshaken = bytearray()  # came during a step of the handshake, which has the buffers above to itself
+        self._stepping = False
+        self._greeted = False  # the first record has come
         self._below: Stream | None = None
         self.handler: StreamHandler | None = None  # once the handshake is over
         self.ready: asyncio.Future[None] = loop.create_future()
         self.ready.add_done_callback(_look_at)  # who dialled may have gone
         self._reading = True
         self._read_scheduled = False
+        self._turns = Turns.here()
+        self._in_turns = False  # has more to read than a slice, and takes turns
         self._closing = False
         self._failure: Exception | None = None
         self._sealed = self._opened = 0  # records
@@ -133,18 +147,24 @@ class _TlsEnd:
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        self._incoming.write(data)
         if self.handler is not None:
-            self._read()
-        elif self._turns is not None:
-            self._turns.take(self)
-        else:
+            self._incoming.write(data)
+            self._take()
+        elif self._handshakes is None:
+            self._incoming.write(data)
             self.shake()
+        else:
+            self._unshaken += data
+            if len(self._unshaken) > _UNSHAKEN_BYTES_MAX and self._below is not None:
+                self._below.pause_reading()
+            if not self._stepping and (self._greeted or self._greets()):
+                self._step_beside(self._handshakes)
 
     def eof_received(self) -> bool | None:
         if self.handler is not None and not self._closing:
             self._reading = True  # what came before the end is delivered before it
-            self._read()
+            while self._read():
+                pass
             if not self._closing:
                 self.handler.eof_received()
                 self.close()
@@ -186,11 +206,9 @@ class _TlsEnd:
 
     def resume_reading(self) -> None:
         self._reading = True
-        if self._below is not None and not self._closing:
-            if not self._read_scheduled:  # what is decrypted already has no event of its own
-                self._read_scheduled = True
-                self._loop.call_soon(self._read_again)
-            self._below.resume_reading()
+        if self._below is not None and not self._closing and not self._read_scheduled:
+            self._read_scheduled = True  # what has come already has no event of its own
+            self._loop.call_soon(self._read_again)
 
     def close(self) -> None:
         if self._closing:
@@ -231,7 +249,8 @@ class _TlsEnd:
             self.ready.set_exception(error)
         if self._below is None:
             return
-        self._flush()
+        if not self._stepping:
+            self._flush()
         if isinstance(error, TimeoutError):
             self._below.abort()
         elif self._pending is None:
@@ -248,111 +267,164 @@ class _TlsEnd:
 
     def shake(self) -> None:
         """The next step of the handshake, with what has come."""
-        if self._closing or self.handler is not None:
-            return
+        if not self._closing and self.handler is None:
+            self._stepped(self._step())
+
+    def _greets(self) -> bool:
+        """Whether the whole first record of a handshake is there: until then OpenSSL, its memory and a thread are not
+        for whoever knocks."""
+        hello = self._unshaken
+        if hello[0] != _HANDSHAKE:
+            self.fail(TlsError("the peer does not speak TLS"))
+            return False
+        if len(hello) < _RECORD_HEAD_BYTES:
+            return False
+        length = int.from_bytes(hello[3:_RECORD_HEAD_BYTES], "big")
+        if length > _HELLO_BYTES_MAX:
+            self.fail(TlsError("the peer does not speak TLS"))
+            return False
+        self._greeted = len(hello) >= _RECORD_HEAD_BYTES + length
+        return self._greeted
+
+    def _step_beside(self, handshakes: Handshakes) -> None:
+        self._incoming.write(self._unshaken)
+        self._unshaken.clear()
+        self._stepping = True
+        handshakes.take(self._step, self._stepped)
+
+    def _step(self) -> bool | TlsError:
+        """Whether the handshake is over, or why it never will be. May run beside the loop: touches OpenSSL's part of
+        this object, which nothing else does meanwhile."""
+        if self._closing:
+            return False
         try:
+            if not hasattr(self, "_tls"):
+                accepting = self._pending is not None
+                self._tls = self._context.wrap_bio(self._incoming, self._outgoing, server_side=accepting)
             self._tls.do_handshake()
             if self._pending is None:
                 node_behind(self._tls.getpeercert())
         except ssl.SSLWantReadError:
-            self._flush()
-            return
+            return False
         except ssl.SSLError as error:
-            self.fail(explain(error))
-            return
+            return explain(error)
         except TlsError as error:
-            self.fail(error)
+            return error
+        return True
+
+    def _stepped(self, outcome: bool | TlsError) -> None:
+        self._stepping = False
+        if self._closing:
             return
-        self._settled()
+        if isinstance(outcome, TlsError):
+            self.fail(outcome)
+            return
         self._flush()
+        if outcome:
+            self._begin()
+            return
+        if self._handshakes is not None and self._unshaken:
+            self._step_beside(self._handshakes)
+        if self._below is not None:
+            self._below.resume_reading()
+
+    def _begin(self) -> None:
+        """The handshake is over, and the handler's time begins."""
+        self._settled()
         self.handler = self._factory()
-        self.handler.connection_made(self)
-        if not self.ready.done():
-            self.ready.set_result(None)
-        self._read()  # what came with the end of the handshake
-
-    def _read(self) -> None:
-        """Hand up what can be decrypted, in pieces as large as those of a socket."""
-        handler = self.handler
-        while handler is not None and self._reading and not self._closing:
-            records, over, failure = self._decrypt()
-            self._opened += len(records)
-            if records:
-                handler.data_received(records[0] if len(records) == 1 else b"".join(records))
-            if failure is not None:
-                self.fail(failure)
-            elif over and not self._closing:
-                handler.eof_received()
-                self.close()
-            elif len(records) < _RECORDS_AT_ONCE:
-                break
-        if self._outgoing.pending and not self._closing:
-            self._flush()  # a new key is answered with one
-
-    def _decrypt(self) -> tuple[list[bytes], bool, TlsError | None]:
-        """The next records, whether the peer has said goodbye behind them, and what is wrong with what follows."""
-        records: list[bytes] = []
         try:
-            while len(records) < _RECORDS_AT_ONCE:
-                record = self._tls.read(_RECORD_BYTES)
-                if not record:
-                    return records, True, None
-                records.append(record)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            return records, True, None
-        except ssl.SSLError as error:
-            return records, False, explain(error)
-        return records, False, None
-
-    def _read_again(self) -> None:
-        self._read_scheduled = False
-        try:
-            self._read()
+            self.handler.connection_made(self)
         except BaseException:
             self.abort()  # as the transport below does: a handler that fails loses its connection
             raise
+        if not self.ready.done():
+            self.ready.set_result(None)
+        self._incoming.write(self._unshaken)  # came with the end of the handshake
+        self._unshaken.clear()
+        self._read_again()
+
+    def _take(self) -> None:
+        """Read what has come: a little at once, and more in turns with others."""
+        if self._in_turns:
+            return
+        if self._incoming.pending > _SLICE_BYTES or self._read():
+            self._take_turns()
+
+    def _take_turns(self) -> None:
+        if self._below is not None:
+            self._below.pause_reading()
+            self._in_turns = True
+            self._turns.take(self._slice)
+
+    def _slice(self) -> bool:
+        try:
+            more = self._read()
+        except BaseException:
+            self._in_turns = False
+            self.abort()  # as above
+            raise
+        if not more:
+            self._in_turns = False
+            if self._reading and not self._closing and self._below is not None:
+                self._below.resume_reading()
+        return more
+
+    def _read(self) -> bool:
+        """Decrypt a slice, and hand it up; whether there is more."""
+        handler = self.handler
+        if handler is None or not self._reading or self._closing:
+            return False
+        records, more, failure = self._decrypt()
+        self._opened += len(records)
+        if records:
+            handler.data_received(records[0] if len(records) == 1 else b"".join(records))
+        if failure is not None:
+            self.fail(failure)
+        elif more is None and not self._closing:
+            handler.eof_received()
+            self.close()
+        if self._outgoing.pending and not self._closing:
+            self._flush()  # a new key is answered with one
+        return bool(more) and self._reading and not self._closing
+
+    def _decrypt(self) -> tuple[list[bytes], bool | None, TlsError | None]:
+        """The next records, whether there may be more (None: the peer has said goodbye behind them), and what is wrong
+        with what follows."""
+        records: list[bytes] = []
+        size = 0
+        try:
+            while size < _SLICE_BYTES and len(records) < _SLICE_RECORDS:
+                record = self._tls.read(_RECORD_BYTES)
+                if not record:
+                    return records, None, None
+                records.append(record)
+                size += len(record)
+        except ssl.SSLWantReadError:
+            return records, False, None
+        except ssl.SSLZeroReturnError:
+            return records, None, None
+        except ssl.SSLError as error:
+            return records, False, explain(error)
+        return records, True, None
+
+    def _read_again(self) -> None:
+        self._read_scheduled = False
+        if self._in_turns or self._closing or not self._reading:
+            return
+        try:
+            more = self._read()
+        except BaseException:
+            self.abort()  # as above
+            raise
+        if more:
+            self._take_turns()
+        elif self._below is not None and self._reading and not self._closing:
+            self._below.resume_reading()
 
     def _flush(self) -> None:
         data = self._outgoing.read()
         if data and self._below is not None:
             self._below.write(data)
-
-
-class _Turns:
-    """Steps of handshakes, a few in each turn of the loop: each costs as much CPU as a hundred small requests, and a
-    flood of strangers must not hold up those who are in."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._waiting: dict[_TlsEnd, None] = {}
-        self._scheduled = False
-
-    def take(self, end: _TlsEnd) -> None:
-        """Let an end go on when its turn comes."""
-        self._waiting[end] = None
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._run)
-
-    def _run(self) -> None:
-        until_s = self._loop.time() + _TURN_S
-        try:
-            while self._waiting:
-                end = next(iter(self._waiting))
-                del self._waiting[end]
-                try:
-                    end.shake()
-                except BaseException:
-                    end.abort()  # as the transport below does: a handler that fails loses its connection
-                    raise
-                if self._loop.time() >= until_s:
-                    break
-        finally:
-            self._scheduled = bool(self._waiting)
-            if self._waiting:
-                self._loop.call_soon(self._run)
 
 
 class _Refusals:
