@@ -1,0 +1,243 @@
+"""A connection that this node dials to another, again and again: what is sent to it, and requests that it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+import msgspec
+
+from metad_wire import peer as p
+from metad_wire.errors import ConnectionLostError, ErrorBody, HandshakeError, MetadError, error_of
+from metad_wire.frame import Frame, FrameDecoder, FrameType, encode_frame
+from metad_wire.messages import PeerLink
+from metad_wire.policy import Backoff
+from metad_wire.transport import Transport, split_endpoint
+from metad_wire.transport.credentials import WORN, TlsError
+from metad_wire.transport.path import path_of
+
+from ..logs import event
+from .parts import Done
+from .peer_wire import Home, Wire
+
+BACKOFF = Backoff(base_s=0.05, cap_s=1.0)
+_DIAL_TIMEOUT_S = 2.0
+_FAR_AGAIN_S = 60.0  # QUIC that did not get through is not tried again before; a dial in vain costs seconds
+_UNSENT_BYTES_MAX = 64 * 1024 * 1024  # a peer that does not read for that long is cut off
+_decode_error = msgspec.msgpack.Decoder(ErrorBody).decode
+
+
+class _Probe(Wire):
+    """A connection that is only to see whether it comes up."""
+
+    def peer_name(self) -> str:
+        return "a probe"
+
+    def handle(self, frame: Frame) -> None:
+        pass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stream = None
+
+
+class Link(Wire):
+    """A connection that this node dials, again and again."""
+
+    def __init__(self, home: Home, node_id: str, endpoint: str, *, bulk: bool, far: bool) -> None:
+        super().__init__(home)
+        self.node_id = node_id
+        self.endpoint = endpoint
+        self.bulk = bulk
+        self.far = far
+        self.up = False
+        self.by_quic = False  # the connection that is up, or was last
+        self._far_again_s = 0.0
+        self._calls: dict[int, Done] = {}
+        self._next_call = 0
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._welcomed: asyncio.Future[None] = self._loop.create_future()
+        self._unsent = 0
+        self._paused = False
+
+    def peer_name(self) -> str:
+        return self.node_id or self.endpoint
+
+    async def keep(self) -> None:
+        """Have a connection, until cancelled."""
+        attempt, rng = 0, self.home.node.environment.rng
+        while True:
+            try:
+                await self.dial()
+                attempt = 0
+                await self._watch()
+            except (OSError, MetadError) as error:
+                event("peer not reached", logging.DEBUG, peer=self.node_id, endpoint=self.endpoint, error=str(error))
+                attempt += 1
+            finally:
+                self._down()
+            await asyncio.sleep(BACKOFF.delay_s(attempt, rng))
+
+    async def dial(self) -> None:
+        """Connect and shake hands. Raises OSError or MetadError."""
+        try:
+            host, port = split_endpoint(self.endpoint)
+        except ValueError as error:
+            raise HandshakeError(str(error)) from None
+        await self._connect(host, port)
+        if self.stream is None:
+            raise ConnectionLostError("the peer closed the connection")
+        self.stream.write(self.home.hello(self.node_id, bulk=self.bulk))
+        async with asyncio.timeout(_DIAL_TIMEOUT_S):
+            await self._welcomed
+        self.up = True
+        if self.node_id and not self.bulk:
+            event("peer connected", peer=self.node_id, transport=self.transport_name)
+            self.home.node.peer_connected(self.node_id)
+
+    async def _connect(self, host: str, port: int) -> None:
+        """By QUIC where the path asks for it and it gets through, else by TCP."""
+        network = self.home.network
+        if self.far and network.far is not None and self._loop.time() >= self._far_again_s:
+            try:
+                await self._dial_by(network.far, host, port)
+            except TlsError:
+                raise  # it got through, and was refused
+            except OSError as error:
+                await self._dial_by(network.near, host, port)
+                self._far_again_s = self._loop.time() + _FAR_AGAIN_S
+                event("QUIC does not get through", logging.WARNING, peer=self.peer_name(), error=str(error))
+        else:
+            await self._dial_by(network.near, host, port)
+
+    async def _dial_by(self, transport: Transport, host: str, port: int) -> None:
+        self._over = self._loop.create_future()
+        self._welcomed = self._loop.create_future()
+        self.decoder = FrameDecoder(p.PEER_FRAME_BYTES_MAX)
+        self.by_quic = transport is self.home.network.far
+        await transport.dial(host, port, lambda: self, _DIAL_TIMEOUT_S)
+
+    async def _gets_through(self) -> bool:
+        """Whether a link that should go by QUIC, and does not, could by now."""
+        far, now_s = self.home.network.far, self._loop.time()
+        if not self.far or self.by_quic or far is None or now_s < self._far_again_s:
+            return False
+        self._far_again_s = now_s + _FAR_AGAIN_S
+        try:
+            probe = await far.dial(*split_endpoint(self.endpoint), partial(_Probe, self.home), _DIAL_TIMEOUT_S)
+        except OSError:
+            return False
+        probe.close()
+        self._far_again_s = 0.0
+        return True
+
+    @property
+    def transport_name(self) -> str:
+        """What the connection that is up, or was last, goes by."""
+        return "quic" if self.by_quic else "tls" if self.home.network.encrypted else "tcp"
+
+    def status(self) -> PeerLink:
+        """For whoever asks how the node is."""
+        path = path_of(self.stream) if self.stream is not None and self.up else None
+        return PeerLink(self.node_id, self.transport_name, self.up, round(path.rtt_s * 1e6) if path is not None else 0)
+
+    async def _watch(self) -> None:
+        """Wait until the connection is over, or silent for too long."""
+        every_s = self.home.node.replicas.timing.election_s / 3
+        patience_s = 6 * every_s
+        while not self._over.done():
+            before_s = self._loop.time()
+            self.send(encode_frame(FrameType.PING))
+            await asyncio.wait((self._over,), timeout=every_s)
+            now_s = self._loop.time()
+            if now_s - before_s > 2 * every_s:
+                continue  # the loop was late itself: what came meanwhile is yet to be read
+            if now_s - self.heard_s > patience_s:
+                event("peer silent", logging.WARNING, peer=self.node_id)
+                return
+            if self.stream is not None and self.stream.get_extra_info(WORN):
+                event("peer connection worn", logging.DEBUG, peer=self.node_id)
+                return
+            if await self._gets_through():
+                event("QUIC gets through again", peer=self.node_id)
+                return
+
+    def _down(self) -> None:
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            stream.abort()
+        calls, self._calls = self._calls, {}
+        for done in calls.values():
+            done(ConnectionLostError("the peer was lost before it answered"))
+        if self.up:
+            self.up = False
+            if self.node_id and not self.bulk:
+                event("peer lost", peer=self.node_id)
+                self.home.node.peer_lost(self.node_id)
+
+    def close(self) -> None:
+        self._down()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stream = None
+        if not self._over.done():
+            self._over.set_result(None)
+        if not self._welcomed.done():
+            self._welcomed.set_exception(ConnectionLostError("the peer closed the connection"))
+            self._welcomed.exception()  # somebody may wait for it, or nobody
+
+    def handle(self, frame: Frame) -> None:
+        if frame.type == FrameType.WELCOME:
+            welcome = p.decode_welcome(frame.payload)
+            assert self.stream is not None
+            self.home.access.check_node(self.stream, welcome.node_id)
+            self.home.check(welcome.cluster_id, welcome.node_id, welcome.store_id)
+            if not self._welcomed.done():
+                self._welcomed.set_result(None)
+        elif frame.type == FrameType.RESPONSE:
+            done = self._calls.pop(frame.request_id, None)
+            if done is not None:
+                done(frame.payload)
+        elif frame.type == FrameType.ERROR:
+            error = error_of(_decode_error(frame.payload))
+            done = self._calls.pop(frame.request_id, None)
+            if done is not None:
+                done(error)
+            elif not frame.request_id and not self._welcomed.done():
+                event("peer refuses this node", logging.WARNING, peer=self.peer_name(), error=str(error))
+                self._welcomed.set_exception(error)
+                self._welcomed.exception()
+
+    def send(self, data: bytes) -> None:
+        """Write a frame, if the link is up."""
+        if self.stream is None:
+            return
+        if self._paused:
+            self._unsent += len(data)
+            if self._unsent > _UNSENT_BYTES_MAX:
+                event("peer does not read", logging.WARNING, peer=self.node_id)
+                self.stream.abort()
+                return
+        self.stream.write(data)
+
+    def pause_writing(self) -> None:
+        self._paused, self._unsent = True, 0
+
+    def resume_writing(self) -> None:
+        self._paused, self._unsent = False, 0
+
+    def call(self, method: int, payload: bytes, done: Done) -> None:
+        """Send a request; ``done`` takes the answer."""
+        self._next_call += 1
+        self._calls[self._next_call] = done
+        self.send(encode_frame(FrameType.REQUEST, payload, self._next_call, method))
+
+    async def ask(self, method: int, payload: bytes) -> bytes:
+        """The same, to be waited for. Raises MetadError."""
+        answer: asyncio.Future[bytes | MetadError] = self._loop.create_future()
+        self.call(method, payload, lambda result: None if answer.done() else answer.set_result(result))
+        async with asyncio.timeout(_DIAL_TIMEOUT_S):
+            result = await answer
+        if isinstance(result, MetadError):
+            raise result
+        return result
