@@ -1,4 +1,4 @@
-"""Situations that decide whether a rule of Raft holds, played out by hand: see metad/testing/scenarios.py."""
+"""Situations that decide whether a rule of Raft holds, played out by hand: see metad/testing/scenarios/."""
 
 from __future__ import annotations
 

@@ -1,0 +1,229 @@
+"""Membership, and handing over."""
+
+from __future__ import annotations
+
+from ...raft.base import LEADER
+from ...raft.messages import Append, Configuration, PreVote, TimeoutNow, Vote
+from .scene import ELECTION_S, Scene, scenario, started
+
+
+def _learner(scene: Scene, name: str) -> None:
+    scene.node(name).join(scene.world.groups[0])
+    index = scene.do("n1", lambda group: group.add_learner(name))
+    scene.committed("n1", index)
+    scene.until(lambda: scene.group(name).log.durable_index >= index)
+    scene.run(0.2)
+
+
+@scenario
+def one_change_at_a_time() -> None:
+    """The change before is not committed."""
+    scene = started(3, spares=2)
+    scene.isolate("n1")
+    scene.do("n1", lambda group: group.add_learner("n4"))
+    scene.refused("n1", lambda group: group.add_learner("n5"))
+    scene.refused("n1", lambda group: group.remove("n3"))
+
+
+@scenario
+def no_change_before_an_entry_of_the_term() -> None:
+    """n1's change is in its log alone. n2, which does not know of it, leads and must not change anything before it has
+    committed an entry: the majorities of the two changes need not overlap."""
+    scene = started(4, spares=1)
+    scene.isolate("n1")
+    scene.node("n5").join(scene.world.groups[0])
+    scene.do("n1", lambda group: group.add_learner("n5"))
+    scene.hold(Append, source="n2")
+    scene.elect("n2")
+    scene.refused("n2", lambda group: group.remove("n1"))
+    scene.converge()
+
+
+@scenario
+def configuration_goes_with_the_log() -> None:
+    """A change that another leader's log does not have is undone, also in memory, and after a restart."""
+    scene = started(3, spares=1)
+    scene.isolate("n1")
+    scene.do("n1", lambda group: group.add_learner("n4"))
+    assert scene.group("n1").configuration.learners == ("n4",)
+    scene.run(0.02)
+    scene.ready("n2")
+    scene.write("n2", 1)
+    scene.heal()
+    scene.until(lambda: scene.group("n1").log.last_term == scene.group("n2").term)
+    assert scene.group("n1").configuration == Configuration(("n1", "n2", "n3"))
+    scene.run(0.1)
+    scene.crash("n1")
+    scene.start("n1")
+    assert scene.group("n1").configuration == Configuration(("n1", "n2", "n3"))
+
+
+@scenario
+def configuration_survives_a_restart() -> None:
+    """Who decides is in the log, not in what a node was started with; also when that part of the log is gone."""
+    for compact in (False, True):
+        scene = started(3, spares=1)
+        _learner(scene, "n4")
+        index = scene.do("n1", lambda group: group.promote("n4"))
+        scene.committed("n1", index)
+        scene.write("n1", 1)
+        scene.run(0.2)
+        if compact:
+            for name in scene.names:
+                scene.node(name).state_disk.sync()
+                scene.hosted(name).log.compact(scene.group(name).applied)
+            scene.run(0.01)
+            scene.put("n1", 2)
+            scene.run(0.2)
+        scene.crash(*scene.names)
+        scene.start(*scene.names)
+        for name in scene.names:
+            assert scene.group(name).configuration == Configuration(("n1", "n2", "n3", "n4"))
+        scene.isolate("n1", "n2")
+        scene.run(2.0)
+        assert not any(scene.leads(name) for name in scene.names), "two of four lead"
+        scene.converge()
+
+
+@scenario
+def learner_does_not_count() -> None:
+    """Leader and learner have an entry: one voter of three."""
+    scene = started(3, spares=1)
+    _learner(scene, "n4")
+    scene.isolate("n2", "n3")
+    answer = scene.put("n1", 1)
+    scene.run(0.2)
+    assert scene.group("n4").log.durable_index == scene.group("n1").log.last_index
+    assert answer.outcome != "done", "a learner's acknowledgement was counted"
+    scene.converge()
+
+
+@scenario
+def learner_does_not_campaign() -> None:
+    """A learner that hears nobody stays quiet."""
+    scene = started(3, spares=1)
+    _learner(scene, "n4")
+    scene.isolate("n4")
+    before = len(scene.sent)
+    scene.run(3.0)
+    assert not any(isinstance(m, (PreVote, Vote)) and s == "n4" for s, _, m in scene.sent[before:])
+    scene.converge()
+
+
+@scenario
+def new_configuration_counts_at_once() -> None:
+    """Three voters become four: from the moment the change is in the log, two are no majority."""
+    scene = started(3, spares=1)
+    _learner(scene, "n4")
+    scene.isolate("n3", "n4")
+    index = scene.do("n1", lambda group: group.promote("n4"))
+    scene.run(0.3)
+    assert scene.group("n1").commit < index, "two of four have committed"
+    scene.converge()
+
+
+@scenario
+def removed_replica_is_harmless() -> None:
+    """n3 was cut off when it was removed, comes back and thinks that it is a voter."""
+    scene = started()
+    scene.isolate("n3")
+    index = scene.do("n1", lambda group: group.remove("n3"))
+    scene.committed("n1", index)
+    term = scene.group("n1").term
+    scene.heal()
+    scene.run(4.0)
+    assert scene.leads("n1")
+    assert scene.group("n1").term == term, "a removed replica ended a reign"
+    scene.write("n1", 1)
+
+
+@scenario
+def leader_that_removes_itself_leads_until_then() -> None:
+    """It commits its removal without counting itself, then goes, and one of the others takes over soon."""
+    scene = started()
+    scene.write("n1", 1)
+    index = scene.do("n1", lambda group: group.remove("n1"))
+    scene.until(lambda: not scene.leads("n1"), 0.2, "it leads on")
+    assert scene.group("n1").commit >= index
+    scene.until(lambda: any(scene.leads(name) for name in ("n2", "n3")), 0.2, "nobody takes over")
+    scene.run(3.0)
+    leader = scene.world.leader()
+    assert leader in ("n2", "n3")
+    scene.write(leader, 2)
+    assert scene.group("n1").role != LEADER
+
+
+@scenario
+def leader_that_removes_itself_does_not_count_itself() -> None:
+    """Of the two voters that are left, one is not enough."""
+    scene = started()
+    scene.isolate("n3")
+    scene.hold(Append, source="n1", target="n2")
+    index = scene.do("n1", lambda group: group.remove("n1"))
+    scene.run(0.1)
+    assert scene.group("n1").commit < index
+    scene.open()
+    scene.run(0.3)
+    assert scene.group("n1").commit < index, "n2 alone has committed for n2 and n3"
+    scene.converge()
+
+
+@scenario
+def replica_whose_removal_is_not_committed_campaigns() -> None:
+    """n2 removes itself from two and crashes before n1 hears of it. n1's log is the shorter one: only n2 can lead."""
+    scene = Scene(2)
+    scene.run(0.011)
+    scene.ready("n2")
+    scene.run(0.2)
+    scene.isolate("n1")
+    scene.do("n2", lambda group: group.remove("n2"))
+    scene.run(0.05)
+    scene.crash("n2")
+    scene.start("n2")
+    scene.converge(8.0)
+    assert scene.group("n1").configuration == Configuration(("n1",))
+
+
+# --- handing over ----------------------------------------------------------------------------------------
+
+
+@scenario
+def hand_over_is_quick_and_loses_nothing() -> None:
+    """Entries under way are committed by either; new ones are refused until it is decided."""
+    scene = started()
+    answers = [scene.put("n1", value) for value in range(3)]
+    scene.do("n1", lambda group: group.transfer("n3"))
+    late = scene.put("n1", 99)
+    assert late.outcome == "refused"
+    scene.until(lambda: scene.leads("n3"), 0.05, "n3 does not lead soon")
+    scene.until(lambda: scene.group("n3").ready, 0.05)
+    assert scene.value("n3") == 2
+    scene.run(0.1)
+    assert all(answer.outcome in ("done", "unknown") for answer in answers)
+    scene.converge()
+
+
+@scenario
+def hand_over_waits_for_the_successor() -> None:
+    """n3 lacks entries: it is not told to campaign before it has them, or it would end the reign and not begin one."""
+    scene = started()
+    scene.hold(Append, source="n1", target="n3")
+    scene.write("n1", 1)
+    scene.do("n1", lambda group: group.transfer("n3"))
+    scene.run(0.2)
+    assert not any(isinstance(m, TimeoutNow) for _, _, m in scene.sent)
+    scene.open()
+    scene.until(lambda: scene.leads("n3"), 0.3, "n3 does not lead soon")
+    scene.converge()
+
+
+@scenario
+def hand_over_that_fails_is_given_up() -> None:
+    """The one that is to lead is not there."""
+    scene = started()
+    scene.crash("n3")
+    scene.do("n1", lambda group: group.transfer("n3"))
+    assert not scene.group("n1").accepting
+    scene.until(lambda: scene.group("n1").accepting, 2 * ELECTION_S + 0.2, "n1 takes no more writes")
+    scene.write("n1", 1)
+    scene.converge()

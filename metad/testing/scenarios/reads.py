@@ -1,0 +1,194 @@
+"""Reads: what proves that a leader is one."""
+
+from __future__ import annotations
+
+from ...raft.base import Timing
+from ...raft.messages import Append, AppendReply, TimeoutNow
+from .scene import ELECTION_S, Scene, scenario, started
+
+
+def _overtaken(scene: Scene, by: str = "n2") -> None:
+    """Have another lead behind n1's back, and write."""
+    scene.ready(by)
+    scene.write(by, "new")
+
+
+@scenario
+def cut_off_leader_does_not_read() -> None:
+    """Another leads and has written, n1 does not know."""
+    scene = started()
+    scene.write("n1", "old")
+    scene.isolate("n1")
+    scene.hold(target="n1")
+    _overtaken(scene)
+    assert scene.leads("n1")
+    answer = scene.get("n1")
+    scene.run(0.1)
+    assert answer.outcome != "done", "a deposed leader answers"
+    scene.converge()
+    assert answer.outcome == "refused"
+
+
+@scenario
+def round_before_the_read_proves_nothing() -> None:
+    """A round was begun, another leader came and wrote, a read comes, and then an echo of that round."""
+    scene = Scene(timing=Timing(election_s=ELECTION_S, heartbeat_s=0.9, sleep_after_s=1e9))
+    scene.run(0.011)
+    scene.hold(AppendReply, source="n3", target="n1")
+    scene.ready("n1")
+    scene.write("n1", "old")
+    scene.isolate("n1")
+    scene.ranks("n2")
+    scene.until(lambda: scene.leads("n2") and scene.group("n2").ready, 0.7)
+    scene.write("n2", "new")
+    answer = scene.get("n1")
+    scene.open()
+    scene.release()
+    assert answer.outcome != "done", "a read was answered by an old round"
+    scene.converge()
+
+
+@scenario
+def lease_begins_with_the_round() -> None:
+    """The echoes of a round come late: what they prove is as old as the round."""
+    scene = started()
+    scene.write("n1", "old")
+    scene.run(0.05)
+    scene.hold(AppendReply, target="n1")
+    scene.run(0.15)
+    scene.isolate("n1")
+    _overtaken(scene)
+    scene.open()
+    scene.release()
+    assert scene.leads("n1")
+    answer = scene.get("n1")
+    scene.run(0.01)
+    assert answer.outcome != "done", "the lease was counted from the echo"
+    scene.converge()
+
+
+@scenario
+def lease_allows_for_drift() -> None:
+    """n1's clock is slow and the others' are fast, as much as is allowed."""
+    scene = Scene()
+    for name, rate in (("n1", 0.95), ("n2", 1.05), ("n3", 1.05)):
+        scene.node(name)._rate = rate
+    scene.run(0.011)
+    scene.ready("n1")
+    scene.write("n1", "old")
+    scene.run(0.3)
+    n1 = scene.group("n1")
+    scene.until(lambda: n1.host.now() - min(peer.confirmed_s for peer in n1.peers.values()) < 0.003)
+    scene.world.network.isolate("n1")
+    scene.ranks("n2")
+    scene.until(lambda: scene.leads("n2") and scene.group("n2").ready, 0.7)
+    scene.write("n2", "new")
+    scene.get("n1")
+    scene.converge()
+
+
+@scenario
+def new_leader_reads_what_it_has_applied() -> None:
+    """n2 is elected and has n1's last entry, but does not know that it is committed: it must not read yet."""
+    scene = started()
+    scene.hold(Append, source="n1", target="n3")
+    scene.write("n1", "acknowledged")
+    scene.isolate("n1")
+    scene.open()
+    scene.elect("n2")
+    scene.hold(Append, source="n2")
+    answer = scene.get("n2")
+    n2 = scene.group("n2")
+    for probe in range(1, 40):  # heartbeats that prove its leadership arrive, entries do not
+        scene.world.deliver("n3", "n2", AppendReply(n2.term, probe, 0, 0))
+        scene.run(0.01)
+    assert answer.outcome == ""
+    scene.open()
+    scene.until(lambda: answer.outcome == "done", 2.0)
+    assert answer.result == "acknowledged"
+
+
+@scenario
+def echo_is_of_this_leader() -> None:
+    """n3 has heard many rounds of an old leader. Its first reply to the new one, delayed until that has begun as many,
+    must not prove them."""
+    scene = started()
+    scene.run(3.0)  # n1's rounds reach 30 and more
+    scene.isolate("n1")
+    scene.hold(AppendReply, source="n3", target="n2")
+    scene.elect("n2")
+    scene.until(lambda: any(isinstance(m, AppendReply) and s == "n3" for s, _, m in scene.held), 0.5)
+    echo = next(m for s, _, m in scene.held if isinstance(m, AppendReply) and s == "n3")
+    assert echo.probe <= scene.group("n2")._round, "n3 echoes a round that n2 has not begun"
+
+
+@scenario
+def lease_is_given_up_before_a_hand_over() -> None:
+    """The order to campaign is under way for long; n1 has given up waiting and leads on. When it arrives, n2 leads at
+    once and n1 does not know."""
+    scene = started()
+    scene.write("n1", "old")
+    scene.hold(TimeoutNow)
+    scene.do("n1", lambda group: group.transfer("n2"))
+    scene.run(2 * ELECTION_S + 0.1)
+    assert scene.group("n1").accepting
+    scene.hold(target="n1")
+    scene.open()
+    scene.hold(target="n1")
+    scene.hold(Append, source="n1")
+    scene.release()
+    scene.run(0.02)
+    scene.until(lambda: scene.leads("n2") and scene.group("n2").ready, 0.3)
+    scene.write("n2", "new")
+    answer = scene.get("n1")
+    scene.run(0.01)
+    assert answer.outcome != "done"
+    scene.converge()
+
+
+@scenario
+def old_hand_over_is_not_obeyed() -> None:
+    """The order to campaign arrives terms later. The leader of now did not give it, and reads by lease."""
+    scene = started()
+    scene.write("n1", "old")
+    scene.hold(TimeoutNow)
+    scene.do("n1", lambda group: group.transfer("n2"))
+    scene.run(0.05)
+    scene.isolate("n1")
+    scene.ready("n3")
+    scene.heal()
+    scene.run(0.3)
+    assert scene.group("n1").leader == scene.group("n2").leader == "n3"
+    term = scene.group("n3").term
+    scene.open()
+    scene.hold(target="n3")
+    scene.hold(source="n3")
+    order = next(held for held in scene.held if isinstance(held[2], TimeoutNow))
+    scene.world.deliver(*order)
+    scene.run(0.05)
+    if scene.group("n2").term > term:
+        scene.until(lambda: scene.leads("n2") and scene.group("n2").ready, 0.3)
+        scene.write("n2", "new")
+        scene.get("n3")
+        raise AssertionError("n2 obeyed an order of a leader that is none any more")
+
+
+@scenario
+def removed_leader_has_no_lease() -> None:
+    """n2 removes itself and leaves n1 alone, which restarts: alone, it leads at once. n2 has not heard."""
+    scene = Scene(2)
+    scene.run(0.011)
+    scene.ready("n2")
+    scene.write("n2", "old")
+    scene.run(0.25)
+    scene.hold(target="n2")
+    index = scene.do("n2", lambda group: group.remove("n2"))
+    scene.until(lambda: scene.group("n1").log.durable_index == index, 0.1)
+    scene.crash("n1")
+    scene.start("n1")
+    scene.until(lambda: scene.leads("n1") and scene.group("n1").ready, 0.1)
+    scene.write("n1", "new")
+    assert scene.leads("n2")
+    answer = scene.get("n2")
+    scene.run(0.01)
+    assert answer.outcome != "done"

@@ -1,0 +1,65 @@
+"""Groups that sleep."""
+
+from __future__ import annotations
+
+from ...raft.base import Timing
+from ...raft.messages import Append
+from .scene import ELECTION_S, Scene, scenario, started
+
+
+def _asleep() -> Scene:
+    scene = started(timing=Timing(election_s=ELECTION_S, heartbeat_s=0.1, sleep_after_s=0.3))
+    scene.write("n1", 1)
+    scene.until(lambda: all(scene.group(name).asleep for name in scene.names), 3.0, "the group does not sleep")
+    return scene
+
+
+@scenario
+def sleeping_group_is_silent_and_wakes() -> None:
+    """No message is sent for as long as nothing happens; a write wakes everybody."""
+    scene = _asleep()
+    before = len(scene.sent)
+    scene.run(10.0)
+    assert len(scene.sent) == before, "it talks in its sleep"
+    scene.write("n1", 2)
+    answer = scene.get("n1")
+    scene.run(0.05)
+    assert answer.outcome == "done"
+    assert answer.result == 2
+
+
+@scenario
+def sleeping_group_notices_that_its_leader_is_gone() -> None:
+    """The connection breaks: the others wake up, and one leads."""
+    scene = _asleep()
+    scene.crash("n1")
+    scene.until(lambda: scene.leads("n2") or scene.leads("n3"), 3.0, "nobody leads")
+    scene.converge()
+
+
+@scenario
+def sleeping_leader_is_alive() -> None:
+    """The connection between two followers breaks, so these wake up and ask who leads. The leader sleeps on until it is
+    asked; it must not agree that there is none."""
+    scene = _asleep()
+    term = scene.group("n1").term
+    scene.run(5.0)
+    scene.world.network.cut_both("n2", "n3")
+    scene.run(5.0)
+    assert scene.leads("n1")
+    assert scene.group("n1").term == term, "a living leader was deposed"
+    scene.converge()
+
+
+@scenario
+def follower_that_missed_good_night_does_no_harm() -> None:
+    """n3 did not hear that the leader would sleep, and misses it. The leader is there."""
+    scene = started(timing=Timing(election_s=ELECTION_S, heartbeat_s=0.1, sleep_after_s=0.3))
+    scene._rules.append((lambda s, t, m: isinstance(m, Append) and m.sleep and t == "n3", False))
+    scene.write("n1", 1)
+    scene.until(lambda: scene.group("n1").asleep)
+    term = scene.group("n1").term
+    scene.run(5.0)
+    assert scene.leads("n1")
+    assert scene.group("n1").term == term, "a living leader was deposed"
+    scene.converge()

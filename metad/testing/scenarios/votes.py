@@ -1,0 +1,174 @@
+"""Votes and terms: who may lead, and until when."""
+
+from __future__ import annotations
+
+from ...raft.base import LEADER
+from ...raft.messages import Append, Vote, VoteReply
+from .scene import ELECTION_S, Scene, diverged, scenario, started
+
+
+@scenario
+def vote_waits_for_the_disk() -> None:
+    """A vote that is out but not on the disk is given a second time after a power failure."""
+    scene = Scene(fsync=(0.05, 0.05))
+    scene.run(0.011)
+    scene.elect("n1", 2.0)
+
+
+@scenario
+def vote_survives_power_failure() -> None:
+    """n2 has voted for n1 in term 1; it must remember that when n3 asks in the same term."""
+    scene = Scene()
+    scene.run(0.011)
+    scene.hold(VoteReply)
+    scene.ranks("n1")
+    scene.until(lambda: any(isinstance(m, VoteReply) and s == "n2" for s, _, m in scene.sent))
+    scene.crash("n2")
+    scene.start("n2")
+    assert scene.group("n2").vote == "n1"
+    before = len(scene.sent)
+    scene.run(ELECTION_S)
+    scene.world.deliver("n3", "n2", Vote(1, 0, 0))
+    scene.run(0.01)
+    assert not any(isinstance(m, VoteReply) and m.granted and t == "n3" for _, t, m in scene.sent[before:])
+
+
+@scenario
+def votes_are_voters() -> None:
+    """The network delivers one vote many times over: that is still one voter of five."""
+    scene = Scene(5)
+    scene.run(0.011)
+    scene.hold(VoteReply)
+    scene.ranks("n1")
+    scene.until(lambda: any(s == "n2" and t == "n1" for s, t, _ in scene.held))
+    vote = next((s, t, m) for s, t, m in scene.held if s == "n2" and t == "n1")
+    for _ in range(5):
+        scene.world.deliver(*vote)
+    assert not scene.leads("n1"), "n1 leads by two votes of five"
+
+
+@scenario
+def votes_are_members() -> None:
+    """Whoever is no voter has no say."""
+    scene = Scene(3, spares=2)
+    scene.run(0.011)
+    scene.hold(VoteReply)
+    scene.ranks("n1")
+    scene.until(lambda: any(isinstance(m, VoteReply) for _, _, m in scene.held))
+    for stranger in ("n4", "n5"):
+        scene.world.deliver(stranger, "n1", VoteReply(scene.group("n1").term, granted=True))
+    assert not scene.leads("n1"), "n1 leads by the votes of strangers"
+
+
+@scenario
+def one_vote_a_term() -> None:
+    """n3 asks in a term in which n2 has voted for n1."""
+    scene = Scene()
+    scene.run(0.011)
+    scene.hold(VoteReply)
+    scene.ranks("n1")
+    scene.until(lambda: any(isinstance(m, VoteReply) for _, _, m in scene.held))
+    scene.world.deliver("n3", "n2", Vote(scene.group("n2").term, 5, 5))
+    scene.run(0.02)
+
+
+@scenario
+def vote_needs_the_newer_log() -> None:
+    """n3 lacks what n1 and n2 have committed, and asks n2 for its vote."""
+    scene = started()
+    scene.isolate("n3")
+    scene.write("n1", 1)
+    scene.crash("n1")
+    scene.heal()
+    scene.ranks("n3")
+    scene.run(ELECTION_S + 0.05)
+    scene.world.deliver("n3", "n2", Vote(scene.group("n2").term + 1, scene.group("n3").log.last_index, 1, True))
+    scene.run(0.2)
+    assert not scene.leads("n3")
+    scene.converge()
+    assert scene.value("n3") == 1
+
+
+@scenario
+def newer_term_beats_longer_log() -> None:
+    """n3 has many entries of term 1, n2 fewer, but of term 2, and they are committed."""
+    scene = diverged()
+    assert scene.group("n3").log.last_index > scene.group("n2").log.last_index
+    scene.crash("n1")
+    scene.heal()
+    scene.ranks("n3")
+    scene.run(3.0)
+    assert scene.leads("n2")
+    scene.converge()
+
+
+@scenario
+def pre_vote_keeps_the_term() -> None:
+    """A replica that was cut off comes back and does not end a reign."""
+    scene = started()
+    term = scene.group("n1").term
+    scene.isolate("n3")
+    scene.run(4.0)
+    scene.heal()
+    scene.run(2.0)
+    assert scene.leads("n1")
+    assert scene.group("n3").term == scene.group("n1").term == term, "the one that was cut off ended a reign"
+
+
+@scenario
+def living_leader_is_not_voted_against() -> None:
+    """n2 wants to lead while n3 hears n1. If n3 let it, n1's lease would be a lie."""
+    scene = started()
+    scene.write("n1", 1)
+    scene.hold(target="n1")  # n1 is not told
+    scene.hold(Append, source="n1", target="n2")
+    n2 = scene.group("n2")
+    scene.do("n2", lambda group: group._campaign(transfer=False))
+    scene.run(0.05)
+    if n2.role == LEADER:
+        scene.until(lambda: n2.ready)
+        scene.write("n2", 2)
+        scene.get("n1")
+        raise AssertionError("n3 voted against a leader that it hears")
+
+
+@scenario
+def promise_outlives_a_restart() -> None:
+    """n3 has just echoed n1's round, and restarts. It must still not vote for n2, for n1 reads by lease."""
+    scene = started()
+    scene.write("n1", 1)
+    scene.world.network.cut_both("n1", "n2")
+    scene.run(1.0)
+    scene.isolate("n1")
+    scene.crash("n3")
+    scene.world.network.heal("n2", "n3")
+    scene.start("n3")
+    scene.run(0.02)  # connected
+    scene.group("n2")._set_election_deadline(0.0)
+    scene.do("n2", lambda group: group.host.wake(group))
+    scene.run(0.05)
+    if scene.leads("n2"):
+        scene.until(lambda: scene.group("n2").ready, 0.2)
+        scene.write("n2", 2)
+        scene.get("n1")
+        raise AssertionError("n3 forgot its promise")
+
+
+@scenario
+def isolated_leader_steps_down() -> None:
+    """A leader that hears from nobody stops being one, so its clients go elsewhere."""
+    scene = started()
+    scene.isolate("n1")
+    scene.until(lambda: not scene.leads("n1"), 2 * ELECTION_S + 0.2, "n1 still leads though it hears nobody")
+
+
+@scenario
+def replies_end_a_reign() -> None:
+    """An old leader is heard again: the first reply tells it that its term is over."""
+    scene = started()
+    scene.isolate("n1")
+    scene.ready("n2")
+    scene.hold(Append, target="n1")
+    scene.heal()
+    scene.until(lambda: scene.group("n1").term == scene.group("n2").term, 0.3, "n1 does not learn that it was deposed")
+    scene.converge()
