@@ -6,10 +6,14 @@ clients' knocks and how long they held requests. Going to and fro between the tw
 Ruehli, Sangiovanni-Vincentelli, 1982): whole histories are exchanged, and one pass over the nodes is one job.
 
 The passes that settle the brokers' waves are made with the fluid model, whatever model was asked for: it costs little
-and says the same within 2 %. The model that was asked for goes on from there with pilots, one node for all that differ
-from it only by chance, until its own t99.9 stands still; then it runs all nodes, once. What a wave says of a time
-follows from what was earlier by a client's timeout at least, so passes settle from the begin of the storm to its end,
-and one of overloaded brokers takes as many as it has timeouts.
+and says the same within 2 %. In the first of them each node has its share of the brokers to itself and finds out what
+they do as it goes, which is the answer already where all nodes are alike; what follows tells how far they are not. The
+model that was asked for goes on from there with pilots, one node for all that differ from it only by chance, until it
+stands still itself; then it runs all nodes, once.
+
+After the second, passes go half of the way only. Brokers that hold clients back empty the leaders' queues, which lets
+the brokers pass on more: taken at its word each time, that swings to and fro for ever. And still is what neither t99.9
+nor attempts move: each alone may stand where it was by chance while the brokers do something else.
 """
 
 from __future__ import annotations
@@ -30,11 +34,9 @@ Runner = Callable[[Sequence[NodeCase], int, Model], list[NodeResult]]
 """Simulates cases with a seed and a model; one Spark job, or a loop."""
 
 MOVED_MAX = 0.005
-"""Passes end when t99.9 moves by less than this share of itself."""
-FLUID_PASSES_MAX = 40
+"""Passes end when t99.9 and attempts move by less than this share of themselves."""
+FLUID_PASSES_MAX = 16
 MODEL_PASSES_MAX = 6
-_DAMPING_FROM = 24
-"""From this pass on waves go half of the way only: what swings to and fro meets in the middle."""
 
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +46,10 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
     t999_s: float | None
     end_s: float
     """t99.9, or, where it is beyond the horizon, the horizon and the share of it that is still out."""
+    attempts_per_client: float
     moved: float | None
-    """The share of itself by which the end differs from the pass before; None for the first."""
+    """The share of itself by which the end or the attempts differ from the pass before, whichever is more; None for the
+    first."""
     delay_max_s: float
     """The longest that a broker kept a client waiting."""
 
@@ -58,7 +62,7 @@ class Relaxed(msgspec.Struct, kw_only=True):
     results: list[NodeResult]
     passes: list[Pass]
     settled: bool
-    """False where the passes ran out before t99.9 stood still."""
+    """False where the passes ran out before the storm stood still."""
 
 
 def run_here(cases: Sequence[NodeCase], seed: int, model: Model) -> list[NodeResult]:
@@ -81,10 +85,21 @@ def relax(
 
     def note(of: Model, total: NodeResult, delays: Array) -> None:
         end_s = _end_s(total, scenario.horizon_s)
-        moved = abs(end_s / passes[-1].end_s - 1) if passes else None
-        t999_s = quantile_s(total.storm, 0.999, total.clients)
-        delay_max_s = float(delays.max()) * 1e-6 if delays.size else 0.0
-        passes.append(Pass(model=of, t999_s=t999_s, end_s=end_s, moved=moved, delay_max_s=delay_max_s))
+        attempts = total.attempts / total.clients
+        moved = None
+        if passes:
+            before = max(passes[-1].attempts_per_client, 1e-9)  # none where the storm begins after the horizon
+            moved = max(abs(end_s / passes[-1].end_s - 1), abs(attempts / before - 1))
+        passes.append(
+            Pass(
+                model=of,
+                t999_s=quantile_s(total.storm, 0.999, total.clients),
+                end_s=end_s,
+                attempts_per_client=attempts,
+                moved=moved,
+                delay_max_s=float(delays.max()) * 1e-6 if delays.size else 0.0,
+            )
+        )
         if on_pass is not None:
             on_pass(passes[-1])
 
@@ -93,7 +108,6 @@ def relax(
     results: list[NodeResult] = []
     settled = False
     for number in range(FLUID_PASSES_MAX):
-        # The first finds out by itself what brokers do, were all nodes alike; there is little left to settle then.
         asked = with_waves(fluid_cases, waves) if number else with_doors(scenario, fluid_cases)
         results = run(asked, seed, "fluid")
         note("fluid", added(results), waves)
@@ -101,7 +115,7 @@ def relax(
         if np.abs(answer - waves).max() < 1.0 or _still(passes):
             settled = True
             break
-        waves = answer if number < _DAMPING_FROM else (answer + waves) / 2
+        waves = (answer + waves) / 2 if number else answer
     if model == "fluid":
         return Relaxed(cases=with_waves(fluid_cases, waves), results=results, passes=passes, settled=settled)
 
@@ -162,12 +176,15 @@ def broker_waves(scenario: Scenario, total: NodeResult) -> Array:
 
     A region's brokers are one fluid queue. They serve no more handshakes than they can do, and no more items than fit
     in the requests that they may have in flight, each of which takes as long as the leaders take. Nobody waits longer
-    than clients do.
+    than clients do. What stands at a point is of who knocks when it begins.
     """
     brokers = scenario.brokers
     counts = np.array([max(1, count) for count in apportioned(brokers.count, [r.share for r in scenario.regions])])
-    held_s = np.divide(total.held_s, total.held, out=np.zeros_like(total.held_s), where=total.held > 0.5)
-    taking_s = held_s + 2e-3 * brokers.latency_ms
+    some = total.held > 0.5
+    held_s = np.divide(total.held_s, total.held, out=np.zeros_like(total.held_s), where=some)
+    # Where nothing is let in, requests take as long as those before: they are not free.
+    last = np.maximum.accumulate(np.where(some, np.arange(len(held_s)), 0))
+    taking_s = held_s[last] + 2e-3 * brokers.latency_ms
     by_requests = brokers.concurrency * brokers.batch_items / np.maximum(taking_s, 1e-6)
     by_handshakes = brokers.connects_per_s or np.inf
     rate = counts[:, None] * np.minimum(by_requests, by_handshakes)[None, :]
@@ -178,8 +195,8 @@ def broker_waves(scenario: Scenario, total: NodeResult) -> Array:
     queue = np.zeros(regions)
     longest = rate * scenario.client_timeout_s
     for point in range(points):
-        queue = np.clip(queue + total.knocks[:, point] - capacity[:, point], 0.0, longest[:, point])
         waiting[:, point] = queue
+        queue = np.clip(queue + total.knocks[:, point] - capacity[:, point], 0.0, longest[:, point])
     # A client that comes when so much waits is served when so much has been served from then on.
     edges = np.arange(points + 1) * wave_s
     delays = np.zeros((regions, points))
@@ -187,9 +204,9 @@ def broker_waves(scenario: Scenario, total: NodeResult) -> Array:
         if not waiting[region].any():
             continue
         served = np.concatenate(([0.0], np.cumsum(capacity[region])))
-        wanted = served[1:] + waiting[region]
+        wanted = served[:-1] + waiting[region]
         until = np.interp(wanted, served, edges)
         beyond = wanted > served[-1]
         until[beyond] = edges[-1] + (wanted[beyond] - served[-1]) / rate[region, -1]
-        delays[region] = np.clip(until - edges[1:], 0.0, scenario.client_timeout_s)
+        delays[region] = np.clip(until - edges[:-1], 0.0, scenario.client_timeout_s)
     return np.asarray(delays * 1e6)

@@ -21,7 +21,7 @@ import numpy as np
 
 from . import fluid_steps, population
 from .cases import NodeCase
-from .flows import Cells
+from .flows import Array, Cells, Ints
 from .histogram import BINS, RATIO, TIME_MIN_S
 from .results import NodeResult
 from .tally import capacity_by_s
@@ -124,7 +124,6 @@ class _Storm:
         case = self._case
         is_first = np.zeros(self._cells.count)
         is_first[self._cells.first] = 1.0
-        patience_us = case.timeout_us - self._forth_us - self._back_us
         return fluid_steps.Clients(
             begin=self._cells.begin,
             is_first=is_first,
@@ -132,15 +131,16 @@ class _Storm:
             back_us=self._back_us,
             loss_share=self._loss_share,
             loss_us=self._loss_us,
-            patience_us=patience_us - self._loss_us[:, None],
+            patience_us=self._patience_us(),
             region_back_us=np.array(case.rtt_us, dtype=np.float64) / 2 + 2 * case.latency_us,
             lanes=np.array(case.brokers, dtype=np.float64) * case.groups,
         )
 
     def _blocks(self, steps: int) -> fluid_steps.Blocks:
         cells, half = self._cells, self._step_us / 2
-        timeout_us = np.full(cells.count, float(self._case.timeout_us)) + half
-        timeouts = [cells.places(timeout_us - loss_us, self._step_us, steps) for loss_us in self._loss_us]
+        timeout_us = float(self._case.timeout_us) - self._loss_us[:, None] + np.full((1, cells.count), half)
+        timeouts = [cells.places(each, self._step_us, steps) for each in timeout_us]
+        left = [cells.places(each, self._step_us, steps) for each in timeout_us - self._door_steps() * self._step_us]
         return fluid_steps.Blocks(
             begin=cells.block,
             following=cells.following,
@@ -149,7 +149,17 @@ class _Storm:
             high_us=cells.high_us,
             refusal=cells.places(self._back_us + self._forth_us + half, self._step_us, steps),
             timeout=(np.stack([at for at, _ in timeouts]), np.stack([changes for _, changes in timeouts])),
+            left=(np.stack([at for at, _ in left]), np.stack([changes for _, changes in left])),
         )
+
+    def _patience_us(self) -> Array:
+        """(losses, cell): what timeout and way leave for waiting."""
+        patience_us: Array = self._case.timeout_us - self._forth_us - self._back_us - self._loss_us[:, None]
+        return patience_us
+
+    def _door_steps(self) -> Ints:
+        """(losses, cell): whole steps that are longer than that."""
+        return np.maximum(self._patience_us() // self._step_us + 1, 0).astype(np.int64)
 
     def _rings(self) -> fluid_steps.Rings:
         case, cells = self._case, self._cells.count
@@ -165,7 +175,7 @@ class _Storm:
         # An odd number of lines, so that the cells' steps do not all fall on the same few places of a cache.
         wide = (-(-steps // _LINE) | 1) * _LINE
         losses, regions = len(self._loss_us), len(case.regions)
-        door = int(self._delay_max_us / self._step_us) + 3 if self._delays else 0
+        door = self._door_rows()
         lost = int((self._loss_us[-1] + 1) / self._step_us) + 3
         return fluid_steps.Rings(
             steps=steps,
@@ -176,6 +186,10 @@ class _Storm:
             kept=np.zeros((door, regions)),
         )
 
+    def _door_rows(self) -> int:
+        """Steps that somebody may wait at a broker's door, and some more."""
+        return int(self._delay_max_us / self._step_us) + 3 if self._delays else 0
+
     def _doors(self) -> fluid_steps.Doors:
         case, regions = self._case, len(self._case.regions)
         doors = self._delays == fluid_steps.DOORS
@@ -184,8 +198,9 @@ class _Storm:
             given_us=np.array(case.delays_us if given else [[0.0]] * regions, dtype=np.float64),
             per_us=np.array(case.doors_per_s if doors else [0.0] * regions) * 1e-6,
             in_flight=np.array(case.in_flight_items if doors else [0.0] * regions),
-            open_per_us=np.zeros(regions),
-            queue=np.zeros(regions),
+            patience=self._door_steps(),
+            queue=np.zeros((self._door_rows(), regions)),
+            head=np.zeros(regions, dtype=np.int64),
         )
 
     def _firsts(self) -> fluid_steps.Firsts:

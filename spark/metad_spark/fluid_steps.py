@@ -125,7 +125,9 @@ class Blocks(NamedTuple):
     refusal: tuple[Ints, Array]
     """(block, 2) and (block, 4) of :meth:`metad_spark.flows.Cells.places`: of who is refused at once."""
     timeout: tuple[Ints, Array]
-    """(losses, block, 2) and (losses, block, 4): of who gives up."""
+    """(losses, block, 2) and (losses, block, 4): of who gives up, from the step on in which it knocked."""
+    left: tuple[Ints, Array]
+    """The same, from the step on in which it leaves a broker's door (:attr:`Doors.patience`)."""
 
 
 class Rings(NamedTuple):
@@ -155,10 +157,12 @@ class Doors(NamedTuple):
     """(region): handshakes."""
     in_flight: Array
     """(region): items."""
-    open_per_us: Array
-    """(region): what they pass on now."""
+    patience: Ints
+    """(losses, cell): steps after which who waits there is too late to be answered in time, and leaves."""
     queue: Array
-    """(region): who waits at them."""
+    """(step, region): who came then and is not through, those included who have left: brokers do not see it."""
+    head: Ints
+    """(region): the first step of which some are not through."""
 
 
 class Scratch(NamedTuple):
@@ -250,8 +254,6 @@ def _step(
         books.attempts_by_s[region, second] += scratch.by_region[region]
         books.knocks[region, wave] += scratch.by_region[region]
         scratch.linger_us[region] = _linger_us(setting, scratch.by_region[region], clients.lanes[region])
-    if setting.delays == DOORS:
-        _knock(setting, doors, scratch, state)
     arriving = _pass_on(setting, clients, blocks, rings, doors, scratch, state, step)
     share, wait_us = _serve(setting, node, books, state, died, now, arriving)
     if wait_us > 0.0:
@@ -339,23 +341,9 @@ def _linger_us(setting: Setting, coming: float, lanes: float) -> float:
 
 
 @compiled
-def _knock(setting: Setting, doors: Doors, scratch: Scratch, state: Any) -> None:
-    """Who comes to a busy broker's door waits there, not longer than its patience, gone or not."""
-    # They wait for answers as those do who were admitted last.
-    taking_us = max(1.0, state.answer_us + 2 * setting.latency_us)
-    for region in range(len(doors.queue)):
-        per_us = min(doors.per_us[region], doors.in_flight[region] / taking_us)
-        after = doors.queue[region] + scratch.by_region[region] - per_us * setting.step_us
-        doors.queue[region] = min(max(after, 0.0), per_us * setting.timeout_us)
-        doors.open_per_us[region] = per_us
-
-
-@compiled
 def _delay_us(setting: Setting, doors: Doors, region: int, at_us: float) -> float:
-    """How long brokers keep who knocks then."""
-    if setting.delays == DOORS:
-        return float(doors.queue[region] / doors.open_per_us[region])  # later than now: as if it knocked now
-    if setting.delays == NO_DELAYS:
+    """How long brokers keep who knocks then, where that is known."""
+    if setting.delays != GIVEN_DELAYS:
         return 0.0
     last = doors.given_us.shape[1] - 1
     place = at_us / setting.wave_us
@@ -398,6 +386,8 @@ def _pass_on(
         scratch.kept_us[region] = 0.0
         if setting.delays == NO_DELAYS:
             total += knocking
+        elif setting.delays == DOORS:
+            total += _wait(setting, clients, blocks, rings, doors, scratch, state, step, region)
         else:
             delay_us = _delay_us(setting, doors, region, now)
             arrived = 0.0
@@ -418,6 +408,64 @@ def _pass_on(
             _add_failed(blocks, rings, step, places[0], changes[0], cell, scratch.gone[cell])
     state.timed_out += gone
     return total
+
+
+@compiled
+def _wait(
+    setting: Setting,
+    clients: Clients,
+    blocks: Blocks,
+    rings: Rings,
+    doors: Doors,
+    scratch: Scratch,
+    state: Any,
+    step: int,
+    region: int,
+) -> float:
+    """Who knocks waits behind who knocked before. In place of those who knock now come those whom brokers pass on, in
+    that order, to :attr:`Scratch.arriving`; gives how much it is."""
+    arriving, door, rows = scratch.arriving, rings.door, rings.door.shape[1]
+    losses, first, last = len(clients.loss_us), clients.begin[region], clients.begin[region + 1]
+    knocking = left = 0.0
+    for lost in range(losses):
+        places, changes = blocks.left[0][lost], blocks.left[1][lost]
+        for cell in range(first, last):
+            door[lost, step % rows, cell] = arriving[lost, cell]
+            knocking += arriving[lost, cell]
+            arriving[lost, cell] = 0.0
+            at = (step - doors.patience[lost, cell]) % rows
+            if door[lost, at, cell] > 0.0:
+                left += door[lost, at, cell]
+                _add_failed(blocks, rings, step, places, changes, cell, door[lost, at, cell])
+                door[lost, at, cell] = 0.0
+    state.timed_out += left
+    doors.queue[step % rows, region] = knocking
+    # They wait for answers as those do who were admitted last. Who came a timeout ago is dropped without work.
+    taking_us = max(1.0, state.answer_us + 2 * setting.latency_us)
+    room = min(doors.per_us[region], doors.in_flight[region] / taking_us) * setting.step_us
+    head = max(doors.head[region], step + 1 - rows)
+    passed = kept_us = 0.0
+    while head <= step:
+        waiting = doors.queue[head % rows, region]
+        share = 1.0 if waiting <= room else room / waiting
+        through = 0.0
+        for lost in range(losses):
+            for cell in range(first, last):
+                part = door[lost, head % rows, cell] * share
+                door[lost, head % rows, cell] -= part
+                arriving[lost, cell] += part
+                through += part
+        passed += through
+        kept_us += through * (step - head) * setting.step_us
+        if waiting > room:
+            doors.queue[head % rows, region] = waiting - room
+            break
+        room -= waiting
+        head += 1
+    doors.head[region] = head
+    if passed > 1e-9:
+        scratch.kept_us[region] = kept_us / passed
+    return passed
 
 
 @compiled

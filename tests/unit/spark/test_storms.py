@@ -156,6 +156,21 @@ def test_brokers_and_nodes_come_to_agree() -> None:
     assert np.abs(broker_waves(scenario, total) - waves).mean() < 0.2 * waves.mean()
 
 
+def test_a_wave_is_of_who_knocks_at_its_point() -> None:
+    """They once were of who knocked at the next point, and brokers whose queue grew kept everybody for longer."""
+    scenario = _busy(300.0)
+    (case,) = node_cases(scenario, trials.NOISY)
+    (result,) = run_here([case], 1, "fluid")
+    serves = 4 * 300 * result.wave_s  # in a point, and half as many again knock, all in the first region
+    knocks = np.zeros_like(result.knocks)
+    knocks[0] = 1.5 * serves * scenario.brokers.count
+    total = msgspec.structs.replace(result, knocks=knocks, held=np.zeros_like(result.held))
+    waves_s = broker_waves(scenario, total)[0] * 1e-6
+    growth = 1.5 * scenario.brokers.count / case.brokers[0] * 4 - 1
+    points = np.arange(len(waves_s))
+    assert waves_s == pytest.approx(np.minimum(points * result.wave_s * growth, scenario.client_timeout_s), abs=1e-5)
+
+
 def test_the_same_brokers_settle_the_oracle() -> None:
     scenario = msgspec.structs.replace(_busy(300.0), clients=3_000)
     one = relax(scenario, trials.NOISY, None, 1, "exact")
@@ -164,10 +179,25 @@ def test_the_same_brokers_settle_the_oracle() -> None:
 
 
 def test_requests_in_flight_bound_what_brokers_pass_on() -> None:
-    few = msgspec.structs.replace(_busy(0.0), brokers=Brokers(count=4, batch_items=2, concurrency=1))
+    few = msgspec.structs.replace(_busy(0.0), brokers=Brokers(count=4, batch_items=8, concurrency=1))
     relaxed = relax(few, trials.NOISY, None, 1, "fluid")
     assert relaxed.passes[-1].delay_max_s > 0.1
+    assert relaxed.settled
     assert len(relaxed.passes) <= coupling.FLUID_PASSES_MAX
+
+
+def test_one_pass_finds_out_what_brokers_do_where_nodes_are_alike() -> None:
+    """The fluid model's own queues at brokers' doors say what passes to and fro come to in the end."""
+    scenario = load_scenario("busy-brokers")
+    relaxed = relax(scenario, load_calibration(scenario.calibration), None, 1, "fluid")
+    assert relaxed.settled
+    first, last = relaxed.passes[0], relaxed.passes[-1]
+    assert len(relaxed.passes) > 1
+    assert last.delay_max_s > 5.0
+    assert first.end_s == pytest.approx(last.end_s, rel=0.005)
+    assert first.attempts_per_client == pytest.approx(last.attempts_per_client, rel=0.01)
+    waves = np.array(relaxed.cases[0].delays_us, np.float64)
+    assert np.abs(broker_waves(scenario, added(relaxed.results)) - waves).mean() < 0.01 * waves.mean()
 
 
 def test_sizing_finds_the_smallest_cluster_that_meets_the_target() -> None:
