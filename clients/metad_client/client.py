@@ -139,6 +139,11 @@ class Client:
     ) -> None:
         await self.close()
 
+    def reconnect(self) -> None:
+        """Hang up, and dial again by itself: after certificates were replaced that are to count at once, say. Calls in
+        flight are tried again."""
+        self._dispatcher.hang_up()
+
     async def status(self, node: str = "", *, deadline_s: float | None = None) -> StatusReply:
         """How a node is: groups, log, memory, connections. Without one, any that is connected."""
         return await self._requests.one(methods.STATUS, Status(), deadline_s, node=node)

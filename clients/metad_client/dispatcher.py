@@ -243,6 +243,12 @@ class Dispatcher:
         """Ask for the map: something in it may have changed that nobody says by refusing."""
         self._seek(at_once=True)
 
+    def hang_up(self) -> None:
+        """End the connections that there are. Whoever keeps them makes others."""
+        for lane in list(self.lanes.values()):
+            if lane.connection is not None:
+                lane.connection.abort()
+
     def unreachable(self, lane: Lane, obstacle: MetadError) -> None:
         """A node could not be connected to."""
         lane.obstacle = obstacle

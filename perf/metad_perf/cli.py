@@ -350,14 +350,21 @@ def _wan(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--regions", type=_numbers, metavar="AB,AC,BC", help="instead: a cluster across regions, these RTTs in ms apart"
     )
+    parser.add_argument(
+        "--reconnect", action="store_true", help="instead: round trips until a client that comes back is served"
+    )
     parser.add_argument("--cuts-s", type=float, default=40.0, help="of --regions: how long regions are cut and healed")
 
 
 def _run_wan(args: argparse.Namespace) -> int:
+    loss = args.loss[0] if len(args.loss) == 1 else 0.0  # of what is no table
+    if args.reconnect:
+        from .reconnect import run as run_reconnect
+
+        return run_reconnect(args.rtt_ms, loss_pct=loss, json=args.json)
     if args.regions is not None:
         from .regions import run as run_regions
 
-        loss = args.loss[0] if len(args.loss) == 1 else 0.0
         return run_regions(args.regions, seconds=args.cuts_s, seed=args.seed, loss_pct=loss, json=args.json)
     from .relay_line import Path as LinePath
     from .wan import Question, run

@@ -68,6 +68,19 @@ def test_three_regions_commit_survive_a_cut_and_lose_nothing(tmp_path: Path) -> 
         assert one["p50_ms"] > one["quorum_rtt_ms"], "no quorum is nearer than the nearest"
 
 
+@pytest.mark.skipif(bool(wan_net.missing()), reason=wan_net.missing())
+def test_who_comes_back_with_a_ticket_reads_in_one_round_trip(tmp_path: Path) -> None:
+    """Round trips are counted by time, on a path so long that the machine's own does not matter beside it."""
+    report = tmp_path / "reconnect.json"
+    done = _run("--reconnect", "--rtt-ms", "200", "--json", report)
+    assert "Traceback" not in done.stderr
+    (row,) = json.loads(report.read_text())["rows"]
+    trips = {name: int(value / row["rtt_ms"]) for name, value in row.items()}
+    assert trips["quic_back_read_ms"] == 1
+    assert trips["quic_back_write_ms"] == 2, "refused in 0-RTT data, and sent again behind the handshake"
+    assert trips["tls_back_read_ms"] >= 4, "TCP, TLS, the greeting, the read"
+
+
 @pytest.mark.parametrize(
     "args", [("--regions", "20,30"), ("--verbs", "get"), ("--loss", "120"), ("--rtt-ms", "1,x"), ("--seconds", "0")]
 )

@@ -182,6 +182,20 @@ async def test_a_server_that_comes_back_is_found(server, dial):
     assert client.statistics().reconnects == 1
 
 
+async def test_a_client_reconnects_when_told_and_tries_again_what_was_in_flight(server, dial):
+    server.answer = None
+    client = await dial()
+    call = start(client.kv.put("ns", "k", b"4"))
+    (lost,) = await server.requests(1)
+    client.reconnect()
+    again = (await server.requests(2))[1]
+    assert (lost.peer.gone, again.peer is not lost.peer) == (True, True)
+    assert again.identity.seq == lost.identity.seq, "one write"
+    again.reply()
+    assert await call == 4
+    assert client.statistics().reconnects == 1
+
+
 async def test_opening_waits_for_a_server_to_come(dial):
     client = dial.make()
     await dial.server.stop_listening()
