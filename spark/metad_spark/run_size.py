@@ -14,6 +14,7 @@ from .calibration import load_calibration
 from .changes import Grid, grid
 from .errors import UsageError
 from .output import say, table, write_json
+from .reduced import reduced
 from .results import StormResult
 from .run_simulate import KEYS
 from .scenario import Scenario, load_scenario
@@ -24,6 +25,8 @@ from .svg import seconds, short
 from .target import Target
 
 _OPTIONS_SHOWN = 12
+_CHECKED_CLIENTS_MAX = 10_000_000
+"""More are checked at a reduced scale: all clients of a small cluster at once would take gigabytes and minutes."""
 
 
 def run(
@@ -53,18 +56,19 @@ def run(
         wide = len(around.columns)
         cells = [flat[at : at + wide] for at in range(0, len(flat), wide)]
         checked: StormResult | None = None
+        checkable, checkable_costs, scale = reduced(chosen.scenario, costs, _CHECKED_CLIENTS_MAX)
         if check and found.best is not None:
-            checked = simulate_storms(chosen.scenario, costs, model="vector", seeds=[seed], run=stage.run).middle
+            checked = simulate_storms(checkable, checkable_costs, model="vector", seeds=[seed], run=stage.run).middle
         cost = stage.cost()
     agreed = checked is None or _meets(checked, target)
-    write_json(json, _told(found, around, cells, checked) | {"scenario": wanted.name, "seed": seed} | cost)
-    _print(found, wanted, around, cells, checked)
+    write_json(json, _told(found, around, cells, checked, scale) | {"scenario": wanted.name, "seed": seed} | cost)
+    _print(found, wanted, around, cells, checked, scale)
     say(f"{len(found.options) + len(flat)} storms in {cost['wall_s']:.0f} s, {cost['rss_max_mib']:,.0f} MiB.")
     return 0 if found.best is not None and agreed else 1
 
 
 def _told(
-    found: Sizing, around: Grid, cells: Sequence[Sequence[StormResult]], checked: StormResult | None
+    found: Sizing, around: Grid, cells: Sequence[Sequence[StormResult]], checked: StormResult | None, scale: float
 ) -> dict[str, Any]:
     chosen = found.nearest
     return {
@@ -74,7 +78,7 @@ def _told(
         "costs": chosen.costs,
         "policy": chosen.policy,
         "storm": _keys(chosen.storm),
-        "checked": None if checked is None else {"model": "vector", **_keys(checked)},
+        "checked": None if checked is None else {"model": "vector", "scale": scale, **_keys(checked)},
         "boundary": {
             "rows": around.rows,
             "columns": around.columns,
@@ -116,6 +120,7 @@ def _print(
     around: Grid,
     cells: Sequence[Sequence[StormResult]],
     checked: StormResult | None,
+    scale: float,
 ) -> None:
     chosen = found.nearest
     shown = sorted(found.options, key=lambda option: (not option.meets, option.nodes, option.storm.attempts_per_client))
@@ -142,7 +147,8 @@ def _print(
     say(
         f"{cluster.nodes} nodes with {cluster.groups} groups meet it: {found.target.share * 100:g} % are back after"
         f" {seconds(story.reached_s(chosen.storm, found.target) or 0)} by the fluid model"
-        + (f", {_time(story.reached_s(checked, found.target))} by the vector model." if checked is not None else ".")
+        + (f", {_time(story.reached_s(checked, found.target))} by the vector model" if checked is not None else "")
+        + (f" with everything at {scale:.3g} of its size." if checked is not None and scale < 1 else ".")
     )
 
 

@@ -14,6 +14,7 @@ from metad_spark.cases import NodeCase, apportioned, node_cases, shares
 from metad_spark.coupling import broker_waves, relax, run_here
 from metad_spark.errors import CalibrationError, ScenarioError, SimulationError
 from metad_spark.histogram import counted, quantile_s
+from metad_spark.reduced import reduced
 from metad_spark.results import NodeResult, added, merge
 from metad_spark.runner import sweep_here
 from metad_spark.scenario import Brokers, Scenario, Tenants, load_scenario, scenario_names
@@ -274,3 +275,27 @@ def test_the_default_calibration_is_a_measurement() -> None:
     assert "metad-perf load" in found.setting
     assert found.fsync
     assert 10_000 < found.items_per_s(4, 1_000) < 1_000_000
+
+
+def test_a_storm_at_a_reduced_scale_takes_as_long() -> None:
+    scenario = msgspec.structs.replace(
+        trials.NEAR[5], brokers=Brokers(count=16, linger_ms=2, connects_per_s=8_000, batch_items=500)
+    )
+    smaller, costs, scale = reduced(scenario, trials.STEADY, scenario.clients // 10)
+    assert scale == pytest.approx(0.1, rel=0.02)
+    assert smaller.clients == pytest.approx(scenario.clients * scale, abs=1)
+    one = relax(scenario, trials.STEADY, None, 3, "vector")
+    other = relax(smaller, costs, None, 3, "vector")
+    totals = [added(relaxed.results) for relaxed in (one, other)]
+    for share in (0.5, 0.999):
+        expected, measured = (quantile_s(total.storm, share, total.clients) for total in totals)
+        assert measured == pytest.approx(expected, rel=0.01)
+    attempts = [total.attempts / total.clients for total in totals]
+    assert attempts[1] == pytest.approx(attempts[0], rel=0.01)
+
+
+def test_a_small_storm_is_not_reduced() -> None:
+    scenario = trials.NEAR[0]
+    assert reduced(scenario, trials.STEADY, scenario.clients) == (scenario, trials.STEADY, 1.0)
+    one_by_one = msgspec.structs.replace(scenario, cluster=msgspec.structs.replace(scenario.cluster, batch_items=1))
+    assert reduced(one_by_one, trials.STEADY, 100) == (one_by_one, trials.STEADY, 1.0)
