@@ -2,7 +2,10 @@
 
 A node with TLS and QUIC on loopback. Before and after each attack the good client is measured in peace, over the
 transport that is attacked, and during it as well; the node's memory is sampled all the while. Node and client run at a
-higher priority than what else the machine does, where that is allowed. An attack is refused where the server
+higher priority than what else the machine does, where that is allowed, and the attacker behind it, on one processor.
+What his being there costs a good client without touching the node is measured first, by a bystander: where that is
+much, the machine is measured and not the node, and another processor may be better for him (not the one that serves
+the disk's interrupts: on it fsyncs wait for whoever computes). An attack is refused where the server
 let nobody in who may not, answered no demand that breaks the rules, and hung up on who kept it waiting. Limits that
 take longer than an attack lasts are shortened in the node's configuration, and reported.
 """
@@ -25,7 +28,7 @@ from metad.testing import certificates
 from metad_client import Options, connect
 
 from . import report
-from .attack_kinds import KINDS, Attacker
+from .attack_kinds import BYSTANDER, KINDS, Attacker
 from .attack_peer import LARGE_KEYS, Target
 from .attack_quic import REPLAYED
 from .errors import UsageError
@@ -59,6 +62,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     names: Sequence[str] = tuple(KINDS)
     seconds: float = 6.0
     quiet_s: float = 3.0
+    processor: int | None = None
+    """The attacker's; None: the first."""
 
     def checked(self) -> Plan:
         """Itself. Raises UsageError."""
@@ -67,6 +72,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"--attacks: there is no attack {name!r}, but {', '.join(KINDS)}")
         if self.seconds <= 0 or self.quiet_s <= 0:
             raise UsageError("--seconds must be over 0")
+        processors = sorted(os.sched_getaffinity(0))
+        if self.processor is None:
+            return msgspec.structs.replace(self, processor=processors[0])
+        if self.processor not in processors:
+            raise UsageError(f"--attacker-cpu: there is {', '.join(map(str, processors))}")
         return self
 
 
@@ -77,12 +87,14 @@ def run(plan: Plan, *, json: Path | None) -> int:
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)  # what is started from here on inherits it
     try:
-        attacks = _Siege(plan, directory).run()
+        attacks, bystander = _Siege(plan, directory).run()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     made: dict[str, Any] = report.rounded(
         {
             "attacks": attacks,
+            "attacker_cpu": plan.processor,
+            "bystander": bystander,
             "bars": {"server_rss_growth_mib": GROWTH_MIB_MAX, "good_client_p99_ratio": P99_RATIO_MAX},
             "good_client": f"{_PER_S} puts of {_BATCH} items a second, open loop, over the transport under attack",
             "limits": LIMITS,
@@ -92,6 +104,11 @@ def run(plan: Plan, *, json: Path | None) -> int:
         }
     )
     report.write_json(json, made)
+    for transport, one in bystander.items():
+        report.say(
+            f"{transport}: a bystander as busy as an attacker makes the good client's p99 {one['p99_ms']:.1f} ms, "
+            f"{one['good_client_p99_ratio']:.2g} times that in peace"
+        )
     return _show(made["attacks"])
 
 
@@ -107,8 +124,8 @@ class _Siege:
         self._options = Options(tls=certificates.client("perf"))
         self._urls: dict[str, str] = {}
 
-    def run(self) -> dict[str, dict[str, Any]]:
-        """Every attack's report."""
+    def run(self) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+        """Every attack's report, and a bystander's over every transport."""
         client: WanClient | None = None
         try:
             self._server.start()
@@ -117,25 +134,26 @@ class _Siege:
             client = WanClient()
             for transport in self._urls:  # everything has been touched once before memory is looked at
                 self._measure(client, transport, self._plan.quiet_s)
+            bystander = {transport: self._attack(client, BYSTANDER, transport) for transport in self._urls}
             made = {}
             with report.progress("attacks", len(self._plan.names)) as progress:
                 for name in self._plan.names:
-                    made[name] = self._attack(client, name)
+                    made[name] = self._attack(client, name, KINDS[name][0])
                     progress(1)
             if "quic_early_replays" in made and run_async(self._replayed()):
                 made["quic_early_replays"]["refused"] = False
             self._server.stop()
-            return made
+            return made, bystander
         finally:
             if client is not None:
                 client.stop()
             self._server.kill()
 
-    def _attack(self, client: WanClient, name: str) -> dict[str, Any]:
-        transport, _ = KINDS[name]
+    def _attack(self, client: WanClient, name: str, transport: str) -> dict[str, Any]:
+        assert self._plan.processor is not None
         peace = [self._measure(client, transport, self._plan.quiet_s).latencies]
         before = self._server.rss_bytes()
-        attacker = Attacker(name, self._target(transport), self._plan.seconds)
+        attacker = Attacker(name, self._target(transport), self._plan.seconds, self._plan.processor)
         try:
             self._begin(client, transport, self._plan.seconds)
             attacker.begin()
@@ -149,8 +167,8 @@ class _Siege:
         good = client.end()
         time.sleep(_SETTLE_S)
         peace.append(self._measure(client, transport, self._plan.quiet_s).latencies)
-        quiet_ms = Latencies.merged(peace).percentile_ms(99)
-        p99_ms = Latencies.merged([good.latencies]).percentile_ms(99)
+        quiet, attacked = Latencies.merged(peace), Latencies.merged([good.latencies])
+        quiet_ms, p99_ms = quiet.percentile_ms(99), attacked.percentile_ms(99)
         return {
             "refused": outcome.refused,
             "server_rss_growth_mib": (peak - before) / MIB,
@@ -159,6 +177,8 @@ class _Siege:
             "tried": outcome.tried,
             "p99_ms": p99_ms,
             "quiet_p99_ms": quiet_ms,
+            "p50_ms": attacked.percentile_ms(50),
+            "quiet_p50_ms": quiet.percentile_ms(50),
             "good_client_failed": good.failed,
         }
 

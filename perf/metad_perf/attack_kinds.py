@@ -1,12 +1,14 @@
 """Every attack by name, and how one is run: in a process of its own that yields to the server and to the good client.
 
 An attacker has machines of his own. Here all share one, so his process runs when nobody else wants the processor
-(SCHED_IDLE): what is measured is what his packets cost, not his cycles.
+(SCHED_IDLE), and on one processor only: what is measured is what his packets cost, not his cycles. Whether that has
+succeeded is measured too, by a bystander in his place who is as busy and touches nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -53,6 +55,10 @@ KINDS: dict[str, tuple[str, Attack]] = {
 """Name -> its transport and what is done."""
 
 
+BYSTANDER = "bystander"
+"""In the place of an attack's name: who only computes."""
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """What became of an attack."""
 
@@ -63,12 +69,12 @@ class Outcome(msgspec.Struct, frozen=True):
 class Attacker:
     """One attack, ready to begin: a process that starts is no part of it, and takes a second of the processor."""
 
-    def __init__(self, name: str, target: Target, seconds: float) -> None:
+    def __init__(self, name: str, target: Target, seconds: float, processor: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._name = name
         self._seconds = seconds
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_main, args=(name, target, seconds, theirs), daemon=True)
+        self._process = context.Process(target=_main, args=(name, target, seconds, processor, theirs), daemon=True)
         self._process.start()
         theirs.close()
         self._receive(_OVERTIME_S)  # it is ready
@@ -105,11 +111,22 @@ class Attacker:
         return answer
 
 
-def _main(name: str, target: Target, seconds: float, pipe: Connection) -> None:
+def _bystander(target: Target, until_s: float) -> tuple[bool, int]:
+    """As busy as an attacker; moves memory as well, as one does."""
+    count = 0
+    data = bytes(1024 * 1024)
+    while time.monotonic() < until_s:
+        hashlib.sha256(bytearray(data)).digest()
+        count += 1
+    return True, count
+
+
+def _main(name: str, target: Target, seconds: float, processor: int, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    _, attack = KINDS[name]
+        os.sched_setaffinity(0, {processor})
+    attack: Attack = _bystander if name == BYSTANDER else KINDS[name][1]
     pipe.send(None)
     try:
         pipe.recv()

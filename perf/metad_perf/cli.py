@@ -405,15 +405,16 @@ def _attack(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "attack", text, _run_attack)
     parser.add_argument("--attacks", type=_names, metavar="NAME,...", default=None, help="default: all of them")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each attack")
+    parser.add_argument(
+        "--attacker-cpu", type=int, metavar="N", default=None, help="the attacker's; default: the first"
+    )
 
 
 def _run_attack(args: argparse.Namespace) -> int:
     from .attack import Plan, run
 
-    return run(
-        Plan(seconds=args.seconds) if args.attacks is None else Plan(names=args.attacks, seconds=args.seconds),
-        json=args.json,
-    )
+    names = {} if args.attacks is None else {"names": args.attacks}
+    return run(Plan(seconds=args.seconds, processor=args.attacker_cpu, **names), json=args.json)
 
 
 def _numbers(text: str) -> list[float]:

@@ -16,10 +16,13 @@ from aioquic.quic.packet import QuicErrorCode
 
 from .. import StreamHandler
 from ..credentials import PEERCERT, CertificateError, PathSample, TlsError
+from ..turns import Turns
 from . import certificates
 from .handshake import alert_of
+from .inbox import Inbox
 from .packets import PacketEngine
 from .receiving import Receiver
+from .recovery import PACKETS_AT_ONCE
 from .sockets import Address, peer_of
 from .stream import CODE_REFUSED, StreamEnd
 
@@ -68,6 +71,7 @@ class Carrier:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.engine = engine
+        self.inbox = Inbox()  # the endpoint's
         self.ends: dict[int, StreamEnd] = {}
         self.reserved = 0  # dials on their way
         self.connected: asyncio.Future[None] = self._loop.create_future()
@@ -80,6 +84,8 @@ class Carrier:
         self._accept = accept
         self._accepting: dict[int, asyncio.Future[None]] = {}
         self._scheduled = False
+        self._turns = Turns.here()
+        self._in_turns = False  # has more to send than a burst
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._ticked_s = self._waiting_since_s = self._streamless_since_s = self.began_s
@@ -197,6 +203,9 @@ class Carrier:
         sent = engine.datagrams_to_send(now)
         if sent:
             self._send(sent)
+            if len(sent) >= PACKETS_AT_ONCE and not self._in_turns:
+                self._in_turns = True
+                self._turns.take(self._send_more)
         for end in tuple(self.ends.values()):
             end.sent()
         if engine._events:
@@ -205,6 +214,11 @@ class Carrier:
             self._finish(None)
             return
         self._arm()
+
+    def _send_more(self) -> bool:
+        self._in_turns = False
+        self.turn()
+        return False  # what is left has asked for a turn of its own
 
     def _send(self, sent: list[tuple[bytes, Address]]) -> None:
         address = sent[0][1]
@@ -310,6 +324,7 @@ class Carrier:
         self._accepting.clear()
         for end in tuple(self.ends.values()):
             end.connection_over(error)
+        self.engine.let_go()
 
     def _broken(self, error: Exception) -> None:
         """The engine has failed: our bug, or aioquic's. What strangers can bring about must not fill the log."""

@@ -34,6 +34,7 @@ from aioquic.quic.connection import (
     QuicConnectionId,
     QuicReceiveContext,
 )
+from aioquic.quic.crypto import NoCallback
 from aioquic.quic.packet import (
     QuicErrorCode,
     QuicFrameType,
@@ -238,6 +239,23 @@ class Engine(QuicConnection):
         stream = self._get_or_create_stream_for_send(self.get_next_available_stream_id())
         self._adopt(stream)
         return stream
+
+    def let_go(self) -> None:
+        """The connection is over, and will be asked for nothing but what it was: cut its references to itself, of which
+        aioquic has a hundred. What a flood leaves behind is then freed at once, and not by a collector that would stop
+        the loop for it."""
+        self._QuicConnection__frame_handlers: dict[int, Any] = {}
+        self._session_ticket_fetcher = self._session_ticket_handler = self._token_handler = None
+        cast("Any", self._loss)._send_probe = None
+        for pair in (*self._cryptos.values(), *self._cryptos_initial.values()):
+            for keys in (pair.recv, pair.send):
+                keys._setup_cb = keys._teardown_cb = NoCallback
+        for space in self._spaces.values():
+            space.sent_packets.clear()
+        if self._cryptos:  # else there is no TLS yet
+            context = cast("Any", self.tls)
+            context.alpn_cb = context.get_session_ticket_cb = context.new_session_ticket_cb = None
+            context.update_traffic_key_cb = None
 
     def _handle_connection_close_frame(self, context: QuicReceiveContext, frame_type: int, buf: Any) -> None:
         self.closed_by_peer = self._close_event is None

@@ -24,7 +24,7 @@ from cryptography.exceptions import InvalidTag
 
 from .engine import Engine
 from .receiving import Receiver
-from .recovery import Recovery, SentPacket
+from .recovery import PACKETS_AT_ONCE, Recovery, SentPacket
 from .sending import Sender
 from .settings import CONNECTION_ID_BYTES
 from .sockets import Address
@@ -387,7 +387,7 @@ class PacketEngine(Engine):
                 break
             loss.sent_now(packet, space)
             pacer.update_after_send(now)
-            if not streams:
+            if not streams or len(sealed) >= PACKETS_AT_ONCE:
                 break
         if not sealed:
             return []

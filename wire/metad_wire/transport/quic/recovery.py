@@ -24,6 +24,8 @@ from .pacing import Pacer
 
 UNASKING_MAX: Final = 64
 """Packets without anything that asks for an acknowledgement, remembered for what theirs says of the round trip."""
+PACKETS_AT_ONCE: Final = 32
+"""Sealed in one go: half a millisecond or a whole one, and a window may hold a thousand."""
 _ACKED: Final = QuicDeliveryState.ACKED
 _RTT_MIN_S: Final = 0.001  # as aioquic's: of the estimate
 
@@ -70,9 +72,16 @@ class Recovery(QuicPacketRecovery):
     def __init__(self, *, max_datagram_size: int, **others: Any) -> None:
         super().__init__(max_datagram_size=max_datagram_size, **others)
         self._pacer = Pacer(max_datagram_size=max_datagram_size)
+        self._burst_bytes = PACKETS_AT_ONCE * max_datagram_size
         self._unasking: deque[int] = deque()  # numbers of packets
         self.sent = 0
         self.lost = 0
+
+    @property
+    def congestion_window(self) -> int:
+        """For aioquic's way of sending, which fills it in one go: no further than a burst from what is in flight."""
+        window: int = self._cc.congestion_window
+        return min(window, self._cc.bytes_in_flight + self._burst_bytes)
 
     @property
     def rtt_s(self) -> float:

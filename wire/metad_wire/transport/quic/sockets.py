@@ -65,12 +65,14 @@ class DatagramSocket:
         swept: Callable[[], None],
         refused: Callable[[], None],
         segmentation: bool = True,
+        datagrams_at_once: int = DATAGRAMS_PER_WAKE_UP,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._received = received
         self._swept = swept
         self._refused = refused
+        self._datagrams_at_once = datagrams_at_once
         self._peer: Address | None = None
         self._unsent: deque[tuple[bytes, Address]] = deque()
         self._buffer = bytearray(_BUFFER_BYTES)
@@ -109,7 +111,7 @@ class DatagramSocket:
         sock, buffer, peer, gro, names_own = self._sock, self._buffer, self._peer, self.gro, self._names_own
         view = memoryview(buffer)
         try:
-            while count < DATAGRAMS_PER_WAKE_UP and not self.closed:
+            while count < self._datagrams_at_once and not self.closed:
                 segment = 0
                 if gro or names_own:
                     size, ancillary, flags, address = sock.recvmsg_into((buffer,), _ANCILLARY_BYTES)
