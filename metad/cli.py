@@ -119,7 +119,7 @@ def _serve_overrides(arguments: argparse.Namespace) -> dict[str, Any]:
 def settle_interpreter() -> None:
     """Set up the interpreter of a process that hosts a node. Call it once the node is open."""
     # The fsync thread must get the interpreter back to report: at the default a busy loop delays every commit by 5 ms.
-    sys.setswitchinterval(0.0005)
+    sys.setswitchinterval(0.0001)
     # Requests make short-lived objects by the thousand; what lives long is made by now and need not be looked at again.
     # A look at 5,000 new objects takes 2 ms, for which everybody waits.
     gc.collect()

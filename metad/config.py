@@ -60,8 +60,9 @@ class LimitsConfig(_Section, frozen=True):
     """Request bytes one connection may have unanswered."""
     in_flight_bytes_max: int = 128 * MIB
     """Request bytes, and memory of their items, that all connections together may have unanswered."""
-    unfinished_bytes_max: int = 128 * MIB
-    """Bytes of unfinished request frames on all connections together; past it connections wait for their turn."""
+    unfinished_bytes_max: int = 24 * MIB
+    """Bytes of unfinished request frames on all connections together; past it connections wait for their turn. Room
+    for two batches of 10 MB: who goes on has the link to himself."""
     frame_bytes_max: int = 16 * MIB
     """One frame."""
     handshake_timeout_ms: int = 5_000

@@ -23,6 +23,7 @@ _HALF_OPEN = 1_000
 _SLOW_READERS = 3
 _REQUESTS_OF_A_READER = 200
 _CUT_OFF_S = 8.0
+_STALLED_S = 15.0  # the node's patience with who reads nothing is 10 s
 _AMPLIFICATION_MAX = 3.0  # RFC 9000, 8.1
 REPLAYED = ("replayed", "key")
 """Namespace and key of the write that is sent in 0-RTT data; it must never be there."""
@@ -145,7 +146,7 @@ def slow_readers(target: Target, until_s: float) -> tuple[bool, int]:
             peer.connection.stingy = True
             for number in range(1, _REQUESTS_OF_A_READER):
                 peer.connection.send_stream_data(0, request(number, methods.KV_GET.code, GET_LARGE))
-        until_s = max(until_s, time.monotonic() + _CUT_OFF_S)
+        until_s = max(until_s, time.monotonic() + _STALLED_S)
         while time.monotonic() < until_s and not all(peer.ended or peer.reset for peer in peers):
             for peer in peers:
                 peer.until(lambda peer=peer: peer.ended or peer.reset, 0.05)

@@ -21,6 +21,7 @@ _MIB = 1024 * 1024
 _HALF_OPEN = 600
 _SLOW_READERS = 3
 _REQUESTS_OF_A_READER = 600
+_STALLED_S = 12.0  # the node's patience with who reads nothing is 10 s
 _KERNEL_BYTES = 64 * _MIB  # what buffers of both kernels and the server's own may still hold for a reader
 _GARBAGE_BYTES_MAX = 16 * 1024
 
@@ -160,5 +161,5 @@ def slow_readers(target: Target, until_s: float) -> tuple[bool, int]:
             for number in range(1, _REQUESTS_OF_A_READER):
                 if not peer.send(request(number, methods.KV_GET.code, GET_LARGE)):
                     break
-        time.sleep(max(0.0, until_s - time.monotonic()))
+        time.sleep(max(_STALLED_S, until_s - time.monotonic()))
         return all(peer.read_to_end(_KERNEL_BYTES) for peer in peers), len(peers)

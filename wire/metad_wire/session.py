@@ -234,6 +234,7 @@ class ServerSession(Session):
 
     def __init__(self) -> None:
         super().__init__()
+        self.decoder.hands_over = True
         self.hello: m.Hello | None = None
         self._shrinking: deque[tuple[int, int]] = deque()  # (ping token, window to hold the peer to after its pong)
         self._barrier = 1 << 63

@@ -53,14 +53,14 @@ _STRANGERS_MAX: Final = 1_024
 _STRANGERS_PER_TURN: Final = 4
 """Of these, in one turn of the loop. A Retry costs 50 µs, and a flood of them must not hold up who is connected."""
 _TICKED_AT_ONCE: Final = 512
-_RECEIVED_AT_ONCE: Final = 128
+_RECEIVED_AT_ONCE: Final = 64
 """Datagrams taken out of the kernel's queue in one turn of the loop: cheap, and the sooner sorted the better."""
 _SERVED_PER_TURN: Final = 16
 """Of these, acted on in one turn. They take a third of a millisecond."""
 _SERVED_AT_ONCE: Final = 8
 """Of one connection, before it is the next one's turn…"""
 _SERVED_ALONE: Final = 64
-"""…and where there is no other."""
+"""…and where no other was served for a while: nobody waits then, and longer runs cost less."""
 _SORTED_MAX: Final = 4_096
 """Datagrams that wait for their connection's turn. Beyond, who has more than its share of them loses what comes."""
 _DATAGRAMS_WAITING_MAX: Final = 12
@@ -105,6 +105,8 @@ class Server:
         self._meeting: asyncio.Handle | None = None
         self._waiting: OrderedDict[bytes, _Newcomer] = OrderedDict()  # by the id that the client chose
         self._step: asyncio.Handle | None = None
+        self._last: Carrier | None = None  # that was served
+        self._several = True  # others were too, lately
         self._served = False  # somebody who is up, since the last step of a handshake
         self._ring: list[Carrier] = []  # those that were not ticked yet in this round
         self._slices = 1  # of a round
@@ -184,6 +186,8 @@ class Server:
             self._carriers.pop(connection_id, None)
         self._handshakes.discard(carrier)
         self._ready.pop(carrier, None)
+        if self._last is carrier:
+            self._last = None
         self._shaking.pop(carrier, None)
         self._sorted -= carrier.inbox.clear()
         self._close_if_done()
@@ -240,11 +244,13 @@ class Server:
         ready = self._ready
         left = _SERVED_PER_TURN
         most = _SERVED_AT_ONCE
-        if len(ready) == 1:
+        if not self._several:
             left = most = _SERVED_ALONE
         while ready and left > 0:
             carrier = next(iter(ready))
             del ready[carrier]
+            if carrier is not self._last:
+                self._last, self._several = carrier, True
             if carrier.inbox:
                 left -= self._give(carrier, most)
             if carrier.inbox:
@@ -460,6 +466,7 @@ class Server:
             self._most_held[1].close(QuicErrorCode.INTERNAL_ERROR, "no memory for what is out of order or unread")
         self._held, self._most_held = 0, (0, None)
         self._answers = 0
+        self._several = False
         self._ring = list(self._ids)
         self._slices = max(1, -(-len(self._ring) // _TICKED_AT_ONCE))
 
