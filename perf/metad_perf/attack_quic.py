@@ -7,12 +7,14 @@ import random
 import socket
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from metad_wire import methods
 from metad_wire.transport.credentials import TlsFiles
 
 from .attack_payloads import bombs
 from .attack_peer import GET_LARGE, HELLO, QuicPeer, Target, put, request
+from .attack_strangers import strangers
 
 _GARBAGE_PER_S = 20_000  # datagrams
 _SPOOFED_PER_S = 5_000
@@ -31,25 +33,20 @@ REPLAYED = ("replayed", "key")
 
 def handshake_flood(target: Target, until_s: float) -> tuple[bool, int]:
     """Handshakes without a certificate, one behind the other."""
-    return _strangers(target, until_s, [target.none])
+    return strangers([target.none], until_s, partial(_meet, target))
 
 
 def wrong_certificates(target: Target, until_s: float) -> tuple[bool, int]:
     """Every wrong kind of certificate, and none."""
-    return _strangers(target, until_s, [*target.wrong.values(), target.none])
+    return strangers([*target.wrong.values(), target.none], until_s, partial(_meet, target))
 
 
-def _strangers(target: Target, until_s: float, kinds: Sequence[TlsFiles]) -> tuple[bool, int]:
-    tried = let_in = 0
-    while time.monotonic() < until_s or tried < len(kinds):
-        files = kinds[tried % len(kinds)]
-        tried += 1
-        with QuicPeer(target, files) as peer:
-            if peer.connect():
-                peer.open(HELLO)
-                peer.until(lambda peer=peer: peer.heard.frames > 0)
-            let_in += peer.heard.welcomes + peer.heard.responses
-    return let_in == 0, tried
+def _meet(target: Target, files: TlsFiles) -> int:
+    with QuicPeer(target, files) as peer:
+        if peer.connect():
+            peer.open(HELLO)
+            peer.until(lambda: peer.heard.frames > 0)
+        return peer.heard.welcomes + peer.heard.responses
 
 
 def garbage(target: Target, until_s: float) -> tuple[bool, int]:

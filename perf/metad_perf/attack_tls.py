@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Sequence
+from functools import partial
 
 from metad_wire import methods
 from metad_wire.frame import FrameType
@@ -16,6 +16,7 @@ from metad_wire.transport.credentials import TlsFiles
 
 from .attack_payloads import bombs
 from .attack_peer import GET_LARGE, HELLO, WAIT_S, Target, TlsPeer, request, tls_context
+from .attack_strangers import strangers
 
 _MIB = 1024 * 1024
 _HALF_OPEN = 600
@@ -28,25 +29,21 @@ _GARBAGE_BYTES_MAX = 16 * 1024
 
 def handshake_flood(target: Target, until_s: float) -> tuple[bool, int]:
     """Handshakes without a certificate, one behind the other."""
-    return _strangers(target, until_s, [target.none])
+    return strangers([target.none], until_s, partial(_meet, target))
 
 
 def wrong_certificates(target: Target, until_s: float) -> tuple[bool, int]:
     """Every wrong kind of certificate, and none."""
-    return _strangers(target, until_s, [*target.wrong.values(), target.none])
+    return strangers([*target.wrong.values(), target.none], until_s, partial(_meet, target))
 
 
-def _strangers(target: Target, until_s: float, kinds: Sequence[TlsFiles]) -> tuple[bool, int]:
-    tried = let_in = 0
-    while time.monotonic() < until_s or tried < len(kinds):
-        files = kinds[tried % len(kinds)]
-        tried += 1
-        with contextlib.suppress(OSError), TlsPeer(target, files) as peer:
-            # In TLS 1.3 a client hears behind its own handshake what the server thinks of its certificate.
-            peer.send(HELLO)
-            peer.read()
-            let_in += peer.heard.welcomes + peer.heard.responses
-    return let_in == 0, tried
+def _meet(target: Target, files: TlsFiles) -> int:
+    with contextlib.suppress(OSError), TlsPeer(target, files) as peer:
+        # In TLS 1.3 a client hears behind its own handshake what the server thinks of its certificate.
+        peer.send(HELLO)
+        peer.read()
+        return peer.heard.welcomes + peer.heard.responses
+    return 0
 
 
 def garbage(target: Target, until_s: float) -> tuple[bool, int]:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -54,7 +54,13 @@ class Server:
     """One process on a data directory. Leaving the block kills it."""
 
     def __init__(
-        self, data_dir: Path, *, config: str = "", listen: str = "127.0.0.1:0", flags: Sequence[str] = ()
+        self,
+        data_dir: Path,
+        *,
+        config: str = "",
+        listen: str = "127.0.0.1:0",
+        flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.home = data_dir.with_name(f"{data_dir.name}-{os.urandom(4).hex()}")
@@ -64,7 +70,8 @@ class Server:
         command = [str(METAD), "serve", "--data-dir", str(data_dir), "--listen", listen]
         command += ["--config", str(self.home / "metad.toml"), "--ready-file", str(self.ready_file), *flags]
         self._stderr = (self.home / "stderr").open("wb")
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self._stderr)
+        around = {**os.environ, **environment} if environment else None
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self._stderr, env=around)
         self.endpoint = ""
 
     def __enter__(self) -> Self:

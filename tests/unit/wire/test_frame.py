@@ -231,3 +231,21 @@ def test_a_large_frame_in_small_pieces_is_copied_a_constant_number_of_times() ->
             break
     assert decoder.buffered_bytes == 0
     assert joins <= 2
+
+
+def test_who_only_decodes_is_handed_a_frame_in_pieces_without_a_copy() -> None:
+    frames = [encode_frame(FrameType.REQUEST, bytes([n]) * 1_000_000, n) for n in (1, 2)]
+    data = b"".join(frames)
+    for hands_over, kind in ((True, bytearray), (False, bytes)):
+        decoder = FrameDecoder()
+        decoder.hands_over = hands_over
+        found = []
+        for start in range(0, len(data), 64 * 1024):
+            decoder.feed(data[start : start + 64 * 1024])
+            while (frame := decoder.next()) is not None:
+                found.append(frame)
+        assert [type(frame.payload) for frame in found] == [kind, kind]
+        assert [(frame.request_id, bytes(frame.payload)) for frame in found] == [
+            (n, bytes([n]) * 1_000_000) for n in (1, 2)
+        ]
+        assert decoder.buffered_bytes == 0
