@@ -261,11 +261,15 @@ class Server:
             self._loop.call_soon(self._serve)
 
     def _give(self, carrier: Carrier, most: int) -> int:
-        """Have it act on some of its datagrams; on how many."""
+        """Have it act on some of its datagrams, and answer them; on how many."""
+        count = self._take_in(carrier, most)
+        carrier.turn()
+        return count
+
+    def _take_in(self, carrier: Carrier, most: int) -> int:
         datagrams, address = carrier.inbox.take(most)
         self._sorted -= len(datagrams)
         carrier.receive(datagrams, address)
-        carrier.turn()
         return len(datagrams)
 
     def _by_long_header(self, datagram: bytes, address: Address) -> Carrier | None:
@@ -361,7 +365,8 @@ class Server:
             carrier = next(iter(self._shaking))
             del self._shaking[carrier]
             if carrier.inbox:  # else it has come up, and was served with the others
-                self._give(carrier, _DATAGRAMS_WAITING_MAX)
+                self._take_in(carrier, _DATAGRAMS_WAITING_MAX)
+                carrier.schedule()  # its answer is for the loop's next turn
             if carrier.inbox:  # by now it may be up
                 (self._ready if carrier.engine.handshaken else self._shaking)[carrier] = None
                 self.swept()
@@ -369,7 +374,7 @@ class Server:
             connection_id, newcomer = self._waiting.popitem(last=False)
             carrier = self._begin(connection_id, newcomer)
             carrier.receive(newcomer.datagrams, newcomer.address)
-            carrier.turn()
+            carrier.schedule()
         if self._shaking or self._waiting:
             now = self._loop.time()
             served, self._served = self._served, False
