@@ -427,38 +427,41 @@ def _wait(
     arriving, door, rows = scratch.arriving, rings.door, rings.door.shape[1]
     losses, first, last = len(clients.loss_us), clients.begin[region], clients.begin[region + 1]
     knocking = left = 0.0
+    now = step % rows
     for lost in range(losses):
         places, changes = blocks.left[0][lost], blocks.left[1][lost]
         for cell in range(first, last):
-            door[lost, step % rows, cell] = arriving[lost, cell]
+            door[lost, now, cell] = arriving[lost, cell]
             knocking += arriving[lost, cell]
             arriving[lost, cell] = 0.0
-            at = (step - doors.patience[lost, cell]) % rows
+            at = now - doors.patience[lost, cell]
+            at = at if at >= 0 else at + rows
             if door[lost, at, cell] > 0.0:
                 left += door[lost, at, cell]
                 _add_failed(blocks, rings, step, places, changes, cell, door[lost, at, cell])
                 door[lost, at, cell] = 0.0
     state.timed_out += left
-    doors.queue[step % rows, region] = knocking
+    doors.queue[now, region] = knocking
     # They wait for answers as those do who were admitted last. Who came a timeout ago is dropped without work.
     taking_us = max(1.0, state.answer_us + 2 * setting.latency_us)
     room = min(doors.per_us[region], doors.in_flight[region] / taking_us) * setting.step_us
     head = max(doors.head[region], step + 1 - rows)
     passed = kept_us = 0.0
     while head <= step:
-        waiting = doors.queue[head % rows, region]
+        at = head % rows
+        waiting = doors.queue[at, region]
         share = 1.0 if waiting <= room else room / waiting
         through = 0.0
         for lost in range(losses):
             for cell in range(first, last):
-                part = door[lost, head % rows, cell] * share
-                door[lost, head % rows, cell] -= part
+                part = door[lost, at, cell] * share
+                door[lost, at, cell] -= part
                 arriving[lost, cell] += part
                 through += part
         passed += through
         kept_us += through * (step - head) * setting.step_us
         if waiting > room:
-            doors.queue[head % rows, region] = waiting - room
+            doors.queue[at, region] = waiting - room
             break
         room -= waiting
         head += 1
