@@ -12,7 +12,8 @@ from quic_rig import Link
 
 from metad.testing import certificates
 from metad_wire.transport import split_endpoint
-from metad_wire.transport.quic import QuicTransport, endpoint
+from metad_wire.transport.quic import QuicTransport
+from metad_wire.transport.quic import server as quic_server
 from metad_wire.transport.quic.inbox import Inbox
 from metad_wire.transport.quic.recovery import PACKETS_AT_ONCE
 
@@ -85,7 +86,7 @@ class Silent:
 async def test_no_turn_of_the_loop_serves_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two send megabytes: each turn acts on a few datagrams of both, and seals a burst at the most."""
     served: list[int] = []
-    serve, give = endpoint.Server._serve, endpoint.Server._give
+    serve, give = quic_server.Server._serve, quic_server.Server._give
 
     def noted(server: Any) -> None:
         several = server._several
@@ -100,8 +101,8 @@ async def test_no_turn_of_the_loop_serves_more_than_its_share(monkeypatch: pytes
             served[-1] += count
         return count
 
-    monkeypatch.setattr(endpoint.Server, "_serve", noted)
-    monkeypatch.setattr(endpoint.Server, "_give", counted)
+    monkeypatch.setattr(quic_server.Server, "_serve", noted)
+    monkeypatch.setattr(quic_server.Server, "_give", counted)
     accepted: list[Silent] = []
     came = [asyncio.Event(), asyncio.Event()]
 
@@ -121,7 +122,7 @@ async def test_no_turn_of_the_loop_serves_more_than_its_share(monkeypatch: pytes
         for number in range(2):
             await came[number].wait()
             await accepted[number].full.wait()
-    most = endpoint._SERVED_PER_TURN + endpoint._SERVED_AT_ONCE
+    most = quic_server._SERVED_PER_TURN + quic_server._SERVED_AT_ONCE
     assert max(served) <= most, "the last to have its turn may go over by its own share"
     assert sum(served) > 100
     for end in ends:

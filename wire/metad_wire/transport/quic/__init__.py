@@ -1,8 +1,9 @@
 """QUIC for long and lossy paths: the seam's transport on aioquic's state machine. Needs the extra ``quic``.
 
-From the wire up: ``sockets`` moves datagrams, ``endpoint`` gives them to connections and refuses strangers, ``carrier``
-gives a connection its turns, ``engine`` is one connection (``handshake``, ``certificates``, ``tickets`` and ``tokens``:
-who is who; ``receiving``: what has come), ``stream`` is one stream as the seam has it, ``transport`` dials and listens.
+From the wire up: ``sockets`` moves datagrams, ``server`` gives them to connections and refuses strangers, ``dialled``
+is the other end, ``carrier`` gives a connection its turns, ``engine`` is one connection (``handshake``, ``tickets``,
+``certificates`` and ``tokens``: who is who; ``receiving``: what has come), ``stream`` is one stream as the seam has it,
+``transport`` dials and listens.
 """
 
 import logging

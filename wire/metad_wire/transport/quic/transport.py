@@ -16,8 +16,9 @@ from ..credentials import TlsFiles
 from ..reload import Reloaded
 from . import certificates
 from .carrier import Carrier
-from .endpoint import Dialled, Server
+from .dialled import Dialled
 from .packets import PacketEngine
+from .server import Server
 from .settings import QuicSettings
 from .sockets import connected, listening
 from .tickets import KeptTickets
