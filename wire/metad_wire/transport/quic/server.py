@@ -7,9 +7,9 @@ connection, of which there is a cap. A connection that does not finish its hands
 
 All connections share one socket, and the kernel's queue behind it is first come, first served. So a wake-up's
 datagrams are sorted by connection before anything is done about them, and connections take turns, a few datagrams each:
-who sends many waits for itself. A step of a handshake takes a millisecond of the processor. One at a time is made, and
-while there are others to serve the next waits until these have had as long: a rush of new connections slows down itself
-more than those that are up.
+who sends many waits for itself. A step of a handshake takes one or two milliseconds of the processor. One at a time is
+made, and while there are others to serve the next waits until these have had three times as long, or as long where many
+wait: a rush of new connections slows down itself more than those that are up.
 """
 
 from __future__ import annotations
@@ -63,6 +63,10 @@ _SERVED_ALONE: Final = 64
 """…and where no other was served for a while: nobody waits then, and longer runs cost less."""
 _SORTED_MAX: Final = 4_096
 """Datagrams that wait for their connection's turn. Beyond, who has more than its share of them loses what comes."""
+_REST: Final = 3
+"""Times what a step of a handshake took, before the next one while others are served: one request seldom meets two…"""
+_RUSH: Final = 8
+"""…unless so many wait, who are to get in some day: then they have half of the time."""
 _DATAGRAMS_WAITING_MAX: Final = 12
 """Of a connection that has not begun: its first flight, early data included, is no longer than that."""
 _ANSWERS_PER_TICK: Final = 256
@@ -106,6 +110,7 @@ class Server:
         self._last: Carrier | None = None  # that was served
         self._several = True  # others were too, lately
         self._served = False  # somebody who is up, since the last step of a handshake
+        self._rest_until_s = 0.0  # the next one waits until then, where somebody was
         self._ring: list[Carrier] = []  # those that were not ticked yet in this round
         self._slices = 1  # of a round
         self._held = 0  # bytes received and not consumed, of those that were
@@ -352,8 +357,10 @@ class Server:
         self._step_soon()
 
     def _step_soon(self) -> None:
+        """The next step of a handshake: at once, or, where those who are up are being served, after a rest."""
         if self._step is None:
-            self._step = self._loop.call_soon(self._shake)
+            at_s = self._rest_until_s if self._served else 0.0
+            self._step = self._loop.call_at(max(at_s, self._loop.time()), self._shake)
 
     def _shake(self) -> None:
         """Make the next step of a handshake: of one that is under way, or else the first of who has waited longest."""
@@ -373,10 +380,12 @@ class Server:
             carrier = self._begin(connection_id, newcomer)
             carrier.receive(newcomer.datagrams, newcomer.address)
             carrier.schedule()
+        now_s = self._loop.time()
+        is_rush = len(self._shaking) + len(self._waiting) >= _RUSH
+        self._rest_until_s = now_s + (1 if is_rush else _REST) * (now_s - began_s)
         if self._shaking or self._waiting:
-            now = self._loop.time()
-            served, self._served = self._served, False
-            self._step = self._loop.call_at(2 * now - began_s if served else now, self._shake)
+            self._step_soon()
+        self._served = False
 
     def _begin(self, connection_id: bytes, newcomer: _Newcomer) -> Carrier:
         engine = PacketEngine(
