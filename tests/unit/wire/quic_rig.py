@@ -160,3 +160,28 @@ class Transfer:
     def done(self) -> bool:
         """All of it has been read."""
         return len(self.received) >= len(self.data)
+
+
+class Handler:
+    """Of a stream; does nothing about what it is told."""
+
+    def __init__(self) -> None:
+        self.stream: Any = None
+
+    def connection_made(self, stream: Any) -> None:
+        self.stream = stream
+
+    def data_received(self, data: bytes) -> None:
+        pass
+
+    def eof_received(self) -> None:
+        return None
+
+    def pause_writing(self) -> None:
+        pass
+
+    def resume_writing(self) -> None:
+        pass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        pass

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aioquic import tls
-from quic_rig import CLIENT, Link
+from quic_rig import CLIENT, Handler, Link
 
 from metad.testing import certificates as fleet
 from metad_wire.transport import split_endpoint
@@ -170,13 +170,13 @@ async def test_mutilated_greetings_end_at_the_door(caplog: pytest.LogCaptureFixt
     failed: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
     transport = QuicTransport(fleet.node())
-    listener = await transport.listen("127.0.0.1", 0, NoHandler)
+    listener = await transport.listen("127.0.0.1", 0, Handler)
     host, port = split_endpoint(listener.endpoint)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         for _ in range(150):
             stranger.sendto(_mutilated(rng), (host, port))
             await asyncio.sleep(0)
-    near = await QuicTransport(fleet.client()).dial(host, port, NoHandler, 10.0)
+    near = await QuicTransport(fleet.client()).dial(host, port, Handler, 10.0)
     near.stream.abort()
     await listener.close()
     await asyncio.sleep(0)
@@ -198,27 +198,3 @@ def _mutilated(rng: random.Random) -> bytes:
         del hello[rng.randrange(len(hello)) :]
     sender._buffer[:] = hello.ljust(len(sender._buffer), b"\0")
     return client.datagrams_to_send(100.0)[0][0]
-
-
-class NoHandler:
-    """Takes everything."""
-
-    stream: Any
-
-    def connection_made(self, stream: Any) -> None:
-        self.stream = stream
-
-    def data_received(self, data: bytes) -> None:
-        pass
-
-    def eof_received(self) -> None:
-        return None
-
-    def pause_writing(self) -> None:
-        pass
-
-    def resume_writing(self) -> None:
-        pass
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        pass

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quic_rig import Handler
 
 from metad.testing import certificates
 from metad_wire.transport import Listener, split_endpoint
@@ -22,32 +23,20 @@ from metad_wire.transport.quic import QuicSettings, QuicTransport
 TIMEOUT_S = 30.0
 
 
-class End:
-    """A handler that keeps what it gets."""
+class End(Handler):
+    """Keeps what it gets."""
 
     def __init__(self) -> None:
-        self.stream: Any = None
+        super().__init__()
         self.received = bytearray()
         self.early: list[bool] = []  # whether each chunk may have been a replay
         self.lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._changed = asyncio.Event()
 
-    def connection_made(self, stream: Any) -> None:
-        self.stream = stream
-
     def data_received(self, data: bytes) -> None:
         self.received += data
         self.early.append(self.stream.get_extra_info("early"))
         self._changed.set()
-
-    def eof_received(self) -> None:
-        return None
-
-    def pause_writing(self) -> None:
-        pass
-
-    def resume_writing(self) -> None:
-        pass
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost.set_result(exc)

@@ -8,7 +8,7 @@ import weakref
 from typing import Any
 
 import pytest
-from quic_rig import Link
+from quic_rig import Handler, Link
 
 from metad.testing import certificates
 from metad_wire.transport import split_endpoint
@@ -54,33 +54,18 @@ def test_a_connection_that_is_over_needs_no_garbage_collector() -> None:
         gc.enable()
 
 
-class Silent:
-    """A handler that counts, and knows when it has all that it expects."""
+class Silent(Handler):
+    """Counts, and knows when it has all that it expects."""
 
     def __init__(self) -> None:
-        self.stream: Any = None
+        super().__init__()
         self.received = 0
         self.full = asyncio.Event()
-
-    def connection_made(self, stream: Any) -> None:
-        self.stream = stream
 
     def data_received(self, data: bytes) -> None:
         self.received += len(data)
         if self.received == SIZE:
             self.full.set()
-
-    def eof_received(self) -> None:
-        return None
-
-    def pause_writing(self) -> None:
-        pass
-
-    def resume_writing(self) -> None:
-        pass
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        pass
 
 
 async def test_no_turn_of_the_loop_serves_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
