@@ -103,15 +103,16 @@ class Groups:
 
     # --- which groups hold what, and who leads them ------------------------------------------------------
 
-    def slots(self, kind: str, group: str = "") -> Numbers:
-        """The slot map of a kind, or, where a request names its group, one by which that holds everything. Whether it
-        does is for its own state to say, which also knows what it did before; another group would do a retry again.
-        Raises NotLeaderError."""
+    def slots(self, kind: str) -> Numbers:
+        """The slot map of a kind. Raises NotLeaderError."""
         slots = self._slots.get(kind)
         if slots is None:
             raise NotLeaderError("the cluster is being formed")
-        if not group:
-            return slots
+        return slots
+
+    def slots_meant(self, kind: str, group: str) -> Numbers:
+        """A slot map by which this group holds everything: whether it does is for its own state to say, which also
+        knows what it did before. Another group would do a retry again. Raises NotLeaderError."""
         meant = self._meant.get(group)
         if meant is None:
             ordinal = group.removeprefix(f"{kind}-")

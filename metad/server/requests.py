@@ -144,7 +144,7 @@ class Requests:
         slots = self._groups.slots(kind)
         held = size + ITEM_BYTES * items_of(body, size)
         if request.group:
-            slots = self._groups.slots(kind, request.group)
+            slots = self._groups.slots_meant(kind, request.group)
         parts = verb.split(body, slots)
         now_s = self._environment.now()
         deadline_s = now_s + (request.deadline_ms or self._deadline_default_ms) / 1000
