@@ -18,18 +18,16 @@ from typing import Any
 import msgspec
 
 from metad_client import Backoff, Client, Options, connect
-from metad_wire.authority import issue_fleet
 
 from . import netns, report, wan_net
 from .errors import ServerError, UsageError
 from .relay_line import Path as LinePath
 from .running import run_async
-from .spawn import Server, disk_directory, metad_serve
-from .wan_run import CLIENT, SERVER
+from .spawn import disk_directory
+from .wan_run import CLIENT, SERVER, served
 
 READ_ROUND_TRIPS_MAX = 1.5
 """Of a read that comes back over QUIC: one, and what the machine takes; the next would be two."""
-_PORT = 7420
 _ROUNDS = 7
 _TICKET_ROUND_TRIPS = 3  # a connection's ticket comes behind its handshake
 _OPTIONS = Options(backoff=Backoff(family="none"), connect_timeout_s=30.0, handshake_timeout_s=10.0)
@@ -44,19 +42,15 @@ def run(rtts_ms: Sequence[float], *, loss_pct: float, json: Path | None) -> int:
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
     try:
         with wan_net.places(2, 1) as places, report.progress("reconnect", len(rtts_ms)) as progress:
-            files = issue_fleet(directory / "certificates", ["n1"], ["wan"])
-            node, at = files["node-n1"], places.address(SERVER)
-            command = [*places.network.prefix(SERVER), *metad_serve(), "--quic", f"{at}:{_PORT}"]
-            command += ["--tls-cert", node.certificate, "--tls-key", node.key, "--tls-ca", node.ca]
-            options = msgspec.structs.replace(_OPTIONS, tls=files["client-wan"])
-            server = Server(directory, command=command, listen=f"{at}:{_PORT}")
+            server, at, options = served(places, directory)
+            options = msgspec.structs.replace(_OPTIONS, tls=options.tls)
             rows = []
             try:
                 server.start()
                 for rtt_ms in rtts_ms:
                     places.shape(SERVER, CLIENT, LinePath(delay_ms=rtt_ms / 2, loss_pct=loss_pct))
                     with netns.inside(places.network.space(CLIENT)):  # sockets made here are of that place
-                        rows.append(run_async(_row(f"{at}:{_PORT}", options, rtt_ms)))
+                        rows.append(run_async(_row(at, options, rtt_ms)))
                     progress(1)
                 server.stop()
             finally:

@@ -14,20 +14,16 @@ from typing import Any
 
 import msgspec
 
-from metad_client import Options
-from metad_wire.authority import issue_fleet
-
 from . import heatmap, relay_check, report, wan_net
 from .errors import ServerError, UsageError
 from .load import epoch_now
 from .relay_line import Path as LinePath
-from .spawn import Server, disk_directory, metad_serve
+from .spawn import disk_directory
 from .wan_client import WanClient
 from .wan_net import Places
-from .wan_run import CLIENT, SERVER, VERBS, Load, Wan, Way, grid
+from .wan_run import CLIENT, VERBS, Load, Wan, Way, grid, served
 from .wan_table import QUIC, RULE, TCP, Cell, auto_share
 
-_PORT = 7420  # of TCP and of UDP
 _CHECKED_DELAY_MS, _CHECKED_LOSS_PCT = 10.0, 1.0  # of the relay itself, before it is believed
 
 
@@ -108,14 +104,8 @@ def run(question: Question, *, config: Path | None, json: Path | None, page: Pat
 def _measure(
     question: Question, places: Places, directory: Path, config: Path | None, control: str, extra: Sequence[str]
 ) -> list[Cell]:
-    files = issue_fleet(directory / "certificates", ["n1"], ["wan"])
-    node, user = files["node-n1"], files["client-wan"]
-    at = places.address(SERVER)
-    command = [*places.network.prefix(SERVER), *metad_serve(), "--quic", f"{at}:{_PORT}"]
-    command += ["--tls-cert", node.certificate, "--tls-key", node.key, "--tls-ca", node.ca]
-    server = Server(directory, command=command, config=config, listen=f"{at}:{_PORT}")
-    options = Options(tls=user)
-    tcp_url, quic_url = f"metads://{at}:{_PORT}", f"metadq://{at}:{_PORT}"
+    server, at, options = served(places, directory, config)
+    tcp_url, quic_url = f"metads://{at}", f"metadq://{at}"
     clients: list[WanClient] = []
     try:
         server.start()
@@ -128,7 +118,7 @@ def _measure(
             tcp=Way(name=TCP, url=tcp_url, options=options, control=control),
             quic=Way(name=QUIC, url=quic_url, options=options),
             others=[Way(name=f"{TCP}_{one}", url=tcp_url, options=options, control=one) for one in extra],
-            auto=Way(name="auto", url=f"metad+auto://{at}:{_PORT}", options=options, control=control)
+            auto=Way(name="auto", url=f"metad+auto://{at}", options=options, control=control)
             if question.auto
             else None,
             base=question.path,

@@ -8,14 +8,17 @@ The seed of the path's luck is one for all, but packets differ, so a cell is a s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
 from metad_client import Options
+from metad_wire.authority import issue_fleet
 
 from .errors import ServerError
 from .histogram import Latencies
-from .relay_line import Path
+from .relay_line import Path as LinePath
+from .spawn import Server, metad_serve
 from .wan_client import Answer, Order, WanClient, options_for
 from .wan_net import Places
 from .wan_table import Cell, Figures
@@ -26,6 +29,7 @@ LONG_MS = 50.0
 """Round-trip time from which a path is long: the machine's own speed says little, and a half costs its handshakes."""
 _KEYS = 10_000
 SERVER, CLIENT = 0, 1  # places
+_PORT = 7420  # of TCP and of UDP
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +61,15 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     control: str = ""
 
 
+def served(places: Places, directory: Path, config: Path | None = None) -> tuple[Server, str, Options]:
+    """A node in its place, not yet started; where it listens, by TCP and UDP; and a client's options for it."""
+    files = issue_fleet(directory / "certificates", ["n1"], ["wan"])
+    node, at = files["node-n1"], f"{places.address(SERVER)}:{_PORT}"
+    command = [*places.network.prefix(SERVER), *metad_serve(), "--quic", at]
+    command += ["--tls-cert", node.certificate, "--tls-key", node.key, "--tls-ca", node.ca]
+    return Server(directory, command=command, config=config, listen=at), at, Options(tls=files["client-wan"])
+
+
 def grid(
     rtts_ms: Sequence[float], losses_pct: Sequence[float], verbs: Sequence[str]
 ) -> Iterator[tuple[float, float, str]]:
@@ -77,7 +90,7 @@ class Wan:
         quic: Way,
         others: Sequence[Way] = (),
         auto: Way | None = None,
-        base: Path,
+        base: LinePath,
         epoch: int,
     ) -> None:
         self._places = places
