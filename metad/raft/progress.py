@@ -28,6 +28,7 @@ class Progress:
     __slots__ = (
         "_in_flight",
         "confirmed_s",
+        "echoed",
         "heard_s",
         "in_flight_bytes",
         "match",
@@ -46,7 +47,9 @@ class Progress:
         """A probe is under way."""
         self.heard_s = now_s
         self.confirmed_s = float("-inf")
-        """When the newest round began that the peer has echoed."""
+        """When the newest round began that the peer has echoed, as far as that is remembered. Leases count from it."""
+        self.echoed = 0
+        """The number of the newest round that the peer has echoed. Reads wait for it."""
         self.in_flight_bytes = 0
         self.snapshot: Snapshot | None = None
         """The streamed one that it is to install."""

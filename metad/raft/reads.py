@@ -75,21 +75,23 @@ class Reads(Replication):
     def _release_reads(self) -> None:
         if not self.ready:
             return
-        confirmed = self._quorum_confirmed_s()
+        echoed = self._quorum_echoed()
         while self._reads:
             number, done = self._reads[0]
-            began_s = self._began_s(number)
-            if began_s is None or began_s > confirmed:
+            if number > echoed:
                 return
             self._reads.popleft()
             done(True)
 
-    def _began_s(self, number: int) -> float | None:
-        """When a round began; None if it has not, long ago if that is forgotten."""
-        rounds = self._rounds
-        if not rounds or number > rounds[-1][0]:
-            return None
-        return rounds[number - rounds[0][0]][1] if number >= rounds[0][0] else float("-inf")
+    def _quorum_echoed(self) -> int:
+        """The newest round that a quorum has echoed. Numbers prove it and not times: when a round began is remembered
+        for the newest rounds only, and a round that is forgotten proves nothing."""
+        configuration = self.configuration
+        echoed = sorted(
+            [self._round if voter == self.node_id else self.peers[voter].echoed for voter in configuration.voters],
+            reverse=True,
+        )
+        return echoed[configuration.quorum() - 1]
 
     def _lead(self) -> None:
         self._lease_given_up = False

@@ -21,7 +21,8 @@ from .progress import Progress, Sending
 
 APPEND_BYTES_MAX = 1024 * 1024
 """Records of one message; a larger record travels alone."""
-_ROUNDS_REMEMBERED = 256
+ROUNDS_REMEMBERED = 256
+"""Rounds whose beginning is known. A peer that echoes an older one has been cut off for long, and renews no lease."""
 
 
 class Replication(Elections):
@@ -109,7 +110,7 @@ class Replication(Elections):
     def _begin_round(self, now: float) -> int:
         self._round += 1
         self._rounds.append((self._round, now))
-        if len(self._rounds) > _ROUNDS_REMEMBERED:
+        if len(self._rounds) > ROUNDS_REMEMBERED:
             self._rounds.popleft()
         return self._round
 
@@ -199,12 +200,13 @@ class Replication(Elections):
         progress.probe_from(min(message.rejected, index + 1))
 
     def _confirm_round(self, progress: Progress, number: int) -> None:
+        if not progress.echoed < number <= self._round:
+            return
+        progress.echoed = number
         rounds = self._rounds
-        if rounds and rounds[0][0] <= number <= rounds[-1][0]:
-            began_s = rounds[number - rounds[0][0]][1]
-            if began_s > progress.confirmed_s:
-                progress.confirmed_s = began_s
-                self._round_confirmed()
+        if rounds and number >= rounds[0][0]:  # the lease does not grow by a round whose beginning is forgotten
+            progress.confirmed_s = max(progress.confirmed_s, rounds[number - rounds[0][0]][1])
+        self._round_confirmed()
 
     def _advance_commit(self) -> None:
         """The highest entry of this term that is durable on a quorum is committed, and all before it."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...raft.base import Timing
 from ...raft.messages import Append, AppendReply, TimeoutNow
-from .scene import ELECTION_S, Scene, scenario, started
+from ...raft.replication import ROUNDS_REMEMBERED
+from .scene import ELECTION_S, Answer, Scene, scenario, started
 
 
 def _overtaken(scene: Scene, by: str = "n2") -> None:
@@ -46,6 +47,24 @@ def round_before_the_read_proves_nothing() -> None:
     scene.release()
     assert answer.outcome != "done", "a read was answered by an old round"
     scene.converge()
+
+
+@scenario
+def forgotten_round_proves_nothing() -> None:
+    """n1 leads on with n5 alone. It is asked so often that it forgets when the rounds of the first reads began."""
+    scene = started(5)
+    scene.write("n1", "old")
+    scene.split("n1", "n5")
+    _overtaken(scene)
+    answers: list[Answer] = []
+    for _ in range(2 * ROUNDS_REMEMBERED):
+        answers.append(scene.get("n1"))
+        scene.run(0.0005)
+    assert scene.leads("n1"), "n1 was to believe that it leads"
+    assert scene.group("n1")._round > ROUNDS_REMEMBERED, "n1 was to forget rounds"
+    assert all(answer.outcome != "done" for answer in answers), "a forgotten round was taken for a confirmed one"
+    scene.converge()
+    assert all(answer.outcome == "refused" for answer in answers)
 
 
 @scenario
