@@ -2,8 +2,8 @@
 
 - Whoever leads ``metadata-0`` decides about the map: it forms the cluster, takes nodes in and lets them go, adds
   groups, and says where replicas should be and who should lead.
-- Whoever leads a group makes that true for it, step by step: take in a learner, promote it when it has caught up,
-  remove who should go, hand over to the preferred leader.
+- Whoever leads a group makes that true for it, step by step (:mod:`.changes`): take in a learner, promote it when it
+  has caught up, and only then remove who should go; hand over to the preferred leader.
 - Every node says where it is, until the map says the same.
 
 Nothing here is remembered outside of the map and the groups' own configurations, so any step may be the last one before
@@ -51,6 +51,7 @@ from ..raft.membership import ChangeRefusedError
 from ..raft.messages import Configuration
 from ..raft.replica import RaftGroup
 from ..routing.slots import even_slots
+from .changes import changes
 from .mover import MOVES_OF_A_MAP
 from .placement import balanced_leaders, even_moves, metadata_replicas, spread
 
@@ -58,6 +59,8 @@ RECONCILE_S = 0.5
 """How often what should be is compared with what is, besides after every change."""
 SETTLE_S = 1.0
 """How long a new leader keeps a group before it hands it to the preferred one."""
+GONE_S = 10.0
+"""A node that has been out of reach for so long does not just start again."""
 
 Done = Callable[[bytes | MetadError], None]
 
@@ -101,6 +104,7 @@ class Controller:
         self._storing = False
         self._announced_s = float("-inf")
         self._led_since: dict[str, float] = {}  # groups led by this node
+        self._lost_since: dict[str, float] = {}  # nodes of the map that this one is not connected to
         self._retiring: set[tuple[str, int]] = set()  # replicas that should not be here, and are asked about
         self.endpoint = ""
         """Where clients reach this node, once it listens."""
@@ -148,6 +152,7 @@ class Controller:
         if host.map is None:
             return
         self._announce()
+        self._look_around()
         for record in host.map.groups:
             driver = host.drivers.get((record.kind, record.ordinal))
             if driver is None:
@@ -210,27 +215,32 @@ class Controller:
         elif leader is not None:
             host.call_peer(leader, CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(c.Join(wanted)), _ignore)
 
+    def _look_around(self) -> None:
+        """Note since when which nodes are out of reach."""
+        host, now_s = self._host, self._host.environment.now()
+        nodes = {node.node_id for node in self._map().nodes} - {host.config.node_id, *host.replicas.connected}
+        self._lost_since = {node: self._lost_since.get(node, now_s) for node in sorted(nodes)}
+
     def _keep(self, record: GroupRecord, group: RaftGroup) -> None:
         """One step from the replicas a group has to those it should have, and to its preferred leader."""
-        configuration, host = group.configuration, self._host
+        host, now_s = self._host, self._host.environment.now()
         me = host.config.node_id
-        wanted = (*record.replicas, *record.learners)
-        for member in wanted:
-            if member not in configuration.members and member in host.replicas.connected:
-                group.add_learner(member)
-                return
-        for member in record.replicas:
-            if member in configuration.learners:
-                group.promote(member)
-                return
-        for member in configuration.members:
-            if member not in wanted or (member in configuration.voters and member in record.learners):
-                group.remove(member)
+        reachable = {me, *host.replicas.connected}
+        now = group.configuration
+        gone = {
+            member
+            for member in now.voters  # also one that the map has forgotten
+            if member not in reachable and now_s - self._lost_since.get(member, float("-inf")) >= GONE_S
+        }
+        make = {"add": group.add_learner, "promote": group.promote, "remove": group.remove}
+        for kind, member in changes(now, record.replicas, record.learners, reachable=reachable, gone=gone):
+            with contextlib.suppress(ChangeRefusedError):  # not yet; another may be possible
+                make[kind](member)
                 return
         preferred = record.preferred
-        if host.environment.now() - self._led_since[group.name] < SETTLE_S:
+        if now_s - self._led_since[group.name] < SETTLE_S:
             return  # this node may not have heard yet that it was made the preferred one
-        if preferred != me and preferred in configuration.voters and preferred in host.replicas.connected:
+        if preferred != me and preferred in group.configuration.voters and preferred in host.replicas.connected:
             progress = group.peers.get(preferred)
             if progress is not None and group.log.last_index - progress.match < 1_000:
                 group.transfer(preferred)
@@ -325,7 +335,8 @@ class Controller:
             for group in _metadata_on(current.groups, nodes):
                 if group.kind != "metadata" and body.node_id in group.replicas:
                     kept = [r for r in group.replicas if r != body.node_id]
-                    replicas = spread(rest, len(group.replicas), groups, keep=kept)
+                    # A replacement that is down would only be waited for.
+                    replicas = spread(rest, len(group.replicas), groups, keep=kept, avoid=list(self._lost_since))
                     group = msgspec.structs.replace(group, replicas=replicas)
                 groups.append(group)
             groups = balanced_leaders(groups, rest)

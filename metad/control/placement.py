@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -26,9 +26,15 @@ def metadata_replicas(nodes: Sequence[str], keep: Sequence[str] = ()) -> tuple[l
     return sorted(voters), sorted(set(nodes) - set(voters))
 
 
-def spread(nodes: Sequence[str], count: int, groups: Sequence[GroupRecord], keep: Sequence[str] = ()) -> list[str]:
+def spread(
+    nodes: Sequence[str],
+    count: int,
+    groups: Sequence[GroupRecord],
+    keep: Sequence[str] = (),
+    avoid: Collection[str] = (),
+) -> list[str]:
     """``count`` nodes on different machines (all machines, where there are fewer) for one more group: those kept, then
-    those with the fewest replicas of the groups so far."""
+    those with the fewest replicas of the groups so far. Those to ``avoid`` come last."""
     load = dict.fromkeys(nodes, 0)
     for group in groups:
         for replica in group.replicas:
@@ -36,7 +42,7 @@ def spread(nodes: Sequence[str], count: int, groups: Sequence[GroupRecord], keep
                 load[replica] += 1
     chosen = [node for node in keep if node in load][:count]
     machines = {machine_of(node) for node in chosen}
-    for node in sorted(nodes, key=lambda n: (load[n], n)):
+    for node in sorted(nodes, key=lambda n: (n in avoid, load[n], n)):
         if len(chosen) >= count:
             break
         if machine_of(node) not in machines:

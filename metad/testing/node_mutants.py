@@ -148,4 +148,13 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "slots_move_while_clients_write",
         "slots_move_while_leaders_die",
     ),
+    # --- nodes that leave
+    _m(
+        "removed_before_replaced",
+        "a healthy replica stays until the group has as many copies as it should have",
+        "metad.control.controller:Controller._keep",
+        "changes(now, record.replicas,",
+        "changes(now, [each for each in record.replicas if each in reachable],",
+        "healthy_replica_stays_while_its_replacement_is_down",
+    ),
 )

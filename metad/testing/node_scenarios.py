@@ -356,3 +356,59 @@ def slots_move_while_leaders_die() -> None:
     """The same, and the mover is killed again and again."""
     for seed in (1, 2):
         _moving(seed, chaos=True)
+
+
+# --- nodes that leave ------------------------------------------------------------------------------------
+
+
+@scenario
+def healthy_replica_stays_while_its_replacement_is_down() -> None:
+    """A node leaves, its replacement dies, and then one of those that stay dies too."""
+    with Scene(spares=1) as scene:
+        scene.nodes["n4"].start()
+        scene.require_settled(10.0)
+        leaver = scene.lead().name
+        first, second = (name for name in ("n1", "n2", "n3") if name != leaver)
+        assert scene.put(scene.one, "a", b"1") == 1
+        scene.nodes["n4"].crash()
+        # It is held to be reachable still, so it is who gets the replicas.
+        scene.ask(scene.two, lambda c: c.cluster.leave(leaver))
+        scene.run(30.0)
+        assert _copies(scene) >= {leaver, first, second}
+        scene.nodes[first].crash()
+        assert scene.put(scene.one, "a", b"2") == 2, "two of three copies are a quorum"
+        scene.nodes[first].start()
+        scene.nodes["n4"].start()
+        scene.require_settled(30.0)
+        assert _copies(scene) == {first, second, "n4"}
+
+
+@scenario
+def two_leave_at_once() -> None:
+    """One of the two leads. Every group keeps as many copies as it should have, all the way."""
+    with Scene(spares=2) as scene:
+        for name in ("n4", "n5"):
+            scene.nodes[name].start()
+        scene.require_settled(10.0)
+        leaver = scene.lead().name
+        other = next(name for name in ("n1", "n2", "n3") if name != leaver)
+        for name in (leaver, other):
+            scene.ask(scene.two, lambda c, name=name: c.cluster.leave(name))  # type: ignore[misc]
+        fewest = 3
+
+        def gone() -> bool:
+            nonlocal fewest
+            fewest = min(fewest, len(_copies(scene)))
+            return not {leaver, other} & _copies(scene)
+
+        assert scene.run_until(gone, 20.0)
+        assert fewest == 3
+        scene.require_settled(20.0)
+        assert scene.put(scene.one, "a", b"1") == 1
+
+
+def _copies(scene: Scene) -> set[str]:
+    """The voters of data-0."""
+    leader = scene.lead().node
+    assert leader is not None
+    return {*leader.drivers["data", 0].group.configuration.voters}
