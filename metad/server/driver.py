@@ -16,6 +16,7 @@ from typing import Any
 from metad_wire.errors import (
     CancelledError,
     DeadlineExceededError,
+    InternalError,
     MetadError,
     NotLeaderError,
     UnknownOutcomeError,
@@ -185,6 +186,9 @@ class GroupDriver:
         except StorageError as error:
             self.machine.unexpected = error
             answer = UnknownOutcomeError("the node's storage failed; its log says more")
+        except Exception as error:  # noqa: BLE001 - whatever a retry makes of a remembered reply, it must not end the node
+            self.machine.unexpected = self.machine.unexpected or error
+            answer = InternalError(f"{work.command.method.name} failed; the server's log says why")
         work.answer(answer)
 
     # --- applying ----------------------------------------------------------------------------------------

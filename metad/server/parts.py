@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from metad_wire import messages as m
-from metad_wire.errors import InvalidRequestError, MetadError, UnknownOutcomeError
+from metad_wire.errors import InternalError, InvalidRequestError, MetadError, UnknownOutcomeError
 from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
 from metad_wire.methods import encode
 
+from ..logs import bug
 from ..state.limits import reply_share
 from ..state.rows import Rows
 from ..state.tables import Command, Verb
@@ -76,15 +77,19 @@ class Gather:
         # Some groups did their part: the others' items fail one by one.
         refuse = self._verb.refuse
         assert refuse is not None  # only verbs that write have parts in flight
-        merged = [
-            (rows, refuse(self._body, rows, outcome) if isinstance(outcome, MetadError) else outcome[0])
-            for rows, outcome in self._parts
-        ]
         try:
+            merged = [
+                (rows, refuse(self._body, rows, outcome) if isinstance(outcome, MetadError) else outcome[0])
+                for rows, outcome in self._parts
+            ]
             return encode(self._verb.merge(self._body, merged))
         except ValueError:
             # A group answered a retry with what it had done for other rows as well: their slots have moved since.
             return UnknownOutcomeError("parts of this were done where the slots were before")
+        except Exception as error:  # noqa: BLE001 - this runs where entries are applied, which must go on
+            name = self._verb.method.name
+            bug(name, error)
+            return InternalError(f"{name} failed; the server's log says why")
 
 
 def items_of(body: Any, size: int) -> int:

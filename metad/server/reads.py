@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, NamedTuple
 
 from metad_wire.errors import (
@@ -16,6 +15,7 @@ from metad_wire.errors import (
 from metad_wire.methods import encode
 
 from ..errors import StorageError
+from ..logs import bug
 from ..state.rows import Rows
 from ..state.tables import Verb
 from .environment import Environment
@@ -119,7 +119,7 @@ def failed(name: str, error: Exception, health: Health) -> MetadError:
     if isinstance(error, StorageError):
         health.fail(error)
         return InternalError("the node's storage failed; its log says more")
-    logging.getLogger("metad").error("a bug in %s", name, exc_info=error)
+    bug(name, error)
     return InternalError(f"{name} failed; the server's log says why")
 
 

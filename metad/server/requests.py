@@ -156,16 +156,17 @@ class Requests:
         if not parts:
             done(encode(verb.merge(body, [])))
             return []
+        commands = [self._replies.part(verb, body, rows, len(parts)) for rows in parts.values()]
         self._room.take(held)
+        # From here on nothing may raise: it would be answered twice, for every part that has begun answers as well.
         works: list[Work] = []
         gather = Gather(self._room, verb, body, len(parts), held, done)
-        for ordinal, rows in parts.items():
+        for ordinal, command in zip(parts, commands, strict=True):
             driver = self._groups.drivers.get((kind, ordinal))
-            answer = gather.answer_alone if len(parts) == 1 else gather.part(rows)
+            answer = gather.answer_alone if len(parts) == 1 else gather.part(command.rows)
             if driver is None:
                 answer(self._groups.elsewhere(kind, ordinal))
                 continue
-            command = self._replies.part(verb, body, rows, len(parts))
             work = Work(command, request.identity, deadline_s, size // len(parts), answer)
             works.append(work)
             self._turns.submit(driver, work, now_s)

@@ -5,10 +5,10 @@ applied in one batch and answered, and what queued meanwhile is next.
 
 from __future__ import annotations
 
-import logging
 from typing import Protocol
 
 from ..errors import StorageError
+from ..logs import bug
 from ..raft.replicas import Replicas
 from ..raft.writer import LogWriter
 from ..state.view import Writes
@@ -168,7 +168,7 @@ class Turns:
                 if isinstance(error, StorageError):
                     self._health.fail(error)
                     break
-                logging.getLogger("metad").error("a bug in %s", driver.group.name, exc_info=error)
+                bug(driver.group.name, error)
         return due_s, grown
 
     def _expire(self, now_s: float) -> bool:

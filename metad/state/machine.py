@@ -155,11 +155,13 @@ class Machine:
             if not self._holds_all and len(crcs) and not self._held[crcs & _SLOT_MASK].all():
                 outcomes.append(StaleRouteError())
                 continue
-            view.writes, view.owner_writes, view.head_writes = {}, {}, {}
+            view.writes, view.owner_writes, view.head_writes, view.holding = {}, {}, {}, None
             view.row_cache = verb.table.row_cache
             assert verb.evaluate is not None
             try:
                 reply = verb.evaluate(view, command)
+                encoded = encode(reply)
+                remembered = encoded if identity is None or verb.forget is None else encode(verb.forget(reply))
             except MetadError as error:
                 outcomes.append(error)
                 continue
@@ -184,12 +186,10 @@ class Machine:
             if view.holding is not None:
                 self._hold(view.holding)
                 self._held_since = index
-                view.holding = None
-            encoded = encode(reply)
             outcomes.append((reply, encoded))
             if identity is not None:
                 seen.add((identity.client_id, identity.seq))
-                done.append((identity, encoded if verb.forget is None else encode(verb.forget(reply))))
+                done.append((identity, remembered))
         if done:
             self.dedupe.record(index, now_ms, done, learned)
         entry = encode(Entry(ENTRY_FORMAT, now_ms, writes, learned))

@@ -1,0 +1,219 @@
+"""Nothing a client sends may stop a node: every verb, with bodies that fit its types and identities used again for
+others; and, where a verb has a bug, one request fails and the node goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from server_rig import Answer, Rig
+from wire_strategies import values_of
+
+from metad.errors import StorageError
+from metad.logs import Sparing
+from metad.state import registry
+from metad.state.registry import VERBS
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import InternalError, MetadError
+from metad_wire.messages import Identity
+from metad_wire.methods import BETWEEN_NODES, Method
+
+OPEN = [verb.method for verb in VERBS.values() if verb.method.code not in BETWEEN_NODES]
+"""What clients may ask of a group."""
+# Few names, so that requests meet each other's records; identities are few for the same reason.
+NAMES = st.sampled_from(["", "a", "b", "c\0", "\u00e9"])
+IDENTITIES = st.builds(
+    Identity,
+    client_id=st.sampled_from([0, 1, 2**64 - 1]),
+    seq=st.sampled_from([0, 1, 2, 2**63 - 1]),
+    low=st.sampled_from([0] * 9 + [2]),  # it makes the window forget what others would repeat
+    age_ms=st.sampled_from([0, 1, 2**63 - 1]),
+)
+ATTEMPTS = st.sampled_from(OPEN).flatmap(
+    lambda method: st.tuples(
+        st.just(method),
+        st.lists(values_of(method.body, NAMES), min_size=1, max_size=4),
+        st.none() | IDENTITIES,
+        st.booleans(),
+    )
+)
+"""One identity for several bodies of a method; and whether each is done before the next comes, so that a repetition
+meets its first attempt in one entry, in flight, or done."""
+
+
+def still_works(rig: Rig) -> Any:
+    return rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem(f"n{i}", "k", b"v") for i in range(20)]))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(ATTEMPTS, max_size=12))
+def test_no_request_stops_a_node(attempts: list[tuple[Method[Any, Any], list[Any], Identity | None, bool]]) -> None:
+    async def run() -> None:
+        rig = Rig(groups={"offset": 1, "data": 2})
+        await rig.open()
+        answers: list[Answer] = []
+        for method, bodies, identity, in_turn in attempts:
+            for body in bodies:
+                answers.append(rig.send(method, body, identity))
+                if in_turn:
+                    await rig.settle()
+        await rig.settle()
+        assert rig.node.failure is None
+        assert all(answer.done for answer in answers)
+        assert rig.node.status().in_flight_bytes == 0
+        await still_works(rig)
+        await rig.close()
+
+    asyncio.run(run())
+
+
+async def test_an_identity_reused_for_another_body_is_answered() -> None:
+    # This stopped any node, each leader in turn, with 60 bytes.
+    rig = Rig()
+    await rig.open()
+    identity = Identity(1, 1, 0)
+    for count in (1, 2, 3):
+        items = [m.SessionTakeoverItem("t", f"c{i}") for i in range(count)]
+        rig.send(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items, restore=True), identity)
+        await rig.settle()
+        assert rig.node.failure is None
+    await still_works(rig)
+    await rig.close()
+
+
+FUNCTIONS = [
+    (method, name)
+    for method in OPEN
+    for name in ("split", "evaluate", "read", "forget", "recall", "refuse", "merge")
+    if getattr(VERBS[method.code], name) is not None
+]
+BODIES: dict[str, dict[str, Any]] = {
+    "items": {
+        "session": [m.SessionKey("t", f"c{i}") for i in range(30)],
+        "offset": [m.OffsetKey("t", f"g{i}", "t", 0) for i in range(30)],
+        "kv": [m.KvKey(f"n{i}", "k") for i in range(30)],
+        "session.takeover": [m.SessionTakeoverItem("t", f"c{i}") for i in range(30)],
+        "session.update": [m.SessionUpdateItem("t", f"c{i}", m.SessionProperties()) for i in range(30)],
+        "offset.commit": [m.OffsetCommitItem("t", f"g{i}", "t", 0, 1) for i in range(30)],
+        "kv.put": [m.KvPutItem(f"n{i}", "k", b"v") for i in range(30)],
+        "kv.delete": [m.KvDeleteItem(f"n{i}", "k") for i in range(30)],
+        "kv.transact": [m.KvTransaction(f"n{i}", [], [m.KvOperation("k", b"v")]) for i in range(30)],
+    }
+}
+
+
+def body_of(method: Method[Any, Any]) -> Any:
+    """A request that every group has a part of."""
+    table = method.name.partition(".")[0]
+    values: dict[str, Any] = {"broker": "b", "broker_epoch": 1, "tenant": "t", "group": "g", "namespace": "n"}
+    values["items"] = BODIES["items"].get(method.name, BODIES["items"].get(table))
+    values["restore"] = True
+    return method.body(**{name: values[name] for name in method.body.__struct_fields__ if name in values})
+
+
+@pytest.mark.parametrize(("method", "name"), FUNCTIONS, ids=lambda value: getattr(value, "name", value))
+async def test_a_bug_in_a_verb_fails_its_requests_only(
+    method: Method[Any, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(commit={"pipeline_entries_max": 1})
+    await rig.open()
+    await still_works(rig)
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(registry.VERBS[method.code], name, broken)
+    identity = Identity(1, 1, 0) if method.mutates else None
+    answers = [rig.send(method, body_of(method), identity)]
+    rig.turn()
+    answers += [rig.send(method, body_of(method), identity) for _ in range(2)]
+    if name == "refuse":  # it stands in for a part that was not begun, behind the entry in flight
+        rig.node.requests.cancel(answers[1].works[:1])
+    await rig.settle()
+    answers.append(rig.send(method, body_of(method), identity))
+    await rig.settle()
+    assert rig.node.failure is None
+    assert all(answer.done for answer in answers)
+    failed = [answer.results[0] for answer in answers if isinstance(answer.results[0], MetadError)]
+    if name not in {"recall", "refuse"}:
+        assert len(failed) == len(answers)
+    assert failed
+    assert {type(error) for error in failed} <= {InternalError}
+    assert rig.node.status().in_flight_bytes == 0
+    monkeypatch.undo()
+    await still_works(rig)
+    await rig.close()
+
+
+async def test_a_failed_command_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(groups={"data": 1})
+    await rig.open()
+    verb = VERBS[methods.KV_PUT.code]
+    evaluate = verb.evaluate
+    assert evaluate is not None
+
+    def broken(view: Any, command: Any) -> Any:
+        reply = evaluate(view, command)
+        if command.body.items[0].value == b"bad":
+            raise ZeroDivisionError("planted")
+        if command.body.items[0].value == b"unencodable":
+            return object()
+        return reply
+
+    monkeypatch.setattr(verb, "evaluate", broken)
+    answers = [rig.send(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "k", value)])) for value in (b"bad", b"unencodable")]
+    answers.append(rig.send(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "other", b"good")])))
+    await rig.settle()
+    assert [isinstance(answer.results[0], InternalError) for answer in answers] == [True, True, False]
+    found = await rig.ask(methods.KV_GET, m.KvGet([m.KvKey("n", "k"), m.KvKey("n", "other")]))
+    assert [record and record.value for record in found.records] == [None, b"good"]
+    monkeypatch.undo()
+    assert (await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "k", b"v")]))).versions == [1]
+    await rig.close()
+
+
+async def test_a_broken_disk_still_stops_the_node_at_a_recall() -> None:
+    rig = Rig(groups={"data": 1})
+    await rig.open()
+    identity = Identity(1, 1, 0)
+    body = m.KvPut([m.KvPutItem("n", "k", b"v")])
+    await rig.ask(methods.KV_PUT, body, identity)
+    rig.state_engine.broken["get"] = StorageError("broken")
+    answer = rig.send(methods.KV_PUT, body, identity)
+    await rig.settle()
+    assert rig.node.failure is not None
+    assert not answer.error.outcome_known
+    rig.state_engine.broken.clear()
+    await rig.close()
+
+
+def test_bugs_are_logged_sparingly() -> None:
+    now_s = 0.0
+    sparing = Sparing(2, 60.0, lambda: now_s)
+    assert [sparing.admit() for _ in range(5)] == [0, 0, None, None, None]
+    now_s = 60.0
+    assert [sparing.admit() for _ in range(3)] == [3, 0, None]
+
+
+async def test_a_bug_that_is_met_often_fills_no_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(groups={"data": 1})
+    await rig.open()
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(VERBS[methods.KV_GET.code], "read", broken)
+    monkeypatch.setattr("metad.logs._bugs", Sparing(3, 1e9))
+    with caplog.at_level(logging.ERROR, "metad"):
+        for _ in range(50):
+            rig.send(methods.KV_GET, m.KvGet([m.KvKey("n", "k")]))
+    assert len([record for record in caplog.records if "a bug in" in record.message]) == 3
+    await rig.close()
