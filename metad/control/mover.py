@@ -47,8 +47,8 @@ class Host(Protocol):
 
     drivers: dict[tuple[str, int], Any]
 
-    async def ask_here(self, command: GroupCommand) -> None:
-        """Have this node, as the group's leader, carry out a step. Raises MetadError."""
+    async def ask_here(self, command: GroupCommand) -> int:
+        """Have this node, as the group's leader, carry out a step; the group's revision then. Raises MetadError."""
 
     async def ask_group(self, command: GroupCommand) -> None:
         """Have a group's leader, wherever it is, carry out a step. Raises MetadError."""
@@ -200,10 +200,10 @@ class _Move:
             await self._copy()
             while len(self._tail) > _SHORT_TAIL:
                 await self._send_tail()
-            await self._source("seal")
+            sealed = await self._source("seal")
             await self._send_tail()
             self._batch += 1
-            await self._target("adopt")
+            await self._target("adopt", revision=sealed)
         finally:
             self._driver.watch = None
         await self._finish()
@@ -251,7 +251,7 @@ class _Move:
         self._moved += len(rows)
         await self._target("import", rows)
 
-    async def _target(self, step: str, rows: Tail | None = None) -> None:
+    async def _target(self, step: str, rows: Tail | None = None, revision: int = 0) -> None:
         move = self._move
         await self._host.ask_group(
             GroupCommand(
@@ -263,14 +263,17 @@ class _Move:
                 self._batch,
                 move.slots,
                 {} if rows is None else rows,
+                revision,
             )
         )
 
-    async def _source(self, step: str) -> None:
+    async def _source(self, step: str) -> int:
+        """The source's revision then."""
         move = self._move
         if self._driver.group.term != self._term:  # this node leads again, but others wrote meanwhile
             raise NotLeaderError("another led the source meanwhile")
-        await self._host.ask_here(GroupCommand(move.kind, move.source, step, move.move, self._attempt, 0, move.slots))
+        command = GroupCommand(move.kind, move.source, step, move.move, self._attempt, 0, move.slots)
+        return await self._host.ask_here(command)
 
 
 def _pages(driver: Any, table: int) -> Iterator[list[tuple[bytes, bytes]]]:

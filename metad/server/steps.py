@@ -36,9 +36,11 @@ class Steps:
         self._environment = environment
         self._call_peer = call_peer
 
-    async def ask_here(self, command: GroupCommand) -> None:
+    async def ask_here(self, command: GroupCommand) -> int:
         """See :class:`metad.control.mover.Host`."""
-        await self._requests.call(GROUP_COMMAND, command)
+        reply = await self._requests.call(GROUP_COMMAND, command)
+        (revision,) = reply.revisions
+        return revision.index
 
     async def ask_group(self, command: GroupCommand) -> None:
         """See :class:`metad.control.mover.Host`."""

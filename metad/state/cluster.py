@@ -48,9 +48,9 @@ def _evaluate_store(view: View, command: Command[c.StoreMap]) -> m.WriteReply:
     version = 0 if stored is None else _decode(stored).version
     if version != body.expected:
         error = m.ItemError(0, ConflictError.code, f"the map has version {version}")
-        return m.WriteReply([m.Revision(view.name, view.index)], [error])
+        return m.WriteReply([m.Revision(view.name, view.revision)], [error])
     view.writes[MAP_KEY] = encode(body.map)
-    return m.WriteReply([m.Revision(view.name, view.index)], [])
+    return m.WriteReply([m.Revision(view.name, view.revision)], [])
 
 
 VERBS = (

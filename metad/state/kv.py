@@ -115,8 +115,8 @@ def _read_head(view: View, key: bytes) -> Head | None:
 def _put(view: View, key: bytes, namespace: str, name: str, value: bytes) -> int:
     """Write the next version of a record; returns it."""
     current = _head(view, key)
-    version, created = (1, view.index) if current is None else (current[0] + 1, current[1])
-    view.writes[key] = encode((namespace, name, value, version, created, view.index))  # a Kv, as it goes on the wire
+    version, created = (1, view.revision) if current is None else (current[0] + 1, current[1])
+    view.writes[key] = encode((namespace, name, value, version, created, view.revision))  # a Kv, as it goes on the wire
     view.head_writes[key] = (version, created)
     return version
 
@@ -124,22 +124,22 @@ def _put(view: View, key: bytes, namespace: str, name: str, value: bytes) -> int
 def _evaluate_put(view: View, command: Command[m.KvPut]) -> m.KvPutReply:
     rows = command.rows
     written = list(map(keys.table_prefix(view.group, keys.TABLE_KV).__add__, rows.keys))
-    revision = [m.Revision(view.name, view.index)]
+    revisions = [m.Revision(view.name, view.revision)]
     if len(set(written)) < len(written) or [i.expected_version for i in rows.items].count(None) < len(written):
         errors, versions = _put_in_turn(view, rows, written)
-        return m.KvPutReply(revision, errors, versions)
+        return m.KvPutReply(revisions, errors, versions)
     # Different keys and no conditions, as nearly always: by columns. 100,000 puts a second pass here.
-    index, heads = view.index, view.rows.heads.get_many(written)
+    revision, heads = view.revision, view.rows.heads.get_many(written)
     known = [_read_head(view, written[at]) if isinstance(head, Missing) else head for at, head in enumerate(heads)]
     versions = [1 if head is None else head[0] + 1 for head in known]
-    created = [index if head is None else head[1] for head in known]
+    created = [revision if head is None else head[1] for head in known]
     records = [
-        encode((item.namespace, item.key, item.value, version, create_revision, index))
+        encode((item.namespace, item.key, item.value, version, create_revision, revision))
         for item, version, create_revision in zip(rows.items, versions, created, strict=True)
     ]
     view.writes = dict(zip(written, records, strict=True))
     view.head_writes = dict(zip(written, zip(versions, created, strict=True), strict=True))
-    return m.KvPutReply(revision, [], versions)
+    return m.KvPutReply(revisions, [], versions)
 
 
 def _put_in_turn(view: View, rows: Rows, written: list[bytes]) -> tuple[list[m.ItemError], list[int]]:
@@ -181,7 +181,7 @@ def _evaluate_delete(view: View, command: Command[m.KvDelete]) -> m.WriteReply:
             errors.append(_conflict(position, current))
         else:
             view.writes[key] = view.head_writes[key] = None
-    return m.WriteReply([m.Revision(view.name, view.index)], errors)
+    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
 
 def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransactReply:
@@ -205,7 +205,7 @@ def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransa
             size += 0 if record is None else len(record.value)
             check_reply(size, command.reply_bytes_max)
         results.append(m.KvTransactionResult(succeeded, records))
-    return m.KvTransactReply([m.Revision(view.name, view.index)], [], results)
+    return m.KvTransactReply([m.Revision(view.name, view.revision)], [], results)
 
 
 def _holds(compare: m.KvCompare, current: m.Kv | None) -> bool:

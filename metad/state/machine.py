@@ -131,7 +131,7 @@ class Machine:
     def evaluate(self, commands: list[tuple[Command[Any], Identity | None]], index: int, now_ms: int) -> Proposal:
         """Run commands in order as entry ``index``. A command that is refused leaves no writes."""
         view = self._view
-        view.index, view.now_ms = index, now_ms
+        view.revision, view.now_ms = index + self._holding.base, now_ms
         writes: Writes = {}
         learned: Writes = {}
         outcomes: list[Outcome] = []

@@ -106,7 +106,7 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
         writes[key] = encode(
             m.Offset(tenant, group, item.topic, item.partition, item.offset, generation, now_ms, item.metadata)
         )
-    return m.WriteReply([m.Revision(view.name, view.index)], errors)
+    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
 
 def _generation_key(view: View, tenant: str, group: str) -> bytes:
@@ -127,7 +127,7 @@ def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteRep
             errors.append(m.ItemError(position, NotFoundError.code))
         else:
             view.writes[key] = None
-    return m.WriteReply([m.Revision(view.name, view.index)], errors)
+    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
 
 def _read_fetch(reader: Reader, command: Command[m.OffsetFetch]) -> list[msgspec.Raw | None]:

@@ -53,6 +53,9 @@ class Holding(msgspec.Struct, frozen=True, array_like=True):
     opened_batch: int = 0
     adopted_move: int = 0
     """The last move whose slots were adopted."""
+    base: int = 0
+    """A revision of the group is the log index of an entry and this. It only grows: where slots are adopted, it is
+    raised so far that whatever is written from there on has a higher revision than what the source wrote in them."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -86,9 +89,10 @@ def _evaluate(view: View, command: Command[c.GroupCommand]) -> m.WriteReply:
     held = _decode(stored) if stored is not None else Holding(view.initial_slots)
     changed = _STEPS[body.step](view, body, held)
     if changed is not held:
+        view.revision += changed.base - held.base
         view.writes[key] = _encode(changed)
         view.holding = changed
-    return m.WriteReply([m.Revision(view.name, view.index)], [])
+    return m.WriteReply([m.Revision(view.name, view.revision)], [])
 
 
 def _open(view: View, body: c.GroupCommand, held: Holding) -> Holding:
@@ -125,7 +129,8 @@ def _import(view: View, body: c.GroupCommand, held: Holding) -> Holding:
 def _adopt(view: View, body: c.GroupCommand, held: Holding) -> Holding:
     _check_open(body, held)
     slots = pack(unpack(held.slots) | unpack(body.slots))
-    return msgspec.structs.replace(held, slots=slots, adopted_move=body.move)
+    base = held.base + max(0, body.revision + 1 - view.revision)
+    return msgspec.structs.replace(held, slots=slots, adopted_move=body.move, base=base)
 
 
 def _seal(view: View, body: c.GroupCommand, held: Holding) -> Holding:

@@ -162,7 +162,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
         elif number < 0 or item.clean_start:
             writes[properties_prefix + suffix] = _DEFAULT_PROPERTIES
     return m.SessionTakeoverReply(
-        [m.Revision(view.name, view.index)], errors, owners.table, previous, restored if restore else []
+        [m.Revision(view.name, view.revision)], errors, owners.table, previous, restored if restore else []
     )
 
 
@@ -246,7 +246,7 @@ def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteRe
         rows = rows.pick(column(allowed))
     prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
     view.writes = dict(zip(map(prefix.__add__, rows.keys), [encode(i.properties) for i in rows.items], strict=True))
-    return m.WriteReply([m.Revision(view.name, view.index)], errors)
+    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
 
 def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m.WriteReply:
@@ -260,7 +260,7 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
         elif (refusal := _refusal(row, broker, epoch, position)) is not None:
             errors.append(refusal)
         # Otherwise it is disconnected already: its first disconnect counts for the expiry.
-    return m.WriteReply([m.Revision(view.name, view.index)], errors)
+    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
 
 def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteReply:
@@ -276,7 +276,7 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
         else:
             view.owner_writes[key] = None
             view.writes[properties_prefix + suffix] = None
-    return m.WriteReply([m.Revision(view.name, view.index)], errors)
+    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
 
 def _session(suffix_fields: bytes, owner: bytes, properties: bytes | None) -> bytes:

@@ -186,7 +186,8 @@ class HeadCache(_Generations[Head]):
 
 class View:
     """Passed to ``evaluate``. Commands put their effects into ``writes``, those on session owners into
-    ``owner_writes``; ``now_ms`` is the leader's clock and ``index`` the entry's."""
+    ``owner_writes``; ``now_ms`` is the leader's clock and ``revision``
+    what the group's state is called once the entry is applied."""
 
     __slots__ = (
         "_overlay",
@@ -196,13 +197,13 @@ class View:
         "group",
         "head_writes",
         "holding",
-        "index",
         "initial_slots",
         "name",
         "now_ms",
         "owner_prefix",
         "owner_writes",
         "owners",
+        "revision",
         "row_cache",
         "rows",
         "writes",
@@ -234,7 +235,7 @@ class View:
         self.head_writes: Heads = {}
         """Of the rows in ``writes``, where their table keeps heads."""
         self.now_ms = 0
-        self.index = 0
+        self.revision = 0
         self.initial_slots = b""
         self.holding: Any = None
         """Set by a command that changes which slots the group holds."""

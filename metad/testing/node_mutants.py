@@ -110,7 +110,15 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "slots are sealed before the rest is sent",
         "metad.control.mover:_Move.run",
         'await self._source("seal")',
-        "pass",
+        "0",
+        "slots_move_while_clients_write",
+    ),
+    _m(
+        "source_says_no_revision",
+        "a key's revisions only grow, whatever moves",
+        "metad.control.mover:_Move.run",
+        "revision=sealed",
+        "revision=0",
         "slots_move_while_clients_write",
     ),
     _m(

@@ -13,6 +13,7 @@ import random
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 from metad_client import (
@@ -51,6 +52,8 @@ class Seen:
     expected: int | None = None
     never: bool = False
     """It was said that it did not happen."""
+    revision: int | None = None
+    """``mod_revision`` of what was read."""
 
 
 class Host(Protocol):
@@ -118,6 +121,11 @@ def _check_versions(key: Hashable, records: list[Seen]) -> None:
             raise Violation("no lies", f"{key}: {value!r} was said not to have happened, and is version {version}")
         if write.expected is not None and version != write.expected + 1:
             raise Violation("compare and set", f"{key}: {value!r} expected {write.expected}, and is version {version}")
+    read = sorted({(each.version, each.revision) for each in records if each.version and each.revision is not None})
+    for (version, revision), (next_version, next_revision) in pairwise(read):
+        if version == next_version or revision > next_revision:  # one entry may hold several writes
+            text = f"version {version} has revision {revision}, version {next_version} has {next_revision}"
+            raise Violation("revisions only grow", f"{key}: {text}")
     # Versions are an order of all writes: it must agree with time.
     events: list[tuple[int, int, Seen, int]] = []
     for record in records:
@@ -240,8 +248,9 @@ class Caller:
         if outcome == "done":
             version = 0 if found is None else found.version
             self._versions[key] = version
-            value = None if found is None else found.value
-            self._history.seen.append(Seen(key, False, value, version, invoked, self._history.now()))
+            value, revision = (None, None) if found is None else (found.value, found.mod_revision)
+            seen = Seen(key, False, value, version, invoked, self._history.now(), revision=revision)
+            self._history.seen.append(seen)
 
     async def transact(self) -> None:
         """Two keys that are always written together."""
@@ -271,6 +280,7 @@ class Caller:
             if (one and (one.value, one.version)) != (two and (two.value, two.version)):
                 raise Violation("atomicity", f"{namespace}: {one} and {two}")
             version = one.version if one is not None else 0
+            seen.revision = one.mod_revision if one is not None else None
             self._versions[key] = version
             if result.succeeded and writes:
                 if one is None or one.value != value:
@@ -280,7 +290,9 @@ class Caller:
                 seen.never = True
                 if not result.succeeded and version == expected:
                     raise Violation("transactions", f"{namespace}: expected {expected}, found it, and did not")
-                history.seen.append(Seen(key, False, one.value if one else None, version, seen.invoked, moment))
+                value_read = one.value if one is not None else None
+                read = Seen(key, False, value_read, version, seen.invoked, moment, revision=seen.revision)
+                history.seen.append(read)
 
     # --- registers ---------------------------------------------------------------------------------------
 
@@ -433,8 +445,8 @@ class Caller:
             self._note((namespace, field), "get", None, value, invoked, self._history.now())
             return
         key = (namespace, "a" if field == "b" else field)
-        version = 0 if found is None else found.version
-        self._history.seen.append(Seen(key, False, value, version, invoked, self._history.now()))
+        version, revision = (0, None) if found is None else (found.version, found.mod_revision)
+        self._history.seen.append(Seen(key, False, value, version, invoked, self._history.now(), revision=revision))
 
     def _require(self, outcome: str, found: Any) -> None:
         if outcome != "done":

@@ -126,7 +126,7 @@ class Moved(Message, frozen=True):
 
 class GroupCommand(Message, frozen=True):
     """Between nodes: a step of a slot move, for the log of one group. ``slots`` is a bit map; ``rows`` are keys behind
-    the group prefix, None deletes."""
+    the group prefix, None deletes. ``revision`` of an ``adopt`` is the source's with which it sealed."""
 
     kind: str
     ordinal: U32
@@ -136,6 +136,7 @@ class GroupCommand(Message, frozen=True):
     batch: U63 = 0
     slots: bytes = b""
     rows: dict[bytes, bytes | None] = {}  # noqa: RUF012
+    revision: U63 = 0
 
 
 class Join(Message, frozen=True):

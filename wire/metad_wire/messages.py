@@ -115,7 +115,8 @@ class ItemError(Message, frozen=True):
 
 
 class Revision(Message, frozen=True):
-    """The entry that made a write: ``group`` by name, ``index`` in its log."""
+    """A group, by name, as it was once it had applied the entry that made a write. ``index`` grows with the group's
+    log, also where slots come to it; it is comparable within the group only."""
 
     group: str
     index: U63
@@ -361,7 +362,8 @@ class KvKey(Message, frozen=True):
 
 
 class Kv(Message, frozen=True):
-    """A key as read. ``version`` counts the writes since it was created; revisions are log indexes of its group."""
+    """A key as read. ``version`` counts the writes since it was created; the revisions are those of the entries
+    that created it and wrote it last, and only grow, whichever group the key is in."""
 
     namespace: str
     key: str

@@ -69,12 +69,13 @@ class Pair:
         self.target = Group("data", 1, DedupeConfig(), initial_slots=slot_bits(()))
         self.batch = 0
 
-    def step(self, group: Group, step: str, *, move: int = 1, attempt: int = 1, **fields: Any) -> None:
-        """Raises MetadError."""
+    def step(self, group: Group, step: str, *, move: int = 1, attempt: int = 1, **fields: Any) -> int:
+        """The group's revision then. Raises MetadError."""
         fields.setdefault("slots", slot_bits(MOVING))
         ordinal = 0 if group is self.source else 1
         body = GroupCommand("data", ordinal, step, move, attempt, **fields)
-        do(group, GROUP_COMMAND, body)
+        (revision,) = do(group, GROUP_COMMAND, body).revisions
+        return int(revision.index)
 
     def rows(self, group: Group, slots: Iterable[int] = MOVING) -> dict[bytes, bytes]:
         """A group's rows in some slots, as they are imported."""
@@ -85,13 +86,14 @@ class Pair:
                 found[key[3:]] = value
         return found
 
-    def move(self) -> None:
+    def move(self, move: int = 1, *, back: bool = False) -> None:
         """All of a move that nothing disturbs."""
-        self.step(self.target, "open")
-        self.step(self.target, "import", batch=1, rows=self.rows(self.source))
-        self.step(self.source, "seal")
-        self.step(self.target, "adopt", batch=2)
-        self.step(self.source, "close")
+        source, target = (self.target, self.source) if back else (self.source, self.target)
+        self.step(target, "open", move=move)
+        self.step(target, "import", move=move, batch=1, rows=self.rows(source))
+        sealed = self.step(source, "seal", move=move)
+        self.step(target, "adopt", move=move, batch=2, revision=sealed)
+        self.step(source, "close", move=move)
 
 
 def do(group: Group, method: Method[Any, Any], body: Any, identity: m.Identity | None = None, lag: int = 0) -> Any:
@@ -179,11 +181,7 @@ def test_versions_go_on_where_slots_come_back_to() -> None:
     pair.move()
     for version in (2, 3):
         assert put(pair.target, name).versions == [version]
-    pair.step(pair.source, "open", move=2)
-    pair.step(pair.source, "import", move=2, batch=1, rows=pair.rows(pair.target))
-    pair.step(pair.target, "seal", move=2)
-    pair.step(pair.source, "adopt", move=2, batch=2)
-    pair.step(pair.target, "close", move=2)
+    pair.move(2, back=True)
     assert put(pair.source, name).versions == [4]
 
 
@@ -222,6 +220,122 @@ def test_an_entry_that_is_applied_does_not_undo_what_a_later_one_says() -> None:
         with pytest.raises(StaleRouteError):
             scan(pair.source, name)
     assert held(pair.source) == set(ALL) - set(MOVING)
+
+
+# --- revisions -------------------------------------------------------------------------------------------
+
+
+def record_of(group: Group, namespace: str) -> m.Kv:
+    (record,) = read(group, KV_GET, m.KvGet([m.KvKey(namespace, "k")])).records
+    assert isinstance(record, m.Kv)
+    return record
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.integers(1, 9)),
+            st.tuples(st.sampled_from(["move", "unseal", "restart", "delete"]), st.just(0)),
+        ),
+        max_size=25,
+    )
+)
+def test_revisions_of_a_key_and_of_a_group_only_grow_whatever_moves(steps: list[tuple[str, int]]) -> None:
+    """A moved key must not look older than it was, however short the log of the group that it comes to."""
+    pair = Pair()
+    (name,), (stays,) = names(True, 1), names(False, 1)
+    keys_seen, groups_seen, version = {name: 0, stays: 0}, {"data-0": 0, "data-1": 0}, 0
+    here = pair.source
+    move = 1
+
+    def wrote(group: Group, key: str, reply: Any) -> None:
+        (revision,) = reply.revisions
+        assert revision.index > groups_seen[group.name]
+        assert revision.index > keys_seen[key]
+        groups_seen[group.name] = keys_seen[key] = revision.index
+
+    for what, times in steps:
+        if what == "put":
+            for _ in range(times):
+                reply = put(here, name)
+                version += 1
+                assert reply.versions == [version]
+                wrote(here, name, reply)
+                assert record_of(here, name).mod_revision == keys_seen[name]
+                wrote(pair.source, stays, put(pair.source, stays))
+        elif what == "delete" and version:
+            wrote(here, name, do(here, KV_DELETE, m.KvDelete([m.KvDeleteItem(name, "k")])))
+            version = 0
+        elif what == "move":
+            pair.move(move, back=here is pair.target)
+            move += 1
+            here = pair.target if here is pair.source else pair.source
+            if version:
+                assert record_of(here, name).mod_revision == keys_seen[name], "a move is no write"
+        elif what == "unseal":
+            pair.step(here, "seal", move=move)
+            pair.step(here, "unseal", move=move)
+        else:
+            bases = [group.machine.holding.base for group in (pair.source, pair.target)]
+            for group in (pair.source, pair.target):
+                group.restart()
+            assert bases == [group.machine.holding.base for group in (pair.source, pair.target)]
+    for group in (pair.source, pair.target):
+        assert group.machine.holding == group.follower.holding
+
+
+def together(group: Group, *bodies: Any) -> list[int]:
+    """Commands in one entry; the revision of each."""
+    commands: list[tuple[Command[Any], m.Identity | None]] = []
+    for body in bodies:
+        method: Method[Any, Any] = KV_PUT if isinstance(body, m.KvPut) else GROUP_COMMAND
+        (rows,) = VERBS[method.code].split(body, even_slots(1)).values()
+        commands.append((Command(method, body, rows), None))
+    outcomes = group.propose(commands, NOW_MS)
+    group.apply(1)
+    return [reply.revisions[0].index for reply, _ in outcomes]
+
+
+def test_what_shares_an_entry_with_an_adoption_is_above_what_shared_one_with_the_seal() -> None:
+    pair = Pair()
+    (name,) = names(True, 1)
+    for _ in range(7):
+        put(pair.source, name)
+    pair.step(pair.target, "open")
+    write = m.KvPut([m.KvPutItem(name, "k", b"v")])
+    seal = GroupCommand("data", 0, "seal", 1, 1, slots=slot_bits(MOVING))
+    assert together(pair.source, write, seal) == [8, 8]
+    adopt = GroupCommand("data", 1, "adopt", 1, 1, batch=1, slots=slot_bits(MOVING), revision=8)
+    early = GroupCommand("data", 1, "drop", 1, 1)
+    assert together(pair.target, early, adopt, write) == [2, 9, 9]
+
+
+def test_an_adoption_that_comes_twice_raises_revisions_once() -> None:
+    pair = Pair()
+    pair.step(pair.target, "open")
+    assert pair.step(pair.target, "adopt", batch=1, revision=405) == 406
+    with pytest.raises(ConflictError, match="adopted"):
+        pair.step(pair.target, "adopt", batch=1, revision=9_000)
+    pair.target.restart()
+    assert pair.step(pair.target, "close", move=1) == 408
+    assert pair.target.machine.holding.base == pair.target.follower.holding.base == 404
+
+
+def test_an_adoption_that_is_never_applied_raises_nothing() -> None:
+    pair = Pair()
+    group = pair.target
+    pair.step(group, "open")
+    adopt = GroupCommand("data", 1, "adopt", 1, 1, batch=1, slots=slot_bits(MOVING), revision=405)
+    (rows,) = VERBS[GROUP_COMMAND.code].split(adopt, even_slots(1)).values()
+    group.propose([(Command(GROUP_COMMAND, adopt, rows), None)], NOW_MS)
+    assert group.machine.holding.base == 404
+    group.in_flight.clear()  # another leader's entry took its place
+    group.last -= 1
+    group.log.pop()
+    group.machine.forget_unapplied()
+    assert pair.step(group, "close") == 2
+    assert pair.step(group, "adopt", batch=1, revision=405) == 406
 
 
 # --- refused steps ---------------------------------------------------------------------------------------
