@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
-from collections.abc import Callable
+from collections import defaultdict
 from typing import Any
 
 import msgspec
 
+from metad_wire.sparing import Sparing
+
 logger = logging.getLogger("metad")
+# By the name of the event, of which there are few. A flood of one differs from ten a second in number only.
+_seldom: defaultdict[str, Sparing] = defaultdict(lambda: Sparing(10, 1.0))
 
 
 class _JsonLines(logging.Formatter):
@@ -40,30 +43,6 @@ def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
     logger.log(level, name, extra={"fields": fields})
 
 
-class Sparing:
-    """Lets ``lines`` pass in ``seconds`` and counts the rest: for what somebody else can make happen without end."""
-
-    def __init__(self, lines: int, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._lines = lines
-        self._seconds = seconds
-        self._now = now
-        self._since_s = float("-inf")
-        self._passed = 0
-        self._left_out = 0
-
-    def admit(self) -> int | None:
-        """None: leave this line out. Otherwise log it, and say how many were left out before it."""
-        now_s = self._now()
-        if now_s - self._since_s >= self._seconds:
-            self._since_s, self._passed = now_s, 0
-        if self._passed >= self._lines:
-            self._left_out += 1
-            return None
-        self._passed += 1
-        left_out, self._left_out = self._left_out, 0
-        return left_out
-
-
 # A request that meets a bug may be repeated thousands of times a second, and a traceback takes kilobytes.
 _bugs = Sparing(10, 60.0)
 
@@ -74,3 +53,11 @@ def bug(where: str, error: BaseException) -> None:
     if left_out is not None:
         fields = {"left_out": left_out} if left_out else {}
         logger.error("a bug in %s", where, exc_info=error, extra={"fields": fields})
+
+
+def seldom(name: str, level: int = logging.WARNING, **fields: Any) -> None:
+    """The same for an event that others cause, as often as they like: at most a few lines a second, with the number of
+    those left out before."""
+    left_out = _seldom[name].admit()
+    if left_out is not None:
+        event(name, level, **fields, **({"left_out": left_out} if left_out else {}))

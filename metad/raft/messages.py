@@ -5,7 +5,12 @@ Every message carries its sender's term, except where a field says otherwise. Ar
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+from metad_wire.fields import U63
 
 
 class Configuration(msgspec.Struct, frozen=True, array_like=True):
@@ -27,14 +32,14 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
 class Message(msgspec.Struct, frozen=True, array_like=True):
     """Base of every message."""
 
-    term: int
+    term: U63
 
 
 class PreVote(Message, frozen=True, tag=1):
     """Would you vote for me? ``term`` is the one the sender would campaign in; nobody enters it because of this."""
 
-    last_index: int
-    last_term: int
+    last_index: U63
+    last_term: U63
 
 
 class PreVoteReply(Message, frozen=True, tag=2):
@@ -47,8 +52,8 @@ class Vote(Message, frozen=True, tag=3):
     """Vote for me. Sent once the sender's own vote is durable. ``transfer``: at the leader's wish, so a live leader is
     no reason to refuse."""
 
-    last_index: int
-    last_term: int
+    last_index: U63
+    last_term: U63
     transfer: bool = False
 
 
@@ -63,10 +68,10 @@ class Append(Message, frozen=True, tag=5):
     its echo proves that the sender was still followed after the round began. ``sleep``: no heartbeats will follow
     until something happens."""
 
-    prev_index: int
-    prev_term: int
-    commit: int
-    probe: int
+    prev_index: U63
+    prev_term: U63
+    commit: U63
+    probe: U63
     records: list[bytes] = []
     sleep: bool = False
 
@@ -75,19 +80,19 @@ class AppendReply(Message, frozen=True, tag=6):
     """The log agrees with the sender's up to ``agreed``, and durably up to ``match``. ``rejected`` is the prev_index
     that was not there (-1: none was rejected); the log may agree up to (hint_index, hint_term)."""
 
-    probe: int
-    match: int
-    agreed: int
-    rejected: int = -1
-    hint_index: int = 0
-    hint_term: int = 0
+    probe: U63
+    match: U63
+    agreed: U63
+    rejected: Annotated[int, Meta(ge=-1, le=0x7FFF_FFFF_FFFF_FFFF)] = -1
+    hint_index: U63 = 0
+    hint_term: U63 = 0
 
 
 class Snapshot(Message, frozen=True, tag=7):
     """A snapshot that ends with (index, index_term) has been streamed to you as transfer ``stream``: install it."""
 
-    index: int
-    index_term: int
+    index: U63
+    index_term: U63
     configuration: Configuration
     stream: str
 

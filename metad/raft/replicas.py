@@ -14,7 +14,9 @@ from typing import Protocol
 
 import msgspec
 
+from ..logs import seldom
 from .base import FOLLOWER, NEVER, Timing, UnsafeStateError
+from .incoming import TERM_JUMP_MAX, decode_payload
 from .journal import RaftLog
 from .messages import AnyMessage, Append, Snapshot
 from .replica import RaftGroup
@@ -24,11 +26,6 @@ PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
 """Records of one payload, give or take one message."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[tuple[bytes, AnyMessage]]).decode
-
-
-class PeerProtocolError(Exception):
-    """A peer has sent what no node of this cluster sends."""
 
 
 class Observer(Protocol):
@@ -160,16 +157,24 @@ class Replicas:
 
     def receive(self, peer: str, payload: bytes) -> None:
         """A payload from a peer. Raises PeerProtocolError where it is none."""
-        try:
-            messages = _decode(payload)
-        except msgspec.DecodeError as error:
-            raise PeerProtocolError(f"unreadable: {error}") from None
+        messages = decode_payload(payload)
         groups = self.groups
         try:
             for prefix, message in messages:
                 group = groups.get(prefix)
-                if group is not None:  # a replica that was removed here, or is yet to come, is just not there
-                    group.receive(peer, message)
+                if group is None:
+                    continue  # a replica that was removed here, or is yet to come, is just not there
+                # One that does not know its group yet believes whatever term the group has come to.
+                if message.term > group.term + TERM_JUMP_MAX and group.configuration.members:
+                    seldom(
+                        "a term too far ahead is not believed",
+                        group=group.name,
+                        peer=peer,
+                        term=message.term,
+                        own=group.term,
+                    )
+                    continue
+                group.receive(peer, message)
         except UnsafeStateError as error:
             self._observer.unsafe(error)
 

@@ -20,15 +20,17 @@ from typing import Final
 
 import msgspec
 
+from metad_wire.methods import MALFORMED
+
 from ..errors import DamagedStoreError, StorageError
 from ..storage import keys
 from ..storage.engine import Engine, Export
 from .base import NEVER, UnsafeStateError
+from .incoming import PeerProtocolError
 from .journal import RaftLog
 from .messages import Configuration, Snapshot
 from .progress import Sending
 from .replica import RaftGroup
-from .replicas import PeerProtocolError
 from .staging import Staging
 from .streams import AnyStreamMessage, PartReply, SnapshotReceiver, SnapshotSender, StreamLimits
 
@@ -258,7 +260,7 @@ class Snapshots:
         """A payload from a peer. Raises PeerProtocolError where it is none."""
         try:
             message = _decode(payload)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise PeerProtocolError(f"unreadable: {error}") from None
         now = self._now()
         if not isinstance(message, PartReply):

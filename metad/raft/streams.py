@@ -30,10 +30,12 @@ from zlib import crc32
 
 import msgspec
 
+from metad_wire.fields import U32, U63
+
 from ..errors import StorageError
 from ..storage.engine import PART_BYTES, Export
 from .base import NEVER
-from .replicas import PeerProtocolError
+from .incoming import PeerProtocolError
 from .staging import Staging
 
 MIB: Final = 1024 * 1024
@@ -79,8 +81,8 @@ class Begin(StreamMessage, frozen=True, tag=1):
 class Part(StreamMessage, frozen=True, tag=2):
     """The number-th part, from 1 on, and its checksum."""
 
-    number: int
-    crc32: int
+    number: U63
+    crc32: U32
     data: bytes
 
 
@@ -88,15 +90,15 @@ class End(StreamMessage, frozen=True, tag=3):
     """There were so many parts of so many bytes together; ``crc32`` is of the parts' checksums, each 4 bytes
     big-endian."""
 
-    parts: int
-    bytes: int
-    crc32: int
+    parts: U63
+    bytes: U63
+    crc32: U32
 
 
 class PartReply(StreamMessage, frozen=True, tag=4):
     """Parts 1 to ``staged`` are staged. ``complete``: and there are no more. ``refused``: why the stream is over."""
 
-    staged: int
+    staged: U63
     complete: bool = False
     refused: str = ""
 

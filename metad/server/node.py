@@ -25,7 +25,7 @@ from ..control.controller import Controller
 from ..control.mover import Mover
 from ..errors import ServerError, StorageError
 from ..logs import event
-from ..raft.replicas import PeerProtocolError
+from ..raft.incoming import PeerProtocolError
 from ..raft.writer import LogWriter
 from .driver import GroupDriver
 from .environment import AsyncEnvironment, Environment

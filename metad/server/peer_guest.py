@@ -3,46 +3,78 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from metad_wire import peer as p
-from metad_wire.errors import HandshakeError, MetadError
+from metad_wire.errors import HandshakeError, MetadError, OverloadedError, SlowReaderError
 from metad_wire.frame import Frame, FrameType, encode_frame
 from metad_wire.peer import Channel, PeerWelcome
 from metad_wire.transport import Stream
 
 from .peer_wire import Home, Wire
 
+GREETING_MAX: Final = 64
+"""Connections that have not said yet whose they are. Honest peers take milliseconds."""
+PER_NODE_MAX: Final = 8
+"""Of one node: two that it sends on, two that it has given up and we do not know of yet, one to join by."""
+_LOOKS: Final = 3
+
 
 class Guest(Wire):
     """A connection that another node dialled."""
 
-    def __init__(self, home: Home, guests: set[Guest]) -> None:
-        """``guests`` are those that are up, this one among them while it is."""
+    def __init__(self, home: Home, guests: dict[Guest, None]) -> None:
+        """``guests`` are those that are up, the oldest first, this one among them while it is."""
         super().__init__(home)
         self._guests = guests
         self.node_id = ""
-        self._timeout = self._loop.call_later(home.config.limits.handshake_timeout_ms / 1000, self._late)
+        self._timer = self._loop.call_later(home.config.limits.handshake_timeout_ms / 1000, self._late)
+        self._heard_before_s = 0.0
+        self._silent_looks = 0
 
     def peer_name(self) -> str:
         return self.node_id or str(self.stream and self.stream.get_extra_info("peername"))
 
     def connection_made(self, stream: Stream) -> None:
         super().connection_made(stream)
-        self._guests.add(self)
+        self._guests[self] = None
+        self._make_room("", GREETING_MAX)
         try:
             self.home.access.admit_node(stream)
         except MetadError as error:
             self.refuse(error)
-            self.stream = None  # whatever it has sent already is not looked at
+
+    def _make_room(self, node_id: str, most: int) -> None:
+        """Of those of one node, or of those that have not said yet whose they are, the longest silent goes."""
+        like_this = [guest for guest in self._guests if guest.node_id == node_id and not guest.refused]
+        if len(like_this) > most:
+            silent = min(like_this, key=lambda guest: guest.heard_s)
+            silent.refuse(OverloadedError("there are newer connections than this, and too many"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.stream = None
-        self._timeout.cancel()
-        self._guests.discard(self)
+        self._timer.cancel()
+        self._guests.pop(self, None)
 
     def _late(self) -> None:
         if not self.node_id:
             self.refuse(HandshakeError("no handshake in time"))
+
+    def _look(self) -> None:
+        """A peer pings three times in each of its election timeouts: one that says nothing is gone, and its connection
+        half open. Looks are counted and not seconds: one that is late itself proves nothing."""
+        silent = self.heard_s == self._heard_before_s
+        self._silent_looks = self._silent_looks + 1 if silent else 0
+        self._heard_before_s = self.heard_s
+        if self._silent_looks == _LOOKS:
+            self.refuse(SlowReaderError("nothing was heard for a long time"))
+        else:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        config = self.home.config
+        patience_s = max(config.limits.idle_timeout_ms, 2 * config.raft.election_timeout_ms) / 1000
+        self._timer = self._loop.call_later(patience_s / _LOOKS, self._look)
 
     def handle(self, frame: Frame) -> None:
         node = self.home.node
@@ -54,7 +86,7 @@ class Guest(Wire):
             elif frame.method == Channel.SNAPSHOT:
                 node.snapshot_received(self.node_id, frame.payload)
         elif frame.type == FrameType.PING:
-            self._write(encode_frame(FrameType.PONG))
+            self.send(encode_frame(FrameType.PONG))
         elif frame.type == FrameType.REQUEST:
             node.requests.submit_peer(frame.method, frame.payload, partial(self._answer, frame.request_id))
 
@@ -71,16 +103,15 @@ class Guest(Wire):
         if hello.target not in ("", identity.node_id):
             raise HandshakeError(f"this is {identity.node_id!r}, not {hello.target!r}")
         self.node_id = hello.node_id
+        self._make_room(hello.node_id, PER_NODE_MAX)
+        self._timer.cancel()
+        self._look_later()
         self.decoder.frame_bytes_max = p.PEER_FRAME_BYTES_MAX
         welcome = PeerWelcome(p.PEER_VERSION, identity.cluster_id, identity.node_id, identity.store_id)
-        self._write(encode_frame(FrameType.WELCOME, p.encode(welcome)))
+        self.send(encode_frame(FrameType.WELCOME, p.encode(welcome)))
 
     def _answer(self, request_id: int, result: bytes | MetadError) -> None:
         if isinstance(result, MetadError):
-            self._write(encode_frame(FrameType.ERROR, p.encode(result.body()), request_id))
+            self.send(encode_frame(FrameType.ERROR, p.encode(result.body()), request_id))
         else:
-            self._write(encode_frame(FrameType.RESPONSE, result, request_id))
-
-    def _write(self, data: bytes) -> None:
-        if self.stream is not None:
-            self.stream.write(data)
+            self.send(encode_frame(FrameType.RESPONSE, result, request_id))

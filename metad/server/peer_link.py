@@ -6,10 +6,8 @@ import asyncio
 import logging
 from functools import partial
 
-import msgspec
-
 from metad_wire import peer as p
-from metad_wire.errors import ConnectionLostError, ErrorBody, HandshakeError, MetadError, error_of
+from metad_wire.errors import ConnectionLostError, HandshakeError, MetadError, error_of
 from metad_wire.frame import Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.messages import PeerLink
 from metad_wire.policy import Backoff
@@ -17,15 +15,13 @@ from metad_wire.transport import Transport, split_endpoint
 from metad_wire.transport.credentials import WORN, TlsError
 from metad_wire.transport.path import path_of
 
-from ..logs import event
+from ..logs import event, seldom
 from .parts import Done
 from .peer_wire import Home, Wire
 
 BACKOFF = Backoff(base_s=0.05, cap_s=1.0)
 _DIAL_TIMEOUT_S = 2.0
 _FAR_AGAIN_S = 60.0  # QUIC that did not get through is not tried again before; a dial in vain costs seconds
-_UNSENT_BYTES_MAX = 64 * 1024 * 1024  # a peer that does not read for that long is cut off
-_decode_error = msgspec.msgpack.Decoder(ErrorBody).decode
 
 
 class _Probe(Wire):
@@ -57,8 +53,6 @@ class Link(Wire):
         self._next_call = 0
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._welcomed: asyncio.Future[None] = self._loop.create_future()
-        self._unsent = 0
-        self._paused = False
 
     def peer_name(self) -> str:
         return self.node_id or self.endpoint
@@ -199,32 +193,14 @@ class Link(Wire):
             if done is not None:
                 done(frame.payload)
         elif frame.type == FrameType.ERROR:
-            error = error_of(_decode_error(frame.payload))
+            error = error_of(p.decode_error(frame.payload))
             done = self._calls.pop(frame.request_id, None)
             if done is not None:
                 done(error)
             elif not frame.request_id and not self._welcomed.done():
-                event("peer refuses this node", logging.WARNING, peer=self.peer_name(), error=str(error))
+                seldom("peer refuses this node", peer=self.peer_name(), error=str(error))
                 self._welcomed.set_exception(error)
                 self._welcomed.exception()
-
-    def send(self, data: bytes) -> None:
-        """Write a frame, if the link is up."""
-        if self.stream is None:
-            return
-        if self._paused:
-            self._unsent += len(data)
-            if self._unsent > _UNSENT_BYTES_MAX:
-                event("peer does not read", logging.WARNING, peer=self.node_id)
-                self.stream.abort()
-                return
-        self.stream.write(data)
-
-    def pause_writing(self) -> None:
-        self._paused, self._unsent = True, 0
-
-    def resume_writing(self) -> None:
-        self._paused, self._unsent = False, 0
 
     def call(self, method: int, payload: bytes, done: Done) -> None:
         """Send a request; ``done`` takes the answer."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import Protocol
+from typing import Final, Protocol
 
 from metad_wire import peer as p
 from metad_wire.errors import FrameError, MetadError
@@ -13,11 +12,14 @@ from metad_wire.methods import MALFORMED
 from metad_wire.transport import Stream
 
 from ..config import Config
-from ..logs import event
-from ..raft.replicas import PeerProtocolError
+from ..logs import seldom
+from ..raft.incoming import PeerProtocolError
 from .access import Access
 from .network import Network
 from .node import Node
+
+_UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024  # a peer that does not read for that long is cut off
+_LINGER_S: Final = 2.0  # a few round trips of the longest path
 
 
 class Home(Protocol):
@@ -44,18 +46,25 @@ class Wire:
         self.decoder = FrameDecoder(HANDSHAKE_BYTES_MAX)
         self.heard_s = 0.0
         self._loop = asyncio.get_running_loop()
+        self.refused = False
+        """It was told why it is closed: what else it sends is not looked at."""
+        self._unsent = 0
+        self._paused = False
 
     def connection_made(self, stream: Stream) -> None:
         """It is up."""
         self.stream = stream
         self.heard_s = self._loop.time()
+        self.refused = self._paused = False
 
     def data_received(self, data: bytes) -> None:
         """Hand out the frames in a chunk."""
+        if self.refused:
+            return
         self.heard_s = self._loop.time()
         self.decoder.feed(data)
         try:
-            while self.stream is not None and (frame := self.decoder.next()) is not None:
+            while not self.refused and self.stream is not None and (frame := self.decoder.next()) is not None:
                 self.handle(frame)
         except (MetadError, PeerProtocolError, *MALFORMED) as error:
             self.refuse(error if isinstance(error, MetadError) else FrameError(str(error)))
@@ -64,9 +73,22 @@ class Wire:
         """A frame has come. What it raises is said to the peer, and ends the connection."""
         raise NotImplementedError
 
+    def send(self, data: bytes) -> None:
+        """Write a frame, if the connection is up."""
+        if self.stream is None:
+            return
+        if self._paused:
+            self._unsent += len(data)
+            if self._unsent > _UNSENT_BYTES_MAX:
+                seldom("peer does not read", peer=self.peer_name())
+                self.stream.abort()
+                return
+        self.stream.write(data)
+
     def refuse(self, error: MetadError) -> None:
         """Say why, and close."""
-        event("peer connection refused", logging.WARNING, peer=self.peer_name(), error=error.name, detail=str(error))
+        seldom("peer connection refused", peer=self.peer_name(), error=error.name, detail=str(error))
+        self.refused = True
         if self.stream is not None:
             self.stream.write(encode_frame(FrameType.ERROR, p.encode(error.body())))
         self.close()
@@ -79,6 +101,7 @@ class Wire:
         """Send what is buffered, and hang up."""
         if self.stream is not None:
             self.stream.close()
+            self._loop.call_later(_LINGER_S, self.stream.abort)  # for a peer that does not read its last words
 
     def eof_received(self) -> bool | None:
         """The peer sends no more: so do we."""
@@ -86,6 +109,8 @@ class Wire:
 
     def pause_writing(self) -> None:
         """The peer does not read."""
+        self._paused, self._unsent = True, 0
 
     def resume_writing(self) -> None:
         """It reads again."""
+        self._paused, self._unsent = False, 0

@@ -46,7 +46,7 @@ class Peers:
         self.access = access
         self._listeners: list[Listener] = []
         self._links: dict[tuple[str, bool], Link] = {}
-        self._guests: set[Guest] = set()
+        self._guests: dict[Guest, None] = {}
         self._tasks: dict[tuple[str, bool], asyncio.Task[None]] = {}
         self._joining: asyncio.Task[None] | None = None
         self._introduced: dict[str, str] = {}  # node id -> HOST:PORT, of the cluster that is being joined

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from .errors import ErrorBody
 from .fields import U63
 from .frame import FRAME_BYTES_MAX
 from .messages import Message
@@ -55,3 +56,4 @@ class PeerWelcome(Message, frozen=True):
 encode = msgspec.msgpack.Encoder().encode
 decode_hello = msgspec.msgpack.Decoder(PeerHello).decode
 decode_welcome = msgspec.msgpack.Decoder(PeerWelcome).decode
+decode_error = msgspec.msgpack.Decoder(ErrorBody).decode

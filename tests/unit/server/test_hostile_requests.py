@@ -15,7 +15,6 @@ from server_rig import Answer, Rig
 from wire_strategies import values_of
 
 from metad.errors import StorageError
-from metad.logs import Sparing
 from metad.state import registry
 from metad.state.registry import VERBS
 from metad_wire import messages as m
@@ -23,6 +22,7 @@ from metad_wire import methods
 from metad_wire.errors import InternalError, MetadError
 from metad_wire.messages import Identity
 from metad_wire.methods import BETWEEN_NODES, Method
+from metad_wire.sparing import Sparing
 
 OPEN = [verb.method for verb in VERBS.values() if verb.method.code not in BETWEEN_NODES]
 """What clients may ask of a group."""

@@ -19,6 +19,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from ..sparing import Sparing
 from . import Handler, Listener, Stream, StreamHandler, Transport
 from .credentials import PEERCERT, WORN, TlsError, TlsFiles, node_behind
 from .handshakes import Handshakes
@@ -39,8 +40,8 @@ _HANDSHAKE: Final = 0x16  # the type of the record that a connection begins with
 _RECORD_HEAD_BYTES: Final = 5
 _HELLO_BYTES_MAX: Final = 16 * 1024  # of that record
 _LINGER_S: Final = 1.0  # for a refused peer to read why, before its unread bytes turn the close into a reset
-_REFUSALS_SAID: Final = 10  # a second
 _log = logging.getLogger("metad")
+_refusals = Sparing(10, 1.0)
 
 
 class TlsTransport:
@@ -244,7 +245,7 @@ class _TlsEnd:
         self._settled()
         if self._pending is not None and self.handler is None:
             peer = self._below.get_extra_info("peername") if self._below is not None else None
-            _refusals.say(self._loop.time(), f"TLS handshake refused: {error} ({peer})")
+            _say_refused(f"TLS handshake refused: {error} ({peer})")
         if not self.ready.done():
             self.ready.set_exception(error)
         if self._below is None:
@@ -427,26 +428,12 @@ class _TlsEnd:
             self._below.write(data)
 
 
-class _Refusals:
-    """Tells of refused handshakes, and only how many there were where they come in floods: strangers cause them."""
-
-    def __init__(self) -> None:
-        self._until_s = 0.0
-        self._said = self._unsaid = 0
-
-    def say(self, now_s: float, text: str) -> None:
-        if now_s >= self._until_s:
-            if self._unsaid:
-                _log.warning("%d more TLS handshakes were refused", self._unsaid)
-            self._until_s, self._said, self._unsaid = now_s + 1.0, 0, 0
-        if self._said < _REFUSALS_SAID:
-            self._said += 1
-            _log.info(text)
-        else:
-            self._unsaid += 1
-
-
-_refusals = _Refusals()
+def _say_refused(text: str) -> None:
+    unsaid = _refusals.admit()
+    if unsaid is not None:
+        _log.info(text)
+        if unsaid:
+            _log.warning("%d more TLS handshakes were refused before", unsaid)
 
 
 def _look_at(ready: asyncio.Future[None]) -> None:

@@ -1,0 +1,155 @@
+"""What a peer may do to a node: nothing that stops it, and nothing without end."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from peer_rig import Stranger, node, until
+
+from metad.raft.incoming import TERM_JUMP_MAX, PeerProtocolError, decode_payload
+from metad.raft.journal import CONFIGURATION, NO_OP, record
+from metad.raft.messages import Append, Configuration, PreVoteReply, Snapshot, TimeoutNow, VoteReply
+from metad.server import peer_guest
+from metad.storage.keys import group_prefix
+from metad_wire.frame import FrameType
+from metad_wire.transport.memory import MemoryTransport
+
+METADATA = group_prefix("metadata", 0)
+encode = msgspec.msgpack.encode
+
+
+def payload(*messages: object) -> bytes:
+    return encode([(METADATA, message) for message in messages])
+
+
+def append(term: int, *records: bytes, prev_term: int = 0) -> bytes:
+    return payload(Append(term, 0, prev_term, 0, 1, list(records)))
+
+
+BAD_TEXT = payload(Snapshot(1, 1, 1, Configuration(("n1",)), "stream")).replace(b"n1", b"\xff\xfe")
+UNDECODABLE = {
+    "bad UTF-8 in a message": BAD_TEXT,
+    "bad UTF-8 in a record": append(1, record(1, CONFIGURATION, b"\x92\x91\xa1\xff\x90")),
+    "nested without end": b"\x91" * 100_000,
+    "no msgpack": b"\xc1",
+    "half a message": payload(TimeoutNow(1))[:-1],
+    "another array": encode([[METADATA, [99, 1]]]),
+    "a negative term": encode([[METADATA, [8, -1]]]),
+    "a term over 63 bits": encode([[METADATA, [8, 2**63]]]),
+    "a negative index": encode([[METADATA, [5, 1, -1, 0, 0, 0]]]),
+    "rejected below -1": encode([[METADATA, [6, 1, 0, 0, 0, -2]]]),
+    "a record without a head": append(1, b"\x00\x00"),
+    "a record of a later term": append(1, record(2, NO_OP)),
+    "a record of an earlier term": append(3, record(1, NO_OP), prev_term=2),
+    "records whose terms go back": append(3, record(2, NO_OP), record(1, NO_OP)),
+    "a record of an unknown kind": append(1, record(1, 3)),
+    "a configuration that is none": append(1, record(1, CONFIGURATION, b"\x01")),
+    "a snapshot of a later term": payload(Snapshot(1, 1, 2, Configuration(()), "stream")),
+}
+
+
+@pytest.mark.parametrize("data", UNDECODABLE.values(), ids=UNDECODABLE.keys())
+def test_what_no_replica_says_is_no_payload(data: bytes) -> None:
+    with pytest.raises(PeerProtocolError):
+        decode_payload(data)
+
+
+async def test_an_undecodable_payload_costs_the_connection_and_nothing_else() -> None:
+    network = MemoryTransport()
+    async with node(network) as server:
+        for data in UNDECODABLE.values():
+            peer = await Stranger.dial(network)
+            assert (await peer.greet(server)).type == FrameType.WELCOME
+            peer.raft(data)
+            assert await peer.refused()
+            assert server.node.failure is None
+        for data in (b"\xc1", encode([1, METADATA, "\udcff".encode("utf-8", "surrogateescape")])):
+            peer = await Stranger.dial(network)
+            await peer.greet(server)
+            peer.send(FrameType.PEER, data, 2)
+            assert await peer.refused()
+            assert server.node.failure is None
+
+
+async def test_what_follows_a_refused_frame_is_not_looked_at() -> None:
+    network = MemoryTransport()
+    async with node(network) as server:
+        peer = await Stranger.dial(network)
+        await peer.greet(server)
+        for _ in range(100):
+            peer.raft(b"\xc1")
+        await until(lambda: peer.lost)
+        assert [frame.type for frame in peer.frames] == [FrameType.ERROR]
+
+
+@pytest.mark.parametrize("message", [VoteReply(2**62, False), PreVoteReply(2**62, False), Append(2**62, 0, 0, 0, 0)])
+async def test_a_term_far_ahead_is_not_believed(message: object) -> None:
+    network = MemoryTransport()
+    async with node(network) as server:
+        group = server.node.drivers["metadata", 0].group
+        peer = await Stranger.dial(network)
+        await peer.greet(server)
+        term = group.term
+        peer.raft(payload(message, VoteReply(term + TERM_JUMP_MAX - 1, False)))
+        await until(lambda: group.term > term)
+        assert group.term == term + TERM_JUMP_MAX - 1, "a replica may have missed so many elections, and no more"
+
+
+async def test_a_replica_that_does_not_know_its_group_believes_any_term() -> None:
+    network = MemoryTransport()
+    join = {"join": ["b:1"], "listen": "c:1"}
+    async with node(network, "c", cluster=join) as server:
+        group = server.node.drivers["metadata", 0].group
+        peer = await Stranger.dial(network, "c")
+        await peer.greet(server)
+        peer.raft(payload(Append(2**40, 0, 0, 0, 0)))
+        await until(lambda: group.term == 2**40)
+
+
+async def test_a_connection_that_says_nothing_is_closed() -> None:
+    network = MemoryTransport()
+    limits = {"handshake_timeout_ms": 50, "idle_timeout_ms": 50}
+    raft = {"election_timeout_ms": 30, "heartbeat_ms": 10}
+    async with node(network, limits=limits, raft=raft) as server:
+        silent = await Stranger.dial(network)
+        assert "no handshake in time" in await silent.refused()
+        half_open = await Stranger.dial(network)
+        assert (await half_open.greet(server)).type == FrameType.WELCOME
+        assert "nothing was heard" in await half_open.refused()
+
+
+async def test_a_connection_that_pings_stays() -> None:
+    network = MemoryTransport()
+    limits = {"handshake_timeout_ms": 50, "idle_timeout_ms": 300}
+    raft = {"election_timeout_ms": 30, "heartbeat_ms": 10}
+    async with node(network, limits=limits, raft=raft) as server:
+        living, silent = await Stranger.dial(network), await Stranger.dial(network)
+        await living.greet(server)
+        await silent.greet(server)
+        while not silent.lost:
+            living.send(FrameType.PING)
+            assert (await living.next()).type == FrameType.PONG
+
+
+async def test_strangers_do_not_keep_peers_out() -> None:
+    network = MemoryTransport()
+    async with node(network) as server:
+        strangers = [await Stranger.dial(network) for _ in range(peer_guest.GREETING_MAX + 10)]
+        await until(lambda: sum(stranger.lost for stranger in strangers) == 10)
+        peer = await Stranger.dial(network)
+        assert (await peer.greet(server)).type == FrameType.WELCOME
+        assert not peer.lost
+
+
+async def test_one_node_has_a_few_connections_and_the_longest_silent_goes() -> None:
+    network = MemoryTransport()
+    async with node(network) as server:
+        peers = [await Stranger.dial(network) for _ in range(peer_guest.PER_NODE_MAX)]
+        for peer in peers:
+            await peer.greet(server)
+        peers[0].send(FrameType.PING)
+        assert (await peers[0].next()).type == FrameType.PONG
+        newest = await Stranger.dial(network)
+        assert (await newest.greet(server)).type == FrameType.WELCOME
+        await until(lambda: peers[1].lost)
+        assert [peer.lost for peer in peers] == [False, True, *[False] * (peer_guest.PER_NODE_MAX - 2)]

@@ -1,0 +1,30 @@
+"""Keeps a log from being filled by what others cause."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class Sparing:
+    """Lets ``lines`` pass in ``seconds`` and counts the rest: for what somebody else can make happen without end."""
+
+    def __init__(self, lines: int, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._lines = lines
+        self._seconds = seconds
+        self._now = now
+        self._since_s = float("-inf")
+        self._passed = 0
+        self._left_out = 0
+
+    def admit(self) -> int | None:
+        """None: leave this line out. Otherwise log it, and say how many were left out before it."""
+        now_s = self._now()
+        if now_s - self._since_s >= self._seconds:
+            self._since_s, self._passed = now_s, 0
+        if self._passed >= self._lines:
+            self._left_out += 1
+            return None
+        self._passed += 1
+        left_out, self._left_out = self._left_out, 0
+        return left_out
