@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from metad_wire import cluster as c
-from metad_wire.cluster import ClusterMap, GroupCommand, SlotMove
-from metad_wire.errors import ConflictError, MetadError, NotLeaderError
+from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply, SlotMove
+from metad_wire.errors import MetadError, NotLeaderError
 
 from ..logs import event
 from ..state import ownership
@@ -47,10 +47,10 @@ class Host(Protocol):
 
     drivers: dict[tuple[str, int], Any]
 
-    async def ask_here(self, command: GroupCommand) -> int:
-        """Have this node, as the group's leader, carry out a step; the group's revision then. Raises MetadError."""
+    async def ask_here(self, command: GroupCommand) -> GroupReply:
+        """Have this node, as the group's leader, carry out a step. Raises MetadError."""
 
-    async def ask_group(self, command: GroupCommand) -> None:
+    async def ask_group(self, command: GroupCommand) -> GroupReply:
         """Have a group's leader, wherever it is, carry out a step. Raises MetadError."""
 
     async def ask_metadata(self, body: c.Moved) -> None:
@@ -184,11 +184,7 @@ class _Move:
 
     async def run(self) -> None:
         move, machine = self._move, self._driver.machine
-        try:
-            await self._target("open")
-        except ConflictError as error:
-            if str(error) != "adopted":
-                raise
+        if (await self._target("open")).adopted:
             await self._finish()  # an earlier leader came that far
             return
         if machine.holding.sealed_move == move.move:
@@ -251,9 +247,9 @@ class _Move:
         self._moved += len(rows)
         await self._target("import", rows)
 
-    async def _target(self, step: str, rows: Tail | None = None, revision: int = 0) -> None:
+    async def _target(self, step: str, rows: Tail | None = None, revision: int = 0) -> GroupReply:
         move = self._move
-        await self._host.ask_group(
+        return await self._host.ask_group(
             GroupCommand(
                 move.kind,
                 move.target,
@@ -273,7 +269,8 @@ class _Move:
         if self._driver.group.term != self._term:  # this node leads again, but others wrote meanwhile
             raise NotLeaderError("another led the source meanwhile")
         command = GroupCommand(move.kind, move.source, step, move.move, self._attempt, 0, move.slots)
-        return await self._host.ask_here(command)
+        (revision,) = (await self._host.ask_here(command)).revisions
+        return revision.index
 
 
 def _pages(driver: Any, table: int) -> Iterator[list[tuple[bytes, bytes]]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from metad_wire import messages as m
-from metad_wire.cluster import ClusterMap, GroupCommand
+from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
 from metad_wire.errors import NotLeaderError, UnknownOutcomeError
 from metad_wire.methods import CLUSTER_MAP, STATUS, Method, encode
 
@@ -142,7 +142,7 @@ class Node:
         driver = self.groups.driver(body.kind, body.ordinal)
         if not driver.group.ready:
             raise driver.not_leader()
-        self.mover.sweep(body, lambda error: done(error or encode(m.WriteReply([], []))))
+        self.mover.sweep(body, lambda error: done(error or encode(GroupReply([], []))))
 
     def status(self) -> m.StatusReply:
         """How this node is."""

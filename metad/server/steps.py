@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
-from metad_wire.cluster import GroupCommand, Moved
+from metad_wire.cluster import GroupCommand, GroupReply, Moved
 from metad_wire.errors import ConflictError, MetadError, NotLeaderError, OverloadedError, UnknownOutcomeError
-from metad_wire.methods import CLUSTER_MOVED, GROUP_COMMAND, Method
+from metad_wire.methods import CLUSTER_MOVED, GROUP_COMMAND, Body, Method, Reply
 
 from .driver import GroupDriver
 from .environment import Environment
@@ -36,33 +35,30 @@ class Steps:
         self._environment = environment
         self._call_peer = call_peer
 
-    async def ask_here(self, command: GroupCommand) -> int:
+    async def ask_here(self, command: GroupCommand) -> GroupReply:
         """See :class:`metad.control.mover.Host`."""
-        reply = await self._requests.call(GROUP_COMMAND, command)
-        (revision,) = reply.revisions
-        return revision.index
+        return await self._requests.call(GROUP_COMMAND, command)
 
-    async def ask_group(self, command: GroupCommand) -> None:
+    async def ask_group(self, command: GroupCommand) -> GroupReply:
         """See :class:`metad.control.mover.Host`."""
         deadline_s = self._environment.now() + _STEP_S
         target = ""
         while True:
             try:
-                await self._ask_group(command, target)
-                return
+                return await self._ask_group(command, target)
             except (NotLeaderError, OverloadedError) as error:  # nothing was done
                 if self._environment.now() >= deadline_s:
                     raise
                 target = error.leader
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _ask_group(self, command: GroupCommand, target: str) -> None:
+    async def _ask_group(self, command: GroupCommand, target: str) -> GroupReply:
         driver = self.drivers.get((command.kind, command.ordinal))
         if driver is not None and (driver.group.is_leader or not target):
             target = driver.group.leader or ""
         if not target:
             target = self._groups.elsewhere(command.kind, command.ordinal).leader
-        await self._ask(target, GROUP_COMMAND, command)
+        return await self._ask(target, GROUP_COMMAND, command)
 
     async def ask_metadata(self, body: Moved) -> None:
         """See :class:`metad.control.mover.Host`."""
@@ -77,10 +73,9 @@ class Steps:
             await asyncio.sleep(_AGAIN_S)
         raise NotLeaderError("nobody decides about the cluster")
 
-    async def _ask(self, node: str, method: Method[Any, Any], body: Any) -> None:
+    async def _ask(self, node: str, method: Method[Body, Reply], body: Body) -> Reply:
         if node == self._node_id:
-            await self._requests.call(method, body)
-            return
+            return await self._requests.call(method, body)
         answer: asyncio.Future[bytes | MetadError] = asyncio.get_running_loop().create_future()
         self._call_peer(node, method.code, method.encode_request(body), set_result(answer))
         try:
@@ -90,3 +85,4 @@ class Steps:
             raise UnknownOutcomeError(f"{node} has not answered in time") from None
         if isinstance(result, MetadError):
             raise result
+        return method.decode_reply(result)

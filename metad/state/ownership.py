@@ -22,11 +22,11 @@ from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import SLOTS
-from metad_wire.errors import ConflictError
+from metad_wire.errors import ConflictError, MetadError
 
 from ..storage import keys
 from .rows import NO_ROWS, Numbers, Rows
-from .tables import Command, Table, Verb, merge_writes, refuse_writes
+from .tables import Command, Table, Verb
 from .view import View
 
 GROUP = Table(
@@ -82,22 +82,21 @@ def unpack(bits: bytes) -> Numbers:
     return np.unpackbits(np.frombuffer(bits, np.uint8)).astype(bool) if bits else np.zeros(SLOTS, bool)
 
 
-def _evaluate(view: View, command: Command[c.GroupCommand]) -> m.WriteReply:
+def _evaluate(view: View, command: Command[c.GroupCommand]) -> c.GroupReply:
     body = command.body
     key = row_key(view.group)
     stored = view.get(key)
     held = _decode(stored) if stored is not None else Holding(view.initial_slots)
-    changed = _STEPS[body.step](view, body, held)
+    adopted = body.step == "open" and held.adopted_move == body.move
+    changed = held if adopted else _STEPS[body.step](view, body, held)
     if changed is not held:
         view.revision += changed.base - held.base
         view.writes[key] = _encode(changed)
         view.holding = changed
-    return m.WriteReply([m.Revision(view.name, view.revision)], [])
+    return c.GroupReply([m.Revision(view.name, view.revision)], [], adopted)
 
 
 def _open(view: View, body: c.GroupCommand, held: Holding) -> Holding:
-    if held.adopted_move == body.move:
-        raise ConflictError("adopted")
     if held.adopted_move > body.move or (held.opened_move, held.opened_attempt) >= (body.move, body.attempt):
         raise ConflictError(f"attempt {held.opened_attempt} of move {held.opened_move} was opened")
     return msgspec.structs.replace(held, opened_move=body.move, opened_attempt=body.attempt, opened_batch=0)
@@ -106,7 +105,7 @@ def _open(view: View, body: c.GroupCommand, held: Holding) -> Holding:
 def _check_open(body: c.GroupCommand, held: Holding) -> bool:
     """Raise where the attempt is void; False where this batch is there already."""
     if held.adopted_move == body.move:
-        raise ConflictError("adopted")
+        raise ConflictError(f"move {body.move} is done")
     if (held.opened_move, held.opened_attempt) != (body.move, body.attempt):
         raise ConflictError("another attempt was opened")
     if body.batch <= held.opened_batch:
@@ -189,6 +188,13 @@ def _split(body: c.GroupCommand, slots: Numbers) -> dict[int, Rows]:
     return {body.ordinal: NO_ROWS}
 
 
-VERBS = (
-    Verb(methods.GROUP_COMMAND, GROUP, split=_split, merge=merge_writes, evaluate=_evaluate, refuse=refuse_writes),
-)
+def _merge(body: c.GroupCommand, parts: list[tuple[Rows, c.GroupReply]]) -> c.GroupReply:
+    ((_, reply),) = parts
+    return reply
+
+
+def _refuse(body: c.GroupCommand, rows: Rows, error: MetadError) -> c.GroupReply:
+    raise AssertionError("a step is for one group, which refuses all of it")
+
+
+VERBS = (Verb(methods.GROUP_COMMAND, GROUP, split=_split, merge=_merge, evaluate=_evaluate, refuse=_refuse),)

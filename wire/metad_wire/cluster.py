@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from .fields import U32, U63
-from .messages import Message
+from .messages import ItemError, Message, Revision
 
 SLOTS: Final = 1024
 """Hash buckets of routing keys per group kind. Fixed for the life of a cluster."""
@@ -137,6 +137,14 @@ class GroupCommand(Message, frozen=True):
     slots: bytes = b""
     rows: dict[bytes, bytes | None] = {}  # noqa: RUF012
     revision: U63 = 0
+
+
+class GroupReply(Message, frozen=True):
+    """Between nodes: a step was taken. ``adopted``: nothing was opened, for the group has adopted the move's slots."""
+
+    revisions: list[Revision]
+    errors: list[ItemError]
+    adopted: bool = False
 
 
 class Join(Message, frozen=True):

@@ -78,7 +78,7 @@ CLUSTER_TRANSFER = Method(0x0006, "cluster.transfer", c.Transfer, c.Done, mutate
 CLUSTER_ADD_GROUP = Method(0x0007, "cluster.add_group", c.AddGroup, c.Done, mutates=False)
 CLUSTER_REBALANCE = Method(0x0008, "cluster.rebalance", c.Rebalance, c.Done, mutates=False)
 CLUSTER_MOVED = Method(0x0009, "cluster.moved", c.Moved, c.Done, mutates=False)
-GROUP_COMMAND = Method(0x000A, "group.command", c.GroupCommand, m.WriteReply, mutates=True)
+GROUP_COMMAND = Method(0x000A, "group.command", c.GroupCommand, c.GroupReply, mutates=True)
 
 BETWEEN_NODES = frozenset({CLUSTER_STORE.code, CLUSTER_MOVED.code, GROUP_COMMAND.code})
 """Methods that clients may not use."""

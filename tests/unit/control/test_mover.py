@@ -231,13 +231,14 @@ async def test_who_lost_the_lead_seals_nothing_at_its_successor() -> None:
     class Host:
         drivers = node.drivers
 
-        async def ask_here(self, command: c.GroupCommand) -> int:
+        async def ask_here(self, command: c.GroupCommand) -> c.GroupReply:
             asked.append(command.step)
             raise NotLeaderError
 
-        async def ask_group(self, command: c.GroupCommand) -> None:
+        async def ask_group(self, command: c.GroupCommand) -> c.GroupReply:
             asked.append(command.step)
             assert command.ordinal == 1, "the source's steps are its leader's own"
+            return c.GroupReply([], [])
 
         async def ask_metadata(self, body: c.Moved) -> None:
             raise AssertionError("it is not done")
@@ -256,6 +257,40 @@ async def test_who_lost_the_lead_seals_nothing_at_its_successor() -> None:
     await rig.close()
 
 
+@pytest.mark.parametrize("text", ["adopted", "move 1 is done"])
+async def test_only_the_reply_says_that_a_target_has_adopted_and_no_error_text_does(text: str) -> None:
+    """Guards the end of a move: the words of an error of another node, which may be of another version, decided."""
+    rig = Rig(groups={"offset": 1, "data": 1})
+    node = await rig.open()
+    asked: list[str] = []
+
+    class Host:
+        drivers = node.drivers
+        refusal: MetadError | None = None
+
+        async def ask_here(self, command: c.GroupCommand) -> c.GroupReply:
+            asked.append(command.step)
+            return c.GroupReply([m.Revision("data-0", 7)], [])
+
+        async def ask_group(self, command: c.GroupCommand) -> c.GroupReply:
+            asked.append(command.step)
+            if self.refusal is not None:
+                raise self.refusal
+            return c.GroupReply([], [], adopted=True)
+
+        async def ask_metadata(self, body: c.Moved) -> None:
+            asked.append("moved")
+
+    move, driver, host = c.SlotMove(1, "data", 0, 1, b"\xff" * 128), node.drivers["data", 0], Host()
+    await mover._Move(host, move, driver, driver.group.term, 1).run()
+    assert asked == ["open", "moved", "close"]
+    host.refusal = ConflictError(text)
+    with pytest.raises(ConflictError):
+        await mover._Move(host, move, driver, driver.group.term, 2).run()
+    assert asked[3:] == ["open"]
+    await rig.close()
+
+
 async def test_a_move_that_the_map_knows_no_more_is_not_tried_again() -> None:
     rig = Rig(groups={"offset": 1, "data": 1})
     node = await rig.open()
@@ -264,10 +299,10 @@ async def test_a_move_that_the_map_knows_no_more_is_not_tried_again() -> None:
     class Host:
         drivers = node.drivers
 
-        async def ask_here(self, command: c.GroupCommand) -> int:
-            raise AssertionError("it never comes so far")
+        async def ask_here(self, command: c.GroupCommand) -> c.GroupReply:
+            raise AssertionError("it was not opened")
 
-        async def ask_group(self, command: c.GroupCommand) -> None:
+        async def ask_group(self, command: c.GroupCommand) -> c.GroupReply:
             nonlocal tries
             tries += 1
             raise ConflictError("attempt 9 of move 2 was opened")
