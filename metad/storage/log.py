@@ -7,7 +7,7 @@ one :meth:`LogStore.sync`. Indexes of a group are contiguous; :meth:`LogStore.re
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..errors import DamagedStoreError
 from . import keys
@@ -83,10 +83,16 @@ class LogStore:
 
     def sync(self) -> None:
         """Make every write that returned before this call durable. Blocks; call it in a thread."""
+        for blocks in self.sync_steps():
+            blocks()
+
+    def sync_steps(self) -> Iterator[Callable[[], None]]:
+        """What of a sync blocks, for a simulation that lets other things happen meanwhile. To be used up, each call
+        made before the next is asked for."""
         with self._lock:
             last = self._last.copy()
             self._shortened.clear()
-        self.engine.sync()
+        yield self.engine.sync
         if self._mark is not None:
             with self._lock:
                 for group, index in self._shortened.items():

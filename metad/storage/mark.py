@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 from zlib import crc32
 
 from ..errors import StorageError
@@ -26,14 +27,50 @@ _row = struct.Struct(f">{GROUP_PREFIX_BYTES}sQ")
 _checksum = struct.Struct(">I")
 
 
+class MarkFile(Protocol):
+    """What a mark is kept in. Its methods may raise OSError."""
+
+    def read(self) -> bytes:
+        """Everything."""
+
+    def write(self, data: bytes) -> None:
+        """Put data in place of the beginning. Seen at once; a power loss may bring the old bytes back, or mix them."""
+
+    def sync(self) -> None:
+        """Make durable what was written."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+class SystemFile:
+    """A file of the operating system."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def read(self) -> bytes:
+        return self._path.read_bytes()
+
+    def write(self, data: bytes) -> None:
+        os.pwrite(self._file, data, 0)
+
+    def sync(self) -> None:
+        os.fdatasync(self._file)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
 class DurableMark:
     """Last durable index by group prefix, in a small file. Not for two threads at once."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, open_file: Callable[[Path], MarkFile] = SystemFile) -> None:
         self.path = path
         try:
-            self._indexes = _parse(path.read_bytes()) if path.exists() else {}
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = open_file(path)
+            self._indexes = _parse(self._file.read())
         except OSError as error:
             raise StorageError(f"cannot open {path}: {error.strerror}") from None
 
@@ -56,19 +93,19 @@ class DurableMark:
     def _write(self) -> None:
         body = _MAGIC + b"".join([_row.pack(group, index) for group, index in self._indexes.items()])
         try:
-            os.pwrite(self._file, body + _checksum.pack(crc32(body)), 0)
+            self._file.write(body + _checksum.pack(crc32(body)))
         except OSError as error:
             raise StorageError(f"cannot write {self.path}: {error.strerror}") from None
 
     def _sync(self) -> None:
         try:
-            os.fdatasync(self._file)
+            self._file.sync()
         except OSError as error:
             raise StorageError(f"cannot sync {self.path}: {error.strerror}") from None
 
     def close(self) -> None:
         """Release the file."""
-        os.close(self._file)
+        self._file.close()
 
 
 def _parse(data: bytes) -> dict[bytes, int]:

@@ -1,4 +1,4 @@
-"""An engine on a disk that loses power, fills up, is slow and rots.
+"""An engine and a file on a disk that loses power, fills up, is slow and rots.
 
 The map is what a reader sees; beside it a journal holds how to undo every write that is not durable yet, oldest first.
 A crash undoes a suffix of it: a disk may have written more than was synced, but never a write without those before it.
@@ -17,10 +17,13 @@ from sortedcontainers import SortedDict
 from ..errors import DamagedStoreError, StorageError
 from ..storage.engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Writes
 from ..storage.keys import after_prefix
+from ..storage.log import LogStore
 from ..storage.memory import PackedExport, unpack
 
 _ABSENT = object()
 _DAMAGED = object()
+_VERSIONS_KEPT = 8
+_TORN_SHARE = 0.2
 
 Undo = list[tuple[bytes, object]]
 """(key, what was there before), oldest first."""
@@ -147,3 +150,49 @@ class SimDisk:
 
 def _damaged(key: bytes) -> DamagedStoreError:
     return DamagedStoreError(f"the entry of key {key.hex()} is damaged: its checksum does not match its value")
+
+
+class SimFile:
+    """Implements :class:`metad.storage.mark.MarkFile` on a disk that loses power."""
+
+    def __init__(self) -> None:
+        self._versions = [b""]  # what is durable, then every write since
+
+    def read(self) -> bytes:
+        return self._versions[-1]
+
+    def write(self, data: bytes) -> None:
+        self._versions = [*self._versions[-_VERSIONS_KEPT:], data + self._versions[-1][len(data) :]]
+
+    def sync(self) -> None:
+        self._versions = self._versions[-1:]
+
+    def close(self) -> None:
+        pass
+
+    def crash(self, rng: random.Random) -> None:
+        """The power fails: any version since the last sync is left, at times with the beginning of another."""
+        left = rng.choice(self._versions)
+        if rng.random() < _TORN_SHARE:
+            torn = rng.choice(self._versions)
+            at = rng.randint(0, len(torn))
+            left = torn[:at] + left[at:]
+        self._versions = [left]
+
+
+class LogSync:
+    """One sync of a log store that takes virtual time: the store's own steps around the disk's."""
+
+    def __init__(self, store: LogStore) -> None:
+        disk = store.engine
+        assert isinstance(disk, SimDisk)
+        self._disk = disk
+        self._steps = store.sync_steps()
+        next(self._steps)
+        self._token = disk.begin_sync()
+
+    def finish(self) -> None:
+        """It is over. Raises StorageError where the disk fails."""
+        self._disk.finish_sync(self._token)
+        for _ in self._steps:
+            raise AssertionError("a sync of the log has another step that blocks")

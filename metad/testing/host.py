@@ -4,7 +4,8 @@ beside the loop take their time, clocks drift and disagree; a crash loses what w
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config import Config
@@ -13,11 +14,10 @@ from ..server.environment import Timer
 from ..server.stores import Stores, pair_stores
 from ..storage.log import LogStore
 from ..storage.mark import DurableMark
-from .disk import SimDisk
+from .disk import LogSync, SimDisk, SimFile
 from .loop import VirtualLoop
 
 _EPOCH_MS = 1_700_000_000_000
-_MARKS_KEPT = 8
 
 
 class Pace(NamedTuple):
@@ -33,59 +33,17 @@ class Pace(NamedTuple):
     """Calendars differ from the truth by up to this."""
 
 
-class SimMark(DurableMark):
-    """A durable mark whose file is never synced: a power loss may bring an older version of it back, or none."""
-
-    def __init__(self) -> None:
-        self._indexes: dict[bytes, int] = {}
-        self._versions: list[dict[bytes, int]] = [{}]
-
-    def _write(self) -> None:
-        self._versions = [*self._versions[-_MARKS_KEPT:], dict(self._indexes)]
-
-    def _sync(self) -> None:
-        self._versions = self._versions[-1:]
-
-    def crash(self, rng: random.Random) -> None:
-        """The power fails."""
-        self._indexes = dict(rng.choice(self._versions))
-        self._versions = [dict(self._indexes)]
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-
-class SimLogStore(LogStore):
-    """One whose sync takes time."""
-
-    def begin_sync(self) -> tuple[int, Mapping[bytes, int]]:
-        """What the sync covers."""
-        assert isinstance(self.engine, SimDisk)
-        last = self._last.copy()
-        self._shortened.clear()
-        return self.engine.begin_sync(), last
-
-    def finish_sync(self, begun: tuple[int, Mapping[bytes, int]]) -> None:
-        """It is over."""
-        assert isinstance(self.engine, SimDisk)
-        token, last = begun
-        self.engine.finish_sync(token)
-        if self._mark is not None:
-            short = self._shortened
-            self._mark.advance({group: min(index, short.get(group, index)) for group, index in last.items()})
-
-
 class Disks:
     """Of one node, through all its lives."""
 
     def __init__(self) -> None:
         self.log = SimDisk()
         self.state = SimDisk()
-        self.mark = SimMark()
+        self.mark = SimFile()
 
     def open(self, config: Config) -> Stores:
         """For a new life."""
-        return pair_stores(config, SimLogStore(self.log, self.mark), self.state)
+        return pair_stores(config, LogStore(self.log, DurableMark(Path("durable"), lambda _: self.mark)), self.state)
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
         """The process has died, or the power has failed."""
@@ -99,18 +57,18 @@ class Disks:
 class SimSyncer:
     """Covers what was written before it began."""
 
-    def __init__(self, environment: SimEnvironment, store: SimLogStore) -> None:
+    def __init__(self, environment: SimEnvironment, store: LogStore) -> None:
         self._environment = environment
         self._store = store
 
     def sync(self, done: Callable[[StorageError | None], None]) -> None:
         """See :class:`metad.raft.writer.Syncer`."""
-        begun = self._store.begin_sync()
+        sync = LogSync(self._store)
 
         def over() -> None:
             error: StorageError | None = None
             try:
-                self._store.finish_sync(begun)
+                sync.finish()
             except StorageError as caught:
                 error = caught
             done(error)
@@ -154,7 +112,6 @@ class SimEnvironment:
 
     def syncer(self, store: LogStore, *, fsync: bool) -> SimSyncer:
         """See Environment."""
-        assert isinstance(store, SimLogStore)
         return SimSyncer(self, store)
 
     def fsync_s(self) -> float:

@@ -57,7 +57,7 @@ class WatchedLog(RaftLog):
     def restart(self, index: int, term: int, configuration: Configuration) -> None:
         watch, self.watch = self.watch, None
         if watch is not None:
-            watch.restarts(index, term)
+            watch.restarts(index, term, configuration)
         super().restart(index, term, configuration)
         self.watch = watch
 
@@ -66,9 +66,11 @@ class Ledger:
     """What is known of one group, over all nodes and all of time. ``durable`` reads a node's disk as a power loss would
     leave it."""
 
-    def __init__(self, group: bytes, durable: Callable[[str, bytes], bytes | None]) -> None:
+    def __init__(self, group: bytes, durable: Callable[[str, bytes], bytes | None], initial: Configuration) -> None:
         self.group = group
         self.durable = durable
+        self.configurations: list[tuple[int, Configuration]] = [(0, initial)]
+        """Those committed, by index."""
         self.leaders: dict[int, str] = {}
         self.committed: list[bytes] = [b""]
         """Records by index; entry 0 is none."""
@@ -162,6 +164,7 @@ class Ledger:
                 raise Violation("exactly once", f"{identity} is committed as entry {other} and {index}")
         elif record[8] == CONFIGURATION:
             self.changes += 1
+            self.configurations.append((index, _decode_configuration(record[9:])))
 
     def voted(self, node: str, term: int, candidate: str) -> None:
         """A vote leaves a node."""
@@ -210,6 +213,7 @@ class Watch:
         self._leads = 0  # the term
         self._commit = group.commit
         self._applied = group.applied
+        self._asleep = group.asleep
 
     def appended(self, first: int, records: Iterable[bytes]) -> None:
         """The log has them now."""
@@ -248,8 +252,12 @@ class Watch:
         if through > self._durable_applied():
             raise Violation("compaction", f"{self._node} drops {through}; its state holds {self._durable_applied()}")
 
-    def restarts(self, index: int, term: int) -> None:
+    def restarts(self, index: int, term: int, configuration: Configuration) -> None:
         """A snapshot takes the place of the log's beginning."""
+        ledger = self._ledger
+        then = next(c for at, c in reversed(ledger.configurations) if at <= index)
+        if configuration != then:
+            raise Violation("snapshots", f"{self._node} installs {index} with {configuration}; it was {then}")
         committed = self._ledger.committed
         if index >= len(committed) or HEADER.unpack_from(committed[index])[0] != term:
             raise Violation("snapshots", f"{self._node} installs ({index}, {term}), which is not committed")
@@ -316,12 +324,22 @@ class Watch:
             if leads:
                 self._quorum(commit)
             self._commit = commit
+        if group.asleep != self._asleep:
+            self._asleep = group.asleep
+            if self._asleep and group.role == LEADER:
+                self._sleeps()
         if applied != self._applied:
             if applied < self._applied:
                 raise Violation("applied grows", f"{self._node}'s applied went from {self._applied} to {applied}")
             if applied > commit:
                 raise Violation("apply after commit", f"{self._node} has applied {applied}, committed is {commit}")
             self._applied = applied
+
+    def _sleeps(self) -> None:
+        last = self._log.last_index
+        for member in self._log.configuration.members:
+            if self._ledger.durable_term(member, last) not in (self._log.last_term, -1):
+                raise Violation("sleep", f"{self._node} sleeps; {member} lacks its entry {last}")
 
     def _quorum(self, index: int) -> None:
         log = self._log

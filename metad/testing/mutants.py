@@ -261,6 +261,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "replaced_entries_are_not_durable",
     ),
     _m(
+        "fsync_covers_what_replaced_its_entries",
+        "an fsync covers the entries that were written, and not what replaces them",
+        "journal:RaftLog.truncate_from",
+        "self._written = deque((number, min(last, index - 1)) for number, last in self._written)",
+        "pass",
+        "fsync_under_way_does_not_cover_what_replaces_its_entries",
+    ),
+    _m(
+        "mark_covers_later_writes",
+        "the durable mark is of what the fsync covered",
+        "metad.storage.log:LogStore.sync_steps",
+        "last = self._last.copy()",
+        "last = self._last",
+        "durable_mark_is_of_what_the_fsync_covers",
+    ),
+    _m(
         "apply_before_disk",
         "no state is ahead of its log",
         "replication:Replication.applicable",
@@ -471,6 +487,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not self.is_voter:",
         "replica_whose_removal_is_not_committed_campaigns",
     ),
+    _m(
+        "learner_promoted_early",
+        "a learner has caught up before it decides",
+        "membership:Membership.promote",
+        "if progress.sending is not Sending.REPLICATE or behind > CAUGHT_UP_ENTRIES:",
+        "if False:",
+        "learner_is_promoted_when_it_has_caught_up",
+    ),
     # --- handing over
     _m(
         "hand_over_to_who_lags",
@@ -553,7 +577,39 @@ MUTANTS: tuple[Mutant, ...] = (
         "min(self.commit, ",
         "log_is_not_compacted_past_the_state",
     ),
+    _m(
+        "snapshot_takes_a_commit_back",
+        "what is committed stays, whatever a snapshot ends with",
+        "replication:Replication.snapshot_installed",
+        "self._set_commit(max(self.commit, message.index))",
+        "self._set_commit(message.index)",
+        "snapshot_does_not_take_a_commit_back",
+    ),
+    _m(
+        "snapshot_of_the_newest_configuration",
+        "a snapshot carries the configuration of its index",
+        "snapshots:Snapshots._export",
+        "log.configuration_at(index)",
+        "log.configuration",
+        "snapshot_carries_the_configuration_of_its_index",
+    ),
+    _m(
+        "last_entry_compacted",
+        "compaction keeps the last entry",
+        "replica:RaftGroup.compact",
+        ", self.log.last_index - 1)",
+        ")",
+        "replica_that_lacks_one_entry_needs_no_snapshot",
+    ),
     # --- sleeping
+    _m(
+        "sleeps_while_a_peer_lacks_entries",
+        "a leader sleeps when every peer has everything",
+        "replica:RaftGroup._sleep_if_idle",
+        "peer not in self.connected or p.match != log.last_index",
+        "peer not in self.connected",
+        "leader_does_not_sleep_while_a_peer_lacks_entries",
+    ),
     _m(
         "sleeping_leader_is_voted_against",
         "a sleeping leader is alive",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,19 +23,22 @@ from ..raft.membership import ChangeRefusedError
 from ..raft.messages import AnyMessage, Configuration, Snapshot
 from ..raft.replica import RaftGroup
 from ..raft.replicas import Replicas
+from ..raft.snapshots import Snapshots, replace_state, restore_log
+from ..raft.staging import MemoryStaging
+from ..raft.streams import StreamLimits
 from ..raft.writer import LogWriter
 from ..storage import keys
 from ..storage.log import LogStore
+from ..storage.mark import DurableMark
 from .clock import Clock, Handle
-from .disk import SimDisk
+from .disk import LogSync, SimDisk, SimFile
 from .invariants import Ledger, Violation, Watch, WatchedLog, same_states
-from .machine import Command, Origin, Registers, StateMachine
+from .machine import Command, Registers, StateMachine
 from .network import Link, SimNetwork
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
-_RAFT, _PIECE, _TAKEN, _GONE = b"R", b"P", b"T", b"G"
-"""What a payload is: messages of groups, a piece of a snapshot, that one was taken, that all of them are gone."""
+_RAFT, _BULK = b"R", b"B"
+"""What a payload is: messages of groups, or of a snapshot's stream."""
 EMPTY = Configuration(())
 """What a replica that is yet to be a member starts with: it never campaigns."""
 
@@ -57,6 +61,10 @@ class Settings(NamedTuple):
     """Log entries beyond which the state is flushed and the log compacted."""
     cache_bytes: int = 1 << 20
     """What is in it is kept by compaction."""
+    streams: StreamLimits = StreamLimits(
+        part_bytes=600, resend_s=0.3, timeout_s=1.5, retry_s=0.1, install_timeout_s=4.0, stale_s=6.0
+    )
+    """Of snapshots: as production's, for rows and election timeouts that are as much smaller."""
     drift: float = 0.0
     """Clocks run at rates within 1 ± half of this."""
     noticed: tuple[float, float] = (0.001, 0.3)
@@ -121,18 +129,6 @@ class Asked:
         self._tell(outcome, result)
 
 
-class Outgoing:
-    """A snapshot on its way to a peer."""
-
-    def __init__(self, hosted: Hosted, peer: str, message: Snapshot, pieces: list[bytes]) -> None:
-        self.hosted = hosted
-        self.peer = peer
-        self.message = message
-        self.pieces = pieces
-        self.position = -1
-        self.heard = 0
-
-
 class SimSyncer:
     """An fsync takes its time; a crash meanwhile leaves some of it."""
 
@@ -141,14 +137,14 @@ class SimSyncer:
 
     def sync(self, done: Callable[[StorageError | None], None]) -> None:
         node = self._node
-        token, life = node.log_disk.begin_sync(), node.life
-        node.world.clock.call_later(node.fsync_s(), lambda: self._over(life, token, done))
+        sync, life = LogSync(node.store), node.life
+        node.world.clock.call_later(node.fsync_s(), lambda: self._over(life, sync, done))
 
-    def _over(self, life: int, token: int, done: Callable[[StorageError | None], None]) -> None:
+    def _over(self, life: int, sync: LogSync, done: Callable[[StorageError | None], None]) -> None:
         node = self._node
         if not node.up or node.life != life:
             return
-        node.log_disk.finish_sync(token)
+        sync.finish()
         if node.world.tracing:
             node.trace("fsync is over")
         node.run(life, done, None)
@@ -181,6 +177,7 @@ class SimNode:
         self.name = name
         self.log_disk = Disk()
         self.state_disk = Disk()
+        self.mark_file = SimFile()
         self.up = False
         self.life = 0
         self.initial: dict[bytes, Configuration] = {}
@@ -205,10 +202,10 @@ class SimNode:
         self._offset = world.rng.uniform(0.0, 1000.0)
         self._turning = False
         self._timer: Handle | None = None
-        self._incoming: dict[str, list[bytes]] = {}
-        self._outgoing: dict[str, Outgoing] = {}
+        self._snapshots_timer: Handle | None = None
         self.hosted = {}
-        self.store = LogStore(self.log_disk)
+        self.store = LogStore(self.log_disk, DurableMark(Path("durable"), lambda _: self.mark_file))
+        self.store.sync()  # an earlier life may have left what only the system's cache has
         self.writer = LogWriter(self.store, SimSyncer(self), failed=self._failed)
         self.replicas = WatchedReplicas(
             self.name,
@@ -221,6 +218,17 @@ class SimNode:
             rng=random.Random(world.rng.getrandbits(64)),
         )
         self.replicas.node = self
+        self.snapshots = Snapshots(
+            self.state_disk,
+            MemoryStaging(),
+            clock=self.now,
+            schedule=lambda: self._tick_snapshots_at(self.now()),
+            transmit=self._transmit_bulk,
+            receives=self.replicas.groups.__contains__,
+            broken=self._failed,
+            rng=random.Random(world.rng.getrandbits(64)),
+            limits=world.settings.streams,
+        )
         self.trace("starts")
         for group in self.initial:
             self.open(group)
@@ -229,7 +237,6 @@ class SimNode:
     def open(self, prefix: bytes) -> None:
         """Take up a replica."""
         world, name = self.world, f"data-{int.from_bytes(prefix[1:], 'big')}"
-        machine = world.machine(self.state_disk, prefix)
         log = WatchedLog(
             prefix,
             name,
@@ -238,15 +245,12 @@ class SimNode:
             initial=self.initial[prefix],
             cache_bytes=world.settings.cache_bytes,
         )
-        origin = machine.origin
-        if origin is not None and origin.index > log.base_index and log.term_at(origin.index) != origin.term:
-            # It crashed between the installation of a snapshot and the log's new beginning.
-            log.restart(origin.index, origin.term, origin.configuration)
-            world.repaired += 1
+        world.repaired += restore_log(log, self.state_disk)
+        machine = world.machine(self.state_disk, prefix)
         if machine.applied > log.last_index:
             raise Violation("state behind log", f"{self.name} has applied {machine.applied} of {log.last_index}")
         group = self.replicas.open(name, "data", log, applied=machine.applied)
-        applied = prefix + b"\x00applied"
+        applied = keys.applied(prefix)
         state = self.state_disk
         watch = Watch(
             world.ledgers[prefix], self.name, group, log, lambda: int.from_bytes(state.durable(applied) or b"", "big")
@@ -269,6 +273,7 @@ class SimNode:
                 if not asked.answered:
                     asked.answer("unknown")
             self.replicas.close(hosted.group)
+            self.snapshots.group_closed(hosted.group)
         end = keys.after_prefix(prefix)
         for disk in (self.log_disk, self.state_disk):
             disk.write({}, delete_ranges=[(prefix, end)])
@@ -276,7 +281,7 @@ class SimNode:
 
     def crash(self, *, power: bool = True, keep: int | None = None) -> None:
         """The process dies, and with the power what was not synced: all but a random beginning, or the first ``keep``
-        writes of the log."""
+        writes of the log; then the durable mark is the newest, which promises most."""
         if not self.up:
             return
         self.trace(f"crashes, {self.log_disk.unsynced} writes unsynced" if power else "is killed")
@@ -290,8 +295,8 @@ class SimNode:
         rng = self.world.rng
         if power:
             self.log_disk.crash(rng if keep is None else _Keep(keep), torn=keep is None and rng.random() < 0.5)
-        else:
-            self.log_disk.sync()  # a new process makes durable what it finds
+            if keep is None:
+                self.mark_file.crash(rng)
         self.state_disk.crash(rng)
         self.world.network.detach(self.name)
 
@@ -399,17 +404,16 @@ class SimNode:
     def _transmit(self, peer: str, payload: bytes) -> None:
         self.world.network.send(self.name, peer, _RAFT + payload)
 
+    def _transmit_bulk(self, peer: str, payload: bytes) -> None:
+        if peer in self.replicas.connected:
+            self.world.network.send(self.name, peer, _BULK + payload)
+
     def receive(self, peer: Any, payload: bytes) -> None:
         """From the network."""
-        kind, body = payload[:1], payload[1:]
-        if kind == _RAFT:
-            self.replicas.receive(peer, body)
-        elif kind == _PIECE:
-            self._piece(peer, *_decode(body))
-        elif kind == _TAKEN:
-            self._piece_taken(*_decode(body))
+        if payload[:1] == _RAFT:
+            self.replicas.receive(peer, payload[1:])
         else:
-            self._gone(peer, *_decode(body))
+            self.snapshots.receive(peer, payload[1:])
 
     def connected(self, peer: Any) -> None:
         """Payloads may be exchanged."""
@@ -420,9 +424,7 @@ class SimNode:
         """The connection is broken."""
         self.trace(f"has lost {peer}")
         self.replicas.peer_lost(peer)
-        for stream, outgoing in list(self._outgoing.items()):
-            if outgoing.peer == peer:
-                self._broke_off(stream)
+        self.snapshots.peer_lost(peer)
 
     # --- what its groups tell it -------------------------------------------------------------------------
 
@@ -502,7 +504,8 @@ class SimNode:
         hosted.flushing = False
         self.state_disk.finish_sync(token)
         if self.hosted.get(hosted.group.prefix) is hosted:
-            hosted.group.compact(applied)
+            held = self.snapshots.held_index(hosted.group)
+            hosted.group.compact(applied if held is None else min(applied, held))
             self.trace(f"compacts through {hosted.log.base_index}")
             self.world.compactions += 1
             self._schedule()
@@ -511,85 +514,49 @@ class SimNode:
 
     def snapshot_wanted(self, group: RaftGroup, peer: str) -> None:
         """See Observer."""
-        if any(o.peer == peer and o.hosted.group is group for o in self._outgoing.values()):
-            return
-        hosted = self.hosted[group.prefix]
-        index = hosted.machine.applied
-        term = hosted.log.term_at(index)
-        assert term is not None
-        self.world.streams += 1
-        stream = f"{self.name}-{self.world.streams}"
-        message = Snapshot(group.term, index, term, hosted.log.configuration_at(index), stream)
-        self.trace(f"streams {message} to {peer}")
-        self._outgoing[stream] = Outgoing(hosted, peer, message, hosted.machine.export())
-        self.later(0.0, self._send_piece, stream)
+        self.trace(f"is to send {peer} a snapshot")
+        self.snapshots.wanted(group, peer)
 
-    def _send_piece(self, stream: str) -> None:
-        outgoing = self._outgoing.get(stream)
-        if outgoing is None:
-            return
-        outgoing.position += 1
-        position, pieces = outgoing.position, outgoing.pieces
-        if position == len(pieces):
-            del self._outgoing[stream]
-            outgoing.hosted.group.snapshot_streamed(outgoing.peer, outgoing.message)
-            self._schedule()
-            return
-        self.world.network.send(self.name, outgoing.peer, _PIECE + _encode((stream, position, pieces[position])))
-        self.later(self.world.settings.timing.election_s, self._stalled, stream, position)
+    def _tick_snapshots_at(self, due_s: float) -> None:
+        timer = self._snapshots_timer
+        if timer is not None:
+            timer.cancel()
+        self._snapshots_timer = None
+        if due_s < NEVER:
+            delay = max(0.0, (due_s - self.now()) / self._rate)
+            self._snapshots_timer = self.later(delay, self._tick_snapshots)
 
-    def _stalled(self, stream: str, position: int) -> None:
-        outgoing = self._outgoing.get(stream)
-        if outgoing is not None and outgoing.position == position:
-            self._broke_off(stream)
-
-    def _broke_off(self, stream: str) -> None:
-        outgoing = self._outgoing.pop(stream)
-        self.trace(f"stream {stream} broke off")
-        if self.hosted.get(outgoing.hosted.group.prefix) is outgoing.hosted:
-            outgoing.hosted.group.snapshot_failed(outgoing.peer)
-
-    def _piece(self, peer: str, stream: str, position: int, data: bytes) -> None:
-        pieces = self._incoming.setdefault(stream, [])
-        if position > len(pieces):
-            return  # what came before it went to an earlier life
-        if position == len(pieces):
-            pieces.append(data)
-        self.world.network.send(self.name, peer, _TAKEN + _encode((stream, position)))
-
-    def _piece_taken(self, stream: str, position: int) -> None:
-        outgoing = self._outgoing.get(stream)
-        if outgoing is not None and outgoing.position == position:
-            self._send_piece(stream)
-
-    def _gone(self, peer: str, stream: str) -> None:
-        for hosted in self.hosted.values():
-            progress = hosted.group.peers.get(peer)
-            if progress is not None and progress.snapshot is not None and progress.snapshot.stream == stream:
-                hosted.group.snapshot_failed(peer)
+    def _tick_snapshots(self) -> None:
+        self._snapshots_timer = None
+        due_s = self.snapshots.tick(self.now())
+        if self._snapshots_timer is None:
+            self._tick_snapshots_at(due_s)
 
     def install_snapshot(self, group: RaftGroup, message: Snapshot) -> None:
         """See Observer."""
         hosted = self.hosted[group.prefix]
-        if hosted.installing is not None:
-            return
-        pieces = self._incoming.get(message.stream)
-        if pieces is None:  # received in an earlier life
-            if group.leader is not None:
-                self.world.network.send(self.name, group.leader, _GONE + _encode((message.stream,)))
+        parts = None if hosted.installing is not None else self.snapshots.install(group, message)
+        if parts is None:
             return
         self.trace(f"installs {message}")
         hosted.installing = message
-        hosted.machine.install(pieces, Origin(message.index, message.index_term, message.configuration))
-        self.later(self.fsync_s(), self._installed, hosted, message, self.state_disk.begin_sync())
+        world, life, takes_s = self.world, self.life, self.fsync_s()
 
-    def _installed(self, hosted: Hosted, message: Snapshot, token: int) -> None:
-        self.state_disk.finish_sync(token)
-        hosted.installing = None
+        def replace() -> None:  # in a thread: be the loop paused or not
+            if self.up and self.life == life and self.hosted.get(group.prefix) is hosted:
+                replace_state(self.state_disk, group.prefix, message, parts)
+
+        world.clock.call_later(takes_s * world.rng.random(), replace)
+        self.later(takes_s, self._installed, hosted, message)
+
+    def _installed(self, hosted: Hosted, message: Snapshot) -> None:
         group = hosted.group
+        self.snapshots.installed(group, message)
+        hosted.installing = None
         if self.hosted.get(group.prefix) is not hosted:
             return
         self.world.snapshots += 1
+        hosted.machine = self.world.machine(self.state_disk, group.prefix)
         group.snapshot_installed(message)
         if group.applied < group.applicable:
             self.committed(group)
@@ -656,7 +623,7 @@ class World:
         )
         self.intercept: Callable[[str, str, AnyMessage], bool] | None = None
         """Sees every message of a group that is sent; False loses it."""
-        self.steps = self.crashes = self.snapshots = self.compactions = self.streams = self.repaired = 0
+        self.steps = self.crashes = self.snapshots = self.compactions = self.repaired = 0
         self.steps_max = 100_000
         """More than that is an endless loop."""
         self.tracing = tracing
@@ -665,9 +632,9 @@ class World:
         self.traced: list[str] = []
         self.nodes: dict[str, SimNode] = {}
         self.groups = [keys.group_prefix("data", ordinal) for ordinal in range(settings.groups)]
-        self.ledgers = {group: Ledger(group, self._durable) for group in self.groups}
         names = [f"n{number}" for number in range(1, settings.nodes + settings.spares + 1)]
         voters = Configuration(tuple(names[: settings.nodes]))
+        self.ledgers = {group: Ledger(group, self._durable, voters) for group in self.groups}
         for name in names:
             node = SimNode(self, name)
             self.nodes[name] = node

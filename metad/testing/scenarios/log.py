@@ -130,6 +130,46 @@ def replaced_entries_are_not_durable() -> None:
 
 
 @scenario
+def fsync_under_way_does_not_cover_what_replaces_its_entries() -> None:
+    """n3's disk is at work on entries that nobody else has, when the leader's take their place."""
+    scene = Scene()
+    scene.run(0.011)
+    scene.ready("n3")
+    scene.run(0.25)
+    scene.isolate("n1", "n2")
+    scene.world.network.heal("n1", "n2")
+    scene.run(0.5)
+    scene.node("n3").fsync_s = lambda: 1.0  # type: ignore[method-assign]
+    for value in range(6):
+        scene.put("n3", f"lost {value}")
+    scene.run(0.05)  # the first fsync has begun, and one for the others follows it
+    scene.ready("n1")
+    for value in range(4):
+        scene.write("n1", value)
+    scene.heal()
+    n3 = scene.group("n3")
+    scene.until(lambda: n3.log.last_term == scene.group("n1").term)
+    scene.run(4.0)
+    del scene.node("n3").fsync_s
+    scene.converge()
+
+
+@scenario
+def durable_mark_is_of_what_the_fsync_covers() -> None:
+    """The power fails when one fsync is over and the next is not. The mark must not promise what the disk has lost."""
+    scene = started(fsync=(0.03, 0.03))
+    for value in range(12):
+        scene.put("n1", value)
+        scene.run(0.007)
+    n2 = scene.node("n2")
+    before = n2.writer.syncs
+    scene.until(lambda: n2.writer.syncs > before and n2.log_disk.unsynced > 0, 0.1)
+    scene.crash("n2")
+    scene.start("n2")
+    scene.converge()
+
+
+@scenario
 def append_must_follow() -> None:
     """Entries behind one that n3 has another of."""
     scene = diverged()

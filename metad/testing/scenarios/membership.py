@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...raft.base import LEADER
+from ...raft.membership import CAUGHT_UP_ENTRIES
 from ...raft.messages import Append, Configuration, PreVote, TimeoutNow, Vote
 from .scene import ELECTION_S, Scene, scenario, started
 
@@ -95,6 +96,22 @@ def learner_does_not_count() -> None:
     scene.run(0.2)
     assert scene.group("n4").log.durable_index == scene.group("n1").log.last_index
     assert answer.outcome != "done", "a learner's acknowledgement was counted"
+    scene.converge()
+
+
+@scenario
+def learner_is_promoted_when_it_has_caught_up() -> None:
+    """n4 counts for a majority from the moment it has a vote: it must have nearly everything by then."""
+    scene = started(3, spares=1)
+    _learner(scene, "n4")
+    scene.isolate("n4")
+    for value in range(CAUGHT_UP_ENTRIES + 2):
+        scene.put("n1", value)
+    scene.run(0.1)
+    scene.refused("n1", lambda group: group.promote("n4"))
+    scene.heal()
+    scene.until(lambda: scene.group("n1").peers["n4"].match == scene.group("n1").log.last_index)
+    scene.do("n1", lambda group: group.promote("n4"))
     scene.converge()
 
 

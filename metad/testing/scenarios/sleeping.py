@@ -63,3 +63,15 @@ def follower_that_missed_good_night_does_no_harm() -> None:
     assert scene.leads("n1")
     assert scene.group("n1").term == term, "a living leader was deposed"
     scene.converge()
+
+
+@scenario
+def leader_does_not_sleep_while_a_peer_lacks_entries() -> None:
+    """An entry is lost on its way to n3, and nothing else happens."""
+    scene = started(timing=Timing(election_s=ELECTION_S, heartbeat_s=0.1, sleep_after_s=0.3))
+    scene.hold(Append, target="n3", lose=True)
+    scene.write("n1", 1)
+    scene.run(0.5)
+    assert not scene.group("n1").asleep, "the leader sleeps, and n3 lacks an entry"
+    scene.open()
+    scene.converge()

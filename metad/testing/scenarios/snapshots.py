@@ -7,7 +7,8 @@ from typing import Any
 
 from ...errors import StorageError
 from ...raft.journal import REGULAR, RaftLog, record
-from ...raft.messages import Configuration, Snapshot
+from ...raft.messages import Append, AppendReply, Configuration, Snapshot
+from ...raft.progress import Sending
 from ...raft.writer import LogWriter
 from ...storage import keys
 from ...storage.log import LogStore
@@ -79,21 +80,89 @@ def old_snapshot_is_ignored() -> None:
         scene.write("n1", value)
     scene.run(0.3)
     order = next((s, t, m) for s, t, m in scene.sent if isinstance(m, Snapshot))
+    asked: list[Any] = []
+    scene.node("n3").replicas.install_snapshot = lambda *order: asked.append(order)
     scene.world.deliver(*order)
     scene.run(0.1)
+    assert not asked, "it is to install what it has gone beyond"
     scene.converge()
 
 
 @scenario
 def snapshot_that_is_outrun_is_followed_by_another() -> None:
-    """While n3 installs it, the leader drops what follows it."""
+    """While n3 installs it, the leader drops what follows it. It would not of its own accord."""
     scene = _left_behind()
+    scene.node("n1").snapshots.held_index = lambda group: None  # type: ignore[method-assign]
     scene.node("n3").disk_slow_until = scene.world.clock.now + 0.1
     scene.heal()
     scene.until(lambda: scene.hosted("n3").installing is not None)
     for value in range(20):
         scene.write("n1", value)
     scene.converge(3.0)
+
+
+@scenario
+def snapshot_does_not_take_a_commit_back() -> None:
+    """While n3 installs n1's snapshot, n2 leads, which has the log from its beginning: it sends and commits what n3
+    lacks, and more."""
+    scene = started(compact_entries=5, cache_bytes=0)
+    scene.node("n2")._compact = lambda hosted: None  # type: ignore[method-assign]
+    scene.isolate("n3")
+    for value in range(20):
+        scene.write("n1", value)
+    scene.run(0.1)
+    scene.node("n3").disk_slow_until = scene.world.clock.now + 0.2
+    scene.node("n3").fsync_s = lambda: 2.0  # type: ignore[method-assign]
+    scene.heal()
+    scene.until(lambda: scene.hosted("n3").installing is not None)
+    del scene.node("n3").fsync_s
+    scene.isolate("n1")
+    scene.ready("n2")
+    for value in range(20, 25):
+        scene.write("n2", value)
+    index = scene.group("n2").commit
+    scene.until(lambda: scene.group("n3").commit == index)
+    assert scene.hosted("n3").installing is not None, "the snapshot was installed too soon"
+    scene.until(lambda: scene.hosted("n3").installing is None)
+    scene.converge()
+    assert scene.value("n3") == 24
+
+
+@scenario
+def snapshot_carries_the_configuration_of_its_index() -> None:
+    """A change is in n1's log, and never committed, when it sends n3 a snapshot that ends before it."""
+    scene = _left_behind(spares=1)
+    scene.hold(Append, source="n1", target="n2", lose=True)
+    scene.do("n1", lambda group: group.add_learner("n4"))
+    scene.world.network.heal("n1", "n3")
+    scene.until(lambda: scene.world.snapshots > 0)
+    scene.node("n4").join(scene.world.groups[0])
+    scene.converge()
+
+
+@scenario
+def replica_that_lacks_one_entry_needs_no_snapshot() -> None:
+    """n3 has nothing of its log in memory since it was started, and all of it in its state. n2 lacks the last entry of
+    it, and n3 leads."""
+    scene = started(compact_entries=5, cache_bytes=0)
+    for value in range(8):
+        scene.write("n1", value)
+    scene.run(0.3)
+    scene.isolate("n2")
+    scene.write("n1", "last")
+    scene.run(0.3)
+    scene.crash("n3")
+    scene.start("n3")
+    scene.isolate("n2")
+    n3 = scene.hosted("n3")
+    scene.until(lambda: n3.group.applied == n3.log.last_index)
+    scene.node("n3")._flushed(n3, n3.group.applied, scene.node("n3").state_disk.begin_sync())
+    scene.run(0.05)
+    scene.crash("n1")
+    scene.heal()
+    scene.ready("n3")
+    scene.until(lambda: scene.value("n2") == "last")
+    assert not scene.world.snapshots, "n2 lacked one entry and got a snapshot"
 
 
 @scenario
@@ -110,15 +179,18 @@ def snapshot_order_that_is_lost_is_repeated() -> None:
 
 @scenario
 def snapshot_stream_is_begun_again_after_a_restart() -> None:
-    """n3 had all of it and crashed before it was told to install."""
+    """n3 had all of it and crashed before it was told to install. The leader asks it what it has, whatever became of
+    the stream."""
     scene = _left_behind()
     scene.hold(Snapshot, lose=True)
     scene.heal()
     scene.until(lambda: any(isinstance(m, Snapshot) for _, _, m in scene.sent))
     scene.crash("n3")
-    scene.node("n1")._gone = lambda *_: None  # type: ignore[method-assign]  # nobody tells
-    scene.open()
+    scene.node("n1").snapshots.peer_lost = lambda peer: None  # type: ignore[method-assign]  # nobody tells
+    scene.hold(AppendReply, source="n3")
     scene.start("n3")
+    scene.until(lambda: scene.group("n1").peers["n3"].sending is Sending.PROBE, 0.5, "n3 is not asked what it has")
+    scene.open()
     scene.world.require_convergence(2.0)
 
 
