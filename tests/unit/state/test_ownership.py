@@ -95,6 +95,7 @@ class Pair:
         """All of a move that nothing disturbs."""
         source, target = (self.target, self.source) if back else (self.source, self.target)
         self.step(target, "open", move=move)
+        self.step(target, "drop", move=move, rows=self.rows(target))  # what an earlier move has left
         self.step(target, "import", move=move, batch=1, rows=self.rows(source))
         sealed = self.step(source, "seal", move=move)
         self.step(target, "adopt", move=move, batch=2, revision=sealed)
