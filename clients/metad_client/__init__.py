@@ -21,6 +21,8 @@ Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. Th
 """
 
 from metad_wire.messages import (
+    ConsumerGroup,
+    GenerationReset,
     GroupStatus,
     Kv,
     KvCompare,
@@ -89,12 +91,14 @@ __all__ = [
     "ClosedError",
     "ConflictError",
     "ConnectionLostError",
+    "ConsumerGroup",
     "CreditError",
     "DeadlineExceededError",
     "DrainingError",
     "FencedError",
     "FrameError",
     "FrameTooLargeError",
+    "GenerationReset",
     "GroupStatus",
     "HandshakeError",
     "IdentityExpiredError",

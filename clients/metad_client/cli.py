@@ -49,6 +49,8 @@ examples:
   metadctl list sessions --tenant acme --prefix device-
   metadctl put offset acme billing orders 0 42 --monotonic
   metadctl list offsets acme billing
+  metadctl get generation acme billing
+  metadctl put generation acme billing 0 --expected 9007199254740991
 """
 
 
@@ -223,6 +225,19 @@ async def _put_offset(m: Client, a: Arguments, printer: Printer) -> None:
     printer.one({"committed": a.offset})
 
 
+async def _get_generation(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.one({"generation": await m.offsets.generation(a.tenant, a.group)})
+
+
+async def _put_generation(m: Client, a: Arguments, printer: Printer) -> None:
+    await m.offsets.reset_generation(a.tenant, a.group, a.expected, a.generation)
+    printer.one({"generation": a.generation})
+
+
+async def _delete_group(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.one({"offsets_deleted": await m.offsets.delete_group(a.tenant, a.group)})
+
+
 async def _put_kv(m: Client, a: Arguments, printer: Printer) -> None:
     version = await m.kv.put(a.namespace, a.key, a.value, expected_version=a.expected_version)
     printer.one({"version": version})
@@ -354,6 +369,7 @@ def build_parser() -> argparse.ArgumentParser:
     _session_key(get("session", "an MQTT session", _get_session))
     _offset_key(get("offset", "a consumer group's offset", _get_offset))
     _kv_key(get("kv", "a key", _get_kv))
+    _consumer_group(get("generation", "the highest generation a consumer group has shown", _get_generation))
 
     put = verb("put", "write one record")
     session = put("session", "take a session over, or create it", _put_session)
@@ -374,10 +390,15 @@ def build_parser() -> argparse.ArgumentParser:
     _kv_key(kv)
     kv.add_argument("value", metavar="VALUE", help="- reads stdin")
     _expected_version(kv, "only if it has version N now; 0: only if it is absent")
+    generation = put("generation", "set a consumer group's generation, also back", _put_generation)
+    _consumer_group(generation)
+    generation.add_argument("generation", metavar="GENERATION", type=_count, help="0: as if it had shown none")
+    generation.add_argument("--expected", required=True, type=_count, metavar="N", help="only if it is N now")
 
     delete = verb("delete", "delete one record")
     _session_key(delete("session", "an MQTT session", _delete_session))
     _offset_key(delete("offset", "a consumer group's offset", _delete_offset))
+    _consumer_group(delete("group", "all offsets of a consumer group, and its generation", _delete_group))
     kv = delete("kv", "a key", _delete_kv)
     _kv_key(kv)
     _expected_version(kv, "only if it has version N now")
@@ -389,8 +410,7 @@ def build_parser() -> argparse.ArgumentParser:
     sessions.add_argument("--broker", help="only those this broker owns")
     _limit(sessions)
     offsets = listing("offsets", "of one consumer group", _list_offsets)
-    offsets.add_argument("tenant", metavar="TENANT")
-    offsets.add_argument("group", metavar="GROUP")
+    _consumer_group(offsets)
     offsets.add_argument("--prefix", default="", help="topics that start so")
     _limit(offsets)
     keys = listing("kv", "of one namespace", _list_kv)
@@ -425,9 +445,13 @@ def _session_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("client_id", metavar="CLIENT")
 
 
-def _offset_key(parser: argparse.ArgumentParser) -> None:
+def _consumer_group(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tenant", metavar="TENANT")
     parser.add_argument("group", metavar="GROUP")
+
+
+def _offset_key(parser: argparse.ArgumentParser) -> None:
+    _consumer_group(parser)
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("partition", metavar="PARTITION", type=_count)
 

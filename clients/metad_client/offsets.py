@@ -8,23 +8,30 @@ from typing import TypeAlias
 
 from metad_wire import methods
 from metad_wire.messages import (
+    ConsumerGroup,
+    GenerationReset,
     Offset,
     OffsetCommit,
     OffsetCommitItem,
     OffsetDelete,
     OffsetFetch,
     OffsetFetchReply,
+    OffsetGenerations,
+    OffsetGenerationsReply,
     OffsetKey,
     OffsetList,
+    OffsetResetGenerations,
 )
 
-from .errors import MetadError
+from .errors import MetadError, NotFoundError
 from .listing import of_group
 from .outcomes import with_errors, wrote
 from .requests import Requests
 from .results import WriteResult, by_position
 
 Fetched: TypeAlias = list[Offset | None]
+
+_DELETED_AT_ONCE = 1_000
 
 
 class Offsets:
@@ -60,6 +67,21 @@ class Offsets:
     async def delete_many(self, keys: Sequence[OffsetKey], *, deadline_s: float | None = None) -> WriteResult:
         """Forget offsets. Item errors: NotFoundError."""
         return WriteResult(await self._requests.many(methods.OFFSET_DELETE, keys, OffsetDelete, deadline_s))
+
+    async def generations_many(
+        self, groups: Sequence[ConsumerGroup], *, deadline_s: float | None = None
+    ) -> Sequence[int]:
+        """The highest generation that a commit of each consumer group has carried, by position; 0 where none did."""
+        pieces = await self._requests.read_many(methods.OFFSET_GENERATIONS, groups, OffsetGenerations, deadline_s)
+        return by_position(pieces, lambda reply: reply.generations, 0)
+
+    async def reset_generations_many(
+        self, items: Sequence[GenerationReset], *, deadline_s: float | None = None
+    ) -> WriteResult:
+        """Set the generations of consumer groups, also back. Item errors: ConflictError (``expected`` differs)."""
+        return WriteResult(
+            await self._requests.many(methods.OFFSET_RESET_GENERATIONS, items, OffsetResetGenerations, deadline_s)
+        )
 
     async def list(
         self,
@@ -137,6 +159,62 @@ class Offsets:
             deadline_s,
         )
 
+    async def generation(self, tenant: str, group: str, *, deadline_s: float | None = None) -> int:
+        """The highest generation that a commit of a consumer group has carried; 0 where none did."""
+        return await self._requests.single(
+            methods.OFFSET_GENERATIONS,
+            None,
+            ConsumerGroup(tenant, group),
+            _size(tenant, group, ""),
+            OffsetGenerations,
+            _generations,
+            deadline_s,
+        )
+
+    async def reset_generation(
+        self, tenant: str, group: str, expected: int, generation: int = 0, *, deadline_s: float | None = None
+    ) -> None:
+        """Set the generation of a consumer group, also back, where it is ``expected`` now: commits of lower ones are
+        fenced from then on, and of this one and higher ones are not. Raises ConflictError."""
+        await self._requests.single(
+            methods.OFFSET_RESET_GENERATIONS,
+            None,
+            GenerationReset(tenant, group, expected, generation),
+            _size(tenant, group, ""),
+            OffsetResetGenerations,
+            wrote,
+            deadline_s,
+        )
+
+    async def delete_group(self, tenant: str, group: str, *, deadline_s: float | None = None) -> int:
+        """Delete all offsets of a consumer group, then its generation; returns how many offsets were deleted.
+
+        Made of many requests, each with the deadline: what a consumer commits meanwhile may stay or go. Raises
+        ConflictError where the group's generation grew meanwhile: it is alive.
+        """
+        generation = await self.generation(tenant, group, deadline_s=deadline_s)
+        deleted = 0
+        found: list[OffsetKey] = []
+
+        async def delete() -> int:
+            result = await self.delete_many(found, deadline_s=deadline_s)
+            absent = sum(isinstance(error, NotFoundError) for error in result.errors.values())
+            if absent < len(result.errors):
+                raise next(error for error in result.errors.values() if not isinstance(error, NotFoundError))
+            return len(found) - absent
+
+        listing = self.list(tenant, group, page_size=_DELETED_AT_ONCE, deadline_s=deadline_s)
+        async with aclosing(listing):  # type: ignore[type-var]
+            async for offset in listing:
+                found.append(OffsetKey(tenant, group, offset.topic, offset.partition))
+                if len(found) == _DELETED_AT_ONCE:
+                    deleted += await delete()
+                    found.clear()
+        if found:
+            deleted += await delete()
+        await self.reset_generation(tenant, group, generation, deadline_s=deadline_s)
+        return deleted
+
 
 def _size(tenant: str, group: str, topic: str) -> int:
     return 32 + len(tenant) + len(group) + len(topic)
@@ -144,3 +222,7 @@ def _size(tenant: str, group: str, topic: str) -> int:
 
 def _fetched(items: list[OffsetKey], reply: OffsetFetchReply) -> list[Offset | MetadError | None]:
     return with_errors(reply.offsets, ())
+
+
+def _generations(items: list[ConsumerGroup], reply: OffsetGenerationsReply) -> list[int | MetadError]:
+    return with_errors(reply.generations, ())

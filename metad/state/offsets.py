@@ -1,7 +1,7 @@
 """Consumer offsets: commit with fencing, compare-and-set and monotonic mode; fetch, list, delete.
 
 On disk an offset is the wire's Offset record. A consumer group's highest generation is a row of its own, written
-only when it grows; a commit of an older generation is fenced.
+only when it grows, or is reset; a commit of an older generation is fenced.
 """
 
 from __future__ import annotations
@@ -72,6 +72,14 @@ def _split(body: m.OffsetCommit | m.OffsetFetch | m.OffsetDelete, slots: Numbers
     return partition(items, suffixes, column(crcs), slots)
 
 
+def _split_groups(body: m.OffsetGenerations | m.OffsetResetGenerations, slots: Numbers) -> dict[int, Rows]:
+    items: Sequence[m.ConsumerGroup | m.GenerationReset] = body.items
+    suffixes = [keys.text2(item.tenant, item.group) for item in items]
+    for position, suffix in enumerate(suffixes):
+        check_key(suffix, position)
+    return partition(items, suffixes, crcs_of(suffixes), slots)
+
+
 def _split_group(body: m.OffsetList, slots: Numbers) -> dict[int, Rows]:
     return looked_at(body.page, partition([body], [b""], crcs_of([keys.text2(body.tenant, body.group)]), slots))
 
@@ -140,6 +148,30 @@ def _merge_fetch(body: m.OffsetFetch, parts: list[tuple[Rows, list[msgspec.Raw |
     return m.OffsetFetchReply(by_position(parts))
 
 
+def _read_generations(reader: Reader, command: Command[m.OffsetGenerations]) -> list[int]:
+    prefix = keys.table_prefix(reader.group, keys.TABLE_OFFSET_GENERATION)
+    values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
+    return [0 if value is None else _decode_generation(value) for value in values]
+
+
+def _merge_generations(body: m.OffsetGenerations, parts: list[tuple[Rows, list[int]]]) -> m.OffsetGenerationsReply:
+    return m.OffsetGenerationsReply(by_position(parts))
+
+
+def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m.WriteReply:
+    prefix = keys.table_prefix(view.group, keys.TABLE_OFFSET_GENERATION)
+    errors: list[m.ItemError] = []
+    for position, item, suffix in command.rows:
+        key = prefix + suffix
+        value = view.get(key)
+        current = 0 if value is None else _decode_generation(value)
+        if item.expected != current:
+            errors.append(m.ItemError(position, ConflictError.code, f"generation is {current}"))
+        elif item.generation != current:
+            view.writes[key] = encode(item.generation) if item.generation else None
+    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
+
+
 def _read_list(reader: Reader, command: Command[m.OffsetList]) -> GroupPage:
     body = command.body
     start = keys.text2(body.tenant, body.group) + keys.text_prefix(body.topic_prefix)
@@ -160,4 +192,13 @@ VERBS = (
         methods.OFFSET_DELETE, OFFSET, split=_split, merge=merge_writes, evaluate=_evaluate_delete, refuse=refuse_writes
     ),
     Verb(methods.OFFSET_LIST, OFFSET, split=_split_group, merge=_merge_list, read=_read_list),
+    Verb(methods.OFFSET_GENERATIONS, OFFSET, split=_split_groups, merge=_merge_generations, read=_read_generations),
+    Verb(
+        methods.OFFSET_RESET_GENERATIONS,
+        OFFSET,
+        split=_split_groups,
+        merge=merge_writes,
+        evaluate=_evaluate_reset,
+        refuse=refuse_writes,
+    ),
 )

@@ -67,6 +67,7 @@ class Writer:
     def __init__(self, client: Client) -> None:
         self._client = client
         self.rounds = 0
+        self._revisions = [0] * 40
         self._stopping = False
         self._task = asyncio.create_task(self._run())
 
@@ -75,6 +76,11 @@ class Writer:
             puts = [KvPutItem(f"w{i}", "counter", b"%d" % self.rounds, self.rounds) for i in range(40)]
             put = await self._client.kv.put_many(puts)
             assert not put.errors
+            found = await self._client.kv.get_many([KvKey(f"w{i}", "counter") for i in range(40)])
+            for i, record in enumerate(found):
+                assert record is not None
+                assert record.mod_revision > self._revisions[i], "it went back when the slot moved"
+                self._revisions[i] = record.mod_revision
             takeover = await self._client.sessions.takeover_many(
                 f"b{self.rounds % 3}", 1, [SessionTakeoverItem("t", f"c{i}") for i in range(40)]
             )
@@ -89,6 +95,7 @@ class Writer:
     async def check(self) -> None:
         found = await self._client.kv.get_many([KvKey(f"w{i}", "counter") for i in range(40)])
         assert [kv.version if kv is not None else 0 for kv in found] == [self.rounds] * 40
+        assert [kv.mod_revision if kv is not None else 0 for kv in found] == self._revisions
         listed = [(s.client_id, s.broker) async for s in self._client.sessions.list()]
         assert sorted(listed) == sorted((f"c{i}", f"b{(self.rounds - 1) % 3}") for i in range(40))
 

@@ -15,6 +15,8 @@ from msgspec import Meta
 U32 = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
 U63 = Annotated[int, Meta(ge=0, le=0x7FFF_FFFF_FFFF_FFFF)]
 """The usual integer: it fits every language's signed 64-bit integer."""
+GENERATION_MAX = 2**53 - 1  # exact in every language, and no counter gets there: a -1 of somebody is no generation
+U53 = Annotated[int, Meta(ge=0, le=GENERATION_MAX)]
 U64 = Annotated[int, Meta(ge=0)]  # msgpack has nothing larger
 I64 = Annotated[int, Meta(le=0x7FFF_FFFF_FFFF_FFFF)]  # nor anything smaller
 

@@ -15,7 +15,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from .fields import BATCH_ITEMS_MAX as BATCH_ITEMS_MAX
-from .fields import I64, U32, U63, U64, Batch, Limit, Ordinals, TransactionItems, Transactions
+from .fields import GENERATION_MAX as GENERATION_MAX
+from .fields import I64, U32, U53, U63, U64, Batch, Limit, Ordinals, TransactionItems, Transactions
 from .fields import LIST_LIMIT_MAX as LIST_LIMIT_MAX
 from .fields import TRANSACTION_ITEMS_MAX as TRANSACTION_ITEMS_MAX
 from .fields import TRANSACTIONS_MAX as TRANSACTIONS_MAX
@@ -304,7 +305,7 @@ class OffsetCommitItem(Message, frozen=True):
     topic: str
     partition: U32
     offset: U63
-    generation: U63 = 0
+    generation: U53 = 0
     expected: I64 | None = None
     metadata: str = ""
 
@@ -349,6 +350,40 @@ class OffsetListReply(Message, frozen=True):
 
     offsets: list[Offset]
     cursor: bytes
+
+
+class ConsumerGroup(Message, frozen=True):
+    """Identity of a consumer group; both fields route it."""
+
+    tenant: str
+    group: str
+
+
+class OffsetGenerations(Message, frozen=True):
+    """Read the generations of consumer groups."""
+
+    items: Batch[ConsumerGroup]
+
+
+class OffsetGenerationsReply(Message, frozen=True):
+    """By position; 0 where no commit has carried one."""
+
+    generations: list[U63]
+
+
+class GenerationReset(Message, frozen=True):
+    """Put ``generation`` (0: none) in place of ``expected``, which the group's generation must be now."""
+
+    tenant: str
+    group: str
+    expected: U63
+    generation: U53 = 0
+
+
+class OffsetResetGenerations(Message, frozen=True):
+    """Set generations of consumer groups, also back."""
+
+    items: Batch[GenerationReset]
 
 
 # --- key-value -------------------------------------------------------------------------------------------

@@ -94,6 +94,10 @@ OFFSET_COMMIT = Method(0x0201, "offset.commit", m.OffsetCommit, m.WriteReply, mu
 OFFSET_FETCH = Method(0x0202, "offset.fetch", m.OffsetFetch, m.OffsetFetchReply, mutates=False)
 OFFSET_DELETE = Method(0x0203, "offset.delete", m.OffsetDelete, m.WriteReply, mutates=True)
 OFFSET_LIST = Method(0x0204, "offset.list", m.OffsetList, m.OffsetListReply, mutates=False)
+OFFSET_GENERATIONS = Method(0x0205, "offset.generations", m.OffsetGenerations, m.OffsetGenerationsReply, mutates=False)
+OFFSET_RESET_GENERATIONS = Method(
+    0x0206, "offset.reset_generations", m.OffsetResetGenerations, m.WriteReply, mutates=True
+)
 
 KV_GET = Method(0x0301, "kv.get", m.KvGet, m.KvGetReply, mutates=False)
 KV_PUT = Method(0x0302, "kv.put", m.KvPut, m.KvPutReply, mutates=True)
@@ -103,6 +107,16 @@ KV_TRANSACT = Method(0x0305, "kv.transact", m.KvTransact, m.KvTransactReply, mut
 
 READS = frozenset(
     method.code
-    for method in (STATUS, CLUSTER_MAP, SESSION_GET, SESSION_LIST, OFFSET_FETCH, OFFSET_LIST, KV_GET, KV_SCAN)
+    for method in (
+        STATUS,
+        CLUSTER_MAP,
+        SESSION_GET,
+        SESSION_LIST,
+        OFFSET_FETCH,
+        OFFSET_LIST,
+        OFFSET_GENERATIONS,
+        KV_GET,
+        KV_SCAN,
+    )
 )
 """Methods that change nothing, however often they are repeated and by whomever: all that 0-RTT data may ask for."""

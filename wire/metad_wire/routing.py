@@ -79,6 +79,8 @@ ROUTES: Final[dict[int, Route]] = {
     methods.OFFSET_FETCH.code: _OFFSET,
     methods.OFFSET_DELETE.code: _OFFSET,
     methods.OFFSET_LIST.code: _OFFSET,  # its body is its only item
+    methods.OFFSET_GENERATIONS.code: _OFFSET,
+    methods.OFFSET_RESET_GENERATIONS.code: _OFFSET,
     methods.KV_GET.code: _KV,
     methods.KV_PUT.code: _KV,
     methods.KV_DELETE.code: _KV,

@@ -122,6 +122,8 @@ def all_well(body: Any) -> m.Message:
             return m.OffsetFetchReply(
                 [m.Offset(k.tenant, k.group, k.topic, k.partition, 42, 1, 1_700_000_000_000, "") for k in body.items]
             )
+        case m.OffsetGenerations():
+            return m.OffsetGenerationsReply([5] * len(body.items))
         case m.KvGet():
             return m.KvGetReply([m.Kv(k.namespace, k.key, k.key.encode(), 1, 1, 1) for k in body.items])
         case m.KvPut():

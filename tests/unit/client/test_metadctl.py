@@ -63,6 +63,8 @@ def ctl(scripted_server, capsys):
         ),
         ("delete session t c", m.SessionDelete([m.SessionKey("t", "c")])),
         ("delete offset t g topic 3", m.OffsetDelete([m.OffsetKey("t", "g", "topic", 3)])),
+        ("get generation t g", m.OffsetGenerations([m.ConsumerGroup("t", "g")])),
+        ("put generation t g 2 --expected 9", m.OffsetResetGenerations([m.GenerationReset("t", "g", 9, 2)])),
         ("delete kv ns k --expected-version 4", m.KvDelete([m.KvDeleteItem("ns", "k", 4)])),
         (
             "list sessions --tenant t --prefix c --broker b --limit 5",

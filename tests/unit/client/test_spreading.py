@@ -54,6 +54,8 @@ def reply_to(body: Any, group: str = "data-0") -> m.Message:
                     for i in items
                 ]
             )
+        case m.OffsetGenerations():
+            return m.OffsetGenerationsReply([number(i) % 9 for i in items])
         case m.KvGet():
             return m.KvGetReply(
                 [None if number(i) % 3 == 0 else m.Kv(i.namespace, i.key, b"v", number(i), 1, 1) for i in items]
@@ -228,6 +230,16 @@ VERBS: dict[str, tuple[Any, Any, Any]] = {
         lambda rng: m.OffsetKey(*_offset(rng)),
         lambda client, items: client.offsets.delete_many(items),
         lambda items: (m.OffsetDelete(items), WriteResult),
+    ),
+    "generations": (
+        lambda rng: m.ConsumerGroup(*_pair(rng)),
+        lambda client, items: client.offsets.generations_many(items),
+        lambda items: (m.OffsetGenerations(items), lambda pieces: pieces[0].reply.generations),
+    ),
+    "reset": (
+        lambda rng: m.GenerationReset(*_pair(rng), 3),
+        lambda client, items: client.offsets.reset_generations_many(items),
+        lambda items: (m.OffsetResetGenerations(items), WriteResult),
     ),
     "put": (
         lambda rng: m.KvPutItem(*_pair(rng), b"v"),

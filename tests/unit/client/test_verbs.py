@@ -8,7 +8,9 @@ import metad_client
 from metad_client import (
     ClosedError,
     ConflictError,
+    ConsumerGroup,
     FencedError,
+    GenerationReset,
     KvDeleteItem,
     KvKey,
     KvOperation,
@@ -87,6 +89,12 @@ async def test_status(dial):
             m.OffsetDelete([OffsetKey("t", "g", "topic", 1)]),
             None,
         ),
+        (lambda c: c.offsets.generation("t", "g"), m.OffsetGenerations([ConsumerGroup("t", "g")]), 5),
+        (
+            lambda c: c.offsets.reset_generation("t", "g", 5, 2),
+            m.OffsetResetGenerations([GenerationReset("t", "g", 5, 2)]),
+            None,
+        ),
         (lambda c: c.kv.put("ns", "k", b"7", expected_version=6), m.KvPut([KvPutItem("ns", "k", b"7", 6)]), 7),
         (lambda c: c.kv.get("ns", "k"), m.KvGet([KvKey("ns", "k")]), m.Kv("ns", "k", b"k", 1, 1, 1)),
         (lambda c: c.kv.delete("ns", "k", expected_version=1), m.KvDelete([KvDeleteItem("ns", "k", 1)]), None),
@@ -129,6 +137,10 @@ async def test_a_single(server, dial, a_session, call, body, result):
         (
             lambda c: c.offsets.delete_many([OffsetKey("t", "g", "topic", 1)]),
             m.OffsetDelete([OffsetKey("t", "g", "topic", 1)]),
+        ),
+        (
+            lambda c: c.offsets.reset_generations_many([GenerationReset("t", "g", 5)]),
+            m.OffsetResetGenerations([GenerationReset("t", "g", 5, 0)]),
         ),
         (lambda c: c.kv.put_many([KvPutItem("ns", "k", b"7")]), m.KvPut([KvPutItem("ns", "k", b"7")])),
         (lambda c: c.kv.put_many((KvPutItem("ns", "k", b"7"),)), m.KvPut([KvPutItem("ns", "k", b"7")])),

@@ -101,6 +101,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "session.takeover": [m.SessionTakeoverItem("t", f"c{i}") for i in range(30)],
         "session.update": [m.SessionUpdateItem("t", f"c{i}", m.SessionProperties()) for i in range(30)],
         "offset.commit": [m.OffsetCommitItem("t", f"g{i}", "t", 0, 1) for i in range(30)],
+        "offset.reset_generations": [m.GenerationReset("t", f"g{i}", 0, 1) for i in range(30)],
         "kv.put": [m.KvPutItem(f"n{i}", "k", b"v") for i in range(30)],
         "kv.delete": [m.KvDeleteItem(f"n{i}", "k") for i in range(30)],
         "kv.transact": [m.KvTransaction(f"n{i}", [], [m.KvOperation("k", b"v")]) for i in range(30)],

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from state_rig import Rig, item_errors
+from state_rig import Rig, contents, item_errors
 
+from metad.state.registry import VERBS
+from metad.storage.keys import TABLE_OFFSET_GENERATION, table_prefix, text2
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import InvalidRequestError
 from metad_wire.messages import OffsetCommitItem as Commit
 from metad_wire.messages import OffsetKey as Key
+from metad_wire.methods import encode
 
 
 @pytest.fixture(params=(0, 3), ids=lambda lag: f"lag{lag}")
@@ -71,6 +74,68 @@ def test_a_generation_is_written_only_when_it_grows(rig: Rig) -> None:
         commit(rig, item(1, generation=generation))
     entries = [entry for group in rig.groups for entry in group.log]
     assert [entry.count(b"\x21acme\0\x01g") for entry in entries] == [1, 0, 1]
+
+
+def generations(rig: Rig, *names: str) -> list[int]:
+    rig.settle()
+    groups = [m.ConsumerGroup("acme", name) for name in names]
+    found: list[int] = rig.read(methods.OFFSET_GENERATIONS, m.OffsetGenerations(groups)).generations
+    return found
+
+
+def reset(rig: Rig, *items: m.GenerationReset) -> dict[int, str]:
+    return item_errors(rig.write(methods.OFFSET_RESET_GENERATIONS, m.OffsetResetGenerations(list(items))))
+
+
+def test_generations_can_be_read_by_position(rig: Rig) -> None:
+    for i in range(40):
+        assert commit(rig, Commit("acme", f"g{i}", "t", 0, 1, i)) == {}
+    assert generations(rig, *(f"g{i}" for i in range(45))) == [*range(40), *[0] * 5]
+
+
+@pytest.mark.parametrize("to", [0, 3])
+def test_a_generation_that_fences_everybody_can_be_reset(rig: Rig, to: int) -> None:
+    """One commit of the highest generation there is fenced its group for ever."""
+    assert commit(rig, item(1, generation=m.GENERATION_MAX)) == {}
+    assert commit(rig, item(2, generation=m.GENERATION_MAX - 1)) == {0: "fenced"}
+    assert reset(rig, m.GenerationReset("acme", "g", m.GENERATION_MAX, to)) == {}
+    assert commit(rig, item(2, generation=to)) == {}
+    if to:
+        assert commit(rig, item(3, generation=to - 1)) == {0: "fenced"}
+    assert generations(rig, "g") == [to]
+    rows = [key for group in rig.groups for key, _ in contents(group.engine) if key[3] == TABLE_OFFSET_GENERATION]
+    assert len(rows) == bool(to), "no row is left of what was reset to none"
+
+
+def test_a_generation_is_reset_only_from_what_it_is(rig: Rig) -> None:
+    commit(rig, item(1, generation=5), Commit("acme", "other", "t", 0, 1, 7))
+    reset_to = m.GenerationReset
+    assert reset(rig, reset_to("acme", "g", 4), reset_to("acme", "other", 7, 6), reset_to("acme", "none", 1)) == {
+        0: "conflict",
+        2: "conflict",
+    }
+    assert generations(rig, "g", "other", "none") == [5, 6, 0]
+    assert reset(rig, reset_to("acme", "g", 5, 2), reset_to("acme", "g", 2, 9), reset_to("acme", "g", 5)) == {
+        2: "conflict"
+    }
+    assert reset(rig, reset_to("acme", "none", 0, 3), reset_to("acme", "none", 3, 3)) == {}
+    assert generations(rig, "g", "none") == [9, 3]
+
+
+def test_a_generation_over_the_bound_is_refused_and_an_old_row_of_it_can_be_reset(rig: Rig) -> None:
+    """Rows from before there was a bound go up to 2^63-1."""
+    over = m.OffsetCommit([item(1, generation=m.GENERATION_MAX + 1)])
+    with pytest.raises(InvalidRequestError):
+        rig.write(methods.OFFSET_COMMIT, over)
+    (ordinal,) = VERBS[methods.OFFSET_COMMIT.code].split(over, rig.slots)
+    group = rig.groups[ordinal]
+    row = {table_prefix(group.prefix, TABLE_OFFSET_GENERATION) + text2("acme", "g"): encode(2**63 - 1)}
+    group.engine.write(row)
+    group.follower_engine.write(row)
+    assert generations(rig, "g") == [2**63 - 1]
+    assert commit(rig, item(1, generation=m.GENERATION_MAX)) == {0: "fenced"}
+    assert reset(rig, m.GenerationReset("acme", "g", 2**63 - 1)) == {}
+    assert commit(rig, item(1)) == {}
 
 
 def test_generations_of_other_groups_do_not_fence(rig: Rig) -> None:

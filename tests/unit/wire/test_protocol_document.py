@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 from golden_rows import FRAMES, MESSAGES, RAFT, SNAPSHOTS
@@ -13,7 +14,7 @@ from metad.raft.streams import StreamMessage
 from metad_wire import cluster, fields, frame, messages, peer
 from metad_wire.errors import ERRORS, ErrorBody
 from metad_wire.frame import FrameType, encode_frame
-from metad_wire.methods import KV_PUT, METHODS, encode
+from metad_wire.methods import KV_PUT, METHODS, READS, encode
 from metad_wire.session import TRANSITIONS, ClientSession, Role, ServerSession, State
 
 TEXT = PROTOCOL.read_text(encoding="utf-8")
@@ -76,6 +77,11 @@ def test_method_codes() -> None:
     ]
     for method in METHODS.values():
         assert f"### `{method.name}`\n" in TEXT
+
+
+def test_methods_of_early_data() -> None:
+    (listed,) = re.findall(r"there that change nothing: (.*?)\.\s", TEXT, re.DOTALL)
+    assert re.findall(r"`(.*?)`", listed) == [METHODS[code].name for code in sorted(READS)]
 
 
 def test_frame_types() -> None:

@@ -36,6 +36,10 @@ BODIES: dict[str, Any] = {
     ),
     "offset.fetch": lambda a, b: m.OffsetFetch([m.OffsetKey(x, y, "topic", 1) for x, y in zip(a, b, strict=True)]),
     "offset.delete": lambda a, b: m.OffsetDelete([m.OffsetKey(x, y, "topic", 1) for x, y in zip(a, b, strict=True)]),
+    "offset.generations": lambda a, b: m.OffsetGenerations(list(map(m.ConsumerGroup, a, b))),
+    "offset.reset_generations": lambda a, b: m.OffsetResetGenerations(
+        [m.GenerationReset(x, y, 1) for x, y in zip(a, b, strict=True)]
+    ),
     "offset.list": lambda a, b: m.OffsetList(a[0], b[0]),
     "kv.get": lambda a, b: m.KvGet(list(map(m.KvKey, a, b))),
     "kv.put": lambda a, b: m.KvPut([m.KvPutItem(x, y, b"") for x, y in zip(a, b, strict=True)]),

@@ -19,6 +19,8 @@ def type_name(type_: inspect.Type) -> str:
             return "u64"
         case inspect.IntType(ge=0, le=0xFFFF_FFFF):
             return "u32"
+        case inspect.IntType(ge=0, le=0x1F_FFFF_FFFF_FFFF):
+            return "u53"
         case inspect.IntType(ge=0, le=0x7FFF_FFFF_FFFF_FFFF):
             return "u63"
         case inspect.IntType(ge=None):

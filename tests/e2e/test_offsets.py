@@ -1,0 +1,49 @@
+"""Consumer groups that were fenced for ever, or are of no use any more, on a real server: with the SDK and metadctl."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from e2e_server import Server
+
+from metad_client import ConflictError, FencedError, OffsetCommitItem, blocking
+from metad_wire.messages import GENERATION_MAX
+
+
+def test_a_fenced_group_is_freed_and_a_dead_one_deleted(tmp_path: Path) -> None:
+    def metadctl(server: Server, *arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "metad_client.cli", "--endpoint", server.endpoint, "--json", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    with Server(tmp_path / "d") as server, blocking.connect(server.ready().url) as client:
+        offsets = client.offsets
+        items = [OffsetCommitItem("t", "g", f"topic-{i % 7}", i, i, generation=4) for i in range(2_500)]
+        offsets.commit_many(items).raise_for_error()
+        offsets.commit("t", "other", "topic", 0, 1, generation=9)
+        offsets.commit("t", "g", "topic-0", 0, 1, generation=GENERATION_MAX)
+        with pytest.raises(FencedError):
+            offsets.commit("t", "g", "topic-0", 0, 2, generation=5)
+        status, printed = metadctl(server, "get", "generation", "t", "g")
+        assert (status, json.loads(printed)) == (0, {"generation": GENERATION_MAX})
+        status, printed = metadctl(server, "put", "generation", "t", "g", "5", "--expected", "3")
+        assert status == 1
+        assert f"generation is {GENERATION_MAX}" in printed
+        assert metadctl(server, "put", "generation", "t", "g", "5", "--expected", str(GENERATION_MAX))[0] == 0
+        offsets.commit("t", "g", "topic-0", 0, 2, generation=5)
+        with pytest.raises(FencedError):
+            offsets.commit("t", "g", "topic-0", 0, 3, generation=4)
+        with pytest.raises(ConflictError):
+            offsets.reset_generation("t", "g", 4)
+
+        assert offsets.delete_group("t", "g") == 2_500
+        assert list(offsets.list("t", "g")) == []
+        assert (offsets.generation("t", "g"), offsets.generation("t", "other")) == (0, 9)
+        status, printed = metadctl(server, "delete", "group", "t", "other")
+        assert (status, json.loads(printed)) == (0, {"offsets_deleted": 1})
+        assert offsets.generation("t", "other") == 0
+        assert server.terminate() == 0
