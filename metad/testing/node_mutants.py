@@ -37,6 +37,22 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "retry_happens_once",
     ),
     _m(
+        "snapshot_without_identities",
+        "who gets a snapshot knows the identities in it",
+        "metad.server.groups:Groups.install_snapshot",
+        "machine.dedupe.load()",
+        "pass",
+        "retry_at_a_leader_that_got_a_snapshot_happens_once",
+    ),
+    _m(
+        "followers_do_not_learn_how_far_back",
+        "followers learn how far back the window reaches",
+        "metad.state.machine:Machine.stage",
+        "self.dedupe.learn_forgotten(forgotten)",
+        "pass",
+        "next_leader_knows_how_far_back_it_remembers",
+    ),
+    _m(
         "stale_by_hearsay",
         "only a group says that it does not hold a slot",
         "metad.server.groups:Groups.slots_meant",
@@ -61,6 +77,14 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "self.number += 1",
         "self.number += 1; self.durable = self.number - 1; [each.synced(self.durable) for each in listeners]",
         "answered_writes_survive_the_power",
+    ),
+    _m(
+        "log_is_cut_behind_what_is_applied",
+        "the log is cut behind what a power failure leaves of the state",
+        "metad.server.groups:Groups.checkpoint",
+        "for driver, through in applied.items():",
+        "for driver, through in ((driver, driver.machine.applied) for driver in applied):",
+        "log_is_cut_behind_what_is_flushed",
     ),
     # --- what a leader remembers
     _m(

@@ -12,7 +12,7 @@ from metad_wire import messages as m
 from metad_wire.cluster import unpack_slots
 from metad_wire.methods import KV_GET, KV_PUT, Method, encode
 
-from ..config import CommitConfig, RaftConfig, StorageConfig
+from ..config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
 from .cluster import Cluster, Settings, SimClient, SimNode
 from .host import Pace
 from .workload import Caller
@@ -79,11 +79,11 @@ class Scene(Cluster):
         assert leader is not None
         return leader
 
-    def at(self, sim: SimNode, method: Method[Any, Any], body: Any) -> Any:
+    def at(self, sim: SimNode, method: Method[Any, Any], body: Any, identity: m.Identity | None = None) -> Any:
         """Ask a node itself."""
         assert sim.node is not None
         assert sim.process is not None
-        task = sim.process.start(sim.node.requests.call(method, body))
+        task = sim.process.start(sim.node.requests.call(method, body, identity=identity))
         assert self.run_until(task.done, 5.0), "there is no answer"
         return task.result()
 
@@ -137,6 +137,76 @@ def retry_at_the_next_leader_happens_once() -> None:
         assert scene.run_until(task.done, _DEADLINE_S)
         assert task.result() == 1
         assert scene.get(scene.two, "a") == (b"1", 1)
+
+
+def _retry(scene: Scene, at: SimNode, first_s: float) -> Any:
+    """Write number 1 of client 7, again."""
+    age_ms = int(1000 * (scene.loop.now - first_s)) + 1
+    return scene.at(at, KV_PUT, m.KvPut([_item("a", b"1")]), m.Identity(7, 1, 1, age_ms))
+
+
+@scenario
+def retry_at_a_leader_that_got_a_snapshot_happens_once() -> None:
+    """It knows the write from the snapshot only."""
+    small = StorageConfig(engine="memory", log_retained_bytes=500)
+    with Scene(storage=small, raft=_raft(log_cache_bytes=1)) as scene:
+        leader = scene.lead()
+        late = next(name for name in scene.nodes if name != leader.name)
+        scene.isolate(late)
+        first_s = scene.loop.now
+        assert scene.at(leader, KV_PUT, m.KvPut([_item("a", b"1")]), m.Identity(7, 1, 1)).versions == [1]
+        for number in range(20):
+            scene.put(scene.one, f"k{number}", b"." * 200)
+        scene.run(1.5)  # until its connections are given up, and what was sent on them with them
+        scene.network.heal()
+        scene.require_settled(20.0)
+        assert scene.snapshots, "no snapshot was needed"
+        scene.transfer(late)
+        assert _retry(scene, scene.nodes[late], first_s).versions == [1]
+        assert scene.get(scene.two, "a") == (b"1", 1)
+
+
+@scenario
+def next_leader_knows_how_far_back_it_remembers() -> None:
+    """A write is forgotten, for its client has many in the window. Neither the leader that forgot it does its retry,
+    nor the next."""
+    with Scene(dedupe=DedupeConfig(identities_max=20)) as scene:
+        leader = scene.lead()
+        first_s = scene.loop.now
+        for number in range(1, 41):
+            item = _item("a" if number == 1 else f"k{number}", b"1")
+            scene.at(leader, KV_PUT, m.KvPut([item]), m.Identity(7, number, 1))
+        other = next(name for name in scene.nodes if name != leader.name)
+        for name in (leader.name, other):
+            scene.transfer(name)
+            try:
+                _retry(scene, scene.nodes[name], first_s)
+            except MetadError:
+                continue
+            finally:
+                assert scene.get(scene.two, "a") == (b"1", 1), f"{name} has done it again"
+
+
+@scenario
+def log_is_cut_behind_what_is_flushed() -> None:
+    """The state is flushed, which takes long; meanwhile more is applied, and then the power fails."""
+    small = StorageConfig(engine="memory", log_retained_bytes=500)
+    with Scene(nodes=1, storage=small, raft=_raft(log_cache_bytes=1), pace=Pace(beside=(0.4, 0.5))) as scene:
+        (sim,) = scene.nodes.values()
+        for number in range(60):
+            scene.put(scene.one, f"k{number}", b"." * 100)
+        assert sim.node is not None
+        log = sim.node.drivers["data", 0].group.log
+        before = log.base_index
+        for number in range(1_000):
+            scene.put(scene.one, "a", b"%d" % number)
+            if log.base_index > before:
+                break
+        else:
+            raise AssertionError("the log was not cut")
+        sim.crash(power=True)
+        sim.start()
+        assert scene.get(scene.two, "a") == (b"%d" % number, number + 1)
 
 
 @scenario
