@@ -139,7 +139,7 @@ class SecurityConfig(_Section, frozen=True):
 
 
 class RaftConfig(_Section, frozen=True):
-    """Consensus. The same on every node."""
+    """Consensus. Nodes may differ here, but the most patient ones decide how soon a lost leader is replaced."""
 
     election_timeout_ms: int = 600
     """A follower that hears nothing for one to two of these calls an election."""

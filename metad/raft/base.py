@@ -33,13 +33,15 @@ class Timing(NamedTuple):
     """Seconds."""
 
     election_s: float = 0.6
-    """A follower that hears nothing for one to two of these asks for votes; nobody votes against a leader that was
-    heard within one."""
+    """A follower that hears nothing for one to two of these asks for votes, and votes against no leader that it heard
+    within one. That is its promise, which it tells the leader: nodes may differ in it."""
     heartbeat_s: float = 0.1
     drift: float = 0.1
     """How much faster one node's clock may run than another's: leases are this much shorter."""
     sleep_after_s: float = 1.0
     """A group without work for this long stops its heartbeats."""
+    look_after_s: float = 10.0
+    """A leader whose group sleeps asks this often whether the others still follow it."""
 
 
 class UnsafeStateError(AssertionError):

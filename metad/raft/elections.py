@@ -2,8 +2,9 @@
 dissertation §3.10, §4.2.3, §9.6).
 
 - A replica asks first whether it *would* be elected (pre-vote), so one that was cut off does not raise the term.
-- Nobody votes, or says it would, while its leader is alive: heard within the shortest election timeout. Leases rest on
-  this, so it also holds for that long after a start. A hand-over at the leader's wish is the exception.
+- Nobody votes, or says it would, while its leader is alive: heard within the voter's own election timeout. Each reply
+  to the leader says how long that is, and leases rest on it; so it is stored, and after a start nobody votes for as
+  long as the life before may have promised. A hand-over at the leader's wish is the exception.
 - A vote leaves the node, and a candidate's own vote counts, once term and vote are durable.
 - Votes are a set of voters of the current configuration, so a duplicate counts once and a stranger not at all.
 - A leader that has not heard from a quorum within the longest election timeout steps down.
@@ -25,14 +26,19 @@ class Elections(RaftState):
         self._waiting_for_disk: list[tuple[int, str, AnyMessage]] = []  # (term, peer, message)
         self._campaign_at_peers_wish = False
         self._own_vote_due = False
-        # As if a leader had been heard just now: a lease may rest on what this replica promised before it restarted.
-        self.heard_leader_s = self.host.now()
+        self._promised_until_s = float("-inf")
 
     def _started(self) -> None:
         super()._started()
         now = self.host.now()
-        self._postpone_election(now)
+        # As if a leader had been heard just now: a lease may rest on what this replica promised before it restarted.
+        self._heard_leader(now)
+        self._promised_until_s = max(self._promised_until_s, now + self.log.promise_ms / 1000)
+        self._set_election_deadline(max(self.election_deadline_s, self._promised_until_s))
+        if self.log.promise_ms != self._own_promise_ms:
+            self.log.promise(self._own_promise_ms)
         if self.log.configuration.voters == (self.node_id,):  # nobody to wait for, and nobody who could hold a lease
+            self._promised_until_s = now
             self._set_election_deadline(now)
 
     # --- time --------------------------------------------------------------------------------------------
@@ -41,13 +47,28 @@ class Elections(RaftState):
         election_s = self.timing.election_s
         self._set_election_deadline(now + election_s * (1 + self.rng.random()))
 
+    def _heard_leader(self, now: float) -> None:
+        """There is a leader: vote for nobody else for as long as promised."""
+        self._promised_until_s = max(self._promised_until_s, now + self._own_promise_ms / 1000)
+        self._postpone_election(now)
+
+    @property
+    def _own_promise_ms(self) -> int:
+        return int(self.timing.election_s * 1000)
+
+    def _promise_ms(self) -> int:
+        """What a reply may promise: nothing before it is stored, for a restart must keep it."""
+        return self._own_promise_ms if self.log.hard_state_durable else 0
+
     def _election_turn(self, now: float) -> float:
         """What a follower or candidate does when its time has come. Returns when to look again."""
         if not self.may_campaign:
             return NEVER
         if now >= self.election_deadline_s:
             self._postpone_election(now)
-            self._ask()
+            # A candidate is a voter too: it keeps what it has promised its leader.
+            if now >= self._promised_until_s:
+                self._ask()
         return self.election_deadline_s
 
     def excuse(self, now: float) -> None:
@@ -108,7 +129,7 @@ class Elections(RaftState):
         """Whether there is a leader that must not be voted against."""
         if self.role == LEADER:
             return self.asleep or self._heard_quorum(now)
-        return self.asleep or now - self.heard_leader_s < self.timing.election_s
+        return self.asleep or now < self._promised_until_s
 
     def _may_vote(self) -> bool:
         """Not before it has heard from its group: one that was removed and comes back has forgotten entries that it may

@@ -50,6 +50,9 @@ class Metadata(msgspec.Struct, array_like=True, kw_only=True):
     """(index, configuration), ascending; the first is the one at the base."""
     removed: bool = False
     """The replica was taken out of its group and its data dropped. Term and vote stay, should it ever come back."""
+    promise_ms: int = 0
+    """For how long after it heard a leader this replica promised to vote for nobody else. 0: written before promises
+    were."""
 
 
 _decode = msgspec.msgpack.Decoder(Metadata).decode
@@ -372,6 +375,17 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         meta = self._meta
         meta.term, meta.vote = term, vote
         self._writer.writes[self._key] = _encode(meta)
+        self._hard = self._staged()
+
+    @property
+    def promise_ms(self) -> int:
+        """The promise that the life before this one may have given."""
+        return self._meta.promise_ms
+
+    def promise(self, promise_ms: int) -> None:
+        """Remember what is promised from now on; durable once :attr:`hard_state_durable`."""
+        self._meta.promise_ms = promise_ms
+        self._writer.writes[self._key] = _encode(self._meta)
         self._hard = self._staged()
 
     def synced(self, number: int) -> None:

@@ -86,6 +86,9 @@ class AppendReply(Message, frozen=True, tag=6):
     rejected: Annotated[int, Meta(ge=-1, le=0x7FFF_FFFF_FFFF_FFFF)] = -1
     hint_index: U63 = 0
     hint_term: U63 = 0
+    promise_ms: U63 = 0
+    """For how long, since it heard the append that it answers, the sender votes for nobody else. Leases rest on this
+    and not on the leader's own setting. 0: it promises nothing (yet)."""
 
 
 class Snapshot(Message, frozen=True, tag=7):

@@ -27,10 +27,10 @@ class Progress:
 
     __slots__ = (
         "_in_flight",
-        "confirmed_s",
         "echoed",
         "heard_s",
         "in_flight_bytes",
+        "lease_until_s",
         "match",
         "next",
         "paused",
@@ -46,8 +46,9 @@ class Progress:
         self.paused = False
         """A probe is under way."""
         self.heard_s = now_s
-        self.confirmed_s = float("-inf")
-        """When the newest round began that the peer has echoed, as far as that is remembered. Leases count from it."""
+        self.lease_until_s = float("-inf")
+        """Until when the peer votes for nobody else: the promise it gave, counted from the beginning of the round that
+        it echoed with it."""
         self.echoed = 0
         """The number of the newest round that the peer has echoed. Reads wait for it."""
         self.in_flight_bytes = 0

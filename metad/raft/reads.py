@@ -3,10 +3,11 @@
 A leader whose state machine has applied its own no-op holds everything that was ever acknowledged. What is left to know
 is that it still leads *now*:
 
-- **Lease.** A quorum echoed a round. Whoever echoed it votes for nobody within the shortest election timeout after it
-  was heard, hence after the round *began*; shortened by how far clocks may drift apart, that is how long no other
-  leader can be. Handing leadership over ends the lease for the rest of the term: the successor's campaign does not
-  respect it, and the order to campaign may be delayed.
+- **Lease.** A quorum echoed a round, and each said with the echo for how long it votes for nobody else. That counts
+  from when it heard the round, hence from when the round *began*; shortened by how far clocks may drift apart, it is
+  how long no other leader can be. The clock counts the time during which a machine was suspended. Handing leadership
+  over ends the lease for the rest of the term: the successor's campaign does not respect it, and the order to campaign
+  may be delayed.
 - **ReadIndex.** Begin a round after the read arrived; once a quorum has echoed it, nobody else led when the read came.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from .base import LEADER
+from .base import LEADER, NEVER
 from .replication import Replication
 
 
@@ -38,9 +39,13 @@ class Reads(Replication):
         return self.ready and self.is_voter and not self._lease_given_up and self.host.now() < self.lease_until_s()
 
     def lease_until_s(self) -> float:
-        """Until when nobody else can lead."""
-        confirmed = self._quorum_confirmed_s()
-        return confirmed + self.timing.election_s * (1 - self.timing.drift)
+        """Until when nobody else can lead: a quorum, this leader included, votes for nobody else until then."""
+        configuration = self.configuration
+        leases = sorted(
+            [NEVER if voter == self.node_id else self.peers[voter].lease_until_s for voter in configuration.voters],
+            reverse=True,
+        )
+        return leases[configuration.quorum() - 1]
 
     def read(self, done: Callable[[bool], None]) -> None:
         """Call ``done(True)`` once the state may be read for whoever asks now, ``done(False)`` if that cannot be."""
@@ -55,18 +60,6 @@ class Reads(Replication):
         self._reads.append((self._round + 1, done))
         self._heartbeat_due_s = self.host.now()
         self._worked()
-
-    def _quorum_confirmed_s(self) -> float:
-        """The latest moment at which a quorum had begun rounds it has echoed by now."""
-        configuration = self.configuration
-        confirmed = sorted(
-            [
-                self.host.now() if voter == self.node_id else self.peers[voter].confirmed_s
-                for voter in configuration.voters
-            ],
-            reverse=True,
-        )
-        return confirmed[configuration.quorum() - 1]
 
     def _round_confirmed(self) -> None:
         if self._reads:

@@ -27,6 +27,10 @@ from .progress import Sending
 class RaftGroup(Membership):
     """One replica. See :mod:`metad.raft` for which rule is where."""
 
+    _looked_s = NEVER
+    """When a leader that sleeps last asked who follows it."""
+    _look_due_s = NEVER
+
     def receive(self, peer: str, message: AnyMessage) -> None:
         """A message from another node of the cluster."""
         if self.failed is not None:
@@ -63,12 +67,12 @@ class RaftGroup(Membership):
         due_s = NEVER if self.role == LEADER else self._election_turn(now)
         if self.role == LEADER:
             if self.asleep:
-                due_s = NEVER
-            else:
+                due_s = self._look_turn(now)
+            if not self.asleep:
                 due_s = min(self._leader_turn(now), self._transfer_turn(now))
                 self._sleep_if_idle(now)
                 if self.asleep:
-                    due_s = NEVER
+                    due_s = self._look_due_s
         self.deadline_s = due_s
 
     # --- sleeping ----------------------------------------------------------------------------------------
@@ -82,12 +86,30 @@ class RaftGroup(Membership):
             or self._reads
             or self._transferring is not None
             or not self.applied == self.commit == log.last_index
+            or self._quorum_echoed() < self._awake_round
             or any(peer not in self.connected or p.match != log.last_index for peer, p in self.peers.items())
         ):
             return
         self.asleep = True
+        self._say_good_night(now)
+
+    def _say_good_night(self, now: float) -> None:
+        self._looked_s = now
+        self._look_due_s = now + self.timing.look_after_s
         for peer, progress in self.peers.items():
             self._send_empty(peer, progress, sleep=True)
+
+    def _look_turn(self, now: float) -> float:
+        """A sleeping leader asks now and then whether a quorum still follows it, and wakes up where none answered the
+        last time: then it steps down soon, if it stays so. Returns when to look again."""
+        if now < self._look_due_s:
+            return self._look_due_s
+        answered = {peer for peer, progress in self.peers.items() if progress.heard_s >= self._looked_s}
+        if self._has_quorum(answered | {self.node_id}):
+            self._say_good_night(now)
+        else:
+            self.wake_up()
+        return self._look_due_s
 
     def wake_up(self) -> None:
         """Something happened: heartbeats and election timeouts begin again."""
@@ -98,6 +120,7 @@ class RaftGroup(Membership):
         if self.role == LEADER:
             self._heartbeat_due_s = now
             self._worked_s = now
+            self._awake_round = self._round + 1
             for progress in self.peers.values():
                 progress.heard_s = now
         else:

@@ -35,6 +35,7 @@ class Replication(Elections):
         """The leader's first entry: once applied, its state machine holds everything committed before."""
         self._round = 0  # numbers heartbeats within a term
         self._rounds: deque[tuple[int, float]] = deque()  # (number, when it began)
+        self._awake_round = 0  # the first since the group woke up: it sleeps again once a quorum has echoed it
         self._heartbeat_due_s = NEVER
         self._replicated = 0  # last index when records were last sent to everyone who could take them
         self._worked_s = self.host.now()  # when there was last something to do
@@ -63,6 +64,7 @@ class Replication(Elections):
         now = self.host.now()
         self._round = 0
         self._rounds.clear()
+        self._awake_round = 0
         self._heartbeat_due_s = now
         self._worked_s = now
         next_index = self.log.last_index + 1
@@ -173,7 +175,7 @@ class Replication(Elections):
         if message.term < self.term or self.role != LEADER or progress is None:
             return
         progress.heard_s = now
-        self._confirm_round(progress, message.probe)
+        self._confirm_round(progress, message)
         if message.match > self.log.last_index or message.agreed > self.log.last_index:
             raise UnsafeStateError(f"{self.name}: {peer} acknowledges {message.match}, {message.agreed} of ours")
         matched = progress.matched(message.match)
@@ -199,14 +201,17 @@ class Replication(Elections):
         index, _ = self.log.last_index_of_term_up_to(message.hint_index, message.hint_term)
         progress.probe_from(min(message.rejected, index + 1))
 
-    def _confirm_round(self, progress: Progress, number: int) -> None:
-        if not progress.echoed < number <= self._round:
+    def _confirm_round(self, progress: Progress, message: AppendReply) -> None:
+        number, rounds = message.probe, self._rounds
+        if not 0 < number <= self._round:
             return
-        progress.echoed = number
-        rounds = self._rounds
-        if rounds and number >= rounds[0][0]:  # the lease does not grow by a round whose beginning is forgotten
-            progress.confirmed_s = max(progress.confirmed_s, rounds[number - rounds[0][0]][1])
-        self._round_confirmed()
+        if number >= rounds[0][0]:  # a round whose beginning is forgotten renews no lease
+            began_s = rounds[number - rounds[0][0]][1]
+            until_s = began_s + message.promise_ms / 1000 * (1 - self.timing.drift)
+            progress.lease_until_s = max(progress.lease_until_s, until_s)
+        if number > progress.echoed:
+            progress.echoed = number
+            self._round_confirmed()
 
     def _advance_commit(self) -> None:
         """The highest entry of this term that is durable on a quorum is committed, and all before it."""
@@ -252,8 +257,7 @@ class Replication(Elections):
             self._would_vote = None
             self._forget_leader()
             self.host.role_changed(self)
-        self.heard_leader_s = now
-        self._postpone_election(now)
+        self._heard_leader(now)
         self.asleep = False
         self._probe = max(self._probe, message.probe)
 
@@ -318,7 +322,9 @@ class Replication(Elections):
         match = min(verified, log.durable_index) if log.hard_state_durable else 0
         self._acknowledged = match
         self.host.send(
-            peer, self, AppendReply(self.term, self._probe, match, verified, rejected, hint_index, hint_term)
+            peer,
+            self,
+            AppendReply(self.term, self._probe, match, verified, rejected, hint_index, hint_term, self._promise_ms()),
         )
 
     def _log_durable(self) -> None:
@@ -345,8 +351,7 @@ class Replication(Elections):
             return
         if self.leader != peer or message.term != self.term:
             return  # its heartbeats introduce it first
-        self.heard_leader_s = now
-        self._postpone_election(now)
+        self._heard_leader(now)
         if message.index <= self.commit:
             self._reply(peer)
         else:

@@ -29,7 +29,7 @@ class Environment(Protocol):
     rng: random.Random
 
     def now(self) -> float:
-        """Monotonic, seconds."""
+        """Monotonic, seconds. It counts the time during which the machine is suspended: leases rest on it."""
 
     def wall_ms(self) -> int:
         """Of the calendar."""
@@ -62,7 +62,11 @@ class AsyncEnvironment:
             long: ThreadPoolExecutor(1, "metad-long" if long else "metad-beside") for long in (False, True)
         }
         self.rng = random.Random()
-        self.now = self._loop.time
+
+    def now(self) -> float:
+        """See :class:`Environment`."""
+        # The loop's own clock, CLOCK_MONOTONIC, stands still while the machine is suspended.
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wall_ms(self) -> int:
         """See :class:`Environment`."""
@@ -74,7 +78,7 @@ class AsyncEnvironment:
 
     def call_at(self, when_s: float, callback: Callable[[], None]) -> Timer:
         """See :class:`Environment`."""
-        return self._loop.call_at(when_s, callback)
+        return self._loop.call_later(max(0.0, when_s - self.now()), callback)
 
     def syncer(self, store: LogStore, *, fsync: bool) -> Syncer:
         """See :class:`Environment`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +50,8 @@ class Settings(NamedTuple):
     spares: int = 0
     groups: int = 1
     timing: Timing = Timing()
+    timings: Mapping[str, Timing] = {}
+    """Of nodes that are configured in another way."""
     link: Link = Link()
     fsync: tuple[float, float] = (0.001, 0.005)
     slow_fsync: float = 0.0
@@ -214,7 +216,7 @@ class SimNode:
             clock=self.now,
             schedule=self._schedule,
             transmit=self._transmit,
-            timing=world.settings.timing,
+            timing=world.settings.timings.get(self.name, world.settings.timing),
             rng=random.Random(world.rng.getrandbits(64)),
         )
         self.replicas.node = self

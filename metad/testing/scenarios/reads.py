@@ -97,13 +97,57 @@ def lease_allows_for_drift() -> None:
     scene.write("n1", "old")
     scene.run(0.3)
     n1 = scene.group("n1")
-    scene.until(lambda: n1.host.now() - min(peer.confirmed_s for peer in n1.peers.values()) < 0.003)
+    fresh_s = ELECTION_S * (1 - n1.timing.drift) - 0.003
+    scene.until(lambda: min(peer.lease_until_s for peer in n1.peers.values()) - n1.host.now() > fresh_s)
     scene.world.network.isolate("n1")
     scene.ranks("n2")
     scene.until(lambda: scene.leads("n2") and scene.group("n2").ready, 0.7)
     scene.write("n2", "new")
     scene.get("n1")
     scene.converge()
+
+
+@scenario
+def lease_rests_on_what_the_others_promise() -> None:
+    """n1 is configured to be patient, the others are not: they elect another long before n1 would."""
+    impatient = Timing(election_s=ELECTION_S, heartbeat_s=0.1, sleep_after_s=1e9)
+    scene = Scene(timings={"n1": impatient._replace(election_s=5 * ELECTION_S)}, timing=impatient)
+    scene.run(0.011)
+    scene.ready("n2")
+    scene.do("n2", lambda group: group.transfer("n1"))
+    scene.until(lambda: scene.leads("n1") and scene.group("n1").ready)
+    scene.write("n1", "old")
+    scene.run(0.25)
+    scene.isolate("n1")
+    _overtaken(scene)
+    assert scene.leads("n1")
+    answer = scene.get("n1")
+    scene.run(0.01)
+    assert answer.outcome != "done", "the lease was as long as the leader's own election timeout"
+    scene.converge()
+
+
+@scenario
+def promise_outlives_a_new_configuration() -> None:
+    """n2 and n3 promise n1 a long time, and restart with a configuration that promises less."""
+    patient = Timing(election_s=5 * ELECTION_S, heartbeat_s=0.1, sleep_after_s=1e9)
+    timings = {"n1": patient, "n2": patient, "n3": patient}
+    scene = Scene(timings=timings)
+    scene.run(0.011)
+    scene.elect("n1", 5 * 1.5)
+    scene.until(lambda: scene.group("n1").ready)
+    scene.write("n1", "old")
+    scene.run(0.25)
+    scene.isolate("n1")
+    scene.crash("n2", "n3")
+    timings["n2"] = timings["n3"] = patient._replace(election_s=ELECTION_S)
+    scene.start("n2", "n3")
+    scene.until(lambda: any(scene.leads(name) and scene.group(name).ready for name in ("n2", "n3")), 6.0)
+    scene.write("n2" if scene.leads("n2") else "n3", "new")
+    answer = scene.get("n1")
+    scene.run(0.01)
+    assert answer.outcome != "done", "a restart broke a promise that a lease rests on"
+    scene.converge(10.0)
 
 
 @scenario

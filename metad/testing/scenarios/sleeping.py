@@ -16,11 +16,14 @@ def _asleep() -> Scene:
 
 @scenario
 def sleeping_group_is_silent_and_wakes() -> None:
-    """No message is sent for as long as nothing happens; a write wakes everybody."""
+    """While nothing happens, the leader asks now and then who follows it, and nothing else is sent; a write wakes
+    everybody."""
     scene = _asleep()
+    scene.run(0.1)
     before = len(scene.sent)
     scene.run(10.0)
-    assert len(scene.sent) == before, "it talks in its sleep"
+    assert len(scene.sent) - before == 2 * 2, "it talks in its sleep"
+    assert all(scene.group(name).asleep for name in scene.names)
     scene.write("n1", 2)
     answer = scene.get("n1")
     scene.run(0.05)
@@ -48,6 +51,16 @@ def sleeping_leader_is_alive() -> None:
     scene.run(5.0)
     assert scene.leads("n1")
     assert scene.group("n1").term == term, "a living leader was deposed"
+    scene.converge()
+
+
+@scenario
+def sleeping_leader_looks_for_its_followers() -> None:
+    """Nothing that a sleeping leader's followers send arrives, and no connection breaks: it must not believe for ever
+    that it leads."""
+    scene = _asleep()
+    scene.hold(target="n1", lose=True)
+    scene.until(lambda: not scene.leads("n1"), 25.0, "a leader that nobody answers leads on in its sleep")
     scene.converge()
 
 
