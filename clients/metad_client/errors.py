@@ -1,7 +1,8 @@
 """The errors a caller may meet: the wire's table, and the one that only a client can raise.
 
 Catch :class:`MetadError` and nothing of metad escapes. ``error.retryable`` says whether the same call may
-succeed later; ``error.outcome_known`` is False where a write may have happened.
+succeed later; ``error.outcome_known`` is False where a write may have happened; ``error.current`` is the version,
+offset, generation or epoch that a condition did not match.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class ClosedError(MetadError):
 
 def error_of_item(item: ItemError) -> MetadError:
     """The exception for one failed item of a batch."""
-    return error_of(ErrorBody(item.code, item.message))
+    error = error_of(ErrorBody(item.code, item.message))
+    error.current = item.current
+    return error
 
 
 def another(error: MetadError) -> MetadError:
@@ -59,6 +62,7 @@ def another(error: MetadError) -> MetadError:
         retry_jitter_ms=error.retry_jitter_ms,
         leader=error.leader,
     )
+    twin.current = error.current
     twin.__cause__ = error.__cause__
     return twin
 

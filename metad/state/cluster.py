@@ -13,7 +13,7 @@ from metad_wire.methods import encode
 from ..storage import keys
 from ..storage.engine import Engine
 from .rows import Numbers, Rows, crcs_of
-from .tables import Command, Table, Verb, merge_writes, refuse_writes
+from .tables import Command, Table, Verb, merge_writes, mismatch, refuse_writes
 from .view import View
 
 CLUSTER = Table(
@@ -47,7 +47,7 @@ def _evaluate_store(view: View, command: Command[c.StoreMap]) -> m.WriteReply:
     stored = view.get(MAP_KEY)
     version = 0 if stored is None else _decode(stored).version
     if version != body.expected:
-        error = m.ItemError(0, ConflictError.code, f"the map has version {version}")
+        error = mismatch(0, ConflictError, "the map's version", version)
         return m.WriteReply([m.Revision(view.name, view.revision)], [error])
     view.writes[MAP_KEY] = encode(body.map)
     return m.WriteReply([m.Revision(view.name, view.revision)], [])

@@ -27,6 +27,7 @@ from .tables import (
     by_position,
     looked_at,
     merge_writes,
+    mismatch,
     page_of,
     read_page,
     refuse_writes,
@@ -157,7 +158,7 @@ def _put_in_turn(view: View, rows: Rows, written: list[bytes]) -> tuple[list[m.I
 
 
 def _conflict(position: int, current: Head | None) -> m.ItemError:
-    return m.ItemError(position, ConflictError.code, f"version is {current[0] if current else 0}")
+    return mismatch(position, ConflictError, "version", current[0] if current else 0)
 
 
 def _merge_put(body: m.KvPut, parts: list[tuple[Rows, m.KvPutReply]]) -> m.KvPutReply:

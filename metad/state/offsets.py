@@ -28,6 +28,7 @@ from .tables import (
     by_position,
     looked_at,
     merge_writes,
+    mismatch,
     page_of,
     read_page,
     refuse_writes,
@@ -96,17 +97,17 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
         if current_generation is None:
             current_generation = generations[tenant, group] = _generation(view, tenant, group)
         if generation < current_generation:
-            errors.append(m.ItemError(position, FencedError.code, f"generation is {current_generation}"))
+            errors.append(mismatch(position, FencedError, "generation", current_generation))
             continue
         key = prefix + suffix
         if monotonic or item.expected is not None:
             value = view.get(key)
             current = -1 if value is None else _decode(value).offset
             if item.expected is not None and item.expected != current:
-                errors.append(m.ItemError(position, ConflictError.code, f"offset is {current}"))
+                errors.append(mismatch(position, ConflictError, "offset", current))
                 continue
             if monotonic and item.offset < current:
-                errors.append(m.ItemError(position, OffsetRegressionError.code, f"offset is {current}"))
+                errors.append(mismatch(position, OffsetRegressionError, "offset", current))
                 continue
         if generation > current_generation:
             generations[tenant, group] = generation
@@ -166,7 +167,7 @@ def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m
         value = view.get(key)
         current = 0 if value is None else _decode_generation(value)
         if item.expected != current:
-            errors.append(m.ItemError(position, ConflictError.code, f"generation is {current}"))
+            errors.append(mismatch(position, ConflictError, "generation", current))
         elif item.generation != current:
             view.writes[key] = encode(item.generation) if item.generation else None
     return m.WriteReply([m.Revision(view.name, view.revision)], errors)

@@ -38,6 +38,7 @@ from .tables import (
     after_cursor,
     by_position,
     merge_writes,
+    mismatch,
     page_of,
     refuse_writes,
 )
@@ -144,7 +145,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
             number = owners.add(row)
             last = owners.table[number]
             if last.broker_epoch > epoch and last.broker == broker:
-                errors.append(m.ItemError(position, FencedError.code, f"epoch is {last.broker_epoch}"))
+                errors.append(mismatch(position, FencedError, "epoch", last.broker_epoch))
                 previous.append(-1)
                 restored.append(None)
                 continue
@@ -227,7 +228,7 @@ def _refusal(row: bytes | None, broker: str, epoch: int, position: int) -> m.Ite
     if owner.broker != broker:
         return m.ItemError(position, NotOwnerError.code, f"owner is {owner.broker}")
     if owner.broker_epoch != epoch:
-        return m.ItemError(position, FencedError.code, f"epoch is {owner.broker_epoch}")
+        return mismatch(position, FencedError, "epoch", owner.broker_epoch)
     return None
 
 

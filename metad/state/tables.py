@@ -207,6 +207,11 @@ def merge_writes(body: m.Message, parts: list[tuple[Rows, m.WriteReply]]) -> m.W
     )
 
 
+def mismatch(position: int, error: type[MetadError], what: str, current: int) -> m.ItemError:
+    """An item that was compared with ``what`` and did not match."""
+    return m.ItemError(position, error.code, f"{what} is {current}", current)
+
+
 def refuse_writes(body: m.Message, rows: Rows, error: MetadError) -> m.WriteReply:
     """Refuse for every verb that answers with a plain WriteReply: each item fails with the group's error."""
     return m.WriteReply([], [m.ItemError(position, error.code, error.message) for position in rows.positions])

@@ -35,7 +35,6 @@ from .loop import VirtualLoop
 
 _SLACK_S = 0.1
 """Of a deadline."""
-_VERSION = re.compile(r"version is (\d+)")
 _NOTHING = re.compile("(nothing was done|did not happen)$")
 
 
@@ -233,10 +232,10 @@ class Caller:
             self._versions[key] = result
         elif outcome == "refused":
             seen.never = True
-            found = _VERSION.search(str(result))
-            if found is not None:
-                self._versions[key] = int(found[1])
-                self._history.seen.append(Seen(key, False, None, int(found[1]), seen.invoked, moment))
+            if isinstance(result, ConflictError):
+                assert result.current is not None
+                self._versions[key] = result.current
+                self._history.seen.append(Seen(key, False, None, result.current, seen.invoked, moment))
         elif outcome == "never":
             seen.never = True
 
@@ -383,7 +382,7 @@ class Caller:
                 self._note(key, "get", None, None if offset < 0 else offset, invoked, history.now())
             return
         expected, offset = self._offsets.get(partition, -1), invoked
-        outcome, _ = await self._do(
+        outcome, refused = await self._do(
             f"commit {partition} from {expected} to {offset}",
             offsets.commit(*where, offset, expected=expected, deadline_s=deadline_s),
         )
@@ -393,10 +392,9 @@ class Caller:
             self._note(key, "compare_and_set", argument, True, invoked, history.now())
         elif outcome == "refused":
             self._note(key, "compare_and_set", argument, False, invoked, history.now())
-            self._offsets.pop(partition, None)
-            found_text = re.search(r"offset is (-?\d+)", str(_))
-            if found_text is not None:
-                self._offsets[partition] = int(found_text[1])
+            assert isinstance(refused, ConflictError)
+            assert refused.current is not None
+            self._offsets[partition] = refused.current
         elif outcome == "unknown":
             self._note(key, "compare_and_set", argument, None, invoked, None)
 

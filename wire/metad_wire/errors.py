@@ -31,6 +31,10 @@ class MetadError(Exception):
     retryable: ClassVar[bool] = False
     outcome_known: ClassVar[bool] = True
 
+    current: int | None = None
+    """Of a failed item: what it was compared with and did not match. A version (0: absent), an offset (-1: none), a
+    generation or an epoch; None where the error is about something else, or the server does not say."""
+
     def __init__(self, message: str = "", *, retry_after_ms: int = 0, retry_jitter_ms: int = 0, leader: str = ""):
         super().__init__(message or (self.__doc__ or self.name).splitlines()[0])
         self.message = str(self)

@@ -108,11 +108,13 @@ class Request(Message, Generic[T], frozen=True):
 
 class ItemError(Message, frozen=True):
     """Item number ``index`` of the batch (from 0) failed with error ``code``: of the item (200 up), or of the group
-    it belongs to (100 up) where other groups did their part."""
+    it belongs to (100 up) where other groups did their part. ``current`` is what the item was compared with and
+    did not match: a version (0: absent), an offset (-1: none), a generation or an epoch."""
 
     index: U32
     code: U63
     message: str = ""
+    current: I64 | None = None
 
 
 class Revision(Message, frozen=True):

@@ -210,13 +210,13 @@ async def test_an_empty_batch_asks_nobody(server, dial):
 async def test_item_errors_are_mapped_by_position(server, dial):
     client = await dial()
     server.answer = lambda received: received.reply(
-        m.WriteReply([], [m.ItemError(0, 200, "gone"), m.ItemError(2, 201, "epoch is 9")])
+        m.WriteReply([], [m.ItemError(0, 200, "gone"), m.ItemError(2, 201, "epoch is 9", 9)])
     )
     result = await client.sessions.update_many("b", 1, [SessionUpdateItem("t", c, PROPERTIES) for c in "abc"])
     assert not result.ok
-    assert {index: (type(error), str(error)) for index, error in result.errors.items()} == {
-        0: (NotFoundError, "gone"),
-        2: (FencedError, "epoch is 9"),
+    assert {index: (type(error), str(error), error.current) for index, error in result.errors.items()} == {
+        0: (NotFoundError, "gone", None),
+        2: (FencedError, "epoch is 9", 9),
     }
     with pytest.raises(NotFoundError, match="gone") as raised:
         result.raise_for_error()
@@ -225,9 +225,10 @@ async def test_item_errors_are_mapped_by_position(server, dial):
 
 async def test_a_single_raises_its_items_error(server, dial):
     client = await dial()
-    server.answer = lambda received: received.reply(m.KvPutReply([], [m.ItemError(0, 203, "version is 3")], [0]))
-    with pytest.raises(ConflictError, match="version is 3"):
+    server.answer = lambda received: received.reply(m.KvPutReply([], [m.ItemError(0, 203, "version is 3", 3)], [0]))
+    with pytest.raises(ConflictError, match="version is 3") as raised:
         await client.kv.put("ns", "k", b"v", expected_version=1)
+    assert raised.value.current == 3
     server.answer = lambda received: received.reply(m.KvTransactReply([], [m.ItemError(0, 203, "no")], [None]))
     with pytest.raises(ConflictError, match="no"):
         await client.kv.transact(KvTransaction("ns", [], []))

@@ -1,0 +1,86 @@
+"""A condition that fails says what it met, for programs and not for people only: PROTOCOL.md, "Failed conditions"."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from state_rig import Rig
+from wire_document import PROTOCOL, tables
+
+from metad_wire import messages as m
+from metad_wire.errors import ERRORS
+from metad_wire.methods import METHODS_BY_NAME
+
+PUT = m.KvPutItem("n", "k", b"v")
+PARTITION = ("t", "g", "topic", 0)
+COMMIT = m.OffsetCommitItem(*PARTITION, 7, 5)
+SESSION = m.SessionKey("t", "c")
+CASES: list[tuple[str, Any, list[tuple[str, int | None]]]] = [
+    ("kv.put", m.KvPut([m.KvPutItem("n", "k", b"v", 9)]), [("conflict", 1)]),
+    ("kv.put", m.KvPut([m.KvPutItem("n", "absent", b"v", 9)]), [("conflict", 0)]),
+    ("kv.delete", m.KvDelete([m.KvDeleteItem("n", "k", 9)]), [("conflict", 1)]),
+    ("kv.delete", m.KvDelete([m.KvDeleteItem("n", "absent", 9)]), [("not_found", None)]),
+    ("offset.commit", m.OffsetCommit([m.OffsetCommitItem(*PARTITION, 8, 4)]), [("fenced", 5)]),
+    ("offset.commit", m.OffsetCommit([m.OffsetCommitItem(*PARTITION, 8, 5, 6)]), [("conflict", 7)]),
+    ("offset.commit", m.OffsetCommit([m.OffsetCommitItem("t", "g", "topic", 1, 8, 5, 6)]), [("conflict", -1)]),
+    ("offset.commit", m.OffsetCommit([m.OffsetCommitItem(*PARTITION, 6, 5)], True), [("offset_regression", 7)]),
+    ("offset.delete", m.OffsetDelete([m.OffsetKey("t", "g", "topic", 1)]), [("not_found", None)]),
+    (
+        "offset.reset_generations",
+        m.OffsetResetGenerations([m.GenerationReset("t", "g", 4), m.GenerationReset("t", "none", 4)]),
+        [("conflict", 5), ("conflict", 0)],
+    ),
+    ("session.takeover", m.SessionTakeover("b", 2, [m.SessionTakeoverItem("t", "c")]), [("fenced", 3)]),
+    ("session.disconnect", m.SessionDisconnect("b", 2, [SESSION]), [("fenced", 3)]),
+    (
+        "session.update",
+        m.SessionUpdate("b", 2, [m.SessionUpdateItem("t", "c", m.SessionProperties())]),
+        [("fenced", 3)],
+    ),
+    (
+        "session.update",
+        m.SessionUpdate("x", 2, [m.SessionUpdateItem("t", "c", m.SessionProperties())]),
+        [("not_owner", None)],
+    ),
+    ("session.delete", m.SessionDelete([SESSION], "b", 2), [("fenced", 3)]),
+    ("session.delete", m.SessionDelete([m.SessionKey("t", "absent")]), [("not_found", None)]),
+]
+
+
+def filled(kind: str) -> Rig:
+    rig = Rig(kind, groups=1)
+    if kind == "data":
+        rig.write(METHODS_BY_NAME["kv.put"], m.KvPut([PUT]))
+        rig.write(METHODS_BY_NAME["session.takeover"], m.SessionTakeover("b", 3, [m.SessionTakeoverItem("t", "c")]))
+    else:
+        rig.write(METHODS_BY_NAME["offset.commit"], m.OffsetCommit([COMMIT]))
+    return rig
+
+
+@pytest.mark.parametrize(("method", "body", "expected"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)])
+def test_an_item_error_says_what_there_is(method: str, body: Any, expected: list[tuple[str, int | None]]) -> None:
+    rig = filled("offset" if method.startswith("offset") else "data")
+    reply = rig.write(METHODS_BY_NAME[method], body)
+    assert [(ERRORS[error.code].name, error.current) for error in reply.errors] == expected
+    for error in reply.errors:
+        assert error.current is None or error.message.endswith(f" is {error.current}"), "as people are told"
+
+
+def test_it_is_as_of_the_items_turn() -> None:
+    rig = filled("data")
+    stale = m.KvPutItem("n", "k", b"v", 9)
+    reply = rig.write(METHODS_BY_NAME["kv.put"], m.KvPut([stale, PUT, stale, PUT, stale]))
+    assert [error.current for error in reply.errors] == [1, 2, 3]
+
+
+def test_the_document_lists_what_says_so() -> None:
+    listed = {
+        (method, code)
+        for methods, codes, _ in tables(PROTOCOL.read_text(encoding="utf-8"))["Failed conditions"]
+        for method in re.findall(r"[a-z._]+", methods)
+        for code in re.findall(r"[a-z_]+", codes)
+    }
+    shown = {(method, code) for method, _, errors in CASES for code, current in errors if current is not None}
+    assert listed == shown
