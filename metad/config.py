@@ -171,8 +171,9 @@ class Config(_Section, frozen=True):
     """Where log and state live. Required unless ``storage.engine`` is ``memory``."""
     node_id: str = "node-1"
     """Name of this node in its cluster."""
-    cluster_id: str = "metad"
-    """Name of the cluster; a data directory remembers the one it belongs to."""
+    cluster_id: str = ""
+    """Name of the cluster. Empty: it gets a random one when it forms, and a node takes over that of the cluster it
+    joins. A data directory remembers the one it belongs to, and nodes of another are refused."""
     fsync: bool = True
     """False acknowledges before the disk has it: only for measuring what durability costs."""
     drain_timeout_ms: int = 10_000
@@ -251,9 +252,10 @@ class Config(_Section, frozen=True):
             raise ConfigError(f"cluster.seeds: this node, {self.node_id!r}, is not among them")
         if not 0 <= self.drain_timeout_ms <= _NUMBER_MAX:
             raise ConfigError("drain_timeout_ms: must not be negative, nor without end")
-        for field in ("node_id", "cluster_id"):
-            if not 1 <= len(getattr(self, field).encode()) <= 256:
-                raise ConfigError(f"{field}: must take 1 to 256 bytes")
+        if not 1 <= len(self.node_id.encode()) <= 256:
+            raise ConfigError("node_id: must take 1 to 256 bytes")
+        if len(self.cluster_id.encode()) > 256:
+            raise ConfigError("cluster_id: must take at most 256 bytes")
         return self
 
 

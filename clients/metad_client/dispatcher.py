@@ -29,7 +29,7 @@ import msgspec
 
 from metad_wire.cluster import MapReply, MapRequest
 from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
-from metad_wire.messages import Identity, Request
+from metad_wire.messages import Identity, Request, Welcome
 from metad_wire.methods import CLUSTER_MAP, Method, encode
 
 from .call import Call
@@ -199,7 +199,7 @@ class Dispatcher:
             return False
         anybody = any(lane.connection is not None for lane in self.lanes.values())
         lane = self.lanes.get(welcome.node_id)
-        if anybody and (lane is None or welcome.cluster_id != self._cluster_id):
+        if anybody and (lane is None or self._is_foreign(welcome)):
             return False
         if lane is None:
             lane = self.lanes[welcome.node_id] = Lane(welcome.node_id)
@@ -209,7 +209,7 @@ class Dispatcher:
             self.on_lanes()
         elif lane.connection is not None:
             return False
-        self._cluster_id = welcome.cluster_id
+        self._cluster_id = welcome.cluster_id or (self._cluster_id if anybody else "")
         lane.connection, lane.obstacle, lane.suspect = connection, None, False
         self.nodes_reached += not lane.connects
         lane.connects += 1
@@ -229,7 +229,7 @@ class Dispatcher:
         assert welcome is not None
         if self._closed or old is None or not connection.can_send(0):
             return False
-        if (welcome.node_id, welcome.cluster_id) != (lane.node, self._cluster_id):
+        if welcome.node_id != lane.node or self._is_foreign(welcome):
             return False
         lane.connection, lane.suspect = connection, False
         lane.connects += 1
@@ -238,6 +238,10 @@ class Dispatcher:
         self._pump(lane)
         old.leave()
         return True
+
+    def _is_foreign(self, welcome: Welcome) -> bool:
+        """Whether this is a node of another cluster. One that is being formed has no name yet."""
+        return bool(welcome.cluster_id and self._cluster_id) and welcome.cluster_id != self._cluster_id
 
     def refresh(self) -> None:
         """Ask for the map: something in it may have changed that nobody says by refusing."""

@@ -71,12 +71,15 @@ class Host(Protocol):
     """The node, as its controller sees it."""
 
     config: Config
-    identity: Any
     environment: Any
     drivers: dict[tuple[str, int], Any]
     replicas: Any
     mover: Any
     call_peer: Callable[[str, int, bytes, Done], None]
+
+    @property
+    def identity(self) -> Any:
+        """Of the node's data directory."""
 
     @property
     def map(self) -> ClusterMap | None:
@@ -190,7 +193,8 @@ class Controller:
             slots[kind] = pack_slots(even)
         groups = balanced_leaders(groups, nodes)
         records = [NodeRecord(node, "", seeds[node]) for node in nodes]
-        self._store(ClusterMap(1, records, groups, slots), 0, _ignore)
+        cluster_id = self._host.identity.cluster_id or f"{self._host.environment.rng.getrandbits(128):032x}"
+        self._store(ClusterMap(1, records, groups, slots, cluster_id=cluster_id), 0, _ignore)
 
     def _announce(self) -> None:
         """Say where this node is, until the map says so."""

@@ -15,7 +15,7 @@ from metad_wire.errors import NotLeaderError
 from metad_wire.policy import BatchWindow
 
 from ..config import Config
-from ..errors import DamagedStoreError
+from ..errors import DamagedStoreError, ServerError
 from ..logs import event
 from ..raft.base import ROLES, Timing, UnsafeStateError
 from ..raft.journal import RaftLog, was_here
@@ -186,6 +186,8 @@ class Groups:
         self._stores.log.sync()
         self._open(*METADATA, founders)
         self.load_map()
+        if self._health.failure is not None:
+            raise self._health.failure
         event(
             "recovered",
             groups=len(self.drivers),
@@ -197,9 +199,15 @@ class Groups:
 
     def load_map(self) -> None:
         """Take over what metadata-0 says: open the groups that are to be here, route by its slots."""
-        known = self.map = cluster.read_map(self._stores.state)
+        known = cluster.read_map(self._stores.state)
         if known is None:
             return
+        try:
+            self._stores.adopt(known.cluster_id)
+        except ServerError as error:
+            self._health.fail(error)
+            return
+        self.map = known
         for record in known.groups:
             key, me = (record.kind, record.ordinal), self._config.node_id
             if key in self.drivers:

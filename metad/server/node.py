@@ -36,7 +36,7 @@ from .reads import Reads
 from .requests import Requests
 from .room import Room
 from .steps import Steps
-from .stores import Stores, open_stores
+from .stores import StoreIdentity, Stores, open_stores
 from .turns import Turns
 
 
@@ -45,7 +45,6 @@ class Node:
 
     def __init__(self, config: Config, stores: Stores, environment: Environment) -> None:
         self.config = config
-        self.identity = stores.identity
         self.environment = environment
         self.connections = 0
         self.closed = False
@@ -126,6 +125,11 @@ class Node:
         """The cluster map; None while the cluster is being formed."""
         return self.groups.map
 
+    @property
+    def identity(self) -> StoreIdentity:
+        """Of its data directory."""
+        return self._stores.identity
+
     # --- what the node itself answers --------------------------------------------------------------------
 
     def _control(self, method: Method[Any, Any], body: Any, done: Done) -> None:
@@ -165,6 +169,13 @@ class Node:
             region=self.config.cluster.region,
             links=self.links(),
         )
+
+    def adopt(self, cluster_id: str) -> None:
+        """Belong to this cluster. Stops the node where it belongs to another already."""
+        try:
+            self._stores.adopt(cluster_id)
+        except ServerError as error:
+            self.health.fail(error)
 
     # --- what its controller asks of it ------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class Guest(Wire):
         super().__init__(home)
         self._guests = guests
         self.node_id = ""
+        self.cluster_id = ""
         self._timer = self._loop.call_later(home.config.limits.handshake_timeout_ms / 1000, self._late)
         self._heard_before_s = 0.0
         self._silent_looks = 0
@@ -81,6 +82,8 @@ class Guest(Wire):
         if not self.node_id:
             self._welcome(frame)
         elif frame.type == FrameType.PEER:
+            if not self.home.is_one_of_us(self.cluster_id, self.node_id):
+                return  # Raft lives with losses, and its membership is being decided
             if frame.method == Channel.RAFT:
                 node.peer_received(self.node_id, frame.payload)
             elif frame.method == Channel.SNAPSHOT:
@@ -102,7 +105,7 @@ class Guest(Wire):
         self.home.check(hello.cluster_id, hello.node_id, hello.store_id)
         if hello.target not in ("", identity.node_id):
             raise HandshakeError(f"this is {identity.node_id!r}, not {hello.target!r}")
-        self.node_id = hello.node_id
+        self.node_id, self.cluster_id = hello.node_id, hello.cluster_id
         self._make_room(hello.node_id, PER_NODE_MAX)
         self._timer.cancel()
         self._look_later()

@@ -47,6 +47,8 @@ class Link(Wire):
         self.bulk = bulk
         self.far = far
         self.up = False
+        self.cluster_id = ""
+        """As the peer said it."""
         self.by_quic = False  # the connection that is up, or was last
         self._far_again_s = 0.0
         self._calls: dict[int, Done] = {}
@@ -186,6 +188,7 @@ class Link(Wire):
             assert self.stream is not None
             self.home.access.check_node(self.stream, welcome.node_id)
             self.home.check(welcome.cluster_id, welcome.node_id, welcome.store_id)
+            self.cluster_id = welcome.cluster_id
             if not self._welcomed.done():
                 self._welcomed.set_result(None)
         elif frame.type == FrameType.RESPONSE:

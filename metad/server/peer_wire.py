@@ -36,6 +36,9 @@ class Home(Protocol):
     def check(self, cluster_id: str, node_id: str, store_id: str) -> None:
         """Raise HandshakeError where this is no node to talk to."""
 
+    def is_one_of_us(self, cluster_id: str, node_id: str) -> bool:
+        """Whether a peer that greeted so may take part in Raft."""
+
 
 class Wire:
     """Frames in, frames out. :meth:`handle` is of whoever inherits."""

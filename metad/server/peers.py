@@ -137,9 +137,11 @@ class Peers:
         return encode_frame(FrameType.HELLO, p.encode(hello))
 
     def check(self, cluster_id: str, node_id: str, store_id: str) -> None:
-        """Raise HandshakeError where this is no node to talk to."""
-        if cluster_id != self.node.identity.cluster_id:
-            raise HandshakeError(f"this is cluster {self.node.identity.cluster_id!r}, not {cluster_id!r}")
+        """Raise HandshakeError where this is no node to talk to. A founder names no cluster before it has heard that it
+        was formed, nor does a node that is to join."""
+        ours = self.node.identity.cluster_id
+        if ours and cluster_id and ours != cluster_id:
+            raise HandshakeError(f"this is cluster {ours!r}, not {cluster_id!r}")
         if node_id == self.node.identity.node_id:
             raise HandshakeError(f"there is another node named {node_id!r}")
         known = self.node.map
@@ -148,6 +150,12 @@ class Peers:
             raise HandshakeError(
                 f"{node_id!r} was here with another data directory; let it leave and join under a new name"
             )
+
+    def is_one_of_us(self, cluster_id: str, node_id: str) -> bool:
+        """Whether a peer that greeted so may take part in Raft: a founder may, and a member, but not yet one that names
+        no cluster and is to be taken in by this one, for it may as well be the founder of another."""
+        known = self.node.map
+        return bool(cluster_id) or known is None or any(node.node_id == node_id for node in known.nodes)
 
     def _statuses(self) -> list[PeerLink]:
         return [link.status() for (_, bulk), link in sorted(self._links.items()) if not bulk]
@@ -193,6 +201,7 @@ class Peers:
             await link.dial()
             reply = CLUSTER_MAP.decode_reply(await link.ask(CLUSTER_MAP.code, CLUSTER_MAP.encode_request(MapRequest())))
             if reply.map is not None:
+                self.node.adopt(link.cluster_id)  # before this node becomes a member: of one cluster only
                 # Whoever is to send this node the map must be able to hear it.
                 self._introduced = {n.node_id: n.peer_endpoint for n in reply.map.nodes}
                 self._follow_map()

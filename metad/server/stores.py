@@ -24,12 +24,12 @@ _IDENTITY_KEY = keys.STORE_PREFIX + b"identity"
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
-    """Written once, when a data directory is made."""
+    """Written when a data directory is made, and once more by :meth:`Stores.adopt`."""
 
     format: int
     store_id: str
     node_id: str
-    cluster_id: str
+    cluster_id: str  # empty until the node's cluster has formed, or taken it in
 
 
 class Stores:
@@ -45,6 +45,20 @@ class Stores:
         self.identity = identity
         self.rebuild = rebuild
         """The state was missing and is being made again from a log that reaches back to the start."""
+
+    def adopt(self, cluster_id: str) -> None:
+        """The data directory belongs to this cluster, from now on and for ever. Blocks for an fsync, once in its life.
+        Raises ConfigError where it belongs to another."""
+        ours = self.identity.cluster_id
+        if ours == cluster_id or not cluster_id:  # a map of an older version names none
+            return
+        if ours:
+            raise ConfigError(
+                f"the cluster that this node has formed or joined is {cluster_id!r}, and its data directory belongs to "
+                f"{ours!r}: the same cluster_id must be configured on all founders, or none"
+            )
+        self.identity = msgspec.structs.replace(self.identity, cluster_id=cluster_id)
+        _write(self.log.engine, self.identity)  # the log is the authority
 
     def close(self) -> None:
         """Release both."""
@@ -113,11 +127,15 @@ def _identify(config: Config, log: Engine, state: Engine) -> tuple[StoreIdentity
         _write(log, identity)
         _write(state, identity)
         return identity, False
-    if in_log.cluster_id != config.cluster_id or in_log.node_id != config.node_id:
+    wanted = config.cluster_id or in_log.cluster_id
+    if in_log.cluster_id not in ("", wanted) or in_log.node_id != config.node_id:
         raise ConfigError(
             f"the data directory belongs to node {in_log.node_id!r} of cluster {in_log.cluster_id!r}, the "
-            f"configuration says {config.node_id!r} of {config.cluster_id!r}"
+            f"configuration says {config.node_id!r} of {wanted!r}"
         )
+    if in_log.cluster_id != wanted:
+        in_log = msgspec.structs.replace(in_log, cluster_id=wanted)
+        _write(log, in_log)
     if in_state is None:
         _write(state, in_log)
         return in_log, True

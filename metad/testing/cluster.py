@@ -198,7 +198,6 @@ class Cluster:
         config = Config(
             listen=f"{name}:{CLIENT_PORT}",
             node_id=name,
-            cluster_id="simulated",
             cluster=cluster,
             groups=GroupsConfig(offset=settings.offset, data=settings.data),
             raft=settings.raft,

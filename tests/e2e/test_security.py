@@ -241,7 +241,7 @@ def say(scheme: str, files: TlsFiles, port: int, words: bytes) -> list[Frame]:
 
 
 def peer_hello(node_id: str) -> bytes:
-    hello = p.PeerHello(p.PEER_MAGIC, p.PEER_VERSION, "metad", node_id, "store", "node-1")
+    hello = p.PeerHello(p.PEER_MAGIC, p.PEER_VERSION, "", node_id, "store", "node-1")
     return encode_frame(FrameType.HELLO, p.encode(hello))
 
 

@@ -95,6 +95,8 @@ class ClusterMap(Message, frozen=True):
     groups: list[GroupRecord]
     slots: dict[str, bytes]
     moves: list[SlotMove] = []  # noqa: RUF012
+    cluster_id: str = ""
+    """Which cluster this is: decided by whoever forms it, and taken over by every node."""
 
 
 class MapRequest(Message, frozen=True):

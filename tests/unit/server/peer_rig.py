@@ -50,6 +50,7 @@ class Stranger:
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
+        self.last: Frame | None = None
         self.lost = False
         self._decoder = FrameDecoder(p.PEER_FRAME_BYTES_MAX)
         self._stream: Stream | None = None
@@ -65,6 +66,7 @@ class Stranger:
         self._decoder.feed(data)
         while (frame := self._decoder.next()) is not None:
             self.frames.append(frame)
+            self.last = frame
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
@@ -101,6 +103,7 @@ class Stranger:
     async def refused(self) -> str:
         """Why the node has closed the connection."""
         await until(lambda: self.lost)
-        frame = self.frames[-1]
+        frame = self.last
+        assert frame is not None
         assert frame.type == FrameType.ERROR
         return str(p.decode_error(frame.payload).message)
