@@ -9,7 +9,6 @@ from metad_wire.messages import Status, StatusReply
 from .dispatcher import Dispatcher
 from .errors import MetadError, NotFoundError
 from .requests import Requests
-from .routes import METADATA
 
 
 class Cluster:
@@ -49,24 +48,22 @@ class Cluster:
         known = self._dispatcher.routes.map
         if known is not None and group not in [c.group_name(g.kind, g.ordinal) for g in known.groups]:
             raise NotFoundError(f"there is no group {group}")
-        return await self._requests.one(methods.CLUSTER_TRANSFER, c.Transfer(group, to), deadline_s, group=group)
+        return await self._requests.one(methods.CLUSTER_TRANSFER, c.Transfer(group, to), deadline_s)
 
     async def join(self, node: c.NodeRecord, *, deadline_s: float | None = None) -> c.Done:
         """Take a node in. One that is configured to join asks for it itself. Raises ConflictError."""
-        return await self._requests.one(methods.CLUSTER_JOIN, c.Join(node), deadline_s, group=METADATA)
+        return await self._requests.one(methods.CLUSTER_JOIN, c.Join(node), deadline_s)
 
     async def leave(self, node_id: str, *, deadline_s: float | None = None) -> c.Done:
         """Move a node's replicas elsewhere; called again once they have moved, the node is forgotten. Raises
         NotFoundError, InvalidRequestError, ConflictError."""
-        return await self._requests.one(methods.CLUSTER_LEAVE, c.Leave(node_id), deadline_s, group=METADATA)
+        return await self._requests.one(methods.CLUSTER_LEAVE, c.Leave(node_id), deadline_s)
 
     async def add_group(self, kind: str, *, deadline_s: float | None = None) -> c.Done:
         """One more group of a kind. Not repeated where the answer was lost, for that could add two: look at the map.
         Raises InvalidRequestError, ConflictError."""
-        return await self._requests.one(
-            methods.CLUSTER_ADD_GROUP, c.AddGroup(kind), deadline_s, group=METADATA, once=True
-        )
+        return await self._requests.one(methods.CLUSTER_ADD_GROUP, c.AddGroup(kind), deadline_s, once=True)
 
     async def rebalance(self, *, deadline_s: float | None = None) -> c.Done:
         """Spread replicas and leaders evenly. Raises ConflictError."""
-        return await self._requests.one(methods.CLUSTER_REBALANCE, c.Rebalance(), deadline_s, group=METADATA)
+        return await self._requests.one(methods.CLUSTER_REBALANCE, c.Rebalance(), deadline_s)

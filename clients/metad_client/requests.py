@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from metad_wire.messages import BATCH_ITEMS_MAX, Message
-from metad_wire.methods import Method, encode
+from metad_wire.methods import By, Method, encode
 from metad_wire.policy import BatchWindow
 
 from .batcher import Batcher, Outcomes
@@ -24,7 +24,7 @@ from .dispatcher import Dispatcher
 from .errors import InvalidRequestError, MetadError, StaleRouteError
 from .options import DEADLINE_S_MAX, Options
 from .results import Piece
-from .routes import ANY, Parts
+from .routes import ANY, METADATA, Parts
 
 # Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million
 # items neither holds a million encoded ones nor pushes everybody else out of the queue.
@@ -58,12 +58,12 @@ class Requests:
         body: Body,
         deadline_s: float | None = None,
         *,
-        group: str = ANY,
+        group: str = "",
         node: str = "",
         once: bool = False,
     ) -> Reply:
-        """One request and its reply, by the leader of ``group`` or by ``node`` where there is one. Raises the
-        request's MetadError."""
+        """One request and its reply, by ``node`` or the leader of ``group`` where one is named, otherwise by whoever
+        answers the method. Raises the request's MetadError."""
         reply: Reply = await self.reply(self.begin(method, body, deadline_s, group, node=node, once=once))
         return reply
 
@@ -72,14 +72,16 @@ class Requests:
         method: Method[Body, Any],
         body: Body,
         deadline_s: float | None = None,
-        group: str = ANY,
+        group: str = "",
         *,
         node: str = "",
         once: bool = False,
     ) -> Call:
         """The same, but only begun: either :meth:`reply` or :meth:`abandon` ends it."""
         deadline = self._deadline(deadline_s)
-        return self._dispatcher.submit(method, encode(body), deadline, group, node=node, once=once)
+        if method.by is By.METADATA:
+            group = METADATA
+        return self._dispatcher.submit(method, encode(body), deadline, group or ANY, node=node, once=once)
 
     async def reply(self, call: Call) -> Any:
         """The reply of a request. Raises its MetadError."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metad_wire import methods
-from metad_wire.methods import METHODS
+from metad_wire.methods import METHODS, By
 
 from . import cluster, kv, offsets, ownership, sessions
 from .tables import Table, Verb
@@ -13,17 +12,7 @@ from .tables import Table, Verb
 TABLES: tuple[Table, ...] = (cluster.CLUSTER, sessions.SESSION, offsets.OFFSET, kv.KV)
 
 CONTROL: frozenset[int] = frozenset(
-    method.code
-    for method in (
-        methods.STATUS,
-        methods.CLUSTER_MAP,
-        methods.CLUSTER_JOIN,
-        methods.CLUSTER_LEAVE,
-        methods.CLUSTER_TRANSFER,
-        methods.CLUSTER_ADD_GROUP,
-        methods.CLUSTER_REBALANCE,
-        methods.CLUSTER_MOVED,
-    )
+    method.code for method in METHODS.values() if method.by is not By.GROUP and not method.mutates
 )
 """Methods that the node answers, not a group's state."""
 

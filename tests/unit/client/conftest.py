@@ -1,10 +1,7 @@
-"""A metad that a test scripts, on a network and a clock of the test's own.
-
-The server is one or several nodes; it knows its map and tells it by itself, everything else is the test's.
+"""A metad that a test scripts (``scripted.py``), on a clock of the test's own.
 
 The loop's clock jumps to the next timer whenever nothing else is to be done, so deadlines, backoffs and dead
-peers cost no time and come in a fixed order. The server is the wire's own ServerSession behind the in-memory
-transport; what it answers is up to the test.
+peers cost no time and come in a fixed order.
 """
 
 from __future__ import annotations
@@ -12,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
+import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # the tests have no packages
+
+from scripted import Nodes, Server, a_map, a_session
+
 from metad_client import Client, Options, connect
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.errors import MetadError, UnknownMethodError
-from metad_wire.frame import Frame, FrameType
-from metad_wire.methods import CLUSTER_MAP, METHODS, encode
-from metad_wire.session import ServerSession
-from metad_wire.transport import Listener
 from metad_wire.transport.memory import MemoryTransport
 
 
@@ -64,254 +62,19 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
     return {"real": asyncio.new_event_loop} if item.path.name == "test_early.py" else {"jumping": JumpingLoop}
 
 
-class Received:
-    """A request as the server got it; answer it once."""
-
-    def __init__(self, peer: Peer, request_id: int, method: int, payload: bytes) -> None:
-        self.peer = peer
-        self.request_id = request_id
-        self.method = METHODS[method]
-        self.payload = payload
-        self.request: m.Request[Any] = self.method.decode_request(payload)
-        self.cancelled = False
-
-    @property
-    def body(self) -> Any:
-        return self.request.body
-
-    @property
-    def identity(self) -> m.Identity:
-        assert self.request.identity is not None
-        return self.request.identity
-
-    @property
-    def body_bytes(self) -> bytes:
-        """The body as it travelled."""
-        head = b"\x94" + encode(self.request.deadline_ms) + encode(self.request.identity)
-        tail = encode(self.request.group)
-        assert self.payload.startswith(head)
-        assert self.payload.endswith(tail)
-        return self.payload[len(head) : -len(tail)]
-
-    def reply(self, reply: m.Message | None = None) -> None:
-        """Answer; without a reply with what a server would say when all is well."""
-        self.peer.session.respond(self.request_id, encode(all_well(self.body) if reply is None else reply))
-        self.peer.flush()
-
-    def fail(self, error: MetadError) -> None:
-        self.peer.session.fail(self.request_id, error)
-        self.peer.flush()
-
-
-def all_well(body: Any) -> m.Message:
-    """The reply to a request where everything succeeds and every read finds something."""
-    revisions = [m.Revision("data-0", 1)]
-    match body:
-        case m.Status():
-            group = m.GroupStatus("data-0", "data", 1024, 5, 1, 5, 100, "leader", "n1", 3, 5, ["n1", "n2"])
-            return m.StatusReply("n1", "c1", "0.1.0", 1, 2000, 3000, 4 << 20, True, 1, 1, 0, 5, 5, [group])
-        case c.Join() | c.Leave() | c.Transfer() | c.AddGroup() | c.Rebalance():
-            return c.Done("under way", 2)
-        case m.SessionTakeover():
-            count = len(body.items)
-            restored = [m.SessionProperties(60, i.client_id.encode()) for i in body.items] if body.restore else []
-            return m.SessionTakeoverReply(revisions, [], [m.Owner("old", 1)], [0] * count, list(restored))
-        case m.SessionGet():
-            return m.SessionGetReply([a_session(key.tenant, key.client_id) for key in body.items])
-        case m.OffsetFetch():
-            return m.OffsetFetchReply(
-                [m.Offset(k.tenant, k.group, k.topic, k.partition, 42, 1, 1_700_000_000_000, "") for k in body.items]
-            )
-        case m.OffsetGenerations():
-            return m.OffsetGenerationsReply([5] * len(body.items))
-        case m.KvGet():
-            return m.KvGetReply([m.Kv(k.namespace, k.key, k.key.encode(), 1, 1, 1) for k in body.items])
-        case m.KvPut():
-            return m.KvPutReply(revisions, [], [int(item.value) if item.value.isdigit() else 1 for item in body.items])
-        case m.KvTransact():
-            return m.KvTransactReply(revisions, [], [m.KvTransactionResult(True, []) for _ in body.items])
-        case m.SessionList():
-            return m.SessionListReply([a_session("t", f"c{i}") for i in range(3)], b"")
-        case m.OffsetList():
-            return m.OffsetListReply([m.Offset(body.tenant, body.group, "topic", 0, 42, 1, 0, "")], b"")
-        case m.KvScan():
-            return m.KvScanReply([m.Kv(body.namespace, "k", b"v", 1, 1, 1)], b"")
-    return m.WriteReply(revisions, [])
-
-
-def a_session(tenant: str, client_id: str) -> m.Session:
-    return m.Session(
-        tenant=tenant,
-        client_id=client_id,
-        broker="b1",
-        broker_epoch=1,
-        connected=True,
-        disconnected_ms=0,
-        properties=m.SessionProperties(60, b"state"),
-    )
-
-
-class Peer:
-    """The server's end of one connection."""
-
-    def __init__(self, server: Server, node: str) -> None:
-        self.server = server
-        self.node = node
-        self.session = ServerSession()
-        self.stream: Any = None
-        self.gone = False
-
-    def flush(self) -> None:
-        data = self.session.data_to_send()
-        if data and not self.gone:
-            self.stream.write(data)
-
-    def goaway(self) -> None:
-        self.session.goaway()
-        self.flush()
-
-    def cut(self) -> None:
-        """The connection breaks."""
-        self.stream.abort()
-
-    def connection_made(self, stream: Any) -> None:
-        self.stream = stream
-        self.server.peers.append(self)
-
-    def data_received(self, data: bytes) -> None:
-        server = self.server
-        server.chunks += 1
-        if server.deaf or self.node in server.frozen:
-            return
-        self.session.receive_data(data)
-        try:
-            while (frame := self.session.next_event()) is not None:
-                self.act(frame)
-        except MetadError:
-            self.flush()
-            self.stream.close()
-        self.flush()
-        server.notify()
-
-    def act(self, frame: Frame) -> None:
-        server = self.server
-        if frame.type == FrameType.HELLO:
-            if server.greeting_error is not None:
-                self.session.fail_connection(server.greeting_error)
-            elif server.greets:
-                self.session.welcome(
-                    m.Welcome(
-                        1, 0, self.node, server.cluster_id, server.window_bytes, server.frame_bytes_max, server.idle_ms
-                    )
-                )
-        elif frame.type == FrameType.REQUEST and frame.method == CLUSTER_MAP.code and not server.scripts_map:
-            self.tell_map(frame.request_id, CLUSTER_MAP.decode_request(frame.payload).body.version)
-        elif frame.type == FrameType.REQUEST:
-            received = Received(self, frame.request_id, frame.method, frame.payload)
-            server.received.append(received)
-            if server.answer is not None:
-                server.answer(received)
-        elif frame.type == FrameType.CANCEL:
-            for received in server.received:
-                if received.peer is self and received.request_id == frame.request_id:
-                    received.cancelled = True
-
-    def tell_map(self, request_id: int, known: int) -> None:
-        server = self.server
-        server.map_requests.append((self.node, known))
-        if server.leaders is None:
-            self.session.fail(request_id, UnknownMethodError("cluster.map"))
-            return
-        leaders = server.leaders_by.get(self.node, server.leaders)
-        newest = server.map
-        version = newest.version if newest is not None else 0
-        reply = c.MapReply(version, newest if version > known else None, leaders)
-        self.session.respond(request_id, encode(reply))
-
-    def eof_received(self) -> bool:
-        return False
-
-    def pause_writing(self) -> None: ...
-
-    def resume_writing(self) -> None: ...
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.gone = True
-        self.server.notify()
-
-
-class Server:
-    """Several endpoints of one scripted server, or of the nodes of a cluster. ``answer`` is called with each request;
-    None leaves them open. ``map`` None: the cluster is being formed; ``leaders`` None: it knows no clusters."""
-
-    def __init__(self, transport: MemoryTransport) -> None:
-        self.transport = transport
-        self.peers: list[Peer] = []
-        self.received: list[Received] = []
-        self.chunks = 0
-        self.answer: Callable[[Received], None] | None = Received.reply
-        self.greets = True
-        self.greeting_error: MetadError | None = None
-        self.deaf = False
-        self.frozen: set[str] = set()  # nodes that read nothing
-        self.cluster_id = "c1"
-        self.map: c.ClusterMap | None = a_map({"n1": "a:7420"})
-        self.leaders: dict[str, str] | None = {}  # group -> node; those the map prefers where it is not said
-        self.leaders_by: dict[str, dict[str, str]] = {}  # what single nodes say instead
-        self.scripts_map = False  # whether questions for the map are the test's too
-        self.map_requests: list[tuple[str, int]] = []  # (node asked, version known)
-        self.window_bytes = 8 * 1024 * 1024
-        self.frame_bytes_max = 16 * 1024 * 1024
-        self.idle_ms = 60_000
-        self._changed = asyncio.Event()
-        self._listeners: dict[str, Listener] = {}
-
-    async def listen(self, host: str = "a", node: str = "n1") -> None:
-        self._listeners[host] = await self.transport.listen(host, 7420, lambda: Peer(self, node))
-
-    async def stop_listening(self, host: str = "a") -> None:
-        await self._listeners.pop(host).close()
-
-    def notify(self) -> None:
-        self._changed.set()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something that shows at the server."""
-        while not condition():
-            self._changed.clear()
-            await self._changed.wait()
-
-    async def requests(self, count: int) -> list[Received]:
-        """Wait until so many requests have come, ever."""
-        await self.until(lambda: len(self.received) >= count)
-        return self.received
-
-    @property
-    def live(self) -> list[Peer]:
-        return [peer for peer in self.peers if not peer.gone]
-
-    def live_of(self, node: str) -> list[Peer]:
-        return [peer for peer in self.live if peer.node == node]
-
-
-def a_map(nodes: dict[str, str], *, data: int = 1, offset: int = 1, version: int = 1) -> c.ClusterMap:
-    """A map with these nodes and their endpoints, groups spread over them and slots over the groups."""
-    names = list(nodes)
-    counts = {"metadata": 1, "offset": offset, "data": data}
-    groups = [
-        c.GroupRecord(kind, ordinal, names, names, names[ordinal % len(names)])
-        for kind, count in counts.items()
-        for ordinal in range(count)
-    ]
-    slots = {kind: c.pack_slots([slot * count // c.SLOTS for slot in range(c.SLOTS)]) for kind, count in counts.items()}
-    return c.ClusterMap(version, [c.NodeRecord(node, at, "") for node, at in nodes.items()], groups, slots)
-
-
 @pytest.fixture
 async def server() -> Server:
     server = Server(MemoryTransport())
     await server.listen()
     return server
+
+
+@pytest.fixture
+async def nodes(server: Server) -> Nodes:
+    """Three, of which one is listening already."""
+    await server.listen("b", "n2")
+    await server.listen("c", "n3")
+    return Nodes(server)
 
 
 class Dial:

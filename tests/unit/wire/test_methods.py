@@ -14,7 +14,7 @@ from wire_strategies import values_of
 from metad_wire import errors, messages
 from metad_wire.errors import InvalidRequestError
 from metad_wire.fields import BATCH_ITEMS_MAX, LIST_LIMIT_MAX, TRANSACTION_ITEMS_MAX, TRANSACTIONS_MAX
-from metad_wire.methods import KV_GET, KV_PUT, KV_SCAN, KV_TRANSACT, METHODS, METHODS_BY_NAME, OFFSET_COMMIT, Method
+from metad_wire.methods import KV_GET, KV_PUT, KV_SCAN, KV_TRANSACT, METHODS, METHODS_BY_NAME, OFFSET_COMMIT, By, Method
 from metad_wire.methods import encode as pack
 
 few = settings(max_examples=40, deadline=None)  # of each of many methods
@@ -31,7 +31,7 @@ def test_codes_and_names_agree() -> None:
 def test_a_taken_code_or_name_is_refused() -> None:
     for code, name in ((KV_GET.code, "kv.copy"), (0x0399, KV_GET.name)):
         with pytest.raises(TypeError, match="taken"):
-            Method(code, name, messages.KvGet, messages.KvGetReply, mutates=False)
+            Method(code, name, messages.KvGet, messages.KvGetReply, mutates=False, by=By.GROUP)
     assert METHODS[KV_GET.code] is KV_GET
     assert "kv.copy" not in METHODS_BY_NAME
     assert 0x0399 not in METHODS

@@ -1,0 +1,6 @@
+"""Makes the scripted nodes importable: the tests have no packages."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "client"))

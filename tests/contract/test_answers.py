@@ -1,0 +1,217 @@
+"""Which node answers which method, as its declaration says: of production servers, and of the scripted nodes that the
+client's tests are run against. What the one does and the other does not, those tests could never find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import pytest
+from scripted import METADATA, Nodes, Server
+
+from metad.testing.cluster import CLIENT_PORT
+from metad.testing.loop import Process
+from metad.testing.node_scenarios import Scene
+from metad_wire import cluster as c
+from metad_wire import messages as m
+from metad_wire.errors import MetadError, NotLeaderError, UnknownMethodError
+from metad_wire.frame import FrameType
+from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, Method
+from metad_wire.routing import KINDS, ROUTES, split
+from metad_wire.session import ClientSession, decode_error
+from metad_wire.transport import Transport
+from metad_wire.transport.memory import MemoryTransport
+
+Answer = bytes | MetadError
+
+
+class Asked(asyncio.Protocol):
+    """One request on a connection of its own."""
+
+    def __init__(self, payload: bytes, method: int) -> None:
+        self._request = (method, payload)
+        self._session = ClientSession()
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, stream: Any) -> None:
+        self._stream = stream
+        stream.write(self._session.data_to_send())
+
+    def data_received(self, data: bytes) -> None:
+        self._session.receive_data(data)
+        while (frame := self._session.next_event()) is not None:
+            if frame.type == FrameType.WELCOME:
+                self._session.request(*self._request)
+            elif frame.type == FrameType.RESPONSE:
+                self.answer.set_result(frame.payload)
+            elif frame.type == FrameType.ERROR:
+                self.answer.set_result(decode_error(frame.payload))
+        if data := self._session.data_to_send():
+            self._stream.write(data)
+
+
+async def ask(transport: Transport, host: str, method: Method[Any, Any], body: Any) -> Answer:
+    asked = await transport.dial(
+        host, CLIENT_PORT, lambda: Asked(method.encode_request(body, 5_000), method.code), timeout_s=5
+    )
+    try:
+        return await asked.answer
+    finally:
+        asked._stream.close()
+
+
+class Cluster(Protocol):
+    """Three nodes that can be asked one by one."""
+
+    @property
+    def map(self) -> c.ClusterMap: ...
+
+    def leader(self, group: str) -> str: ...
+
+    def ask(self, node: str, method: Method[Any, Any], body: Any) -> Answer: ...
+
+
+class Scripted:
+    """Those of the client's tests."""
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self._runner = runner
+        self._server = Server(MemoryTransport())
+        self._hosts = {"n1": "a", "n2": "b", "n3": "c"}
+        for node, host in self._hosts.items():
+            self._runner.run(self._server.listen(host, node))
+        self._nodes = Nodes(self._server)
+
+    @property
+    def map(self) -> c.ClusterMap:
+        assert self._server.map is not None
+        return self._server.map
+
+    def leader(self, group: str) -> str:
+        return self._nodes.leaders[group]
+
+    def ask(self, node: str, method: Method[Any, Any], body: Any) -> Answer:
+        return self._runner.run(ask(self._server.transport, self._hosts[node], method, body))
+
+
+class Served:
+    """Production servers, in virtual time."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._process = Process(scene.loop, "asker")
+
+    @property
+    def map(self) -> c.ClusterMap:
+        node = self._scene.lead("metadata").node
+        assert node is not None
+        assert node.map is not None
+        return node.map
+
+    def leader(self, group: str) -> str:
+        kind, _, ordinal = group.partition("-")
+        return self._scene.lead(kind, int(ordinal)).name
+
+    def ask(self, node: str, method: Method[Any, Any], body: Any) -> Answer:
+        transport = self._scene.network.transport("asker")
+        task = self._process.start(ask(transport, node, method, body))
+        assert self._scene.run_until(task.done, 10.0), f"{node} does not answer {method.name}"
+        return task.result()
+
+
+@pytest.fixture(scope="module", params=["scripted", "served"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    if request.param == "scripted":
+        with asyncio.Runner() as runner:
+            yield Scripted(runner)
+        return
+    with Scene(data=4, offset=2) as scene:
+        scene.require_settled(10.0)
+        yield Served(scene)
+
+
+GROUP = 1
+"""Ordinal of the groups asked for: not all are led by one node."""
+ITEMS: dict[str, Callable[[str], Any]] = {
+    "session.takeover": lambda name: m.SessionTakeover("b", 1, [m.SessionTakeoverItem("t", name)]),
+    "session.disconnect": lambda name: m.SessionDisconnect("b", 1, [m.SessionKey("t", name)]),
+    "session.update": lambda name: m.SessionUpdate(
+        "b", 1, [m.SessionUpdateItem("t", name, m.SessionProperties(1, b""))]
+    ),
+    "session.get": lambda name: m.SessionGet([m.SessionKey("t", name)]),
+    "session.delete": lambda name: m.SessionDelete([m.SessionKey("t", name)]),
+    "session.list": lambda name: m.SessionList(page=m.Page(groups=[GROUP])),
+    "offset.commit": lambda name: m.OffsetCommit([m.OffsetCommitItem("t", name, "topic", 0, 1)]),
+    "offset.fetch": lambda name: m.OffsetFetch([m.OffsetKey("t", name, "topic", 0)]),
+    "offset.delete": lambda name: m.OffsetDelete([m.OffsetKey("t", name, "topic", 0)]),
+    "offset.list": lambda name: m.OffsetList("t", name),
+    "offset.generations": lambda name: m.OffsetGenerations([m.ConsumerGroup("t", name)]),
+    "offset.reset_generations": lambda name: m.OffsetResetGenerations([m.GenerationReset("t", name, 0, 0)]),
+    "kv.get": lambda name: m.KvGet([m.KvKey(name, "k")]),
+    "kv.put": lambda name: m.KvPut([m.KvPutItem(name, "k", b"v")]),
+    "kv.delete": lambda name: m.KvDelete([m.KvDeleteItem(name, "k")]),
+    "kv.scan": lambda name: m.KvScan(name, ""),
+    "kv.transact": lambda name: m.KvTransact([m.KvTransaction(name, [], [])]),
+}
+"""Bodies about a record with this name."""
+
+
+def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
+    """One that changes nothing about who leads what, and about records of one group."""
+    match method.name:
+        case "cluster.store":
+            return c.StoreMap(0, known)
+        case "cluster.moved":
+            return c.Moved(1)
+        case "group.command":
+            return c.GroupCommand("data", GROUP, "close", 1)
+        case "cluster.join":
+            return c.Join(known.nodes[0])
+        case "cluster.leave":
+            return c.Leave("nobody")
+        case "cluster.transfer":
+            record = next(g for g in known.groups if (g.kind, g.ordinal) == ("data", GROUP))
+            return c.Transfer(f"data-{GROUP}", record.preferred)
+        case "cluster.add_group":
+            return c.AddGroup("metadata")  # which is refused
+    if method.by is not By.GROUP:
+        return method.body()
+    make = ITEMS[method.name]
+    if method.code not in ROUTES:
+        return make("")
+    slots = c.unpack_slots(known.slots[KINDS[method.code]])
+    for number in range(1_000):
+        body = make(f"r{number}")
+        if split(ROUTES[method.code], getattr(body, "items", [body]), slots, max(slots) + 1) == {GROUP: [0]}:
+            return body
+    raise AssertionError("no record is in that group")
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
+def test_a_method_is_answered_by_whom_it_declares(cluster: Cluster, method: Method[Any, Any]) -> None:
+    known = cluster.map
+    body = body_of(method, known)
+    for node in ("n1", "n2", "n3"):
+        answer = cluster.ask(node, method, body)
+        if method.code in BETWEEN_NODES:
+            assert isinstance(answer, UnknownMethodError)
+            continue
+        group = METADATA if method.by is By.METADATA else f"{KINDS.get(method.code)}-{GROUP}"
+        if method.by is By.ANY or cluster.leader(group) == node:
+            assert not isinstance(answer, NotLeaderError | UnknownMethodError), f"{node}: {answer}"
+        else:
+            assert isinstance(answer, NotLeaderError), f"{node}: {answer!r}"
+            assert answer.leader == cluster.leader(group)
+
+
+def test_what_is_about_a_group_may_be_decided_by_others(cluster: Cluster) -> None:
+    """Or the suite could not tell who answers a transfer."""
+    assert cluster.leader(f"data-{GROUP}") != cluster.leader(METADATA)
+    body = body_of(CLUSTER_TRANSFER, cluster.map)
+    assert isinstance(cluster.ask(cluster.leader(METADATA), CLUSTER_TRANSFER, body), bytes)
+
+
+def test_everything_that_is_routed_is_answered_by_leaders_of_groups() -> None:
+    assert set(KINDS) == {method.code for method in METHODS.values() if method.by is By.GROUP} - BETWEEN_NODES
