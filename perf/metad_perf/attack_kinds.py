@@ -18,56 +18,142 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from . import attack_quic, attack_tls
-from .attack_peer import Target
+from metad_wire.errors import MetadError
+
+from . import attack_load, attack_quic, attack_state, attack_tls, attack_tokens
+from .attack_insider import GoneError
+from .attack_peer import Outcome, Target
 from .errors import WorkerError
 
-Attack = Callable[[Target, float], tuple[bool, int]]
-"""Takes the target and the monotonic time to end at; whether the server refused it, and how often it was tried."""
+Attack = Callable[[Target, float], Outcome]
+"""Takes the target and the monotonic time to end at."""
 _OVERTIME_S = 60.0  # attacks end by themselves; the last look at each takes a while
 
-KINDS: dict[str, tuple[str, Attack]] = {
-    f"{transport}_{attack.__name__}": (transport, attack)
-    for transport, attacks in {
-        "tls": (
-            attack_tls.handshake_flood,
-            attack_tls.wrong_certificates,
-            attack_tls.garbage,
-            attack_tls.half_open,
-            attack_tls.frame_bombs,
-            attack_tls.unfinished_frames,
-            attack_tls.slow_readers,
-        ),
-        "quic": (
-            attack_quic.handshake_flood,
-            attack_quic.wrong_certificates,
-            attack_quic.garbage,
-            attack_quic.spoofed_initials,
-            attack_quic.half_open,
-            attack_quic.stream_abuse,
-            attack_quic.frame_bombs,
-            attack_quic.slow_readers,
-            attack_quic.early_replays,
-        ),
-    }.items()
-    for attack in attacks
-}
-"""Name -> its transport and what is done."""
+ALONE, TOKENS, THREE = "alone", "tokens", "three"
+"""What is attacked: one node that asks for certificates, one that takes tokens too, three nodes."""
+STRANGER, INSIDER = "stranger", "insider"
 
+
+class Kind(msgspec.Struct, frozen=True):
+    """An attack: by whom, over what, on what."""
+
+    who: str
+    transport: str
+    site: str
+    run: Attack
+
+
+def _kinds() -> dict[str, Kind]:
+    made: dict[str, Kind] = {}
+
+    def add(who: str, transport: str, site: str, *attacks: Attack) -> None:
+        for attack in attacks:
+            parts = ("insider" if who == INSIDER else "", site if site != ALONE else "", transport, attack.__name__)
+            made["_".join(part for part in parts if part)] = Kind(who, transport, site, attack)
+
+    add(
+        STRANGER,
+        "tls",
+        ALONE,
+        attack_tls.handshake_flood,
+        attack_tls.wrong_certificates,
+        attack_tls.garbage,
+        attack_tls.half_open,
+        attack_tls.frame_bombs,
+        attack_tls.unfinished_frames,
+        attack_tls.slow_readers,
+    )
+    add(
+        STRANGER,
+        "quic",
+        ALONE,
+        attack_quic.handshake_flood,
+        attack_quic.wrong_certificates,
+        attack_quic.garbage,
+        attack_quic.spoofed_initials,
+        attack_quic.half_open,
+        attack_quic.stream_abuse,
+        attack_quic.frame_bombs,
+        attack_quic.slow_readers,
+        attack_quic.early_replays,
+    )
+    add(
+        INSIDER,
+        "tls",
+        ALONE,
+        attack_load.unread_replies,
+        attack_load.filtered_listings,
+        attack_load.whole_listings,
+        attack_load.expensive_transactions,
+        attack_load.large_compares,
+        attack_load.largest_reads,
+        attack_load.restores,
+        attack_load.status_and_map,
+        attack_load.small_puts,
+        attack_load.batches,
+        attack_load.largest_batches,
+        attack_load.one_key,
+        attack_load.wide_reads,
+        attack_load.wide_writes,
+        attack_load.hopeless_deadlines,
+        attack_load.cancelled_requests,
+        attack_load.pings,
+        attack_load.many_connections,
+        attack_load.comings_and_goings,
+        attack_load.single_bytes,
+        attack_load.broken_frames,
+        attack_load.hoarded_frames,
+    )
+    add(
+        INSIDER,
+        "quic",
+        ALONE,
+        attack_load.unread_replies,
+        attack_load.filtered_listings,
+        attack_load.batches,
+    )
+    add(
+        INSIDER,
+        "tls",
+        ALONE,
+        attack_state.identity_window,
+        attack_state.unmoving_low,
+        attack_state.refused_items,
+        attack_state.highest_generation,
+        attack_state.random_bodies,
+        attack_state.reused_identities,
+        attack_state.cluster_changes,  # the last on this node: where it succeeds, the node is not what it was
+    )
+    add(
+        STRANGER,
+        "tls",
+        TOKENS,
+        attack_tokens.silent_connections,
+        attack_tokens.wrong_tokens,
+        attack_tokens.refused_greetings,
+        attack_tokens.key_updates,
+    )
+    add(
+        INSIDER,
+        "tls",
+        THREE,
+        attack_state.large_puts,
+        attack_state.replicated_refusals,
+        attack_state.amplified_transactions,
+    )
+    return made
+
+
+KINDS = _kinds()
+"""All of them by name, in the order in which they are made: attacks on the same site follow each other."""
 
 BYSTANDER = "bystander"
 """In the place of an attack's name: who only computes."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What became of an attack."""
-
-    refused: bool
-    tried: int
-
-
 class Attacker:
-    """One attack, ready to begin: a process that starts is no part of it, and takes a second of the processor."""
+    """One attack, ready to begin, as often as one likes: a process that starts is no part of it, and takes a second of
+    the processor."""
 
     def __init__(self, name: str, target: Target, seconds: float, processor: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -80,7 +166,7 @@ class Attacker:
         self._receive(_OVERTIME_S)  # it is ready
 
     def begin(self) -> None:
-        """Let it loose."""
+        """Let it loose, until :meth:`done`."""
         self._pipe.send(None)
 
     def done(self) -> bool:
@@ -111,14 +197,14 @@ class Attacker:
         return answer
 
 
-def _bystander(target: Target, until_s: float) -> tuple[bool, int]:
+def _bystander(target: Target, until_s: float) -> Outcome:
     """As busy as an attacker; moves memory as well, as one does."""
     count = 0
     data = bytes(1024 * 1024)
     while time.monotonic() < until_s:
         hashlib.sha256(bytearray(data)).digest()
         count += 1
-    return True, count
+    return Outcome(count)
 
 
 def _main(name: str, target: Target, seconds: float, processor: int, pipe: Connection) -> None:
@@ -126,15 +212,14 @@ def _main(name: str, target: Target, seconds: float, processor: int, pipe: Conne
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         os.sched_setaffinity(0, {processor})
-    attack: Attack = _bystander if name == BYSTANDER else KINDS[name][1]
+    attack = _bystander if name == BYSTANDER else KINDS[name].run
     pipe.send(None)
-    try:
-        pipe.recv()
-    except EOFError:  # the parent has gone
-        return
-    try:
-        refused, tried = attack(target, time.monotonic() + seconds)
-    except OSError as error:
-        pipe.send(WorkerError(f"the attack {name} failed by itself: {error!r}"))
-    else:
-        pipe.send(Outcome(refused, tried))
+    while True:
+        try:
+            pipe.recv()
+        except EOFError:  # the parent has gone
+            return
+        try:
+            pipe.send(attack(target, time.monotonic() + seconds))
+        except (OSError, MetadError, GoneError) as error:
+            pipe.send(Outcome(0, f"the attack failed by itself: {error!r}"))

@@ -9,6 +9,7 @@ import select
 import socket
 import ssl
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from aioquic.tls import SessionTicket
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.frame import FrameDecoder, FrameType, encode_frame
+from metad_wire.frame import Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.methods import encode
 from metad_wire.transport.credentials import TlsFiles
 
@@ -28,23 +29,34 @@ _RECEIVE_BYTES = 256 * 1024
 _FAR = 1 << 60  # more than any limit that a server grants
 
 HELLO = encode_frame(FrameType.HELLO, encode(m.Hello(m.MAGIC, m.PROTOCOL_VERSION, m.PROTOCOL_VERSION)))
-LARGE_KEYS = 1  # of the namespace ``large``, a MiB each
+LARGE_KEYS = 8  # of the namespace ``large``, a MiB each: together the most that one reply holds
+LARGE_BYTES = 1024 * 1024 - 200
+CROWD = 20_000  # sessions of the tenant ``crowd``, for listings to look through
+CROWD_BROKER = "b" * 256  # their owner: the longest name that there may be
 GET_LARGE = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", "k0")]))
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """What is attacked, and what the attacker has: certificates of the fleet, and of every wrong kind by name."""
 
-    host: str
-    port: int
+    addresses: Sequence[tuple[str, int]]
+    """Of every node, over the transport under attack."""
+    transport: str
     good: TlsFiles
     none: TlsFiles
-    wrong: dict[str, TlsFiles]
+    wrong: dict[str, TlsFiles] = {}
 
     @property
     def address(self) -> tuple[str, int]:
-        """Of the server."""
-        return self.host, self.port
+        """Of the first node."""
+        return self.addresses[0]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of an attack. ``problem`` says why it counts as not refused."""
+
+    tried: int
+    problem: str = ""
 
 
 def put(namespace: str, key: str, value: bytes) -> bytes:
@@ -58,10 +70,11 @@ def request(number: int, method: int, payload: bytes) -> bytes:
 
 
 class Heard:
-    """What a server has said on one stream, counted."""
+    """What a server has said on one stream, counted. ``answered`` is given every answer to a request."""
 
     def __init__(self) -> None:
         self._decoder = FrameDecoder()
+        self.answered: Callable[[Frame], None] | None = None
         self.frames = 0
         self.welcomes = 0
         self.responses = 0
@@ -76,14 +89,16 @@ class Heard:
             self.welcomes += frame.type == FrameType.WELCOME
             self.responses += frame.type == FrameType.RESPONSE
             self.errors += frame.type == FrameType.ERROR
+            if self.answered is not None and frame.type in (FrameType.RESPONSE, FrameType.ERROR):
+                self.answered(frame)
 
 
 class TlsPeer:
     """A TCP connection with TLS 1.3. Raises OSError where the handshake fails at our end."""
 
-    def __init__(self, target: Target, files: TlsFiles) -> None:
+    def __init__(self, target: Target, files: TlsFiles, *, node: int = 0) -> None:
         self.heard = Heard()
-        raw = socket.create_connection(target.address, WAIT_S)
+        raw = socket.create_connection(target.addresses[node], WAIT_S)
         try:
             self.socket = tls_context(files).wrap_socket(raw)
         except BaseException:
@@ -159,7 +174,7 @@ class QuicPeer:
     """A QUIC connection on a socket of its own; ``source`` is the address that it comes from."""
 
     def __init__(
-        self, target: Target, files: TlsFiles, *, ticket: SessionTicket | None = None, source: str = ""
+        self, target: Target, files: TlsFiles, *, ticket: SessionTicket | None = None, source: str = "", node: int = 0
     ) -> None:
         configuration = QuicConfiguration(
             alpn_protocols=["metad/1"], is_client=True, verify_mode=ssl.CERT_NONE, session_ticket=ticket
@@ -175,7 +190,7 @@ class QuicPeer:
         self.connection = Unpaid(configuration=configuration, session_ticket_handler=self.tickets.append)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind((source, 0))
-        self._address = target.address
+        self._address = target.addresses[node]
         self.connection.connect(self._address, time.monotonic())
 
     def __enter__(self) -> QuicPeer:

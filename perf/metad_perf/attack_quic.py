@@ -1,4 +1,4 @@
-"""Attacks over QUIC. Each returns whether the server refused it, and how often it was tried."""
+"""Attacks of strangers over QUIC, and of those who are let in and break the protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metad_wire import methods
 from metad_wire.transport.credentials import TlsFiles
 
 from .attack_payloads import bombs
-from .attack_peer import GET_LARGE, HELLO, QuicPeer, Target, put, request
+from .attack_peer import GET_LARGE, HELLO, Outcome, QuicPeer, Target, put, request
 from .attack_strangers import strangers
 
 _GARBAGE_PER_S = 20_000  # datagrams
@@ -31,12 +31,12 @@ REPLAYED = ("replayed", "key")
 """Namespace and key of the write that is sent in 0-RTT data; it must never be there."""
 
 
-def handshake_flood(target: Target, until_s: float) -> tuple[bool, int]:
+def handshake_flood(target: Target, until_s: float) -> Outcome:
     """Handshakes without a certificate, one behind the other."""
     return strangers([target.none], until_s, partial(_meet, target))
 
 
-def wrong_certificates(target: Target, until_s: float) -> tuple[bool, int]:
+def wrong_certificates(target: Target, until_s: float) -> Outcome:
     """Every wrong kind of certificate, and none."""
     return strangers([*target.wrong.values(), target.none], until_s, partial(_meet, target))
 
@@ -49,7 +49,7 @@ def _meet(target: Target, files: TlsFiles) -> int:
         return peer.heard.welcomes + peer.heard.responses
 
 
-def garbage(target: Target, until_s: float) -> tuple[bool, int]:
+def garbage(target: Target, until_s: float) -> Outcome:
     """Noise in datagrams, some of which looks like the beginning of a packet."""
     rng = random.Random(1)
     heads = [bytes([first]) for first in (0x00, 0x40, 0x7F, 0xFF)]
@@ -60,10 +60,10 @@ def garbage(target: Target, until_s: float) -> tuple[bool, int]:
         tried, _ = _send(lambda n: sender.sendto(noise[n % len(noise)], target.address), _GARBAGE_PER_S, until_s)
         received = _drain([sender])
     sent = sum(len(noise[n % len(noise)]) for n in range(tried))
-    return received <= sent, tried
+    return Outcome(tried, f"{received} bytes came back for {sent}" if received > sent else "")
 
 
-def spoofed_initials(target: Target, until_s: float) -> tuple[bool, int]:
+def spoofed_initials(target: Target, until_s: float) -> Outcome:
     """True first packets of connections that nobody means, from many addresses. The server must not answer with more
     than it got three times over, nor run out of room for those that are meant."""
     made: list[bytes] = []
@@ -89,10 +89,12 @@ def spoofed_initials(target: Target, until_s: float) -> tuple[bool, int]:
         tried, _ = _send(one, _SPOOFED_PER_S, until_s)
         received = _drain(senders)
         sent = sum(len(made[n % len(made)]) for n in range(tried))
-    return received <= _AMPLIFICATION_MAX * sent and _still_welcome(target), tried
+    if received > _AMPLIFICATION_MAX * sent:
+        return Outcome(tried, f"{received} bytes came back for {sent}")
+    return Outcome(tried, _still_welcome(target))
 
 
-def stream_abuse(target: Target, until_s: float) -> tuple[bool, int]:
+def stream_abuse(target: Target, until_s: float) -> Outcome:
     """Streams beyond the limit, offsets beyond the window, ends that move: the connection must end."""
     tried = survived = 0
 
@@ -129,10 +131,10 @@ def stream_abuse(target: Target, until_s: float) -> tuple[bool, int]:
             way(peer)
             if not peer.until(lambda peer=peer: peer.ended or peer.reset, _CUT_OFF_S):
                 survived += 1
-    return survived == 0, tried
+    return Outcome(tried, f"{survived} connections survived" if survived else "")
 
 
-def slow_readers(target: Target, until_s: float) -> tuple[bool, int]:
+def slow_readers(target: Target, until_s: float) -> Outcome:
     """Ask for gigabytes and give no credit for them. The server must hang up."""
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(QuicPeer(target, target.good)) for _ in range(_SLOW_READERS)]
@@ -147,18 +149,19 @@ def slow_readers(target: Target, until_s: float) -> tuple[bool, int]:
         while time.monotonic() < until_s and not all(peer.ended or peer.reset for peer in peers):
             for peer in peers:
                 peer.until(lambda peer=peer: peer.ended or peer.reset, 0.05)
-        return all(peer.ended or peer.reset for peer in peers), len(peers)
+        kept = sum(not (peer.ended or peer.reset) for peer in peers)
+        return Outcome(len(peers), f"{kept} were not hung up on" if kept else "")
 
 
-def early_replays(target: Target, until_s: float) -> tuple[bool, int]:
+def early_replays(target: Target, until_s: float) -> Outcome:
     """A write in 0-RTT data, and what was sent of it again and again from elsewhere. The caller looks whether it is
     there; here counts that nobody was answered with more than a refusal."""
     with QuicPeer(target, target.good) as first:
         if not first.connect():
-            return False, 0
+            return Outcome(0, "no connection")
         first.open(HELLO)
         if not first.until(lambda: bool(first.tickets)):
-            return False, 0
+            return Outcome(0, "no session ticket")
         ticket = first.tickets[0]
     early = HELLO + request(1, methods.KV_PUT.code, put(*REPLAYED, b"written in 0-RTT"))
     with QuicPeer(target, target.good, ticket=ticket) as again:
@@ -173,10 +176,10 @@ def early_replays(target: Target, until_s: float) -> tuple[bool, int]:
         tried, _ = _send(
             lambda n: replayer.sendto(recorded[n % len(recorded)], target.address), _REPLAYS_PER_S, until_s
         )
-    return refused and not answered, tried
+    return Outcome(tried, "" if refused and not answered else "a write in 0-RTT data was not refused")
 
 
-def frame_bombs(target: Target, until_s: float) -> tuple[bool, int]:
+def frame_bombs(target: Target, until_s: float) -> Outcome:
     """Frames that are more than they seem, from who was let in. Each must end in an error."""
     tried = blown = 0
     rng = random.Random(2)
@@ -190,10 +193,10 @@ def frame_bombs(target: Target, until_s: float) -> tuple[bool, int]:
                 peer.connection.send_stream_data(0, bomb)
                 over = peer.until(lambda peer=peer: peer.heard.errors > 0 or peer.ended or peer.reset)
                 blown += peer.heard.responses > 0 or not over
-    return blown == 0, tried
+    return Outcome(tried, f"{blown} did not end in an error" if blown else "")
 
 
-def half_open(target: Target, until_s: float) -> tuple[bool, int]:
+def half_open(target: Target, until_s: float) -> Outcome:
     """Handshakes that are begun and left alone. Who means it must still get in."""
     tried = 0
     with contextlib.ExitStack() as stack:
@@ -202,7 +205,7 @@ def half_open(target: Target, until_s: float) -> tuple[bool, int]:
             peer = stack.enter_context(contextlib.closing(_Silent(target)))
             peer.begin()
         time.sleep(max(0.0, until_s - time.monotonic()))
-        return _still_welcome(target), tried
+        return Outcome(tried, _still_welcome(target))
 
 
 class _Silent:
@@ -218,15 +221,15 @@ class _Silent:
         self._peer.socket.close()
 
 
-def _still_welcome(target: Target) -> bool:
-    """Whether somebody who may come in does."""
+def _still_welcome(target: Target) -> str:
+    """What keeps out somebody who may come in."""
     for _ in range(3):  # its first datagrams may be lost in the flood
         with QuicPeer(target, target.good) as peer:
             if peer.connect():
                 peer.open(HELLO)
                 if peer.until(lambda peer=peer: peer.heard.frames > 0):
-                    return True
-    return False
+                    return ""
+    return "who may come in did not get in"
 
 
 def _send(one: Callable[[int], object], per_s: float, until_s: float) -> tuple[int, int]:

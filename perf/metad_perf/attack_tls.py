@@ -1,4 +1,4 @@
-"""Attacks over TCP with TLS. Each returns whether the server refused it, and how often it was tried."""
+"""Attacks of strangers over TCP with TLS, and of those who are let in and break the protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metad_wire.frame import FrameType
 from metad_wire.transport.credentials import TlsFiles
 
 from .attack_payloads import bombs
-from .attack_peer import GET_LARGE, HELLO, WAIT_S, Target, TlsPeer, request, tls_context
+from .attack_peer import GET_LARGE, HELLO, WAIT_S, Outcome, Target, TlsPeer, request, tls_context
 from .attack_strangers import strangers
 
 _MIB = 1024 * 1024
@@ -27,12 +27,12 @@ _KERNEL_BYTES = 64 * _MIB  # what buffers of both kernels and the server's own m
 _GARBAGE_BYTES_MAX = 16 * 1024
 
 
-def handshake_flood(target: Target, until_s: float) -> tuple[bool, int]:
+def handshake_flood(target: Target, until_s: float) -> Outcome:
     """Handshakes without a certificate, one behind the other."""
     return strangers([target.none], until_s, partial(_meet, target))
 
 
-def wrong_certificates(target: Target, until_s: float) -> tuple[bool, int]:
+def wrong_certificates(target: Target, until_s: float) -> Outcome:
     """Every wrong kind of certificate, and none."""
     return strangers([*target.wrong.values(), target.none], until_s, partial(_meet, target))
 
@@ -46,7 +46,7 @@ def _meet(target: Target, files: TlsFiles) -> int:
     return 0
 
 
-def garbage(target: Target, until_s: float) -> tuple[bool, int]:
+def garbage(target: Target, until_s: float) -> Outcome:
     """What is no TLS: noise, clear text, records that lie about themselves."""
     rng = random.Random(1)
     tried = answered = 0
@@ -60,10 +60,10 @@ def garbage(target: Target, until_s: float) -> tuple[bool, int]:
             peer.shutdown(socket.SHUT_WR)
             heard = peer.recv(65_536)
             answered += heard[:1] not in (b"", b"\x15")  # a TLS alert is all there is to say
-    return answered == 0, tried
+    return Outcome(tried, f"{answered} were answered" if answered else "")
 
 
-def half_open(target: Target, until_s: float) -> tuple[bool, int]:
+def half_open(target: Target, until_s: float) -> Outcome:
     """Connections that stop before the handshake, within it, and behind it. All must be hung up on."""
     hello = _client_hello(target)
     with contextlib.ExitStack() as stack:
@@ -80,10 +80,12 @@ def half_open(target: Target, until_s: float) -> tuple[bool, int]:
                 continue  # refused already
             held.append(one)
         time.sleep(max(0.0, until_s - time.monotonic()))
-        return all(_hung_up(one) for one in held), len(held)
+        kept = sum(not hung_up(one) for one in held)
+        return Outcome(len(held), f"{kept} were not hung up on" if kept else "")
 
 
-def _hung_up(peer: socket.socket) -> bool:
+def hung_up(peer: socket.socket) -> bool:
+    """Whether the server ends the connection within the time."""
     peer.settimeout(WAIT_S)
     try:
         while peer.recv(65_536):
@@ -102,7 +104,7 @@ def _client_hello(target: Target) -> bytes:
     return outgoing.read()
 
 
-def frame_bombs(target: Target, until_s: float) -> tuple[bool, int]:
+def frame_bombs(target: Target, until_s: float) -> Outcome:
     """Frames that are more than they seem, from who was let in. Each must end in an error."""
     tried = blown = 0
     rng = random.Random(2)
@@ -115,13 +117,13 @@ def frame_bombs(target: Target, until_s: float) -> tuple[bool, int]:
                     peer.send(bomb)
                     while peer.heard.errors == 0 and peer.read():
                         pass
-                    blown += peer.heard.responses > 0 or (peer.heard.errors == 0 and not _hung_up(peer.socket))
+                    blown += peer.heard.responses > 0 or (peer.heard.errors == 0 and not hung_up(peer.socket))
             except OSError:
                 continue
-    return blown == 0, tried
+    return Outcome(tried, f"{blown} did not end in an error" if blown else "")
 
 
-def unfinished_frames(target: Target, until_s: float) -> tuple[bool, int]:
+def unfinished_frames(target: Target, until_s: float) -> Outcome:
     """Many frames of full size that never end."""
     begun = struct.pack(">IBBHQ", 15 * _MIB, FrameType.REQUEST, 0, methods.KV_PUT.code, 1)
     with contextlib.ExitStack() as stack:
@@ -135,7 +137,8 @@ def unfinished_frames(target: Target, until_s: float) -> tuple[bool, int]:
         alive = list(peers)
         while alive and time.monotonic() < until_s:
             alive = [peer for peer in alive if _still_takes(peer, chunk)]
-        return not any(peer.heard.responses for peer in peers), len(peers)
+        answered = sum(peer.heard.responses for peer in peers)
+        return Outcome(len(peers), f"{answered} were answered" if answered else "")
 
 
 def _still_takes(peer: TlsPeer, chunk: bytes) -> bool:
@@ -148,7 +151,7 @@ def _still_takes(peer: TlsPeer, chunk: bytes) -> bool:
     return True
 
 
-def slow_readers(target: Target, until_s: float) -> tuple[bool, int]:
+def slow_readers(target: Target, until_s: float) -> Outcome:
     """Ask for gigabytes, and read nothing. The server must hang up."""
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(TlsPeer(target, target.good)) for _ in range(_SLOW_READERS)]
@@ -159,4 +162,5 @@ def slow_readers(target: Target, until_s: float) -> tuple[bool, int]:
                 if not peer.send(request(number, methods.KV_GET.code, GET_LARGE)):
                     break
         time.sleep(max(_STALLED_S, until_s - time.monotonic()))
-        return all(peer.read_to_end(_KERNEL_BYTES) for peer in peers), len(peers)
+        kept = sum(not peer.read_to_end(_KERNEL_BYTES) for peer in peers)
+        return Outcome(len(peers), f"{kept} were not hung up on" if kept else "")

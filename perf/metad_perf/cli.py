@@ -403,8 +403,12 @@ def _run_wan(args: argparse.Namespace) -> int:
 def _attack(commands: Commands[argparse.ArgumentParser]) -> None:
     text = "floods, garbage, abuse and wrong certificates, while a good client is measured"
     parser = _command(commands, "attack", text, _run_attack)
-    parser.add_argument("--attacks", type=_names, metavar="NAME,...", default=None, help="default: all of them")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each attack")
+    parser.add_argument(
+        "--only", type=_names, metavar="NAME,...", default=None, help="attacks, strangers or insiders; default: all"
+    )
+    parser.add_argument("--windows", type=int, default=3, help="times that each attack is made; their median counts")
+    parser.add_argument("--seconds", type=float, default=2.5, help="of each time")
+    parser.add_argument("--quick", action="store_true", help="each attack once for a second: whether it is refused")
     parser.add_argument(
         "--attacker-cpu", type=int, metavar="N", default=None, help="the attacker's; default: the first"
     )
@@ -413,8 +417,11 @@ def _attack(commands: Commands[argparse.ArgumentParser]) -> None:
 def _run_attack(args: argparse.Namespace) -> int:
     from .attack import Plan, run
 
-    names = {} if args.attacks is None else {"names": args.attacks}
-    return run(Plan(seconds=args.seconds, processor=args.attacker_cpu, **names), json=args.json)
+    names = {} if args.only is None else {"names": args.only}
+    length = (1, 1.0, 1.0) if args.quick else (args.windows, args.seconds, Plan().quiet_s)
+    windows, seconds, quiet_s = length
+    plan = Plan(windows=windows, seconds=seconds, quiet_s=quiet_s, processor=args.attacker_cpu, **names)
+    return run(plan, json=args.json)
 
 
 def _numbers(text: str) -> list[float]:

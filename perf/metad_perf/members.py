@@ -61,6 +61,13 @@ class Member(Server):
         """The end of its log."""
         return self._last_words(lines)
 
+    def log_lines(self) -> int:
+        """Said so far."""
+        try:
+            return self._log_file.read_bytes().count(b"\n")
+        except OSError:
+            return 0
+
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -84,7 +91,8 @@ class Members:
         self.all = members
         self.network = network
         self._scheme = scheme
-        self._certs = certs
+        self.certs = certs
+        """Where the fleet's certificates are."""
 
     @property
     def endpoints(self) -> str:
@@ -94,7 +102,7 @@ class Members:
     @property
     def target(self) -> str:
         """All of them, for whoever puts them under load."""
-        return target_of(f"{self._scheme}://{self.endpoints}", certs=str(self._certs or ""))
+        return target_of(f"{self._scheme}://{self.endpoints}", certs=str(self.certs or ""))
 
     def start(self) -> None:
         """Start all and wait until each serves."""
