@@ -116,7 +116,8 @@ class Insider:
         self, frame: Callable[[int], bytes], until_s: float, *, in_flight: int = 1_000, at_least: int = 1
     ) -> None:
         """Keep as many requests unanswered as the window and ``in_flight`` allow, until then and until ``at_least``
-        were sent, and take the answers. ``frame`` makes the request of a number. Raises GoneError where answers stay out."""
+        were sent, and take the answers. ``frame`` makes the request of a number. Raises GoneError where answers stay
+        out."""
         while (time.monotonic() < until_s or self._number < at_least) and not self._link.ended:
             while (
                 len(self._flying) < in_flight
