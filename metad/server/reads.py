@@ -103,7 +103,10 @@ class Reads:
         results: list[tuple[Rows, Any]] = []
         for ordinal, rows in parts.items():
             part = self._replies.part(verb, body, rows, len(parts))
-            machine = self._groups.driver(verb.table.kind, ordinal).machine
+            driver = self._groups.driver(verb.table.kind, ordinal)
+            if driver.installing:  # since this group's proof, while another's was waited for
+                raise driver.not_leader()
+            machine = driver.machine
             machine.check_held(rows)
             results.append((rows, verb.read(machine.reader, part)))
         reply = encode(verb.merge(body, results))

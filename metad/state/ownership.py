@@ -8,6 +8,10 @@ The cluster map only says where to ask. A slot moves in steps, each an entry in 
 3. the target imports the rest and *adopts* the slots;
 4. the source *closes* the move, and both drop rows of slots that are not theirs.
 
+A target opens no attempt while slots of its own are sealed: until they are closed their rows are kept, and where such
+a slot comes back, a row that was deleted meanwhile would be there again. An attempt is for certain slots, which the
+target does not hold; rows of others are refused, whoever sends them.
+
 A group takes part in one move at a time, in the order of their numbers. A slot is held by one group or, between 2 and
 3, by none. If the source's leader is lost, its successor opens the next attempt: the target says whether it had adopted
 already; if not, the source takes the slots back and begins again.
@@ -56,6 +60,8 @@ class Holding(msgspec.Struct, frozen=True, array_like=True):
     base: int = 0
     """A revision of the group is the log index of an entry and this. It only grows: where slots are adopted, it is
     raised so far that whatever is written from there on has a higher revision than what the source wrote in them."""
+    opened_slots: bytes = b""
+    """Those that the attempt is for."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -97,9 +103,15 @@ def _evaluate(view: View, command: Command[c.GroupCommand]) -> c.GroupReply:
 
 
 def _open(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+    if held.sealed_move:
+        raise ConflictError(f"slots are sealed by move {held.sealed_move}, which is not closed yet")
+    if (unpack(held.slots) & unpack(body.slots)).any():
+        raise ConflictError("some of the slots are held already")
     if held.adopted_move > body.move or (held.opened_move, held.opened_attempt) >= (body.move, body.attempt):
         raise ConflictError(f"attempt {held.opened_attempt} of move {held.opened_move} was opened")
-    return msgspec.structs.replace(held, opened_move=body.move, opened_attempt=body.attempt, opened_batch=0)
+    return msgspec.structs.replace(
+        held, opened_move=body.move, opened_attempt=body.attempt, opened_batch=0, opened_slots=body.slots
+    )
 
 
 def _check_open(body: c.GroupCommand, held: Holding) -> bool:
@@ -108,6 +120,8 @@ def _check_open(body: c.GroupCommand, held: Holding) -> bool:
         raise ConflictError(f"move {body.move} is done")
     if (held.opened_move, held.opened_attempt) != (body.move, body.attempt):
         raise ConflictError("another attempt was opened")
+    if body.slots != held.opened_slots:
+        raise ConflictError("the slots are not of this attempt")
     if body.batch <= held.opened_batch:
         return False
     if body.batch != held.opened_batch + 1:
@@ -118,8 +132,11 @@ def _check_open(body: c.GroupCommand, held: Holding) -> bool:
 def _import(view: View, body: c.GroupCommand, held: Holding) -> Holding:
     if not _check_open(body, held):
         return held
-    owner = bytes((keys.TABLE_SESSION_OWNER,))
+    owner, meant = bytes((keys.TABLE_SESSION_OWNER,)), unpack(body.slots)
     for key, value in body.rows.items():
+        slot = keys.slot_of_key(key)
+        if slot is None or not meant[slot]:
+            raise ConflictError("a row is not of this attempt")
         (view.owner_writes if key.startswith(owner) else view.writes)[view.group + key] = value
     view.rows.heads.forget(view.writes)
     return msgspec.structs.replace(held, opened_batch=body.batch)

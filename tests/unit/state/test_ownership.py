@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_rig import Group, contents
+from wire_strategies import values_of
 
 from metad.config import DedupeConfig
 from metad.routing.slots import even_slots
@@ -25,6 +26,7 @@ from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, GroupCommand, GroupReply, slot_bits, slots_in
 from metad_wire.errors import ConflictError, MetadError, StaleRouteError
 from metad_wire.methods import (
+    BETWEEN_NODES,
     GROUP_COMMAND,
     KV_DELETE,
     KV_GET,
@@ -41,6 +43,7 @@ from metad_wire.methods import (
 
 ALL = range(SLOTS)
 NOW_MS = 1_700_000_000_000
+NAMES = st.sampled_from(["", "a", "b", "c"])
 MOVING = range(0, SLOTS, 2)  # half of them
 
 
@@ -373,6 +376,74 @@ def test_a_move_that_was_overtaken_by_a_later_one_begins_no_more() -> None:
     pair.step(pair.target, "adopt", move=2, batch=1)
     with pytest.raises(ConflictError):
         pair.step(pair.target, "open", move=1, attempt=9)
+
+
+def test_a_move_back_waits_until_the_move_before_is_closed_and_undoes_no_delete() -> None:
+    """The source's leader was lost before it closed move 1: its rows of the sealed slots are still there."""
+    pair = Pair()
+    kept, deleted = names(True, 2)
+    for name in (kept, deleted):
+        put(pair.source, name)
+    pair.step(pair.target, "open")
+    pair.step(pair.target, "import", batch=1, rows=pair.rows(pair.source))
+    sealed = pair.step(pair.source, "seal")
+    pair.step(pair.target, "adopt", batch=2, revision=sealed)
+    do(pair.target, KV_DELETE, m.KvDelete([m.KvDeleteItem(deleted, "k")]))
+    with pytest.raises(ConflictError, match="sealed by move 1"):
+        pair.step(pair.source, "open", move=2)
+    pair.step(pair.source, "close")
+    pair.move(2, back=True)
+    records = read(pair.source, KV_GET, m.KvGet([m.KvKey(kept, "k"), m.KvKey(deleted, "k")])).records
+    assert [record is not None for record in records] == [True, False]
+
+
+def test_an_attempt_is_for_slots_that_the_target_does_not_hold() -> None:
+    pair = Pair()
+    with pytest.raises(ConflictError, match="held already"):
+        pair.step(pair.source, "open")
+    assert pair.source.machine.holding.opened_move == 0
+
+
+def test_an_attempt_brings_rows_of_its_own_slots_only() -> None:
+    """Whoever sends the rows: a group takes none of a slot that is not meant, and adopts no slot without its rows."""
+    pair = Pair()
+    moving, staying = names(True, 1)[0], names(False, 1)[0]
+    for name in (moving, staying):
+        put(pair.source, name)
+    pair.step(pair.target, "open")
+    with pytest.raises(ConflictError, match="not of this attempt"):
+        pair.step(pair.target, "import", batch=1, rows=pair.rows(pair.source, ALL))
+    assert pair.rows(pair.target, ALL) == {}
+    assert pair.target.machine.holding.opened_batch == 0
+    for step in ("import", "adopt"):
+        with pytest.raises(ConflictError, match="not of this attempt"):
+            pair.step(pair.target, step, batch=1, slots=slot_bits(ALL))
+    pair.step(pair.target, "import", batch=1, rows=pair.rows(pair.source))
+    pair.step(pair.target, "adopt", batch=2)
+    assert held(pair.target) == set(MOVING)
+
+
+WRITING = [verb.method for verb in VERBS.values() if verb.evaluate and verb.method.code not in BETWEEN_NODES]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(WRITING).flatmap(lambda method: st.tuples(st.just(method), values_of(method.body, NAMES))))
+def test_every_command_of_a_client_names_the_slots_of_the_rows_that_it_writes(
+    request: tuple[Method[Any, Any], Any],
+) -> None:
+    """What a group holds is looked up for what a command names: unnamed, it could write rows that have moved away."""
+    method, body = request
+    group = Group(VERBS[method.code].table.kind, 0, DedupeConfig())
+    try:
+        parts = VERBS[method.code].split(body, even_slots(1))
+    except MetadError:
+        return
+    for rows in parts.values():
+        group.propose([(Command(method, body, rows), None)], NOW_MS)
+        named = {int(crc) % SLOTS for crc in rows.crcs}
+        for writes in group.in_flight[-1][2]:
+            slots = {keys.slot_of_key(key[keys.GROUP_PREFIX_BYTES :]) for key in writes} - {None}
+            assert slots <= named, method
 
 
 def test_batches_come_in_order_and_a_repeated_one_changes_nothing() -> None:
