@@ -128,6 +128,9 @@ class SecurityConfig(_Section, frozen=True):
     tokens_file: str = ""
     """File with the hashes of the tokens that clients may show instead of a certificate; ``metadctl token`` writes
     it."""
+    administrators: list[str] = []
+    """Names of clients, by certificate or token, that may change the cluster (join, leave, transfer, groups). Holders
+    of an administrator's certificate (``metadctl certs --admins``) may without being named."""
     plaintext: bool = False
     """Without certificates a node listens on loopback addresses only. True: on others too, where everybody on the way
     may read and write what it keeps."""
@@ -232,6 +235,7 @@ class Config(_Section, frozen=True):
             for where, wanted in (
                 ("quic", self.quic),
                 ("security.require_client_certificate", security.require_client_certificate),
+                ("security.administrators", security.administrators),
                 ("security.tokens_file", security.tokens_file),  # in clear text a token is soon everybody's
             ):
                 if wanted:
@@ -240,6 +244,7 @@ class Config(_Section, frozen=True):
             raise ConfigError("security.plaintext: with certificates nothing is in clear text")
         if self.raft.heartbeat_ms * 3 > self.raft.election_timeout_ms:
             raise ConfigError("raft.heartbeat_ms: at most a third of raft.election_timeout_ms")
+        self._check_advertised()
         endpoints = {f"cluster.seeds.{node}": endpoint for node, endpoint in self.cluster.seeds.items()}
         endpoints |= {f"cluster.join[{at}]": endpoint for at, endpoint in enumerate(self.cluster.join)}
         for where, endpoint in endpoints.items():
@@ -256,7 +261,22 @@ class Config(_Section, frozen=True):
             raise ConfigError("node_id: must take 1 to 256 bytes")
         if len(self.cluster_id.encode()) > 256:
             raise ConfigError("cluster_id: must take at most 256 bytes")
+        if not self.node_id.isprintable() or self.node_id != self.node_id.strip():
+            raise ConfigError(f"node_id: {self.node_id!r} has characters that cannot be seen")
         return self
+
+    def _check_advertised(self) -> None:
+        """A node of a cluster that listens on every address has to say which one it is reached by."""
+        cluster = self.cluster
+        if not cluster.seeds and not cluster.join:
+            return
+        for field, listens, advertised in (
+            ("advertise", cluster.seeds.get(self.node_id, cluster.listen), cluster.advertise),
+            ("advertise_clients", self.listen, cluster.advertise_clients),
+            ("advertise_quic", self.quic, cluster.advertise_quic),
+        ):
+            if listens.rpartition(":")[0] in ("0.0.0.0", "[::]", "::") and not advertised:
+                raise ConfigError(f"cluster.{field}: {listens} is every address; say by which this node is reached")
 
 
 def _section_name(section: _Section) -> str:

@@ -59,6 +59,11 @@ def workers_of(config: Config, workers: int) -> list[Config]:
     if cluster.join:
         raise ConfigError("workers: a node that joins has one worker; start it without --workers")
     seeds = cluster.seeds or {config.node_id: f"127.0.0.1:{_stable_port(Path(config.data_dir), workers)}"}
+    advertised = {
+        field: endpoint
+        for field in ("advertise", "advertise_clients", "advertise_quic")
+        if (endpoint := getattr(cluster, field))
+    }
     expanded = {f"{node}/{w}": _above(endpoint, w) for node, endpoint in seeds.items() for w in range(workers)}
     return [
         msgspec.structs.replace(
@@ -67,18 +72,20 @@ def workers_of(config: Config, workers: int) -> list[Config]:
             listen=_above(config.listen, w),
             quic=_above(config.quic, w) if config.quic else "",
             data_dir=str(Path(config.data_dir) / f"worker-{w}"),
-            cluster=msgspec.structs.replace(cluster, seeds=expanded),
+            cluster=msgspec.structs.replace(
+                cluster, seeds=expanded, **{field: _above(endpoint, w) for field, endpoint in advertised.items()}
+            ),
         ).validated()
         for w in range(workers)
     ]
 
 
 def local_fleet(config: Config, nodes: int) -> dict[str, TlsFiles]:
-    """Certificates for a local cluster, in its data directory: of ``node-n1`` and so on, and of ``client-admin`` for
+    """Certificates for a local cluster, in its data directory: of ``node-n1`` and so on, and of ``admin-local`` for
     whoever uses it. The authority stays over restarts, the others are renewed. Raises ConfigError."""
     directory = Path(config.data_dir) / "certificates"
     try:
-        fleet = issue_fleet(directory, _names(nodes), ["admin"], ["127.0.0.1", "localhost"])
+        fleet = issue_fleet(directory, _names(nodes), [], ["127.0.0.1", "localhost"], admins=["local"])
     except AuthorityError as error:
         raise ConfigError(str(error)) from None
     return fleet

@@ -39,7 +39,7 @@ STATUS_S = 2.0
 EPILOG = """\
 examples:
   metadctl status
-  metadctl certs --out certs --nodes a,b,c --clients app
+  metadctl certs --out certs --nodes a,b,c --clients app --admins ops
   metadctl --endpoint metadq://10.0.0.1:7420 --certs certs status
   metadctl groups
   metadctl transfer data-0 node-2
@@ -102,7 +102,7 @@ def _options(arguments: Arguments) -> Options:
     """Raises ValueError."""
     tls: TlsFiles | None = None
     if arguments.certs:
-        tls = client_files(arguments.certs, arguments.name or "")
+        tls = client_files(arguments.certs, arguments.name or "", administers=True)
     if arguments.tls_ca or arguments.tls_cert or arguments.tls_key:
         given = {"certificate": arguments.tls_cert, "key": arguments.tls_key, "ca": arguments.tls_ca}
         known = {"ca": ""} if tls is None else msgspec.structs.asdict(tls)
@@ -354,11 +354,12 @@ def build_parser() -> argparse.ArgumentParser:
     leave = plain("leave", "move a node's replicas away; then, said again, forget it", _leave)
     leave.add_argument("node", metavar="NODE")
 
-    certs = plain("certs", "certificates for a fleet: authority, nodes and clients", _status)
+    certs = plain("certs", "certificates for a fleet: authority, nodes, clients, administrators", _status)
     certs.set_defaults(offline=issuing.certs)
     certs.add_argument("--out", required=True, metavar="DIR", help="where they go; an authority in it is used again")
     certs.add_argument("--nodes", default="", metavar="A,B,C", help="node ids")
     certs.add_argument("--clients", default="", metavar="A,B", help="names of clients")
+    certs.add_argument("--admins", default="", metavar="A,B", help="names of those who may change the cluster")
     certs.add_argument("--hosts", default="", metavar="H,H", help="names and addresses of nodes, for who checks those")
     token = plain("token", "a token for a client; its hash goes into a file for the nodes", _status)
     token.set_defaults(offline=issuing.token)
@@ -429,7 +430,13 @@ def _common(parser: argparse.ArgumentParser, endpoint: Any, as_json: Any, timeou
         "text), metads (TCP with TLS), metadq (QUIC), metad+auto (whichever suits the path)",
     )
     parser.add_argument("--certs", default=nothing, metavar="DIR", help="files that `metadctl certs` made")
-    parser.add_argument("--as", dest="name", default=nothing, metavar="NAME", help="which client of --certs to be")
+    parser.add_argument(
+        "--as",
+        dest="name",
+        default=nothing,
+        metavar="NAME",
+        help="who of --certs to be; default its administrator, or else its client",
+    )
     parser.add_argument("--tls-ca", default=nothing, metavar="F", help="PEM: the authority to trust")
     parser.add_argument("--tls-cert", default=nothing, metavar="F", help="PEM: our certificate")
     parser.add_argument("--tls-key", default=nothing, metavar="F", help="PEM: its key")

@@ -17,19 +17,20 @@ from .printing import Printer
 
 def certs(arguments: argparse.Namespace) -> int:
     """Issue certificates; the exit status."""
-    nodes, clients, hosts = (_names(text) for text in (arguments.nodes, arguments.clients, arguments.hosts))
-    if not nodes and not clients:
-        return _failed("nobody to issue for: give --nodes or --clients", 2)
+    given = (arguments.nodes, arguments.clients, arguments.admins, arguments.hosts)
+    nodes, clients, admins, hosts = map(_names, given)
+    if not (nodes or clients or admins):
+        return _failed("nobody to issue for: give --nodes, --clients or --admins", 2)
     directory = Path(arguments.out)
     try:
-        made = issue_fleet(directory, nodes, clients, hosts)
+        made = issue_fleet(directory, nodes, clients, hosts, admins=admins)
     except AuthorityError as error:
         return _failed(str(error), 1)
     Printer(arguments.json).many([{"for": name, **msgspec.structs.asdict(files)} for name, files in made.items()])
     if not arguments.json:
         sys.stderr.write(
             f"{directory / 'ca-key.pem'} signs for the whole fleet: keep it off the nodes.\n"
-            "Each node needs its own two files and ca.pem; so does each client.\n"
+            "Each node needs its own two files and ca.pem; so does each client and each administrator.\n"
         )
     return 0
 

@@ -51,6 +51,7 @@ from ..raft.membership import ChangeRefusedError
 from ..raft.messages import Configuration
 from ..raft.replica import RaftGroup
 from ..routing.slots import even_slots
+from .bounds import GROUPS_MAX, check_node, too_large
 from .changes import changes
 from .mover import MOVES_OF_A_MAP
 from .placement import balanced_leaders, even_moves, metadata_replicas, spread
@@ -289,6 +290,7 @@ class Controller:
         if self._host.map is None:
             raise NotLeaderError("the cluster is being formed", retry_after_ms=200)
         if method is CLUSTER_JOIN:
+            check_node(body.node)
             self._join(body.node, done)
         elif method is CLUSTER_LEAVE:
             self._leave(body, done)
@@ -402,6 +404,8 @@ class Controller:
         current = self._map()
         if body.kind not in ("offset", "data"):
             raise InvalidRequestError(f"groups of kind {body.kind!r} cannot be added")
+        if sum(group.kind == body.kind for group in current.groups) >= GROUPS_MAX:
+            raise InvalidRequestError(f"there are {GROUPS_MAX} groups of kind {body.kind!r}, as many as slots")
         nodes = _staying(current.nodes)
         ordinal = 1 + max(g.ordinal for g in current.groups if g.kind == body.kind)
         replicas = spread(nodes, self._host.config.cluster.replicas, current.groups)
@@ -474,6 +478,10 @@ class Controller:
     def _change(self, changed: ClusterMap, done: Done, text: str) -> None:
         version = self._map().version
         stored = msgspec.structs.replace(changed, version=version + 1)
+        error = too_large(stored)
+        if error is not None:
+            done(error)
+            return
 
         def answer(result: bytes | MetadError) -> None:
             done(result if isinstance(result, MetadError) else encode(c.Done(text, stored.version)))

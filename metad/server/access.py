@@ -19,6 +19,7 @@ class Access:
     def __init__(self, security: SecurityConfig, *, encrypted: bool) -> None:
         self.encrypted = encrypted
         self._certificate_required = security.require_client_certificate
+        self._administrators = frozenset(security.administrators)
         self._tokens: Watched[Tokens] | None = None
         if security.tokens_file:
             path = security.tokens_file
@@ -45,6 +46,12 @@ class Access:
         if principal is None:
             raise UnauthenticatedError("a certificate or a token is needed")
         return principal
+
+    def may_administer(self, principal: Principal | None) -> bool:
+        """Whether who was admitted so may change the cluster."""
+        if principal is None:
+            return not self.encrypted
+        return principal.role is not Role.CLIENT or principal.name in self._administrators
 
     def admit_node(self, stream: Stream) -> Principal | None:
         """Who this node is; None where nobody is asked. Raises UnauthenticatedError where it is none: a client's

@@ -70,6 +70,7 @@ class Connection:
         self._turns = Turns.here()
         self._in_turns = False  # there are requests for another slice
         self._early = False  # what comes now may be a replay
+        self._administers = False
         self.held_bytes = 0  # of unfinished frames; the intake's
         self.paused_since_s: float | None = None
         self.closing_since_s: float | None = None
@@ -173,7 +174,9 @@ class Connection:
             if self._early and self._too_early(frame.method):
                 self._session.fail(request_id, TooEarlyError())
                 return
-            works = self._node.requests.submit(frame.method, frame.payload, partial(self._answer, request_id))
+            works = self._node.requests.submit(
+                frame.method, frame.payload, partial(self._answer, request_id), administers=self._administers
+            )
             if works and request_id in self._session.unanswered:
                 self._works[request_id] = works
         elif frame.type == FrameType.CANCEL:
@@ -192,6 +195,7 @@ class Connection:
         assert session.hello is not None
         try:
             principal = self._access.admit(self._stream, session.hello.credentials)
+            self._administers = self._access.may_administer(principal)
             if principal is not None:
                 event("client let in", logging.DEBUG, peer=self.peer, client=str(principal))
         except MetadError as error:

@@ -12,8 +12,8 @@ from typing import Any
 
 from metad_wire import messages as m
 from metad_wire.cluster import GroupCommand
-from metad_wire.errors import DrainingError, MetadError, UnknownMethodError, UnknownOutcomeError
-from metad_wire.methods import BETWEEN_NODES, GROUP_COMMAND, METHODS, Body, Method, Reply, encode
+from metad_wire.errors import DrainingError, MetadError, PermissionDeniedError, UnknownMethodError, UnknownOutcomeError
+from metad_wire.methods import GROUP_COMMAND, METHODS, Body, For, Method, Reply, encode
 
 from ..state.registry import CONTROL, VERBS
 from .driver import Work
@@ -63,12 +63,15 @@ class Requests:
 
     # --- callers -----------------------------------------------------------------------------------------
 
-    def submit(self, method: int, payload: bytes, done: Done) -> list[Work]:
+    def submit(self, method: int, payload: bytes, done: Done, *, administers: bool = True) -> list[Work]:
         """Begin a client's request whose payload is still encoded. Never raises: what is wrong with it goes to
-        ``done``. Returns what :meth:`cancel` takes."""
+        ``done``. Returns what :meth:`cancel` takes. ``administers``: the client may change the cluster."""
         row = METHODS.get(method)
-        if row is None or row.code in BETWEEN_NODES:
+        if row is None or row.whose is For.NODES:
             done(UnknownMethodError(f"no method {method:#06x}"))
+            return []
+        if row.whose is For.ADMINS and not administers:
+            done(PermissionDeniedError(f"{row.name} is for administrators"))
             return []
         return self._attempt(row, row.decode_request, payload, len(payload), done)
 

@@ -27,6 +27,11 @@ def client(name: str = "app") -> TlsFiles:
     return _fleet("client", name)
 
 
+def admin(name: str = "ops") -> TlsFiles:
+    """An administrator's."""
+    return _fleet("admin", name)
+
+
 def anonymous() -> TlsFiles:
     """Trusts the fleet, and shows no certificate of its own."""
     return TlsFiles(ca=node().ca)
@@ -73,7 +78,8 @@ def _kept(name: str, issued: Issued) -> TlsFiles:
 
 @functools.cache
 def _fleet(role: str, name: str) -> TlsFiles:
-    made = issue_fleet(directory(), [name] if role == "node" else [], [name] if role == "client" else [])
+    nodes, clients, admins = ([name] if role == each else [] for each in ("node", "client", "admin"))
+    made = issue_fleet(directory(), nodes, clients, admins=admins)
     return made[f"{role}-{name}"]
 
 

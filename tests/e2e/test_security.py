@@ -18,9 +18,10 @@ from e2e_server import Server, free_ports, wait_until
 
 from metad.testing import certificates
 from metad_client import Options, UnauthenticatedError, blocking
-from metad_client.errors import ConnectionLostError, HandshakeError, MetadError
+from metad_client.errors import ConnectionLostError, HandshakeError, MetadError, PermissionDeniedError
 from metad_wire import peer as p
 from metad_wire.authority import issue_fleet
+from metad_wire.cluster import NodeRecord
 from metad_wire.errors import UnexpectedFrameError
 from metad_wire.frame import Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.messages import Hello
@@ -45,7 +46,7 @@ TRANSPORTS: dict[str, Callable[[TlsFiles], Transport]] = {
 class Door:
     """A node with certificates, tokens, QUIC, and a peer listener of both kinds."""
 
-    def __init__(self, home: Path, *, tokens: bool = True, required: bool = False) -> None:
+    def __init__(self, home: Path, *, tokens: bool = True, required: bool = False, more: str = "") -> None:
         home.mkdir(exist_ok=True)
         self.files = copied(certificates.node("node-1"), home / "used")
         self.tokens_file = home / "tokens"
@@ -55,6 +56,8 @@ class Door:
         security = [f'certificate = "{self.files.certificate}"', f'key = "{self.files.key}"', f'ca = "{self.files.ca}"']
         if tokens:
             security += [f'tokens_file = "{self.tokens_file}"']
+        if more:
+            security += [more]
         if required:
             security += ["require_client_certificate = true"]
         config = "\n".join(
@@ -113,6 +116,42 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 @pytest.mark.parametrize("scheme", [*SCHEMES, "metad+auto"])
 def test_a_client_with_a_certificate_is_let_in(door: Door, scheme: str) -> None:
     assert door.lets_in(scheme, certificates.client("app"))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_only_administrators_change_the_cluster(door: Door, scheme: str) -> None:
+    changes: list[Callable[[Any], Any]] = [
+        lambda m: m.cluster.join(NodeRecord("n9", "127.0.0.1:1", "127.0.0.1:2")),
+        lambda m: m.cluster.leave("n9"),
+        lambda m: m.cluster.transfer("data-0", "node-1"),
+        lambda m: m.cluster.add_group("data"),
+        lambda m: m.cluster.rebalance(),
+    ]
+    with door.client(scheme, certificates.client("app")) as client:
+        version = client.cluster.map().map.version
+        for change in changes:
+            with pytest.raises(PermissionDeniedError):
+                change(client)
+        assert client.cluster.map().map.version == version
+        assert client.status().node_id == "node-1"
+    token = door.token.encode()
+    with door.client(scheme, certificates.anonymous(), token) as client, pytest.raises(PermissionDeniedError):
+        client.cluster.add_group("data")
+    with door.client(scheme, certificates.admin()) as client:
+        assert client.cluster.add_group("data").version > version
+        client.kv.put("door", "admin", b"is a client too")
+
+
+def test_clients_that_are_configured_as_administrators_are(tmp_path: Path) -> None:
+    door = Door(tmp_path, more='administrators = ["app"]')
+    with door.server as server:
+        server.ready()
+        for tls, token in ((certificates.client("app"), b""), (certificates.anonymous(), door.token.encode())):
+            with door.client("metads", tls, token) as client:
+                assert client.cluster.add_group("data").version
+        other = certificates.client("other")
+        with door.client("metads", other) as client, pytest.raises(PermissionDeniedError):
+            client.cluster.add_group("data")
 
 
 @pytest.mark.parametrize("kind", certificates.WRONG)

@@ -119,14 +119,20 @@ class Authority:
 
 
 def issue_fleet(
-    directory: Path, nodes: Sequence[str], clients: Sequence[str], hosts: Sequence[str] = ()
+    directory: Path,
+    nodes: Sequence[str],
+    clients: Sequence[str],
+    hosts: Sequence[str] = (),
+    *,
+    admins: Sequence[str] = (),
 ) -> dict[str, TlsFiles]:
     """Certificates and keys of a whole fleet as files in ``directory``: ``ca.pem`` and ``ca-key.pem`` (made where there
-    are none yet, used where there are), ``node-NAME.pem`` and ``client-NAME.pem`` with their ``-key.pem``, which only
-    the owner may read. Each appears whole or not at all, so processes that use them may run. Returns the files by
-    ``node-NAME`` and ``client-NAME``. Raises AuthorityError."""
+    are none yet, used where there are), ``node-NAME.pem``, ``client-NAME.pem`` and ``admin-NAME.pem`` with their
+    ``-key.pem``, which only the owner may read. Each appears whole or not at all, so processes that use them may run.
+    Returns the files by ``node-NAME`` and so on. Raises AuthorityError."""
     _need_cryptography()
-    principals = [Principal(Role.NODE, name) for name in nodes] + [Principal(Role.CLIENT, name) for name in clients]
+    wanted = {Role.NODE: nodes, Role.CLIENT: clients, Role.ADMIN: admins}
+    principals = [Principal(role, name) for role, names in wanted.items() for name in names]
     for principal in principals:
         if not _NAME.fullmatch(principal.name):
             raise AuthorityError(f"{principal.name!r} is no name: letters, digits, '.', '_' and '-', at most 64")

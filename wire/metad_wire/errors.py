@@ -145,6 +145,10 @@ class TooEarlyError(_Coded, code=112, name="too_early", retryable=True):
     """The request came in 0-RTT data, which may be a replay; nothing was done, and the same again is taken."""
 
 
+class PermissionDeniedError(_Coded, code=113, name="permission_denied"):
+    """The method is for administrators; nothing was done."""
+
+
 # 200-299: one item of a batch.
 class NotFoundError(_Coded, code=200, name="not_found"):
     """There is no such record."""

@@ -35,16 +35,37 @@ class By(Enum):
     part, and the other items fail one by one."""
 
 
+class For(Enum):
+    """Who may use a method, where connections say who their holder is."""
+
+    CLIENTS = "clients"
+    ADMINS = "administrators"
+    """And nodes. What changes the cluster itself: others get ``permission_denied``."""
+    NODES = "nodes"
+    """On their own port only: for clients it does not exist."""
+
+
 class Method(Generic[Body, Reply]):
     """One row: how a method's payloads are named, decoded and treated."""
 
-    def __init__(self, code: int, name: str, body: type[Body], reply: type[Reply], *, mutates: bool, by: By) -> None:
+    def __init__(
+        self,
+        code: int,
+        name: str,
+        body: type[Body],
+        reply: type[Reply],
+        *,
+        mutates: bool,
+        by: By,
+        whose: For = For.CLIENTS,
+    ) -> None:
         self.code = code
         self.name = name
         self.body = body
         self.reply = reply
         self.mutates = mutates
         self.by = by
+        self.whose = whose
         self._request_decoder = msgspec.msgpack.Decoder(m.Request[body])  # type: ignore[valid-type]
         self._reply_decoder = msgspec.msgpack.Decoder(reply)
         if code in METHODS or name in METHODS_BY_NAME:
@@ -83,17 +104,22 @@ METHODS_BY_NAME: dict[str, Method[Any, Any]] = {}
 STATUS = Method(0x0001, "system.status", m.Status, m.StatusReply, mutates=False, by=By.ANY)
 
 CLUSTER_MAP = Method(0x0002, "cluster.map", c.MapRequest, c.MapReply, mutates=False, by=By.ANY)
-CLUSTER_STORE = Method(0x0003, "cluster.store", c.StoreMap, m.WriteReply, mutates=True, by=By.METADATA)
-CLUSTER_JOIN = Method(0x0004, "cluster.join", c.Join, c.Done, mutates=False, by=By.METADATA)
-CLUSTER_LEAVE = Method(0x0005, "cluster.leave", c.Leave, c.Done, mutates=False, by=By.METADATA)
-CLUSTER_TRANSFER = Method(0x0006, "cluster.transfer", c.Transfer, c.Done, mutates=False, by=By.METADATA)
-CLUSTER_ADD_GROUP = Method(0x0007, "cluster.add_group", c.AddGroup, c.Done, mutates=False, by=By.METADATA)
-CLUSTER_REBALANCE = Method(0x0008, "cluster.rebalance", c.Rebalance, c.Done, mutates=False, by=By.METADATA)
-CLUSTER_MOVED = Method(0x0009, "cluster.moved", c.Moved, c.Done, mutates=False, by=By.METADATA)
-GROUP_COMMAND = Method(0x000A, "group.command", c.GroupCommand, c.GroupReply, mutates=True, by=By.GROUP)
-
-BETWEEN_NODES = frozenset({CLUSTER_STORE.code, CLUSTER_MOVED.code, GROUP_COMMAND.code})
-"""Methods that clients may not use."""
+CLUSTER_STORE = Method(0x0003, "cluster.store", c.StoreMap, m.WriteReply, mutates=True, by=By.METADATA, whose=For.NODES)
+CLUSTER_JOIN = Method(0x0004, "cluster.join", c.Join, c.Done, mutates=False, by=By.METADATA, whose=For.ADMINS)
+CLUSTER_LEAVE = Method(0x0005, "cluster.leave", c.Leave, c.Done, mutates=False, by=By.METADATA, whose=For.ADMINS)
+CLUSTER_TRANSFER = Method(
+    0x0006, "cluster.transfer", c.Transfer, c.Done, mutates=False, by=By.METADATA, whose=For.ADMINS
+)
+CLUSTER_ADD_GROUP = Method(
+    0x0007, "cluster.add_group", c.AddGroup, c.Done, mutates=False, by=By.METADATA, whose=For.ADMINS
+)
+CLUSTER_REBALANCE = Method(
+    0x0008, "cluster.rebalance", c.Rebalance, c.Done, mutates=False, by=By.METADATA, whose=For.ADMINS
+)
+CLUSTER_MOVED = Method(0x0009, "cluster.moved", c.Moved, c.Done, mutates=False, by=By.METADATA, whose=For.NODES)
+GROUP_COMMAND = Method(
+    0x000A, "group.command", c.GroupCommand, c.GroupReply, mutates=True, by=By.GROUP, whose=For.NODES
+)
 
 SESSION_TAKEOVER = Method(
     0x0101, "session.takeover", m.SessionTakeover, m.SessionTakeoverReply, mutates=True, by=By.GROUP
@@ -123,3 +149,6 @@ KV_TRANSACT = Method(0x0305, "kv.transact", m.KvTransact, m.KvTransactReply, mut
 
 READS = frozenset(method.code for method in METHODS.values() if not method.mutates and method.by is not By.METADATA)
 """Methods that change nothing, however often they are repeated and by whomever: all that 0-RTT data may ask for."""
+
+BETWEEN_NODES = frozenset(method.code for method in METHODS.values() if method.whose is For.NODES)
+"""Methods that clients may not use."""

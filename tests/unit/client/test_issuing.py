@@ -18,16 +18,18 @@ from metad_wire.transport.tls_context import client_context, server_context
 
 def test_one_command_makes_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "certs"
-    assert main(["certs", "--out", str(out), "--nodes", "a,b,c", "--clients", "app", "--json"]) == 0
+    assert main(["certs", "--out", str(out), "--nodes", "a,b,c", "--clients", "app", "--admins", "ops", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["for"] for row in rows] == ["node-a", "node-b", "node-c", "client-app"]
+    assert [row["for"] for row in rows] == ["node-a", "node-b", "node-c", "client-app", "admin-ops"]
     for row in rows:
         files = TlsFiles(certificate=row["certificate"], key=row["key"], ca=row["ca"])
         client_context(files)
         server_context(files, certificate_required=True)
     assert client_files(str(out)).certificate == rows[3]["certificate"]
+    assert client_files(str(out), administers=True).certificate == rows[4]["certificate"]
+    assert client_files(str(out), "ops").certificate == rows[4]["certificate"]
     keys = [path for path in out.iterdir() if path.name.endswith("-key.pem")]
-    assert len(keys) == 5
+    assert len(keys) == 6
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
 
 
@@ -90,6 +92,11 @@ def test_which_client_to_be_must_be_clear(tmp_path: Path, clients: list[str], na
     issue_fleet(tmp_path, ["n"], clients)
     with pytest.raises(ValueError, match=complaint):
         client_files(str(tmp_path), name)
+
+
+def test_an_administrator_will_do_where_there_is_no_client(tmp_path: Path) -> None:
+    issue_fleet(tmp_path, ["n"], [], admins=["ops"])
+    assert client_files(str(tmp_path)).certificate == str(tmp_path / "admin-ops.pem")
 
 
 def test_a_token_is_printed_once_and_its_hash_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

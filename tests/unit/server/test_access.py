@@ -77,6 +77,19 @@ def test_a_required_certificate_is_required_of_who_has_a_token(tmp_path: Path) -
     assert rules.admit(Shown(CLIENT.uri), token.encode()) == CLIENT  # type: ignore[arg-type]
 
 
+def test_administrators_have_a_certificate_that_says_so_or_are_configured(tmp_path: Path) -> None:
+    admin, app = Principal(Role.ADMIN, "ops"), Principal(Role.CLIENT, "app")
+    plain = Access(SecurityConfig(), encrypted=True)
+    assert [plain.may_administer(who) for who in (admin, NODE, app, None)] == [True, True, False, False]
+    named = Access(SecurityConfig(administrators=["app"]), encrypted=True)
+    assert [named.may_administer(who) for who in (app, Principal(Role.CLIENT, "other"))] == [True, False]
+    assert Access(SecurityConfig(), encrypted=False).may_administer(None), "where nobody is asked, everybody may"
+    rules = access(tmp_path)
+    assert rules.admit(Shown(admin.uri), b"") == admin  # type: ignore[arg-type]
+    with pytest.raises(UnauthenticatedError):
+        rules.check_node(Shown(Principal(Role.ADMIN, "n1").uri), "n1")  # type: ignore[arg-type]
+
+
 def test_only_nodes_are_nodes_whatever_they_know(tmp_path: Path) -> None:
     rules = access(tmp_path, new_token("n1"))
     rules.check_node(Shown(NODE.uri), "n1")  # type: ignore[arg-type]

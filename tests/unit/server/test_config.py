@@ -85,6 +85,12 @@ def test_a_file_is_read_and_flags_win(tmp_path: Path) -> None:
         ),
         ("drain_timeout_ms = -1", "drain_timeout_ms: must not be negative"),
         ("log_level = 'loud'", "log_level: 'loud' is not one of debug"),
+        ("node_id = 'a\u200bb'", "node_id: .* has characters that cannot be seen"),
+        (
+            "listen = '0.0.0.0:1'\n[cluster]\nseeds = { node-1 = 'h:1' }",
+            "cluster.advertise_clients: 0.0.0.0:1 is every address; say by which this node is reached",
+        ),
+        ("[security]\nadministrators = ['a']", "security.administrators: needs security.certificate"),
         ("node_id = ''", "node_id: must take 1 to 256 bytes"),
         (f"cluster_id = '{'é' * 129}'", "cluster_id: must take at most 256 bytes"),
     ],

@@ -14,7 +14,18 @@ from wire_strategies import values_of
 from metad_wire import errors, messages
 from metad_wire.errors import InvalidRequestError
 from metad_wire.fields import BATCH_ITEMS_MAX, LIST_LIMIT_MAX, TRANSACTION_ITEMS_MAX, TRANSACTIONS_MAX
-from metad_wire.methods import KV_GET, KV_PUT, KV_SCAN, KV_TRANSACT, METHODS, METHODS_BY_NAME, OFFSET_COMMIT, By, Method
+from metad_wire.methods import (
+    KV_GET,
+    KV_PUT,
+    KV_SCAN,
+    KV_TRANSACT,
+    METHODS,
+    METHODS_BY_NAME,
+    OFFSET_COMMIT,
+    By,
+    For,
+    Method,
+)
 from metad_wire.methods import encode as pack
 
 few = settings(max_examples=40, deadline=None)  # of each of many methods
@@ -26,6 +37,14 @@ def test_codes_and_names_agree() -> None:
     assert {method.code: method for method in METHODS.values()} == METHODS
     assert {method.name: method for method in METHODS.values()} == METHODS_BY_NAME
     assert all(0 < code < 0x10000 for code in METHODS)
+
+
+def test_what_changes_the_cluster_is_not_for_every_client() -> None:
+    """What the leader of metadata-0 decides is about all of the cluster, so nobody can forget to say whose it is."""
+    assert all(method.whose is not For.CLIENTS for method in METHODS.values() if method.by is By.METADATA)
+    assert {method.name for method in METHODS.values() if method.whose is For.ADMINS} == {
+        f"cluster.{name}" for name in ("join", "leave", "transfer", "add_group", "rebalance")
+    }
 
 
 def test_a_taken_code_or_name_is_refused() -> None:

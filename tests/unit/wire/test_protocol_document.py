@@ -72,7 +72,15 @@ def test_error_codes() -> None:
 
 def test_method_codes() -> None:
     assert TABLES["Methods"] == [
-        [f"0x{e.code:04X}", e.name, e.body.__name__, e.reply.__name__, "yes" if e.mutates else "no", e.by.value]
+        [
+            f"0x{e.code:04X}",
+            e.name,
+            e.body.__name__,
+            e.reply.__name__,
+            "yes" if e.mutates else "no",
+            e.by.value,
+            e.whose.value,
+        ]
         for e in METHODS.values()
     ]
     for method in METHODS.values():

@@ -1,9 +1,9 @@
 """Who is at the other end: certificate files, the roles that certificates name, and what is wrong with one.
 
 The same for every transport that encrypts. A certificate names its role and its holder in one URI of its subject
-alternative names: ``metad://node/n1`` or ``metad://client/app``. A stream whose peer showed a certificate (trusted by
-then, and of the right dates and purpose) answers ``get_extra_info("peercert")`` with the dictionary that Python's ssl
-module makes of one; :func:`principal_of` reads the holder from it.
+alternative names: ``metad://node/n1``, ``metad://client/app``, ``metad://admin/ops``. A stream whose peer showed a
+certificate (trusted by then, and of the right dates and purpose) answers ``get_extra_info("peercert")`` with the
+dictionary that Python's ssl module makes of one; :func:`principal_of` reads the holder from it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Role(enum.Enum):
     """A server, a peer of servers, and a client too."""
     CLIENT = "client"
     """A client and nothing else: it can neither pose as a node nor speak to nodes as one."""
+    ADMIN = "admin"
+    """A client that may change the cluster too."""
 
 
 class Principal(NamedTuple):
@@ -67,14 +69,20 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     ca: str
 
 
-def client_files(directory: str, name: str = "") -> TlsFiles:
+def client_files(directory: str, name: str = "", *, administers: bool = False) -> TlsFiles:
     """The files of a client in a directory that ``metadctl certs`` has filled; ``name`` is not needed where there is
-    one client only. Raises ValueError where there is none, or no telling which."""
-    found = sorted(path for path in Path(directory).glob("client-*.pem") if not path.stem.endswith("-key"))
-    if name:
-        found = [path for path in found if path.stem == f"client-{name}"]
+    one client only. ``administers``: an administrator's rather than a plain client's, where there is one. Raises
+    ValueError where there is none, or no telling which."""
+    roles = (Role.ADMIN, Role.CLIENT) if administers else (Role.CLIENT, Role.ADMIN)
+    certificates = [path for path in sorted(Path(directory).glob("*.pem")) if not path.stem.endswith("-key")]
+    for role in roles:
+        found = [path for path in certificates if path.stem.startswith(f"{role.value}-")]
+        if name:
+            found = [path for path in found if path.stem == f"{role.value}-{name}"]
+        if found:
+            break
     if len(found) != 1:
-        names = ", ".join(path.stem.removeprefix("client-") for path in found)
+        names = ", ".join(path.stem.partition("-")[2] for path in found)
         raise ValueError(f"{directory} has {f'clients {names}: say which' if found else f'no client {name}'.rstrip()}")
     certificate = found[0]
     key = certificate.with_name(f"{certificate.stem}-key.pem")
