@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from metad_wire import methods
 from metad_wire.messages import (
+    BATCH_ITEMS_MAX,
     TRANSACTIONS_MAX,
     Kv,
     KvDelete,
@@ -60,8 +61,11 @@ class KeyValue:
 
     async def transact_many(self, items: Sequence[KvTransaction], *, deadline_s: float | None = None) -> TransactResult:
         """Run transactions; each is atomic by itself, not the batch."""
+        # A request holds as many as it may whose longest they could all be.
+        longest = max((len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads) for t in items), default=0)
+        items_max = min(TRANSACTIONS_MAX, BATCH_ITEMS_MAX // max(longest, 1))
         return TransactResult(
-            await self._requests.many(methods.KV_TRANSACT, items, KvTransact, deadline_s, items_max=TRANSACTIONS_MAX)
+            await self._requests.many(methods.KV_TRANSACT, items, KvTransact, deadline_s, items_max=items_max)
         )
 
     async def scan(

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from metad_wire.messages import BATCH_ITEMS_MAX, Message
+from metad_wire.messages import BATCH_ITEMS_MAX, CHANGE_BYTES_MAX, Message
 from metad_wire.methods import By, Method, encode
 from metad_wire.policy import BatchWindow
 
@@ -29,6 +29,8 @@ from .routes import ANY, METADATA, Parts
 # Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million
 # items neither holds a million encoded ones nor pushes everybody else out of the queue.
 PIECES_IN_FLIGHT = 8
+# Of the encoded items of a write: what it changes in its group then fits an entry, though keys count three times there.
+WRITE_BYTES_MAX = CHANGE_BYTES_MAX * 3 // 10
 
 Body = TypeVar("Body", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -133,7 +135,7 @@ class Requests:
             parts = self._routes.split(method, items)
             if type(parts) is str:
                 body = encode(body_of(items if type(items) is list else list(items)))
-                if len(body) <= self._dispatcher.body_bytes_max or len(items) == 1:
+                if len(body) <= self._bytes_max(method) or len(items) == 1:
                     call = self._dispatcher.submit(method, body, deadline, parts)
                     try:
                         return [Piece(0, len(items), await self.reply(call), None)]
@@ -290,6 +292,11 @@ class Requests:
             pieces.append(Piece(positions[0], part.count, part.reply, part.error, positions))
         return pieces
 
+    def _bytes_max(self, method: Method[Any, Any]) -> int:
+        """Of the items of one request."""
+        frame_bytes_max = self._dispatcher.body_bytes_max
+        return min(frame_bytes_max, WRITE_BYTES_MAX) if method.mutates else frame_bytes_max
+
     def _cut(
         self,
         method: Method[Body, Any],
@@ -321,7 +328,7 @@ class Requests:
                 group, where = todo.pop()
                 if len(where) <= items_max:
                     body = encode(body_of([items[position] for position in where]))
-                    if len(body) <= self._dispatcher.body_bytes_max or len(where) == 1:
+                    if len(body) <= self._bytes_max(method) or len(where) == 1:
                         yield where, group, version, body
                         continue
                 middle = len(where) // 2

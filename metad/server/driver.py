@@ -27,13 +27,15 @@ from metad_wire.policy import BatchWindow
 from ..errors import StorageError
 from ..raft.journal import REGULAR
 from ..raft.replica import RaftGroup
-from ..state.machine import NO_EFFECTS, Effects, Known, Machine, Outcome
+from ..state.machine import NO_EFFECTS, Effects, Known, Machine, Proposal
 from ..state.tables import Command
 from ..state.view import Writes
 
 Answer = Callable[[tuple[Any, bytes] | MetadError], None]
 """Takes (reply, its encoding), or why there is none. Called exactly once, on the event loop."""
 
+_PIPELINE_BYTES_MAX = 16 * 1024 * 1024
+"""Once entries of so many bytes are on their way, no further one is begun: each is in memory several times over."""
 _COMPANY_S = 0.001  # how long few requests wait behind an entry in flight
 _APPLY_BYTES = 1024 * 1024  # of entries read from the log to apply them
 
@@ -41,27 +43,25 @@ _APPLY_BYTES = 1024 * 1024  # of entries read from the log to apply them
 class Work:
     """One group's part of a request, waiting or in flight."""
 
-    __slots__ = ("answer", "cancelled", "command", "deadline_s", "identity", "size")
+    __slots__ = ("answer", "cancelled", "command", "deadline_s", "identity")
 
-    def __init__(
-        self, command: Command[Any], identity: Identity | None, deadline_s: float, size: int, answer: Answer
-    ) -> None:
+    def __init__(self, command: Command[Any], identity: Identity | None, deadline_s: float, answer: Answer) -> None:
         self.command = command
         self.identity = identity
         self.deadline_s = deadline_s
-        self.size = size
         self.answer = answer
         self.cancelled = False
 
 
 class _InFlight:
-    __slots__ = ("effects", "index", "outcomes", "repeats", "works")
+    __slots__ = ("effects", "index", "outcomes", "repeats", "size", "works")
 
-    def __init__(self, index: int, effects: Effects, works: list[Work], outcomes: list[Outcome]) -> None:
+    def __init__(self, index: int, proposal: Proposal, works: list[Work]) -> None:
         self.index = index
-        self.effects = effects
+        self.effects = proposal.effects
         self.works = works
-        self.outcomes = outcomes
+        self.outcomes = proposal.outcomes
+        self.size = len(proposal.entry)
         self.repeats: list[Work] = []  # retries of what this entry does; answered with it
 
 
@@ -76,6 +76,7 @@ class GroupDriver:
         self._queue: deque[Work] = deque()
         self._queued_items = 0
         self._in_flight: deque[_InFlight] = deque()
+        self._in_flight_bytes = 0
         self._staged: list[_InFlight] = []  # those whose writes are in the batch being written
         self._first_queued_s = 0.0
         self.watch: Callable[[Effects], None] | None = None
@@ -104,7 +105,7 @@ class GroupDriver:
             kept = deque(work for work in self._queue if work.deadline_s >= now_s)
             late = [work for work in self._queue if work.deadline_s < now_s]
             self._queue = kept
-            self._queued_items = sum(len(work.command.rows) for work in kept)
+            self._queued_items = sum(work.command.items for work in kept)
             for work in late:
                 work.answer(DeadlineExceededError("the deadline passed before it was begun; nothing was done"))
         return not self.stalled
@@ -117,14 +118,14 @@ class GroupDriver:
         if not self._queue:
             self._first_queued_s = now_s
         self._queue.append(work)
-        self._queued_items += len(work.command.rows)
+        self._queued_items += work.command.items
 
     def pump(self, now_s: float, now_ms: int) -> float | None:
         """Make one entry of what waits, as far as the rules above allow. Returns the time to be called again: now where
         more could be done at once, None where the next commit or submit will do."""
         if not self._queue or not self.group.accepting:
             return None
-        if len(self._in_flight) >= self._pipeline_max:
+        if len(self._in_flight) >= self._pipeline_max or self._in_flight_bytes >= _PIPELINE_BYTES_MAX:
             return None
         # Few requests behind an entry in flight wait for its commit, or for company: a small entry costs every replica
         # as much work as a large one, beside its items.
@@ -142,18 +143,19 @@ class GroupDriver:
         items = size = 0
         while self._queue:
             work = self._queue[0]
-            if works and self._window.is_full(items + len(work.command.rows), size + work.size):
+            command = work.command
+            if works and self._window.is_full(items + command.items, size + command.size):
                 break
             self._queue.popleft()
-            self._queued_items -= len(work.command.rows)
+            self._queued_items -= command.items
             if work.cancelled:
                 work.answer(CancelledError("cancelled before it was begun; nothing was done"))
             elif work.deadline_s < now_s:
                 work.answer(DeadlineExceededError("the deadline passed before it was begun; nothing was done"))
             else:
                 works.append(work)
-                items += len(work.command.rows)
-                size += work.size
+                items += command.items
+                size += command.size
         return works
 
     def _propose(self, works: list[Work], now_ms: int) -> None:
@@ -161,8 +163,14 @@ class GroupDriver:
             return
         index = self.group.log.last_index + 1
         proposal = self.machine.evaluate([(work.command, work.identity) for work in works], index, now_ms)
-        entry = _InFlight(index, proposal.effects, works, proposal.outcomes)
+        taken = len(proposal.outcomes)
+        if taken < len(works):  # they have grown more than their sizes said
+            self._queue.extendleft(reversed(works[taken:]))
+            self._queued_items += sum(work.command.items for work in works[taken:])
+            works = works[:taken]
+        entry = _InFlight(index, proposal, works)
         self._in_flight.append(entry)
+        self._in_flight_bytes += entry.size
         for work, outcome in zip(works, proposal.outcomes, strict=True):
             if isinstance(outcome, Known):
                 self._repeat(work, outcome.index)
@@ -206,6 +214,7 @@ class GroupDriver:
             index = machine.applied + 1
             if in_flight and in_flight[0].index == index:
                 entry = in_flight.popleft()
+                self._in_flight_bytes -= entry.size
                 self._staged.append(entry)
                 items += len(entry.effects)
                 machine.stage(index, entry.effects, batches)
@@ -261,7 +270,7 @@ class GroupDriver:
 
     def _answer_in_flight(self, error: MetadError) -> None:
         in_flight, self._in_flight = [*self._staged, *self._in_flight], deque()
-        self._staged = []
+        self._staged, self._in_flight_bytes = [], 0
         for entry in in_flight:
             for work, outcome in zip(entry.works, entry.outcomes, strict=True):
                 if not isinstance(outcome, Known):

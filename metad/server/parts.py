@@ -30,12 +30,13 @@ class Replies:
         self.bytes_max = min(frame_bytes_max, FRAME_BYTES_MAX) - HEADER_BYTES
         self._alone_bytes = reply_share(self.bytes_max, 1, 1, 1)
 
-    def part(self, verb: Verb[Any, Any], body: Any, rows: Rows, parts: int) -> Command[Any]:
-        """One group's part of a request, and its share of the frame that will carry the reply."""
-        if parts == 1:
-            return Command(verb.method, body, rows, self._alone_bytes)
-        items = len(getattr(body, "items", ()))
-        return Command(verb.method, body, rows, reply_share(self.bytes_max, len(rows), items, parts))
+    def part(self, verb: Verb[Any, Any], body: Any, rows: Rows, parts: int, size: int = 0) -> Command[Any]:
+        """One group's part of a request of ``size`` bytes, and its share of the frame that will carry the reply."""
+        share = self._alone_bytes
+        if parts > 1:
+            share = reply_share(self.bytes_max, len(rows), len(getattr(body, "items", ())), parts)
+        items = sum(map(_operations, rows.items)) + len(rows) if isinstance(body, m.KvTransact) else None
+        return Command(verb.method, body, rows, share, size, items)
 
 
 class Gather:
@@ -101,8 +102,18 @@ def items_of(body: Any, size: int) -> int:
     if size > _CHECK_VALUES_FROM:
         _check_values(items)
     if isinstance(body, m.KvTransact):
-        return sum(len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads) + 1 for t in items)
+        operations = sum(map(_operations, items))
+        if operations > m.BATCH_ITEMS_MAX:
+            raise InvalidRequestError(
+                f"{operations} compares, operations and reads in one request, {m.BATCH_ITEMS_MAX} are allowed"
+            )
+        return operations + len(items)
     return len(items)
+
+
+def _operations(transaction: m.KvTransaction) -> int:
+    t = transaction
+    return len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads)
 
 
 def _check_values(items: Any) -> None:

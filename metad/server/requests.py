@@ -159,7 +159,7 @@ class Requests:
         if not parts:
             done(encode(verb.merge(body, [])))
             return []
-        commands = [self._replies.part(verb, body, rows, len(parts)) for rows in parts.values()]
+        commands = [self._replies.part(verb, body, rows, len(parts), size) for rows in parts.values()]
         self._room.take(held)
         # From here on nothing may raise: it would be answered twice, for every part that has begun answers as well.
         works: list[Work] = []
@@ -170,7 +170,7 @@ class Requests:
             if driver is None:
                 answer(self._groups.elsewhere(kind, ordinal))
                 continue
-            work = Work(command, request.identity, deadline_s, size // len(parts), answer)
+            work = Work(command, request.identity, deadline_s, answer)
             works.append(work)
             self._turns.submit(driver, work, now_s)
         self._turns.submitted()

@@ -75,7 +75,7 @@ class Turns:
         """A group's part of a request; :meth:`submitted` follows the last."""
         driver.submit(work, now_s)
         self._dirty[driver] = None
-        self._waiting_items += len(work.command.rows)
+        self._waiting_items += work.command.items
 
     def submitted(self) -> None:
         """Begin now or soon what was submitted."""

@@ -16,7 +16,7 @@ from metad_wire.errors import ConflictError, MetadError, NotFoundError
 from metad_wire.methods import encode
 
 from ..storage import keys
-from .limits import check_key, check_reply
+from .limits import check_change, check_key, check_reply
 from .rows import Numbers, Rows, column, crcs_of, partition
 from .tables import (
     Command,
@@ -42,8 +42,6 @@ KV = Table(
     routing_fields=("namespace",),
     numbers=(keys.TABLE_KV,),
 )
-
-_decode = msgspec.msgpack.Decoder(m.Kv).decode
 
 
 def _split(body: m.KvGet | m.KvPut | m.KvDelete, slots: Numbers) -> dict[int, Rows]:
@@ -81,18 +79,13 @@ class _Head(m.Message, frozen=True):
 
     namespace: msgspec.Raw
     key: msgspec.Raw
-    value: msgspec.Raw
+    value: msgspec.Raw  # encoded
     version: int
     create_revision: int
     mod_revision: int
 
 
 _decode_head = msgspec.msgpack.Decoder(_Head).decode
-
-
-def _load(view: View, key: bytes) -> m.Kv | None:
-    value = view.get(key)
-    return None if value is None else _decode(value)
 
 
 def _head(view: View, key: bytes) -> Head | None:
@@ -188,31 +181,43 @@ def _evaluate_delete(view: View, command: Command[m.KvDelete]) -> m.WriteReply:
 def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransactReply:
     table = keys.table_prefix(view.group, keys.TABLE_KV)
     results: list[m.KvTransactionResult | None] = []
-    size = 0
+    read = 0
     for _, transaction, prefix in command.rows:
         base = table + prefix
-        succeeded = all(_holds(compare, _load(view, base + keys.text(compare.key))) for compare in transaction.compares)
+        succeeded = all(_holds(view, base + keys.text(compare.key), compare) for compare in transaction.compares)
         for operation in transaction.then if succeeded else transaction.otherwise:
             key = base + keys.text(operation.key)
             if operation.value is None:
                 view.writes[key] = view.head_writes[key] = None
             else:
                 _put(view, key, transaction.namespace, operation.key, operation.value)
-        records: list[m.Kv | None] = []
-        for key in transaction.reads:
-            record = _load(view, base + keys.text(key))
-            records.append(record)
-            # A few bytes of request can name a megabyte each, a hundred thousand times.
-            size += 0 if record is None else len(record.value)
-            check_reply(size, command.reply_bytes_max)
-        results.append(m.KvTransactionResult(succeeded, records))
+            # Few bytes name a namespace for many operations, and each of their rows holds it twice.
+            view.grown += len(key) + len(view.writes[key] or b"")
+            check_change(view.grown)
+        records: list[msgspec.Raw | None] = []
+        for name in transaction.reads:
+            row = view.get(base + keys.text(name))
+            records.append(None if row is None else msgspec.Raw(row))
+            # A few bytes of request can name a megabyte each, thousands of times.
+            read += 0 if row is None else len(row)
+            check_reply(read, command.reply_bytes_max)
+        results.append(m.KvTransactionResult(succeeded, records))  # type: ignore[arg-type]  # rows are encoded records
     return m.KvTransactReply([m.Revision(view.name, view.revision)], [], results)
 
 
-def _holds(compare: m.KvCompare, current: m.Kv | None) -> bool:
-    if compare.version is not None and compare.version != (current.version if current else 0):
+def _holds(view: View, key: bytes, compare: m.KvCompare) -> bool:
+    if compare.version is not None:
+        head = _head(view, key)
+        if compare.version != (head[0] if head else 0):
+            return False
+    if compare.value is None:
+        return True
+    row = view.get(key)
+    if row is None:
         return False
-    return compare.value is None or (current is not None and compare.value == current.value)
+    # The row is as it goes on the wire: comparing it as such copies nothing of a value that is of another length.
+    wanted, value = encode(compare.value), memoryview(_decode_head(row).value)
+    return value.nbytes == len(wanted) and bytes(value) == wanted
 
 
 def _merge_transact(body: m.KvTransact, parts: list[tuple[Rows, m.KvTransactReply]]) -> m.KvTransactReply:

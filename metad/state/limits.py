@@ -3,10 +3,35 @@
 from __future__ import annotations
 
 from metad_wire.errors import InvalidRequestError
-from metad_wire.messages import KEY_BYTES_MAX
+from metad_wire.messages import CHANGE_BYTES_MAX, KEY_BYTES_MAX
 
 REPLY_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of records in one reply; what holds more is asked for in parts."""
+
+ENTRY_BYTES_FULL = 4 * 1024 * 1024
+"""An entry that has grown to this takes no further command."""
+ENTRY_BYTES_MAX = ENTRY_BYTES_FULL + CHANGE_BYTES_MAX + 2 * 1024 * 1024
+"""No entry is larger: full but for a byte, one more command, and the deletions of what was remembered for retries. It
+fits a frame between nodes with what else travels in that (a test adds them up), or no follower could ever take it."""
+LOOKED_AT_BYTES_MAX = 64 * 1024 * 1024
+"""Of rows that one command reads from the engine before it writes: some 30 ms for which nobody else is served."""
+_GROWTH = 6
+_ITEM_GROWTH = 400
+
+
+def change_estimate(size: int, items: int) -> int:
+    """What a request of ``size`` bytes may change at most: keys are in up to three rows, twice as long where they are
+    all NUL; and an item of few bytes becomes rows with a header, a broker's name and the group's prefix. Not of
+    transactions, whose operations share a namespace."""
+    return _GROWTH * size + _ITEM_GROWTH * items
+
+
+def check_change(size: int) -> None:
+    """Raise InvalidRequestError where a command changes too much to be one entry."""
+    if size > CHANGE_BYTES_MAX:
+        raise InvalidRequestError(
+            f"it would change over {CHANGE_BYTES_MAX} bytes of one group, keys and replies included: send it in parts"
+        )
 
 
 def reply_share(frame_bytes: int, rows: int, items: int, parts: int) -> int:

@@ -22,6 +22,7 @@ from ..storage import keys
 from ..storage.engine import Engine
 from . import ownership
 from .dedupe import DedupeWindow
+from .limits import ENTRY_BYTES_FULL, change_estimate, check_change
 from .owners import OwnerCache
 from .registry import VERBS
 from .rows import Rows, crcs_of
@@ -82,7 +83,8 @@ Outcome = tuple[Any, bytes] | MetadError | Known
 
 
 class Proposal(NamedTuple):
-    """What to append to the log. ``outcomes`` are by position of the commands; replies may go out once committed."""
+    """What to append to the log. ``outcomes`` are of the commands in it, by position; replies may go out once
+    committed."""
 
     entry: bytes
     effects: Effects
@@ -129,7 +131,8 @@ class Machine:
         """An exception that was no refusal, for the owner to deal with: a StorageError, or our bug."""
 
     def evaluate(self, commands: list[tuple[Command[Any], Identity | None]], index: int, now_ms: int) -> Proposal:
-        """Run commands in order as entry ``index``. A command that is refused leaves no writes."""
+        """Run commands in order as entry ``index``: the first of them, and as many more as the entry has room for. A
+        command that is refused leaves no writes."""
         view = self._view
         view.revision, view.now_ms = index + self._holding.base, now_ms
         writes: Writes = {}
@@ -137,7 +140,10 @@ class Machine:
         outcomes: list[Outcome] = []
         done: list[tuple[Identity, bytes]] = []
         seen: set[tuple[int, int]] = set()
+        size = 0
         for command, identity in commands:
+            if size >= ENTRY_BYTES_FULL:
+                break
             verb = VERBS[command.method.code]
             if identity is not None:
                 if (identity.client_id, identity.seq) in seen:
@@ -156,12 +162,19 @@ class Machine:
                 outcomes.append(StaleRouteError())
                 continue
             view.writes, view.owner_writes, view.head_writes, view.holding = {}, {}, {}, None
+            view.grown = view.looked_at = 0
             view.row_cache = verb.table.row_cache
             assert verb.evaluate is not None
             try:
                 reply = verb.evaluate(view, command)
                 encoded = encode(reply)
                 remembered = encoded if identity is None or verb.forget is None else encode(verb.forget(reply))
+                grown = view.grown or change_estimate(command.size, command.items)
+                if not command.size or grown > ENTRY_BYTES_FULL:  # so many bytes are worth being counted
+                    grown = _size_of(view.writes) + _size_of(view.owner_writes)
+                if identity is not None:
+                    grown += len(remembered)
+                check_change(grown)
             except MetadError as error:
                 outcomes.append(error)
                 continue
@@ -173,6 +186,7 @@ class Machine:
                 self.unexpected = self.unexpected or error
                 outcomes.append(InternalError(f"{command.method.name} failed; the server's log says why"))
                 continue
+            size += grown
             if view.writes:
                 self._overlay.add(index, view.writes)
                 if view.head_writes:
@@ -294,3 +308,7 @@ def _joined(first: Writes, second: Writes) -> Writes:
         return second
     first.update(second)
     return first
+
+
+def _size_of(writes: Writes) -> int:
+    return sum(map(len, writes)) + sum(map(len, filter(None, writes.values())))

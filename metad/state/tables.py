@@ -48,17 +48,26 @@ class Table(NamedTuple):
 
 class Command(Generic[Body]):
     """One group's part of a request. ``rows`` may be empty for verbs that are not about single records. Records in the
-    reply may take ``reply_bytes_max``."""
+    reply may take ``reply_bytes_max``. ``size`` is that of the whole request, as it came; 0 where it is not known.
+    ``items`` is how much work it is: rows, or more where a row is more than one thing to do."""
 
-    __slots__ = ("body", "method", "reply_bytes_max", "rows")
+    __slots__ = ("body", "items", "method", "reply_bytes_max", "rows", "size")
 
     def __init__(
-        self, method: Method[Body, Any], body: Body, rows: Rows, reply_bytes_max: int = REPLY_BYTES_MAX
+        self,
+        method: Method[Body, Any],
+        body: Body,
+        rows: Rows,
+        reply_bytes_max: int = REPLY_BYTES_MAX,
+        size: int = 0,
+        items: int | None = None,
     ) -> None:
         self.method = method
         self.body = body
         self.rows = rows
         self.reply_bytes_max = reply_bytes_max
+        self.size = size
+        self.items = len(rows) if items is None else items
 
 
 class Reader:

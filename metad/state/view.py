@@ -7,8 +7,11 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final, Generic, TypeVar
 
+from metad_wire.errors import InvalidRequestError
+
 from ..storage.engine import Engine
 from ..storage.keys import TABLE_SESSION_OWNER, table_prefix
+from .limits import LOOKED_AT_BYTES_MAX
 from .owners import OwnerCache, salt_of
 from .rows import Rows
 
@@ -195,9 +198,11 @@ class View:
         "_salt",
         "engine",
         "group",
+        "grown",
         "head_writes",
         "holding",
         "initial_slots",
+        "looked_at",
         "name",
         "now_ms",
         "owner_prefix",
@@ -234,6 +239,10 @@ class View:
         self.owner_writes: Writes = {}
         self.head_writes: Heads = {}
         """Of the rows in ``writes``, where their table keeps heads."""
+        self.grown = 0
+        """What the command changes, in bytes, where it says so itself."""
+        self.looked_at = 0
+        """Bytes of rows that the command has read from the engine."""
         self.now_ms = 0
         self.revision = 0
         self.initial_slots = b""
@@ -252,6 +261,12 @@ class View:
                 value = old.get(key, MISSING)
         if isinstance(value, Missing):
             value = self.engine.get(key)
+            if value is not None:
+                self.looked_at += len(value)
+                if self.looked_at > LOOKED_AT_BYTES_MAX:
+                    raise InvalidRequestError(
+                        f"the records it is about take over {LOOKED_AT_BYTES_MAX} bytes: ask for fewer at once"
+                    )
             if self.row_cache:
                 self.rows.read(key, value)
         return value

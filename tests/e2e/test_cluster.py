@@ -13,7 +13,18 @@ from pathlib import Path
 import pytest
 from e2e_server import Server, free_ports, wait_until
 
-from metad_client import Client, KvKey, KvPutItem, MetadError, OffsetCommitItem, OffsetKey, SessionTakeoverItem, connect
+from metad_client import (
+    Client,
+    KvKey,
+    KvOperation,
+    KvPutItem,
+    KvTransaction,
+    MetadError,
+    OffsetCommitItem,
+    OffsetKey,
+    SessionTakeoverItem,
+    connect,
+)
 from metad_client.options import Options
 from metad_wire.cluster import group_name
 
@@ -181,3 +192,35 @@ async def test_reads_listings_and_the_shell_see_the_whole_cluster(nodes: Nodes) 
         return next(g["leader"] for g in groups if g["group"] == listed[0]["group"]) == target
 
     await asyncio.to_thread(wait_until, moved, "the transfer", 10)
+
+
+def spread(operations: int, namespace: str) -> list[KvTransaction]:
+    """Transactions of so many puts of some 8 KB each, for they share a long namespace."""
+    puts = [KvOperation(f"{i}", b"") for i in range(100)]
+    return [KvTransaction(f"{namespace}{n:04000}", [], puts) for n in range(operations // 100)]
+
+
+@pytest.mark.timeout(60)
+async def test_whatever_is_accepted_is_replicated(nodes: Nodes) -> None:
+    # An entry over the frame limit between nodes was sent again and again: no write of the group got through until its
+    # leader was killed.
+    async with connect(nodes.url, Options(deadline_s=20)) as client:
+        await until_settled(client)
+        with pytest.raises(MetadError, match="in parts"):
+            await client.kv.transact_many(spread(10_000, "over"))
+        assert await client.kv.put("n", "k", b"behind what was refused") == 1
+        (await client.kv.transact_many(spread(4_000, "most"))).raise_for_error()  # some 16 MB in each group
+        keys = [KvPutItem("n", f"{i:04080}", b"") for i in range(4_080)]
+        (await client.kv.put_many(keys)).raise_for_error()
+        values = [KvPutItem("n", f"v{i}", bytes(1024 * 1024 - 200)) for i in range(15)]
+        (await client.kv.put_many(values)).raise_for_error()
+        assert await client.kv.put("n", "k", b"behind what was taken") == 2
+        # Every replica has all of it.
+        for name in NAMES:
+            async with connect(f"metad://{nodes.endpoints[name]}", Options(deadline_s=20)) as one:
+                async with asyncio.timeout(15):
+                    while True:
+                        status = await one.status()
+                        if all(group.applied == group.last for group in status.groups):
+                            break
+                        await asyncio.sleep(0.05)

@@ -102,11 +102,13 @@ class Rig:
         identity: Identity | None = None,
         deadline_s: float = 1e9,
         key: str = "k",
+        value: bytes = b"v",
     ) -> Work:
         number, self.sent = self.sent, self.sent + 1
-        body = m.KvPut([m.KvPutItem("n", key, b"v")] * items)
-        command = Command(methods.KV_PUT, body, VERBS[methods.KV_PUT.code].split(body, even_slots(1))[0])
-        work = Work(command, identity, deadline_s, size, lambda answer: self.answers.append((number, answer)))
+        body = m.KvPut([m.KvPutItem("n", key, value)] * items)
+        rows = VERBS[methods.KV_PUT.code].split(body, even_slots(1))[0]
+        command = Command(methods.KV_PUT, body, rows, size=size)
+        work = Work(command, identity, deadline_s, lambda answer: self.answers.append((number, answer)))
         self.driver.submit(work, self.now_s)
         return work
 
@@ -338,6 +340,37 @@ def test_a_recall_that_cannot_read_is_reported_and_answered() -> None:
     rig.pump_all()
     assert rig.names()[-1] == (1, "unknown_outcome")
     assert isinstance(rig.driver.machine.unexpected, StorageError)
+
+
+MIB = 1024 * 1024
+
+
+def test_what_has_no_room_in_an_entry_is_in_the_next() -> None:
+    rig = Rig()
+    for i in range(5):
+        rig.submit(size=0, key=f"k{i}", value=bytes(3 * MIB))
+    rig.pump_all()
+    assert rig.group.proposed == [1, 2, 3]
+    assert [len(data) // MIB for data in rig.group.log.all] == [6, 6, 3]
+    rig.commit(3)
+    assert rig.names() == [(i, "ok") for i in range(5)]
+    assert rig.driver.idle
+
+
+def test_few_large_entries_are_on_their_way_at_once() -> None:
+    rig = Rig(pipeline=100)
+    for i in range(8):
+        rig.submit(size=0, key=f"k{i}", value=bytes(6 * MIB))
+    rig.pump_all()
+    assert rig.group.proposed == [1, 2, 3]
+    rig.commit()
+    rig.pump_all()
+    assert rig.group.proposed == [1, 2, 3, 4]
+    rig.driver.demoted()
+    assert len(rig.answers) == 8
+    rig.submit(size=0, value=bytes(6 * MIB))
+    rig.pump_all()
+    assert rig.group.proposed == [1, 2, 3, 4, 5]
 
 
 # --- what another node evaluated, or an earlier life -----------------------------------------------------
