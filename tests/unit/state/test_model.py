@@ -20,6 +20,7 @@ from metad.state.registry import VERBS
 from metad.state.tables import Command
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.methods import encode
 
 names = st.sampled_from(["", "a", "a\0", "b", "\0", "é"])
 namespaces = st.sampled_from(["n", "n\0", "m"])
@@ -135,8 +136,9 @@ class KvAgainstModel(RuleBasedStateMachine):
         outcomes = self.group.propose(prepared, 1_000 + index)
         for body, outcome in zip(commands, outcomes, strict=True):
             assert isinstance(outcome, tuple), outcome
-            assert told(body, outcome[0]) == self.model.run(body, index)
-            assert METHOD[type(body)].decode_reply(outcome[1]) == outcome[0]
+            reply, encoded = outcome
+            assert encode(reply) == encoded
+            assert told(body, METHOD[type(body)].decode_reply(encoded)) == self.model.run(body, index)
 
     @precondition(lambda self: self.group.in_flight)
     @rule(count=st.integers(1, 3))
