@@ -77,6 +77,7 @@ from .errors import (
     UnexpectedFrameError,
     UnknownMethodError,
     UnknownOutcomeError,
+    UnsupportedError,
 )
 from .kv import KeyValue
 from .offsets import Offsets
@@ -148,6 +149,7 @@ __all__ = [
     "UnexpectedFrameError",
     "UnknownMethodError",
     "UnknownOutcomeError",
+    "UnsupportedError",
     "WriteResult",
     "connect",
 ]

@@ -57,7 +57,7 @@ from .routes import ANY, Routes
 
 _CLOSED = "the client is closed; nothing was done"
 
-# Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most, and the name of a group.
+# Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most, the name of a group, and what is required: a 0.
 ENVELOPE_BYTES_MAX = 64
 DEADLINE_MS_MAX = 0xFFFF_FFFF  # the field is a u32
 # Deadlines are kept to within this: a sweep looks at every call, so sweeps must not follow each other at once.

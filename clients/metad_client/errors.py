@@ -36,6 +36,7 @@ from metad_wire.errors import (
     UnexpectedFrameError,
     UnknownMethodError,
     UnknownOutcomeError,
+    UnsupportedError,
     error_of,
 )
 from metad_wire.messages import ItemError
@@ -97,6 +98,7 @@ __all__ = [
     "UnexpectedFrameError",
     "UnknownMethodError",
     "UnknownOutcomeError",
+    "UnsupportedError",
     "another",
     "error_of_item",
 ]

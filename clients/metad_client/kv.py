@@ -24,13 +24,14 @@ from metad_wire.messages import (
     KvTransaction,
     KvTransactionResult,
     KvTransactReply,
+    Revision,
 )
 
 from .errors import MetadError, error_of_item
 from .listing import of_group
 from .outcomes import with_errors, wrote
 from .requests import Requests
-from .results import PutResult, TransactResult, WriteResult, by_position
+from .results import PutResult, TransactResult, WriteResult, by_position, newest
 
 Found: TypeAlias = list[Kv | None]
 
@@ -40,7 +41,8 @@ class KeyValue:
 
     The ``*_many`` verbs answer per item in their result and raise a MetadError only where the whole call failed;
     the others raise their item's error. Singles that are called at the same time travel together. ``deadline_s``
-    is seconds from now, None the client's default.
+    is seconds from now, None the client's default. A read waits for its groups to have come as far as ``min_revisions``
+    say, of the results of writes; what was answered before it began it sees without them.
     """
 
     def __init__(self, requests: Requests) -> None:
@@ -50,9 +52,12 @@ class KeyValue:
         """Write keys; ``versions`` of the result are the new ones. Item errors: ConflictError."""
         return PutResult(await self._requests.many(methods.KV_PUT, items, KvPut, deadline_s))
 
-    async def get_many(self, keys: Sequence[KvKey], *, deadline_s: float | None = None) -> Found:
+    async def get_many(
+        self, keys: Sequence[KvKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> Found:
         """The keys by position; None where there is none."""
-        pieces = await self._requests.read_many(methods.KV_GET, keys, KvGet, deadline_s)
+        wanted = newest(min_revisions)
+        pieces = await self._requests.read_many(methods.KV_GET, keys, lambda part: KvGet(part, wanted), deadline_s)
         return by_position(pieces, lambda reply: reply.records, None)
 
     async def delete_many(self, items: Sequence[KvDeleteItem], *, deadline_s: float | None = None) -> WriteResult:
@@ -69,13 +74,20 @@ class KeyValue:
         )
 
     async def scan(
-        self, namespace: str, prefix: str = "", *, page_size: int = 1000, deadline_s: float | None = None
+        self,
+        namespace: str,
+        prefix: str = "",
+        *,
+        page_size: int = 1000,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
     ) -> AsyncIterator[Kv]:
         """Keys that start with ``prefix``, in order, read a page at a time; the deadline is each page's."""
+        wanted = newest(min_revisions)
         listing = of_group(
             self._requests,
             methods.KV_SCAN,
-            lambda page: KvScan(namespace, prefix, page),
+            lambda page: KvScan(namespace, prefix, page, wanted),
             lambda reply: reply.records,
             page_size,
             deadline_s,
@@ -105,10 +117,24 @@ class KeyValue:
             deadline_s,
         )
 
-    async def get(self, namespace: str, key: str, *, deadline_s: float | None = None) -> Kv | None:
+    async def get(
+        self,
+        namespace: str,
+        key: str,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> Kv | None:
         """One key, None where there is none."""
+        wanted = newest(min_revisions)
         return await self._requests.single(
-            methods.KV_GET, None, KvKey(namespace, key), _size(namespace, key), KvGet, _got, deadline_s
+            methods.KV_GET,
+            tuple(wanted),
+            KvKey(namespace, key),
+            _size(namespace, key),
+            lambda items: KvGet(items, wanted),
+            _got,
+            deadline_s,
         )
 
     async def delete(

@@ -21,13 +21,14 @@ from metad_wire.messages import (
     OffsetKey,
     OffsetList,
     OffsetResetGenerations,
+    Revision,
 )
 
 from .errors import MetadError, NotFoundError
 from .listing import of_group
 from .outcomes import with_errors, wrote
 from .requests import Requests
-from .results import WriteResult, by_position
+from .results import WriteResult, by_position, newest
 
 Fetched: TypeAlias = list[Offset | None]
 
@@ -39,7 +40,8 @@ class Offsets:
 
     The ``*_many`` verbs answer per item in their result and raise a MetadError only where the whole call failed;
     the others raise their item's error. Singles that are called at the same time travel together. ``deadline_s``
-    is seconds from now, None the client's default.
+    is seconds from now, None the client's default. A read waits for its groups to have come as far as ``min_revisions``
+    say, of the results of writes; what was answered before it began it sees without them.
     """
 
     def __init__(self, requests: Requests) -> None:
@@ -59,9 +61,14 @@ class Offsets:
             )
         )
 
-    async def fetch_many(self, keys: Sequence[OffsetKey], *, deadline_s: float | None = None) -> Fetched:
+    async def fetch_many(
+        self, keys: Sequence[OffsetKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> Fetched:
         """The offsets by position; None where nothing was committed."""
-        pieces = await self._requests.read_many(methods.OFFSET_FETCH, keys, OffsetFetch, deadline_s)
+        wanted = newest(min_revisions)
+        pieces = await self._requests.read_many(
+            methods.OFFSET_FETCH, keys, lambda part: OffsetFetch(part, wanted), deadline_s
+        )
         return by_position(pieces, lambda reply: reply.offsets, None)
 
     async def delete_many(self, keys: Sequence[OffsetKey], *, deadline_s: float | None = None) -> WriteResult:
@@ -69,10 +76,17 @@ class Offsets:
         return WriteResult(await self._requests.many(methods.OFFSET_DELETE, keys, OffsetDelete, deadline_s))
 
     async def generations_many(
-        self, groups: Sequence[ConsumerGroup], *, deadline_s: float | None = None
+        self,
+        groups: Sequence[ConsumerGroup],
+        *,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
     ) -> Sequence[int]:
         """The highest generation that a commit of each consumer group has carried, by position; 0 where none did."""
-        pieces = await self._requests.read_many(methods.OFFSET_GENERATIONS, groups, OffsetGenerations, deadline_s)
+        wanted = newest(min_revisions)
+        pieces = await self._requests.read_many(
+            methods.OFFSET_GENERATIONS, groups, lambda part: OffsetGenerations(part, wanted), deadline_s
+        )
         return by_position(pieces, lambda reply: reply.generations, 0)
 
     async def reset_generations_many(
@@ -90,14 +104,16 @@ class Offsets:
         topic_prefix: str = "",
         *,
         page_size: int = 1000,
+        min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
     ) -> AsyncIterator[Offset]:
         """Offsets of one consumer group in order of (topic, partition), read a page at a time; the deadline is
         each page's."""
+        wanted = newest(min_revisions)
         listing = of_group(
             self._requests,
             methods.OFFSET_LIST,
-            lambda page: OffsetList(tenant, group, topic_prefix, page),
+            lambda page: OffsetList(tenant, group, topic_prefix, page, wanted),
             lambda reply: reply.offsets,
             page_size,
             deadline_s,
@@ -132,15 +148,23 @@ class Offsets:
         )
 
     async def fetch(
-        self, tenant: str, group: str, topic: str, partition: int, *, deadline_s: float | None = None
+        self,
+        tenant: str,
+        group: str,
+        topic: str,
+        partition: int,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
     ) -> Offset | None:
         """One offset, None where nothing was committed."""
+        wanted = newest(min_revisions)
         return await self._requests.single(
             methods.OFFSET_FETCH,
-            None,
+            tuple(wanted),
             OffsetKey(tenant, group, topic, partition),
             _size(tenant, group, topic),
-            OffsetFetch,
+            lambda items: OffsetFetch(items, wanted),
             _fetched,
             deadline_s,
         )
@@ -159,14 +183,22 @@ class Offsets:
             deadline_s,
         )
 
-    async def generation(self, tenant: str, group: str, *, deadline_s: float | None = None) -> int:
+    async def generation(
+        self,
+        tenant: str,
+        group: str,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> int:
         """The highest generation that a commit of a consumer group has carried; 0 where none did."""
+        wanted = newest(min_revisions)
         return await self._requests.single(
             methods.OFFSET_GENERATIONS,
-            None,
+            tuple(wanted),
             ConsumerGroup(tenant, group),
             _size(tenant, group, ""),
-            OffsetGenerations,
+            lambda items: OffsetGenerations(items, wanted),
             _generations,
             deadline_s,
         )

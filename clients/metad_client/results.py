@@ -30,6 +30,16 @@ Reply = TypeVar("Reply")
 Value = TypeVar("Value")
 
 
+def newest(revisions: Sequence[Revision]) -> list[Revision]:
+    """One of each group: the highest."""
+    highest: dict[str, Revision] = {}
+    for revision in revisions:
+        known = highest.get(revision.group)
+        if known is None or known.index < revision.index:
+            highest[revision.group] = revision
+    return list(highest.values())
+
+
 class Piece(Generic[Reply]):
     """One request of a call: the items at the positions ``where`` (those from ``start`` on, where that is all there is
     to say), and either their reply or why there is none."""

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from metad_wire import methods
 from metad_wire.messages import (
+    Revision,
     Session,
     SessionDelete,
     SessionDisconnect,
@@ -27,7 +28,7 @@ from .errors import MetadError
 from .listing import of_all_groups
 from .outcomes import with_errors, wrote
 from .requests import Requests
-from .results import Takeover, TakeoverResult, WriteResult, by_position
+from .results import Takeover, TakeoverResult, WriteResult, by_position, newest
 
 Found: TypeAlias = list[Session | None]
 
@@ -37,7 +38,8 @@ class Sessions:
 
     The ``*_many`` verbs answer per item in their result and raise a MetadError only where the whole call failed;
     the others raise their item's error. Singles that are called at the same time travel together. ``deadline_s``
-    is seconds from now, None the client's default.
+    is seconds from now, None the client's default. A read waits for its groups to have come as far as ``min_revisions``
+    say, of the results of writes; what was answered before it began it sees without them.
     """
 
     def __init__(self, requests: Requests) -> None:
@@ -91,9 +93,14 @@ class Sessions:
             )
         )
 
-    async def get_many(self, keys: Sequence[SessionKey], *, deadline_s: float | None = None) -> Found:
+    async def get_many(
+        self, keys: Sequence[SessionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> Found:
         """The sessions by position; None where there is none."""
-        pieces = await self._requests.read_many(methods.SESSION_GET, keys, SessionGet, deadline_s)
+        wanted = newest(min_revisions)
+        pieces = await self._requests.read_many(
+            methods.SESSION_GET, keys, lambda part: SessionGet(part, wanted), deadline_s
+        )
         return by_position(pieces, lambda reply: reply.sessions, None)
 
     async def delete_many(
@@ -121,6 +128,7 @@ class Sessions:
         broker: str | None = None,
         *,
         page_size: int = 1000,
+        min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
     ) -> AsyncIterator[Session]:
         """Sessions in order of (tenant, client id), read a page at a time; the deadline is each page's.
@@ -128,10 +136,11 @@ class Sessions:
         ``tenant`` and ``broker`` match exactly, None matches any; ``client_id_prefix`` needs a tenant. What is
         written while the listing runs may or may not be in it.
         """
+        wanted = newest(min_revisions)
         listing = of_all_groups(
             self._requests,
             methods.SESSION_LIST,
-            lambda page: SessionList(tenant, client_id_prefix, broker, page),
+            lambda page: SessionList(tenant, client_id_prefix, broker, page, wanted),
             lambda reply: reply.sessions,
             lambda session: (session.tenant, session.client_id),
             page_size,
@@ -199,14 +208,22 @@ class Sessions:
             deadline_s,
         )
 
-    async def get(self, tenant: str, client_id: str, *, deadline_s: float | None = None) -> Session | None:
+    async def get(
+        self,
+        tenant: str,
+        client_id: str,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> Session | None:
         """One session, None where there is none."""
+        wanted = newest(min_revisions)
         return await self._requests.single(
             methods.SESSION_GET,
-            None,
+            tuple(wanted),
             SessionKey(tenant, client_id),
             _size(tenant, client_id),
-            SessionGet,
+            lambda items: SessionGet(items, wanted),
             _found,
             deadline_s,
         )

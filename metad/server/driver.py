@@ -81,6 +81,8 @@ class GroupDriver:
         self._first_queued_s = 0.0
         self.watch: Callable[[Effects], None] | None = None
         """Told of every entry that is applied."""
+        self._awaited: dict[int, tuple[int, Callable[[bool], None]]] = {}
+        self._awaited_from = 0  # the lowest revision of those, or lower
         self.installing = False
         """A snapshot is being put in place of the state, which may be neither read nor applied to meanwhile."""
 
@@ -199,6 +201,25 @@ class GroupDriver:
             answer = InternalError(f"{work.command.method.name} failed; the server's log says why")
         work.answer(answer)
 
+    # --- waiting for a revision --------------------------------------------------------------------------
+
+    def await_revision(self, number: int, revision: int, done: Callable[[bool], None]) -> None:
+        """Call ``done(True)`` once the state has come so far, ``done(False)`` if this replica leads no longer."""
+        self._awaited_from = min(revision, self._awaited_from) if self._awaited else revision
+        self._awaited[number] = revision, done
+
+    def await_no_more(self, number: int) -> None:
+        """Nobody waits under this number."""
+        self._awaited.pop(number, None)
+
+    def _tell_awaited(self) -> None:
+        reached = self.machine.revision
+        told = [number for number, (revision, _) in self._awaited.items() if revision <= reached]
+        waiting = [self._awaited.pop(number) for number in told]
+        self._awaited_from = min((revision for revision, _ in self._awaited.values()), default=0)
+        for _, done in waiting:
+            done(True)
+
     # --- applying ----------------------------------------------------------------------------------------
 
     def stage(self, batches: list[Writes], items_max: int) -> tuple[int, int]:
@@ -246,6 +267,8 @@ class GroupDriver:
                     work.answer(outcome)
             for work in entry.repeats:
                 self._recall(work, entry.index)
+        if self._awaited and self.machine.revision >= self._awaited_from:
+            self._tell_awaited()
 
     def installed(self, machine: Machine) -> None:
         """The state is a snapshot's now."""
@@ -262,6 +285,9 @@ class GroupDriver:
         if evaluated and not self.installing:
             self.machine.forget_unapplied()
         self._answer_queue(self.not_leader())
+        awaited, self._awaited = self._awaited, {}
+        for _, done in awaited.values():
+            done(False)
 
     def abandon(self, reason: str) -> None:
         """The node cannot go on: what is in flight may or may not have happened, what waits has not."""

@@ -1,7 +1,13 @@
-"""Reads: answered once it is certain that nobody else leads any of the groups they ask."""
+"""Reads: answered once it is certain that nobody else leads any of the groups they ask, and once these have come as far
+as the read wants.
+
+What has been answered is in the state that answers, so a group is never behind a revision that it gave out, unless it
+has lost what it had, by a power failure without fsync or by a directory from a backup. Then such a read says so.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from metad_wire.errors import (
@@ -18,12 +24,15 @@ from ..errors import StorageError
 from ..logs import bug
 from ..state.rows import Rows
 from ..state.tables import Verb
+from .driver import GroupDriver
 from .environment import Environment
 from .expiry import Expiry
 from .groups import Groups
 from .health import Health
 from .parts import Done, Replies
 from .room import Room
+
+_BEHIND_S = 10.0  # a read waits no longer for a revision, whatever its deadline: it may never come
 
 
 class Reads:
@@ -33,6 +42,7 @@ class Reads:
         self._groups = groups
         self._replies = replies
         self._room = room
+        self._environment = environment
         self._health = health
         self._waiting: dict[int, _Unproven] = {}
         self._expiry = Expiry(environment, self._expire)
@@ -47,8 +57,9 @@ class Reads:
             if not driver.group.may_read():
                 break
         else:
-            done(self._read(verb, body, parts))
-            return
+            if not body.min_revisions or not _behind(drivers, body):
+                done(self._read(verb, body, parts))
+                return
         for driver in drivers:
             if not driver.group.is_leader:
                 raise driver.not_leader()
@@ -66,6 +77,10 @@ class Reads:
             if not ok:
                 self._answer(number, NotLeaderError("the leader changed before the read; nothing was done"))
             elif not missing:
+                if behind := _behind(drivers, body):
+                    missing = len(behind)
+                    self._await(number, behind, proven)
+                    return
                 waiting = self._waiting.pop(number)  # reading may end the node, which answers all that wait
                 self._room.give(held)
                 waiting.done(self._read_late(verb, body, parts))
@@ -82,14 +97,24 @@ class Reads:
         """No more timers."""
         self._expiry.stop()
 
+    def _await(self, number: int, behind: list[tuple[GroupDriver, int]], reached: Callable[[bool], None]) -> None:
+        for driver, revision in behind:
+            driver.await_revision(number, revision, reached)
+        waiting = self._waiting[number]
+        until_s = min(waiting.deadline_s, self._environment.now() + _BEHIND_S)
+        self._waiting[number] = waiting._replace(deadline_s=until_s, behind=[driver for driver, _ in behind])
+
     def _answer(self, number: int, answer: bytes | MetadError) -> None:
         waiting = self._waiting.pop(number)
+        for driver in waiting.behind:
+            driver.await_no_more(number)
         self._room.give(waiting.held)
         waiting.done(answer)
 
     def _expire(self, now_s: float) -> bool:
-        for number in [number for number, waiting in self._waiting.items() if waiting.deadline_s < now_s]:
-            self._answer(number, DeadlineExceededError("the deadline passed before the read was begun"))
+        for number, waiting in [(n, waiting) for n, waiting in self._waiting.items() if waiting.deadline_s < now_s]:
+            why = "a group has not come to the revision that was asked for" if waiting.behind else "it was not begun"
+            self._answer(number, DeadlineExceededError(f"the read waited too long: {why}; nothing was done"))
         return bool(self._waiting)
 
     def _read_late(self, verb: Verb[Any, Any], body: Any, parts: dict[int, Rows]) -> bytes | MetadError:
@@ -132,3 +157,17 @@ class _Unproven(NamedTuple):
     done: Done
     held: int
     deadline_s: float
+    behind: Sequence[GroupDriver] = ()
+    """Groups that have not come as far as it wants."""
+
+
+def _behind(drivers: list[GroupDriver], body: Any) -> list[tuple[GroupDriver, int]]:
+    """The groups that have not come as far as the read wants, and how far that is."""
+    wanted: dict[str, int] = {}
+    for revision in body.min_revisions:
+        wanted[revision.group] = max(revision.index, wanted.get(revision.group, 0))
+    return [
+        (driver, revision)
+        for driver in drivers
+        if (revision := wanted.get(driver.machine.name, 0)) > driver.machine.revision
+    ]

@@ -12,8 +12,16 @@ from typing import Any
 
 from metad_wire import messages as m
 from metad_wire.cluster import GroupCommand
-from metad_wire.errors import DrainingError, MetadError, PermissionDeniedError, UnknownMethodError, UnknownOutcomeError
+from metad_wire.errors import (
+    DrainingError,
+    MetadError,
+    PermissionDeniedError,
+    UnknownMethodError,
+    UnknownOutcomeError,
+    UnsupportedError,
+)
 from metad_wire.methods import GROUP_COMMAND, METHODS, Body, For, Method, Reply, encode
+from metad_wire.session import FEATURES
 
 from ..state.registry import CONTROL, VERBS
 from .driver import Work
@@ -132,6 +140,8 @@ class Requests:
 
     def _begin(self, method: Method[Any, Any], request: m.Request[Any], size: int, done: Done) -> list[Work]:
         body = request.body
+        if request.requires & ~FEATURES:
+            raise UnsupportedError(f"it requires features {request.requires & ~FEATURES:#x}, which this node has not")
         if method.code in CONTROL:
             self._control(method, body, done)
             return []

@@ -124,6 +124,7 @@ class Machine:
         self._view.initial_slots = initial_slots
         self._holding_key = ownership.row_key(group)
         self._load_holding()
+        self._applied_base = self._holding.base
         self._map_key = keys.table_prefix(group, keys.TABLE_CLUSTER) + b"map"
         self.map_changed = False
         """An applied entry has changed the cluster map; the node clears it."""
@@ -227,8 +228,11 @@ class Machine:
         if self._map_key in effects.writes:
             self.map_changed = True
         holding = effects.writes.get(self._holding_key)
-        if holding is not None and index >= self._held_since:  # or a later entry that is in flight has changed it
-            self._hold(ownership.decode(holding))
+        if holding is not None:
+            held = ownership.decode(holding)
+            self._applied_base = held.base
+            if index >= self._held_since:  # or a later entry that is in flight has changed it
+                self._hold(held)
         if (forgotten := effects.learned.get(self.dedupe.forgotten_key)) is not None:
             self.dedupe.learn_forgotten(forgotten)
         owned: Writes = {}
@@ -247,6 +251,11 @@ class Machine:
         """The batch is in the engine."""
         self._overlay.applied(self.applied)
         self._owner_overlay.applied(self.applied)
+
+    @property
+    def revision(self) -> int:
+        """That of the applied state."""
+        return self.applied + self._applied_base
 
     def check_held(self, rows: Rows) -> None:
         """Raise StaleRouteError where the group does not hold the slots of all rows, or, for what is about all rows,

@@ -149,6 +149,10 @@ class PermissionDeniedError(_Coded, code=113, name="permission_denied"):
     """The method is for administrators; nothing was done."""
 
 
+class UnsupportedError(_Coded, code=114, name="unsupported"):
+    """The request requires a feature that the server does not have; nothing was done."""
+
+
 # 200-299: one item of a batch.
 class NotFoundError(_Coded, code=200, name="not_found"):
     """There is no such record."""

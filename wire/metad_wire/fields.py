@@ -26,10 +26,11 @@ TRANSACTION_ITEMS_MAX = 128  # of each list in one transaction, so that one cann
 LIST_LIMIT_MAX = 10_000  # records in one page
 
 Limit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX)]
-Ordinals = Annotated[list[U32], Meta(max_length=1024)]
-"""Groups of one kind: there are no more than slots."""
 
 T = TypeVar("T")
+PerGroup = Annotated[list[T], Meta(max_length=1024)]
+"""One for each group of a kind: there are no more than slots."""
+Ordinals = PerGroup[U32]
 Batch = Annotated[list[T], Meta(max_length=BATCH_ITEMS_MAX)]
 Transactions = Annotated[list[T], Meta(max_length=TRANSACTIONS_MAX)]
 TransactionItems = Annotated[list[T], Meta(max_length=TRANSACTION_ITEMS_MAX)]

@@ -10,13 +10,14 @@ request) and is a few bytes long when all went well.
 
 from __future__ import annotations
 
+import enum
 from typing import Generic, TypeVar
 
 import msgspec
 
 from .fields import BATCH_ITEMS_MAX as BATCH_ITEMS_MAX
 from .fields import GENERATION_MAX as GENERATION_MAX
-from .fields import I64, U32, U53, U63, U64, Batch, Limit, Ordinals, TransactionItems, Transactions
+from .fields import I64, U32, U53, U63, U64, Batch, Limit, Ordinals, PerGroup, TransactionItems, Transactions
 from .fields import LIST_LIMIT_MAX as LIST_LIMIT_MAX
 from .fields import TRANSACTION_ITEMS_MAX as TRANSACTION_ITEMS_MAX
 from .fields import TRANSACTIONS_MAX as TRANSACTIONS_MAX
@@ -33,6 +34,13 @@ BROKER_BYTES_MAX = 256  # of a broker's name, UTF-8 encoded; every session it ta
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of what travels: immutable, an array on the wire."""
+
+
+class Feature(enum.IntFlag):
+    """What an end can do beyond the protocol's version; bits of ``Hello.features`` and ``Request.requires``."""
+
+    REQUIRES = 1  # looks at Request.requires
+    MIN_REVISIONS = 2  # looks at the min_revisions of reads
 
 
 T = TypeVar("T")
@@ -101,12 +109,14 @@ class Request(Message, Generic[T], frozen=True):
     """Payload of REQUEST. ``deadline_ms`` counts from receipt, 0 means the server's default; a request not begun by
     then is not done. ``identity`` is for writes. ``group`` is whom all items are for, by name: what that group does not
     hold is refused with :class:`~metad_wire.errors.StaleRouteError`, never passed on, for only it remembers an earlier
-    attempt. Empty: the server finds the groups."""
+    attempt. Empty: the server finds the groups. ``requires``: bits of :class:`Feature` that whoever does not know them
+    must not do the request without."""
 
     deadline_ms: U32
     identity: Identity | None
     body: T
     group: str = ""
+    requires: U63 = 0
 
 
 class ItemError(Message, frozen=True):
@@ -126,6 +136,10 @@ class Revision(Message, frozen=True):
 
     group: str
     index: U63
+
+
+Revisions = PerGroup[Revision]
+"""A read waits until its groups, as far as they are named here, have come so far."""
 
 
 class WriteReply(Message, frozen=True):
@@ -243,6 +257,7 @@ class SessionGet(Message, frozen=True):
     """Read sessions by key."""
 
     items: Batch[SessionKey]
+    min_revisions: Revisions = []
 
 
 class SessionGetReply(Message, frozen=True):
@@ -267,6 +282,7 @@ class SessionList(Message, frozen=True):
     client_id_prefix: str = ""
     broker: str | None = None
     page: Page = Page()
+    min_revisions: Revisions = []
 
 
 class SessionListReply(Message, frozen=True):
@@ -327,6 +343,7 @@ class OffsetFetch(Message, frozen=True):
     """Read offsets by key."""
 
     items: Batch[OffsetKey]
+    min_revisions: Revisions = []
 
 
 class OffsetFetchReply(Message, frozen=True):
@@ -348,6 +365,7 @@ class OffsetList(Message, frozen=True):
     group: str
     topic_prefix: str = ""
     page: Page = Page()
+    min_revisions: Revisions = []
 
 
 class OffsetListReply(Message, frozen=True):
@@ -368,6 +386,7 @@ class OffsetGenerations(Message, frozen=True):
     """Read the generations of consumer groups."""
 
     items: Batch[ConsumerGroup]
+    min_revisions: Revisions = []
 
 
 class OffsetGenerationsReply(Message, frozen=True):
@@ -417,6 +436,7 @@ class KvGet(Message, frozen=True):
     """Read keys."""
 
     items: Batch[KvKey]
+    min_revisions: Revisions = []
 
 
 class KvGetReply(Message, frozen=True):
@@ -468,6 +488,7 @@ class KvScan(Message, frozen=True):
     namespace: str
     prefix: str = ""
     page: Page = Page()
+    min_revisions: Revisions = []
 
 
 class KvScanReply(Message, frozen=True):

@@ -92,10 +92,10 @@ class Method(Generic[Body, Reply]):
             raise InvalidRequestError(f"{self.name} reply: {error}") from None
 
     def encode_request(
-        self, body: Body, deadline_ms: int = 0, identity: m.Identity | None = None, group: str = ""
+        self, body: Body, deadline_ms: int = 0, identity: m.Identity | None = None, group: str = "", requires: int = 0
     ) -> bytes:
         """The payload of a REQUEST frame."""
-        return encode(m.Request(deadline_ms, identity, body, group))
+        return encode(m.Request(deadline_ms, identity, body, group, requires))
 
 
 METHODS: dict[int, Method[Any, Any]] = {}

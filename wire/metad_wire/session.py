@@ -56,8 +56,8 @@ _pack_header = HEADER.pack
 
 SHRINKING_MAX = 8
 """Shrunk windows that wait for their pong; a peer that answers none of them cannot make the list grow."""
-FEATURES = 0
-"""Feature bits this implementation has. None is defined yet beyond protocol version 1."""
+FEATURES = int(m.Feature.REQUIRES | m.Feature.MIN_REVISIONS)
+"""Feature bits that this implementation has: all that are defined."""
 
 
 class Role(enum.Enum):

@@ -47,8 +47,8 @@ class Received:
     @property
     def body_bytes(self) -> bytes:
         """The body as it travelled."""
-        head = b"\x94" + encode(self.request.deadline_ms) + encode(self.request.identity)
-        tail = encode(self.request.group)
+        head = b"\x95" + encode(self.request.deadline_ms) + encode(self.request.identity)
+        tail = encode(self.request.group) + encode(self.request.requires)
         assert self.payload.startswith(head)
         assert self.payload.endswith(tail)
         return self.payload[len(head) : -len(tail)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import metad_client
@@ -21,6 +23,7 @@ from metad_client import (
     OffsetCommitItem,
     OffsetKey,
     Owner,
+    Revision,
     SessionKey,
     SessionProperties,
     SessionTakeoverItem,
@@ -156,6 +159,35 @@ async def test_a_batch_of_writes(server, dial, call, body):
     assert result.revisions == [m.Revision("data-0", 1)]
     result.raise_for_error()
     assert [received.body for received in server.received] == [body]
+
+
+async def test_every_read_takes_the_revisions_of_writes(server, dial):
+    """The newest of each group: a long batch has more revisions than a read may name."""
+    client = await dial()
+    put = await client.kv.put_many([KvPutItem("ns", "k", b"7")])
+    revisions = [Revision("data-1", 9), Revision("data-1", 4), *put.revisions, Revision("data-1", 7)]
+    wanted = [Revision("data-1", 9), Revision("data-0", 1)]
+    server.received.clear()
+    how = {"min_revisions": revisions}
+    kv, offsets, sessions = client.kv, client.offsets, client.sessions
+    await kv.get("ns", "k", **how)
+    await kv.get_many([KvKey("ns", "k")], **how)
+    [record async for record in kv.scan("ns", **how)]
+    await offsets.fetch("t", "g", "topic", 1, **how)
+    await offsets.fetch_many([OffsetKey("t", "g", "topic", 1)], **how)
+    [offset async for offset in offsets.list("t", "g", **how)]
+    await offsets.generation("t", "g", **how)
+    await offsets.generations_many([ConsumerGroup("t", "g")], **how)
+    await sessions.get("t", "c", **how)
+    await sessions.get_many([SessionKey("t", "c")], **how)
+    [session async for session in sessions.list(**how)]
+    assert len(server.received) == 11
+    for received in server.received:
+        assert received.body.min_revisions == wanted, received.method
+    server.received.clear()
+    with_and_without = await asyncio.gather(kv.get("ns", "k", **how), kv.get("ns", "k"), kv.get("ns", "k", **how))
+    assert len(with_and_without) == 3
+    assert sorted((len(r.body.items), len(r.body.min_revisions)) for r in server.received) == [(1, 0), (2, 2)]
 
 
 async def test_batches_of_reads_answer_by_position(dial, server, a_session):

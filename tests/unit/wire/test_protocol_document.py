@@ -11,11 +11,12 @@ from wire_document import PROTOCOL, fields_of, hex_blocks, tables
 
 from metad.raft import messages as raft
 from metad.raft.streams import StreamMessage
+from metad.state.registry import VERBS
 from metad_wire import cluster, fields, frame, messages, peer
 from metad_wire.errors import ERRORS, ErrorBody
 from metad_wire.frame import FrameType, encode_frame
 from metad_wire.methods import KV_PUT, METHODS, READS, encode
-from metad_wire.session import TRANSITIONS, ClientSession, Role, ServerSession, State
+from metad_wire.session import FEATURES, TRANSITIONS, ClientSession, Role, ServerSession, State
 
 TEXT = PROTOCOL.read_text(encoding="utf-8")
 TABLES = tables(TEXT)
@@ -87,6 +88,17 @@ def test_method_codes() -> None:
         assert f"### `{method.name}`\n" in TEXT
 
 
+def test_features() -> None:
+    assert [(int(row[0]), row[1]) for row in TABLES["Features"]] == [(f.value, f.name) for f in messages.Feature]
+    assert sum(messages.Feature) == FEATURES
+
+
+def test_every_read_of_records_takes_revisions() -> None:
+    for verb in VERBS.values():
+        taken = "min_revisions" in verb.method.body.__struct_fields__
+        assert taken == (verb.read is not None) == (not verb.method.mutates), verb.method
+
+
 def test_methods_of_early_data() -> None:
     (listed,) = re.findall(r"there that change nothing: (.*?)\.\s", TEXT, re.DOTALL)
     assert re.findall(r"`(.*?)`", listed) == [METHODS[code].name for code in sorted(READS)]
@@ -126,7 +138,7 @@ def test_the_example_is_what_both_ends_send() -> None:
     assert hello == blocks["HELLO"]
     server.receive_data(hello)
     assert server.next_event() is not None
-    server.welcome(messages.Welcome(1, 0, "node-1", "metad", 4194304, 16777216, 60000))
+    server.welcome(messages.Welcome(1, server.features, "node-1", "metad", 4194304, 16777216, 60000))
     welcome = server.data_to_send()
     assert welcome == blocks["WELCOME"]
     client.receive_data(welcome)

@@ -1,0 +1,161 @@
+"""What a request asks of whoever answers it: revisions to wait for, features to have."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from server_rig import Answer, Rig
+
+from metad.server import reads
+from metad.server.driver import GroupDriver
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.cluster import GroupCommand, slot_bits
+from metad_wire.errors import DeadlineExceededError, InvalidRequestError, NotLeaderError, UnsupportedError
+from metad_wire.session import FEATURES
+
+KEY = [m.KvKey("n", "k")]
+PUT = m.KvPut([m.KvPutItem("n", "k", b"v")])
+LONG_MS = 3_600_000
+
+
+@pytest.fixture
+async def rig() -> Any:
+    rig = Rig(groups={"offset": 1, "data": 1})
+    await rig.open()
+    yield rig
+    await rig.close()
+
+
+def ahead(rig: Rig, by: int, group: str = "data-0") -> m.Revision:
+    return m.Revision(group, rig.driver(group).machine.revision + by)
+
+
+def get(rig: Rig, *wanted: m.Revision, deadline_ms: int = LONG_MS) -> Answer:
+    return rig.send(methods.KV_GET, m.KvGet(KEY, list(wanted)), deadline_ms=deadline_ms)
+
+
+async def answered(rig: Rig, answer: Answer) -> None:
+    async with asyncio.timeout(20):
+        while not answer.done:  # noqa: ASYNC110 - nothing calls back
+            await asyncio.sleep(0.005)
+
+
+async def test_what_was_answered_is_there_at_once(rig: Rig) -> None:
+    reply = await rig.ask(methods.KV_PUT, PUT)
+    answer = get(rig, *reply.revisions)
+    assert answer.done, "nothing to wait for"
+    (record,) = answer.reply(methods.KV_GET).records
+    assert record.mod_revision == reply.revisions[0].index == rig.driver("data-0").machine.revision
+
+
+async def test_a_read_waits_for_its_revision_and_sees_what_has_it(rig: Rig) -> None:
+    near, far = get(rig, ahead(rig, 1)), get(rig, ahead(rig, 1), ahead(rig, 3), ahead(rig, 2))
+    await rig.settle()
+    assert not near.done
+    await rig.ask(methods.KV_PUT, PUT)
+    assert near.reply(methods.KV_GET).records[0].version == 1
+    await rig.ask(methods.KV_PUT, PUT)
+    assert not far.done
+    await rig.ask(methods.KV_PUT, PUT)
+    assert far.reply(methods.KV_GET).records[0].version == 3
+    assert waits_for_nothing(rig)
+
+
+def waits_for_nothing(rig: Rig) -> bool:
+    drivers: list[GroupDriver] = list(rig.node.drivers.values())
+    return not any(driver._awaited for driver in drivers) and rig.node.status().in_flight_bytes == 0
+
+
+async def test_a_read_of_several_groups_waits_for_each_that_it_names() -> None:
+    rig = Rig()
+    await rig.open()
+    wanted = [ahead(rig, 1, "data-0"), ahead(rig, 1, "data-2")]
+    answer = rig.send(methods.SESSION_LIST, m.SessionList(min_revisions=wanted), deadline_ms=LONG_MS)
+    assert not rig.driver("data-1")._awaited
+    numbers = iter(range(10_000))
+    while not answer.done:
+        assert any(rig.driver(one.group).machine.revision < one.index for one in wanted)
+        items = [m.SessionTakeoverItem("t", f"c{next(numbers)}")]
+        await rig.ask(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
+    assert all(rig.driver(one.group).machine.revision >= one.index for one in wanted)
+    assert answer.reply(methods.SESSION_LIST).sessions
+    assert waits_for_nothing(rig)
+    await rig.close()
+
+
+async def test_groups_that_are_not_asked_are_left_out(rig: Rig) -> None:
+    elsewhere = [ahead(rig, 9, "offset-0"), m.Revision("data-7", 9), m.Revision("nobody's", 9)]
+    assert get(rig, *elsewhere).done
+
+
+@pytest.mark.parametrize("deadline_ms", [50, LONG_MS])
+async def test_nobody_waits_longer_than_the_deadline_and_the_bound(
+    rig: Rig, deadline_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A revision that was lost, or never was, does not come."""
+    monkeypatch.setattr(reads, "_BEHIND_S", 0.05 if deadline_ms == LONG_MS else 3_600.0)
+    answer = get(rig, m.Revision("data-0", 2**63 - 1), deadline_ms=deadline_ms)
+    assert not answer.done
+    await answered(rig, answer)
+    assert isinstance(answer.error, DeadlineExceededError)
+    assert "has not come to the revision" in str(answer.error)
+    assert waits_for_nothing(rig)
+    assert get(rig).done
+
+
+async def test_who_leads_no_longer_says_so(rig: Rig) -> None:
+    answer = get(rig, ahead(rig, 1))
+    rig.driver("data-0").demoted()
+    assert isinstance(answer.error, NotLeaderError)
+    assert waits_for_nothing(rig)
+
+
+async def test_an_adoption_of_slots_is_waited_for_too(rig: Rig) -> None:
+    answer = get(rig, ahead(rig, 400))
+    steps = [
+        GroupCommand("data", 0, "open", 1, 1, 0, slot_bits(())),
+        GroupCommand("data", 0, "adopt", 1, 1, 1, slot_bits(()), {}, 405),
+    ]
+    for step in steps:
+        assert not answer.done
+        await ask_peer(rig, step)
+    assert answer.done
+    assert rig.driver("data-0").machine.revision == 406
+
+
+async def ask_peer(rig: Rig, step: GroupCommand) -> None:
+    answer = Answer()
+    rig.node.requests.submit_peer(methods.GROUP_COMMAND.code, methods.GROUP_COMMAND.encode_request(step), answer)
+    await rig.settle()
+    answer.reply(methods.GROUP_COMMAND)
+
+
+async def test_too_many_revisions_are_refused(rig: Rig) -> None:
+    answer = get(rig, *[m.Revision("data-0", 1)] * 1025)
+    assert isinstance(answer.error, InvalidRequestError)
+
+
+# --- features --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "body"),
+    [(methods.KV_PUT, PUT), (methods.KV_GET, m.KvGet(KEY)), (methods.STATUS, m.Status())],
+    ids=lambda value: getattr(value, "name", ""),
+)
+async def test_a_request_that_requires_what_is_not_here_is_not_done(
+    rig: Rig, method: methods.Method[Any, Any], body: Any
+) -> None:
+    async def ask(requires: int) -> Answer:
+        answer = Answer()
+        rig.node.requests.submit(method.code, method.encode_request(body, requires=requires), answer)
+        await rig.settle()
+        return answer
+
+    for requires in (FEATURES + 1, 1 << 62, FEATURES | 1 << 40):
+        assert isinstance((await ask(requires)).error, UnsupportedError)
+    assert get(rig).reply(methods.KV_GET).records == [None]
+    (await ask(FEATURES)).reply(method)
