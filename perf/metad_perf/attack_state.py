@@ -20,7 +20,7 @@ from metad_wire.errors import (
     UnknownOutcomeError,
 )
 from metad_wire.messages import TRANSACTION_ITEMS_MAX
-from metad_wire.methods import METHODS_BY_NAME, Method
+from metad_wire.methods import Method
 
 from .attack_bodies import encoded, methods_of_records, random_body
 from .attack_insider import GoneError, Insider, leader_of
@@ -33,7 +33,7 @@ _IDENTITIES_MORE = 70_000  # than a group remembers
 _LONG_NAME = "n" * 4_000
 _TRANSACTIONS = 100
 _REFUSED_ITEMS = 10_000
-_GENERATIONS = (2**63 - 1, 2**53 - 1)
+_GENERATIONS = (2**63 - 1, 2**53 - 1)  # the first is more than there is
 _HONEST_AGE_MS = 100
 
 
@@ -222,20 +222,18 @@ def highest_generation(target: Target, until_s: float) -> Outcome:
         while time.monotonic() < until_s or tried < 1:
             tried += 1
             group = f"g{random.getrandbits(64)}"
-            for generation in _GENERATIONS:  # the first may be more than there is
+            for generation in _GENERATIONS:
                 item = ["highest", group, "t", 0, 1, generation]
                 _answer(insider, methods.OFFSET_COMMIT, encoded([[item]]))
-            _begin_again(insider, "highest", group)
+            (now,) = insider.ask(
+                methods.OFFSET_GENERATIONS, m.OffsetGenerations([m.ConsumerGroup("highest", group)])
+            ).generations
+            reset = m.OffsetResetGenerations([m.GenerationReset("highest", group, now)])
+            insider.ask(methods.OFFSET_RESET_GENERATIONS, reset)
             again = m.OffsetCommitItem("highest", group, "t", 0, 2, 1)
             fenced += bool(insider.ask(methods.OFFSET_COMMIT, m.OffsetCommit([again])).errors)
+            fenced += now not in _GENERATIONS
     return Outcome(tried, f"{fenced} groups are fenced for ever" if fenced else "")
-
-
-def _begin_again(insider: Insider, tenant: str, group: str) -> None:
-    read, reset = METHODS_BY_NAME.get("offset.generations"), METHODS_BY_NAME.get("offset.reset_generations")
-    if read is not None and reset is not None:
-        (now,) = insider.ask_encoded(read, encoded([[[tenant, group]]])).generations
-        insider.ask_encoded(reset, encoded([[[tenant, group, now]]], identity=[random.getrandbits(64), 1, 1]))
 
 
 def cluster_changes(target: Target, until_s: float) -> Outcome:
