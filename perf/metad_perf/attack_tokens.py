@@ -136,6 +136,7 @@ class KeyUpdater:
         cipher = self._tls.cipher()
         assert cipher is not None
         self._hash = "sha384" if cipher[0].endswith("SHA384") else "sha256"
+        self._sequence = 0  # of records under the key of now
         self._key_bytes = 32 if "256_GCM" in cipher[0] else 16
         # What is written here bypasses OpenSSL, which does not know of our new keys.
         self._raw = socket.socket(fileno=os.dup(self._tls.fileno()))
@@ -165,13 +166,15 @@ class KeyUpdater:
         for number in range(count):
             yield self._sealed(struct.pack(">B3sB", _KEY_UPDATE, b"\0\0\1", number % 2), _HANDSHAKE)
             self._secret = self._derive(b"traffic upd", len(self._secret))
+            self._sequence = 0
 
     def _sealed(self, data: bytes, kind: int) -> bytes:
-        """The first record of its key: the nonce is the iv as it is."""
         inner = data + bytes([kind])
         head = struct.pack(">BHH", _APPLICATION_DATA, _TLS_1_2, len(inner) + _TAG_BYTES)
-        key, nonce = self._derive(b"key", self._key_bytes), self._derive(b"iv", _NONCE_BYTES)
-        return head + AESGCM(key).encrypt(nonce, inner, head)
+        nonce = int.from_bytes(self._derive(b"iv", _NONCE_BYTES), "big") ^ self._sequence
+        self._sequence += 1
+        key = AESGCM(self._derive(b"key", self._key_bytes))
+        return head + key.encrypt(nonce.to_bytes(_NONCE_BYTES, "big"), inner, head)
 
     def _derive(self, label: bytes, length: int) -> bytes:
         label = b"tls13 " + label

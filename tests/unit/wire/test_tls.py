@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
@@ -10,12 +11,17 @@ import ssl
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metad.testing import certificates
+from metad_perf.attack_peer import Target, TlsPeer
+from metad_perf.attack_tokens import KeyUpdater
 from metad_wire.authority import issue_fleet
 from metad_wire.transport import reload as reloading
 from metad_wire.transport import split_endpoint
@@ -29,6 +35,7 @@ from metad_wire.transport.credentials import (
     principal_of,
 )
 from metad_wire.transport.memory import MemoryTransport
+from metad_wire.transport.records import Records
 from metad_wire.transport.reload import Reloaded
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
@@ -513,3 +520,88 @@ def test_a_node_may_be_its_workers_and_no_other() -> None:
     assert not node.may_be("n11")
     assert not node.may_be("n2")
     assert not Principal(Role.CLIENT, "n1").may_be("n1")
+
+
+# --- records without data ------------------------------------------------------------------------------------
+
+
+def stranger(at: Door) -> Target:
+    return Target(
+        addresses=[(at.host, at.port)],
+        transport="tls",
+        good=certificates.client(),
+        none=certificates.anonymous(),
+    )
+
+
+async def test_new_keys_now_and_then_are_followed() -> None:
+    async with door(TlsTransport(TcpTransport(), certificates.node(), certificate_required=False)) as at:
+
+        def talk() -> None:
+            with KeyUpdater(stranger(at)) as peer:
+                for word in (b"one ", b"two ", b"three"):
+                    peer.send(10, 0.0)
+                    peer.say(word)
+
+        await asyncio.to_thread(talk)
+        async with asyncio.timeout(TIMEOUT_S):
+            await at.came.wait()
+            await at.accepted[0].lost
+        assert at.accepted[0].received == b"one two three"
+
+
+async def test_a_flood_of_new_keys_ends_the_connection() -> None:
+    """Thousands of them kept the loop busy for a second, in one call of OpenSSL."""
+    async with door(TlsTransport(TcpTransport(), certificates.node(), certificate_required=False)) as at:
+
+        def flood() -> None:
+            with contextlib.suppress(OSError), KeyUpdater(stranger(at)) as peer:
+                peer.send(2_000, 0.0)
+
+        await asyncio.to_thread(flood)
+        async with asyncio.timeout(TIMEOUT_S):
+            await at.came.wait()
+            error = await at.accepted[0].lost
+        assert isinstance(error, TlsError)
+        assert "without data" in str(error)
+
+
+async def test_records_without_data_are_counted_beside_those_with_data() -> None:
+    """Many small records that wait to be read are no records without data."""
+    async with door(TlsTransport(TcpTransport(), certificates.node(), certificate_required=False)) as at:
+
+        def talk() -> None:
+            with TlsPeer(stranger(at), certificates.anonymous()) as peer:
+                for _ in range(200):
+                    peer.send(b"x" * 4_000)
+
+        await asyncio.to_thread(talk)
+        async with asyncio.timeout(TIMEOUT_S):
+            await at.came.wait()
+            await at.accepted[0].lost
+        assert len(at.accepted[0].received) == 200 * 4_000
+
+
+@given(
+    lengths=st.lists(st.integers(0, 40), max_size=30),
+    cuts=st.lists(st.integers(1, 50), min_size=1),
+    count=st.integers(1, 5),
+)
+def test_ends_of_records_are_found_however_they_are_cut(lengths: list[int], cuts: list[int], count: int) -> None:
+    stream = b"".join(b"\x17\x03\x03" + length.to_bytes(2, "big") + bytes(length) for length in lengths)
+    ends = set(accumulate(5 + length for length in lengths))
+    records = Records()
+    offset = 0
+    for size in cycle(cuts):
+        chunk = stream[offset : offset + size]
+        if not chunk:
+            break
+        at = 0
+        while at < len(chunk):
+            before = records.whole
+            at = records.advance(chunk, at, count)
+            assert records.whole - before <= count
+            assert at == len(chunk) or records.whole - before == count
+            assert records.whole == sum(end <= offset + at for end in ends)
+        offset += len(chunk)
+    assert records.whole == len(lengths)

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -23,6 +24,7 @@ from ..sparing import Sparing
 from . import Handler, Listener, Stream, StreamHandler, Transport
 from .credentials import PEERCERT, WORN, TlsError, TlsFiles, node_behind
 from .handshakes import Handshakes
+from .records import Records
 from .reload import Reloaded
 from .tls_context import client_context, explain, server_context
 from .turns import Turns
@@ -35,6 +37,11 @@ full records (RFC 8446, 5.5); OpenSSL changes no keys by itself, and Python cann
 _RECORD_BYTES: Final = 16 * 1024  # the most that one record holds, and one read returns
 _SLICE_BYTES: Final = 4 * _RECORD_BYTES  # decrypted and handed up at a time
 _SLICE_RECORDS: Final = 256  # the same for small ones, of which each costs some microseconds
+_FED_RECORDS: Final = 64  # to OpenSSL in one go: what holds no data costs it up to 0.1 ms each, and no turn between
+_DATALESS_MAX: Final = 64
+"""Records without data that a peer may send, and one more for each so many with: new keys every now and then, and
+tickets. Whoever sends more keeps us busy for nothing."""
+_DATALESS_EACH: Final = 256
 _UNSHAKEN_BYTES_MAX: Final = 64 * 1024  # that wait for a step of the handshake; a chain of certificates is shorter
 _HANDSHAKE: Final = 0x16  # the type of the record that a connection begins with (RFC 8446, 5.1)
 _RECORD_HEAD_BYTES: Final = 5
@@ -119,6 +126,9 @@ class _TlsEnd:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls: ssl.SSLObject  # once something is said: most of those who only connect never say anything
         self._unshaken = bytearray()  # came during a step of the handshake, which has the buffers above to itself
+        self._unfed: deque[bytes] = deque()  # came behind the handshake, and OpenSSL has not seen it
+        self._unfed_at = 0  # in the first of them
+        self._records = Records()  # of what it has seen
         self._stepping = False
         self._greeted = False  # the first record has come
         self._below: Stream | None = None
@@ -149,7 +159,7 @@ class _TlsEnd:
         if self._closing:
             return
         if self.handler is not None:
-            self._incoming.write(data)
+            self._unfed.append(data)
             self._take()
         elif self._handshakes is None:
             self._incoming.write(data)
@@ -340,15 +350,16 @@ class _TlsEnd:
             raise
         if not self.ready.done():
             self.ready.set_result(None)
-        self._incoming.write(self._unshaken)  # came with the end of the handshake
-        self._unshaken.clear()
+        if came := self._incoming.read() + self._unshaken:  # with the end of the handshake
+            self._unfed.append(came)
+            self._unshaken.clear()
         self._read_again()
 
     def _take(self) -> None:
         """Read what has come: a little at once, and more in turns with others."""
         if self._in_turns:
             return
-        if self._incoming.pending > _SLICE_BYTES or self._read():
+        if len(self._unfed[0]) > _SLICE_BYTES or self._read():
             self._take_turns()
 
     def _take_turns(self) -> None:
@@ -393,20 +404,46 @@ class _TlsEnd:
         with what follows."""
         records: list[bytes] = []
         size = 0
-        try:
-            while size < _SLICE_BYTES and len(records) < _SLICE_RECORDS:
-                record = self._tls.read(_RECORD_BYTES)
-                if not record:
-                    return records, None, None
-                records.append(record)
-                size += len(record)
-        except ssl.SSLWantReadError:
-            return records, False, None
-        except ssl.SSLZeroReturnError:
-            return records, None, None
-        except ssl.SSLError as error:
-            return records, False, explain(error)
+        read = self._tls.read
+        fed = not self._incoming.pending and self._feed()
+        while size < _SLICE_BYTES and len(records) < _SLICE_RECORDS:
+            try:
+                record = read(_RECORD_BYTES)
+            except ssl.SSLWantReadError:
+                if not fed and self._feed():  # what was left was the beginning of a record
+                    fed = True
+                    continue
+                return records, bool(self._unfed), self._dataless(len(records))
+            except ssl.SSLZeroReturnError:
+                return records, None, None
+            except ssl.SSLError as error:
+                return records, False, explain(error)
+            if not record:
+                return records, None, None
+            records.append(record)
+            size += len(record)
         return records, True, None
+
+    def _feed(self) -> bool:
+        """Let OpenSSL see the next records; whether there are any."""
+        if not self._unfed:
+            return False
+        data, begin = self._unfed[0], self._unfed_at
+        end = self._records.advance(data, begin, _FED_RECORDS)
+        if end == len(data):
+            self._unfed.popleft()
+            self._unfed_at = 0
+        else:
+            self._unfed_at = end
+        self._incoming.write(data if end - begin == len(data) else memoryview(data)[begin:end])
+        return True
+
+    def _dataless(self, opened: int) -> TlsError | None:
+        """What is wrong with how many records held no data, where the newest ``opened`` are not counted yet."""
+        opened += self._opened
+        if self._records.whole - opened <= _DATALESS_MAX + opened // _DATALESS_EACH:
+            return None
+        return TlsError("the peer sends too many records without data, such as new keys")
 
     def _read_again(self) -> None:
         self._read_scheduled = False
