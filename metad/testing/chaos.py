@@ -16,6 +16,9 @@ from .machine import Command
 from .network import Link
 from .world import Settings, SimNode, World
 
+_SAMPLED = 16
+"""Of the reads of a flood, every so manyth is in the history. All are held to what was acknowledged before."""
+
 
 @dataclass(slots=True)
 class _Call:
@@ -136,14 +139,19 @@ class Chaos(Faults[SimNode]):
     pauses_s = (0.05, 0.2, 0.7, 2.0)
     heals_s = (0.05, 0.3, 1.2, 2.0)
 
-    def __init__(self, world: World, rng: random.Random) -> None:
+    def __init__(self, world: World, rng: random.Random, *, wide: bool = False) -> None:
         super().__init__(rng, rng.choice([0.15, 0.5, 1.2]))
         self.world = world
         self.moment = 0
         self.answered = 0
         self.calls: list[_Call] = []
+        self._written = 0
         self.changes = 0
         self.transfers = 0
+        timings = world.settings.timings
+        longest_s = max((timing.election_s for timing in timings.values()), default=0.0)
+        # Whoever is patient is seldom elected; handed a group, it holds the longest lease.
+        self._patient = [name for name, timing in timings.items() if timing.election_s == longest_s] * 3
         self.keys = ["a", "b", "c"][: rng.randint(1, 3)]
         self.give_up_s = rng.choice([0.2, 1.0])
         think_s = rng.choice([0.005, 0.02, 0.06])
@@ -166,6 +174,18 @@ class Chaos(Faults[SimNode]):
         self._faults = [(fault, weight) for fault, weight in faults if rng.random() < 0.6]
         if world.settings.spares or rng.random() < 0.3:
             self._faults.append((self._change, rng.choice([1.0, 5.0])))
+        if self._patient:
+            self._faults.append((self._transfer, 3))
+        if wide:
+            more: list[Weighted] = [
+                (self._flood, 1.0),
+                (self._flood_a_minority, 1.5),
+                (self._hang_disk, 1.5),
+                (self._suspend, 2.0),
+                (self._reconfigure, 1.5),
+                (self._bury, 1.0),
+            ]
+            self._faults += [(fault, weight) for fault, weight in more if rng.random() < 0.6]
         self.begin()
 
     def history(self) -> list[Operation]:
@@ -187,6 +207,7 @@ class Chaos(Faults[SimNode]):
         world.calm = True
         for node in world.nodes.values():
             node.disk_slow_until = 0.0
+            node.unhang_disk()
             if not node.up:
                 node.start()
 
@@ -240,11 +261,149 @@ class Chaos(Faults[SimNode]):
             node.trace("has a slow disk")
             node.disk_slow_until = self.world.clock.now + self._rng.uniform(0.1, 1.5)
 
+    # --- of wide runs ---
+
+    def _flood(self) -> None:
+        """Hundreds of reads, one right after the other."""
+        if leader := self.leader():
+            self._ask_many(leader, self._rng.choice(self.world.groups), self._rng.choice([0.0003, 0.001, 0.003]))
+
+    def _ask_many(self, leader: SimNode, group: bytes, every_s: float) -> None:
+        rng = self._rng
+        reads = rng.randint(100, 700)
+        leader.trace(f"is asked {reads} reads")
+        life, node = leader.life, leader
+
+        def ask(left: int) -> None:
+            if self.over or not node.up or node.life != life or not node.leads(group):
+                return
+            key = rng.choice(self.keys)
+            if left % _SAMPLED:
+                node.run(life, node.read, group, key, lambda outcome, result: None)
+            else:
+                self._sample(node, group, key)
+            if left:
+                self.later(every_s * rng.uniform(0.5, 1.5), lambda: ask(left - 1))
+
+        ask(reads)
+
+    def _write(self, node: SimNode, group: bytes, then: Callable[[], None]) -> None:
+        """A write that is in the history, and what follows once it is acknowledged."""
+        self._written += 1
+        self.moment += 1
+        identity, key = f"chaos.{self._written}", self._rng.choice(self.keys)
+        call = _Call((group, key), "put", identity, self.moment)
+        self.calls.append(call)
+
+        def tell(outcome: str, result: Any) -> None:
+            call.open, call.happened = False, outcome != "refused"
+            if outcome == "done":
+                self.moment += 1
+                self.answered += 1
+                call.returned = self.moment
+                then()
+
+        node.run(node.life, node.propose, group, Command(identity, "put", key, identity), tell)
+
+    def _sample(self, node: SimNode, group: bytes, key: str) -> None:
+        """A read that is in the history."""
+        self.moment += 1
+        call = _Call((group, key), "get", None, self.moment)
+        self.calls.append(call)
+
+        def tell(outcome: str, result: Any) -> None:
+            call.open = False
+            if outcome == "done":
+                self.moment += 1
+                self.answered += 1
+                call.returned, call.result = self.moment, result
+
+        node.run(node.life, node.read, group, key, tell)
+
+    def _flood_a_minority(self) -> None:
+        """A leader is cut off with as many as cannot decide, and is read from."""
+        rng, world = self._rng, self.world
+        group = rng.choice(world.groups)
+        name = world.leader(group)
+        if name is None:
+            return
+        configuration = world.group(name, group).configuration
+        followers = [voter for voter in configuration.voters if voter != name]
+        side = [name, *rng.sample(followers, max(0, min(len(followers), configuration.quorum() - 2)))]
+        side += [learner for learner in configuration.learners if rng.random() < 0.7]
+        world.trace(f"{side} are cut off")
+        world.network.partition(side)
+        self._ask_when_deposed(world.nodes[name], group, world.clock.now + 4.0)
+        self.later(rng.uniform(1.0, 5.0), self.heal)
+
+    def _ask_when_deposed(self, old: SimNode, group: bytes, until_s: float) -> None:
+        """Once another leads and has acknowledged a write, ask the one that led before, as long as it believes that it
+        still does."""
+        world = self.world
+        name = world.leader(group)
+        if self.over or world.clock.now > until_s or name is None or not old.leads(group):
+            return
+        if name == old.name:
+            self.later(0.02, lambda: self._ask_when_deposed(old, group, until_s))
+            return
+        self._write(world.nodes[name], group, lambda: self._ask_many(old, group, self._rng.choice([0.0002, 0.0005])))
+
+    def _hang_disk(self) -> None:
+        """An fsync does not end for seconds, and the rest of the node runs."""
+        leader = self.leader() if self._rng.random() < 0.6 else None
+        up = self.up()
+        if leader is None and not up:
+            return
+        node = leader or self._rng.choice(up)
+        node.hang_disk()
+        self.later(self._rng.uniform(0.5, 5.0), node.unhang_disk)
+
+    def _suspend(self) -> None:
+        """A machine sleeps, at best one that leads: nothing reaches it, and when it wakes it is asked at once."""
+        rng, world = self._rng, self.world
+        node = self.leader() if rng.random() < 0.7 else None
+        up = self.up()
+        if node is None and not up:
+            return
+        asleep = node or rng.choice(up)
+        group, life = rng.choice(world.groups), asleep.life
+        seconds = rng.uniform(0.3, 3.0)
+        world.network.isolate(asleep.name)
+        asleep.suspend(seconds)
+
+        def wake() -> None:
+            for key in self.keys:
+                if asleep.up and asleep.life == life:
+                    self._sample(asleep, group, key)
+
+        self.later(seconds, wake)
+        self.later(seconds + rng.uniform(0.0, 0.3), self.heal)
+
+    def _reconfigure(self) -> None:
+        """A node starts again, more or less patient than it was."""
+        timings = self.world.settings.timings
+        if up := [node for node in self.up() if node.name in timings]:
+            node = self._rng.choice(up)
+            self.world.timings[node.name] = timings[node.name]._replace(election_s=self._rng.choice([0.3, 0.6, 1.8]))
+            self._down(node)
+
+    def _bury(self) -> None:
+        """A node is gone for so long that nobody waits for it."""
+        if up := self.up():
+            node = self._rng.choice(up)
+            node.crash(power=self._rng.random() < self.power_share)
+
+            def wake() -> None:
+                if not node.up:
+                    node.start()
+
+            self.later(self._rng.uniform(2.0, 8.0), wake)
+
     def _transfer(self) -> None:
         leader, group = self.leader(), self._rng.choice(self.world.groups)
         if leader is None or (hosted := leader.hosted.get(group)) is None:
             return
-        target = self._rng.choice(list(self.world.nodes))
+        target = self._rng.choice([*self.world.nodes, *self._patient])
         leader.trace(f"is asked to hand over to {target}")
         try:
             hosted.group.transfer(target)
@@ -288,8 +447,8 @@ class Chaos(Faults[SimNode]):
             return
 
 
-def draw(rng: random.Random, nodes: int) -> Settings:
-    """A cluster of its own for a seed."""
+def draw(rng: random.Random, nodes: int, *, wide: bool = False) -> Settings:
+    """A cluster of its own for a seed. ``wide``: with learners, and nodes that are configured in different ways."""
     delay = rng.choice([(0.0002, 0.002), (0.001, 0.01), (0.005, 0.05)])
     if rng.random() < 0.6:
         link = Link(delay=delay, loss=rng.choice([0.0, 0.0, 0.003, 0.01]))
@@ -308,11 +467,19 @@ def draw(rng: random.Random, nodes: int) -> Settings:
         # Who sleeps relies on being told that a connection is over.
         sleep_after_s=1e9 if link.silent else rng.choice([0.25, 1.0, 1e9]),
     )
+    spares = rng.choice([1, 2]) if wide else rng.choice([0, 0, 1, 2])
+    timings = {}
+    if wide and rng.random() < 0.5:
+        patient = rng.randint(1, nodes)
+        for number in range(1, nodes + spares + 1):
+            election_s = 1.8 if number == patient else rng.choice([0.3, 0.6])
+            timings[f"n{number}"] = timing._replace(election_s=election_s)
     return Settings(
         nodes=nodes,
-        spares=rng.choice([0, 0, 1, 2]),
+        spares=spares,
         groups=2 if rng.random() < 0.1 else 1,
         timing=timing,
+        timings=timings,
         link=link,
         fsync=rng.choice([(0.0001, 0.001), (0.001, 0.01), (0.005, 0.03)]),
         slow_fsync=rng.choice([0.0, 0.01, 0.05]),

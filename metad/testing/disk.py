@@ -23,6 +23,7 @@ from ..storage.memory import PackedExport, unpack
 _ABSENT = object()
 _DAMAGED = object()
 _VERSIONS_KEPT = 8
+_NEWEST_SHARE = 0.5
 _TORN_SHARE = 0.2
 
 Undo = list[tuple[bytes, object]]
@@ -171,8 +172,9 @@ class SimFile:
         pass
 
     def crash(self, rng: random.Random) -> None:
-        """The power fails: any version since the last sync is left, at times with the beginning of another."""
-        left = rng.choice(self._versions)
+        """The power fails: the newest version is left or any since the last sync, at times with the beginning of
+        another."""
+        left = self._versions[-1] if rng.random() < _NEWEST_SHARE else rng.choice(self._versions)
         if rng.random() < _TORN_SHARE:
             torn = rng.choice(self._versions)
             at = rng.randint(0, len(torn))

@@ -390,6 +390,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "lease_allows_for_drift",
     ),
     _m(
+        "clock_stands_still_in_sleep",
+        "the clock of leases counts the time a machine sleeps",
+        "metad.testing.world:SimNode.suspend",
+        "if not self.counts_suspension:",
+        "if True:",
+        "machine_that_slept_does_not_read_by_its_lease",
+    ),
+    _m(
         "lease_kept_at_hand_over",
         "whoever hands over has no lease",
         "membership:Membership._transfer_turn",

@@ -39,6 +39,8 @@ from .world import World
 
 STEPS = 2000
 """Of a seed's faults; healing comes on top."""
+WIDE_STEPS = 8000
+"""The same, where reads come by the hundred."""
 CONVERGE_S = 20.0
 _VIRTUAL_S_MAX = 60.0
 _MUTANT_SEEDS = 40
@@ -64,11 +66,12 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-def run_seed(seed: int, nodes: int, *, steps: int = STEPS, trace: bool = False) -> Result:
+def run_seed(seed: int, nodes: int, *, wide: bool = False, trace: bool = False) -> Result:
     """One run. What went wrong is in ``violation``; nothing is raised."""
-    rng = random.Random(f"{nodes}/{seed}")
-    world = World(rng.getrandbits(64), draw(rng, nodes), tracing=trace)
-    chaos = Chaos(world, rng)
+    rng = random.Random(f"{nodes}/{seed}/wide" if wide else f"{nodes}/{seed}")
+    world = World(rng.getrandbits(64), draw(rng, nodes, wide=wide), tracing=trace)
+    chaos = Chaos(world, rng, wide=wide)
+    steps = WIDE_STEPS if wide else STEPS
     result = Result(seed)
     try:
         while world.steps < steps and world.clock.now < _VIRTUAL_S_MAX:
@@ -90,9 +93,9 @@ def run_seed(seed: int, nodes: int, *, steps: int = STEPS, trace: bool = False) 
     return result
 
 
-def run_node_seed(seed: int, nodes: int, *, trace: bool = False) -> Result:
+def run_node_seed(seed: int, nodes: int, *, wide: bool = False, trace: bool = False) -> Result:
     """The same with whole nodes. ``steps`` are callbacks of the loop."""
-    rng = random.Random(f"{nodes}/{seed}/node")
+    rng = random.Random(f"{nodes}/{seed}/node/wide" if wide else f"{nodes}/{seed}/node")
     result = Result(seed, "node")
     with Cluster(rng.getrandbits(64), trouble.draw(rng, nodes), tracing=trace) as cluster:
         try:
@@ -106,15 +109,16 @@ def run_node_seed(seed: int, nodes: int, *, trace: bool = False) -> Result:
     return result
 
 
-def run_seeds(seeds: Iterable[int], nodes: int, level: str = "raft") -> list[Result]:
-    """Many, one after the other."""
+def run_seeds(seeds: Iterable[int], nodes: int, level: str = "raft", *, wide: bool = False) -> list[Result]:
+    """Many, one after the other. ``wide``: with more kinds of trouble, see :mod:`.chaos` and :mod:`.trouble`."""
     results = []
     collecting = gc.isenabled()
     gc.disable()  # a run's nodes are one knot of references: untie it once a seed
     try:
         for seed in seeds:
             whole = level == "node" or (level == "both" and seed % _NODE_SHARE == 0)
-            results.append(run_node_seed(seed, nodes) if whole else run_seed(seed, nodes))
+            run = run_node_seed if whole else run_seed
+            results.append(run(seed, nodes, wide=wide))
             gc.collect(1)
     finally:
         if collecting:
@@ -160,6 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=_seeds, default=range(200), metavar="A..B", help="A and B included")
     parser.add_argument("--nodes", type=int, choices=(1, 3, 5), default=3)
     parser.add_argument("--level", choices=("raft", "node", "both"), default="both")
+    parser.add_argument("--wide", action="store_true", help="more kinds of trouble, and clients that ask more")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the totals there")
     parser.add_argument("--trace", action="store_true", help="print the events of the seeds")
@@ -169,22 +174,26 @@ def main(arguments: list[str] | None = None) -> int:
     if options.mutants:
         report, failed = _mutants(console)
     elif options.trace:
-        report, failed = _trace(console, options.seeds, options.nodes, options.level)
+        report, failed = _trace(console, options.seeds, options.nodes, options.level, wide=options.wide)
     else:
-        report, failed = _run(console, options.seeds, options.nodes, options.level, options.processes)
+        report, failed = _run(
+            console, options.seeds, options.nodes, options.level, options.processes, wide=options.wide
+        )
     if options.json is not None:
         options.json.write_text(json.dumps(report) + "\n")
     return 1 if failed else 0
 
 
-def _run(console: Console, seeds: range, nodes: int, level: str, processes: int) -> tuple[dict[str, int], bool]:
+def _run(
+    console: Console, seeds: range, nodes: int, level: str, processes: int, *, wide: bool
+) -> tuple[dict[str, int], bool]:
     totals = dict.fromkeys(
         ("seeds", "violations", "steps", "crashes", "elections", "snapshots", "membership_changes"), 0
     )  # fmt: skip
     started = time.monotonic()
     with Progress(console=console) as progress:
         task = progress.add_task(f"{nodes} nodes", total=len(seeds))
-        for results in _chunks(seeds, nodes, level, processes):
+        for results in _chunks(seeds, nodes, level, processes, wide=wide):
             for result in results:
                 totals["seeds"] += 1
                 for name in ("steps", "crashes", "elections", "snapshots", "membership_changes"):
@@ -192,6 +201,7 @@ def _run(console: Console, seeds: range, nodes: int, level: str, processes: int)
                 if result.violation:
                     totals["violations"] += 1
                     again = f"--level {result.level} --nodes {nodes} --seeds {result.seed}..{result.seed} --trace"
+                    again += " --wide" if wide else ""
                     progress.console.print(
                         f"seed {result.seed}, level {result.level}: {result.violation}\n"
                         f"  at commit {_commit()}; again, with every event:\n"
@@ -210,20 +220,21 @@ def _run(console: Console, seeds: range, nodes: int, level: str, processes: int)
     return totals, totals["violations"] > 0
 
 
-def _chunks(seeds: range, nodes: int, level: str, processes: int) -> Iterator[list[Result]]:
+def _chunks(seeds: range, nodes: int, level: str, processes: int, *, wide: bool) -> Iterator[list[Result]]:
     pieces = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
     if processes == 1:
-        yield from (run_seeds(piece, nodes, level) for piece in pieces)
+        yield from (run_seeds(piece, nodes, level, wide=wide) for piece in pieces)
         return
     with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(partial(run_seeds, nodes=nodes, level=level), pieces)
+        yield from pool.map(partial(run_seeds, nodes=nodes, level=level, wide=wide), pieces)
 
 
-def _trace(console: Console, seeds: range, nodes: int, level: str) -> tuple[dict[str, int], bool]:
+def _trace(console: Console, seeds: range, nodes: int, level: str, *, wide: bool) -> tuple[dict[str, int], bool]:
     violations = 0
     for seed in seeds:
         whole = level == "node" or (level == "both" and seed % _NODE_SHARE == 0)
-        result = run_node_seed(seed, nodes, trace=True) if whole else run_seed(seed, nodes, trace=True)
+        run = run_node_seed if whole else run_seed
+        result = run(seed, nodes, wide=wide, trace=True)
         for line in result.trace:
             print(line)
         print(f"seed {seed}: {result.violation or 'no violation'}")

@@ -144,7 +144,7 @@ class SimSyncer:
 
     def _over(self, life: int, sync: LogSync, done: Callable[[StorageError | None], None]) -> None:
         node = self._node
-        if not node.up or node.life != life:
+        if not node.up or node.life != life or node.hung(lambda: self._over(life, sync, done)):
             return
         sync.finish()
         if node.world.tracing:
@@ -174,6 +174,9 @@ class WatchedReplicas(Replicas):
 class SimNode:
     """One node: crash it with :meth:`crash`, wake it with :meth:`start`."""
 
+    counts_suspension = True
+    """Whether its clock goes on while the machine sleeps, as :class:`metad.server.environment.Environment` says."""
+
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
@@ -187,8 +190,11 @@ class SimNode:
         self.hosted: dict[bytes, Hosted] = {}
         self.paused_until = 0.0
         self.disk_slow_until = 0.0
+        self.disk_hangs = False
+        self._hung: list[Callable[[], None]] = []
         self._rate = 1.0
         self._offset = 0.0
+        self._stood_still_s = 0.0
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -216,7 +222,7 @@ class SimNode:
             clock=self.now,
             schedule=self._schedule,
             transmit=self._transmit,
-            timing=world.settings.timings.get(self.name, world.settings.timing),
+            timing=world.timings.get(self.name, world.settings.timing),
             rng=random.Random(world.rng.getrandbits(64)),
         )
         self.replicas.node = self
@@ -288,6 +294,7 @@ class SimNode:
             return
         self.trace(f"crashes, {self.log_disk.unsynced} writes unsynced" if power else "is killed")
         self.up = False
+        self._hung = []
         self.world.crashes += 1
         for hosted in self.hosted.values():
             for asked in hosted.asked:
@@ -307,6 +314,45 @@ class SimNode:
         self.trace(f"pauses for {seconds:.3f} s")
         self.paused_until = max(self.paused_until, self.world.clock.now + seconds)
 
+    def suspend(self, seconds: float) -> None:
+        """The machine sleeps. Its timers stand still meanwhile; the clock of its leases does not."""
+        self.pause(seconds)
+        if not self.counts_suspension:
+            self._stood_still_s += seconds
+        if not self.up:
+            return
+        if self._timer is not None and self._timer.pending:
+            self._timer = self._delayed(self._timer, seconds, self._turn)
+        if self._snapshots_timer is not None and self._snapshots_timer.pending:
+            self._snapshots_timer = self._delayed(self._snapshots_timer, seconds, self._tick_snapshots)
+
+    def _delayed(self, timer: Handle, seconds: float, call: Callable[..., None]) -> Handle:
+        timer.cancel()
+        return self.later(timer.time + seconds - self.world.clock.now, call)
+
+    def hang_disk(self) -> None:
+        """No fsync ends any more, until :meth:`unhang_disk`."""
+        self.trace("has a disk that hangs")
+        self.disk_hangs = True
+
+    def unhang_disk(self) -> None:
+        """What should have ended meanwhile ends now."""
+        self.disk_hangs = False
+        hung, self._hung = self._hung, []
+        for end in hung:
+            end()
+
+    def hung(self, end: Callable[[], None]) -> bool:
+        """Whether the disk hangs; then ``end`` is called when it does not any more."""
+        if self.disk_hangs:
+            self._hung.append(end)
+        return self.disk_hangs
+
+    def leads(self, prefix: bytes) -> bool:
+        """Whether it does, as far as it knows."""
+        hosted = self.hosted.get(prefix)
+        return hosted is not None and hosted.group.is_leader
+
     def configurations(self, prefix: bytes) -> list[Configuration]:
         """All that are in its log, on disk or in memory."""
         stored = self.log_disk.get(keys.log_metadata(prefix))
@@ -316,7 +362,7 @@ class SimNode:
 
     def now(self) -> float:
         """Its own clock."""
-        return self._offset + self._rate * self.world.clock.now
+        return self._offset + self._rate * (self.world.clock.now - self._stood_still_s)
 
     def trace(self, text: str) -> None:
         """For who reads a failed run."""
@@ -385,7 +431,7 @@ class SimNode:
     def _set_timer(self, due_s: float) -> None:
         if due_s == NEVER:
             return
-        at = max((due_s - self._offset) / self._rate, self.world.clock.now) + 1e-6
+        at = max((due_s - self._offset) / self._rate + self._stood_still_s, self.world.clock.now) + 1e-6
         timer = self._timer
         if timer is not None and timer.pending:
             if timer.time <= at:
@@ -503,6 +549,9 @@ class SimNode:
         self.later(self.fsync_s(), self._flushed, hosted, hosted.machine.applied, self.state_disk.begin_sync())
 
     def _flushed(self, hosted: Hosted, applied: int, token: int) -> None:
+        life = self.life
+        if self.hung(lambda: self.run(life, self._flushed, hosted, applied, token)):
+            return
         hosted.flushing = False
         self.state_disk.finish_sync(token)
         if self.hosted.get(hosted.group.prefix) is hosted:
@@ -552,6 +601,9 @@ class SimNode:
         self.later(takes_s, self._installed, hosted, message)
 
     def _installed(self, hosted: Hosted, message: Snapshot) -> None:
+        life = self.life
+        if self.hung(lambda: self.run(life, self._installed, hosted, message)):
+            return
         group = hosted.group
         self.snapshots.installed(group, message)
         hosted.installing = None
@@ -613,6 +665,8 @@ class World:
     ) -> None:
         self.seed = seed
         self.settings = settings
+        self.timings = dict(settings.timings)
+        """As nodes that start from now on are configured."""
         self.rng = random.Random(seed)
         self.machine = machine
         self.clock = Clock()

@@ -31,11 +31,22 @@ def test_seeds(nodes: int, first: int) -> None:
     assert sum(result.membership_changes for result in results) > SEEDS // 3
 
 
+@pytest.mark.parametrize(("nodes", "seeds"), [(3, 20), (5, 20)])
+def test_wide_seeds(nodes: int, seeds: int) -> None:
+    """Floods of reads, disks that hang, machines that sleep, nodes that are configured in different ways."""
+    print(f"{nodes} nodes, wide, seeds {SEED}..{SEED + seeds - 1}")
+    results = run_seeds(range(SEED, SEED + seeds), nodes, wide=True)
+    broken = [f"seed {result.seed}: {result.violation}" for result in results if result.violation]
+    assert not broken, "\n".join(broken)
+    assert sum(result.steps for result in results) > 5000 * seeds
+
+
 def test_a_seed_is_the_same_every_time() -> None:
     """Also where strings hash differently: no set decides anything."""
     code = (
         "from metad.testing.simulate import run_seed; import zlib; "
-        "print([zlib.crc32('\\n'.join(run_seed(s, 3, trace=True).trace).encode()) for s in range(3)])"
+        "runs = [run_seed(seed, 3, wide=wide, trace=True) for seed in range(3) for wide in (False, True)]; "
+        "print([zlib.crc32('\\n'.join(run.trace).encode()) for run in runs])"
     )
     seen = {
         subprocess.run(

@@ -108,6 +108,22 @@ def lease_allows_for_drift() -> None:
 
 
 @scenario
+def machine_that_slept_does_not_read_by_its_lease() -> None:
+    """n1's machine sleeps for long. What it is asked when it wakes comes before any word of the others."""
+    scene = started()
+    scene.write("n1", "old")
+    scene.run(0.05)
+    scene.isolate("n1")
+    scene.node("n1").suspend(3.0)
+    _overtaken(scene)
+    scene.run(3.0)
+    answer = scene.get("n1")
+    scene.run(0.01)
+    assert answer.outcome != "done", "the lease was counted by a clock that had stood still"
+    scene.converge()
+
+
+@scenario
 def lease_rests_on_what_the_others_promise() -> None:
     """n1 is configured to be patient, the others are not: they elect another long before n1 would."""
     impatient = Timing(election_s=ELECTION_S, heartbeat_s=0.1, sleep_after_s=1e9)
@@ -140,7 +156,7 @@ def promise_outlives_a_new_configuration() -> None:
     scene.run(0.25)
     scene.isolate("n1")
     scene.crash("n2", "n3")
-    timings["n2"] = timings["n3"] = patient._replace(election_s=ELECTION_S)
+    scene.world.timings["n2"] = scene.world.timings["n3"] = patient._replace(election_s=ELECTION_S)
     scene.start("n2", "n3")
     scene.until(lambda: any(scene.leads(name) and scene.group(name).ready for name in ("n2", "n3")), 6.0)
     scene.write("n2" if scene.leads("n2") else "n3", "new")
