@@ -158,7 +158,7 @@ class DedupeConfig(_Section, frozen=True):
     """Memory of request identities, which makes a retried write happen once. Per group."""
 
     identities_max: int = 65_536
-    """Unacknowledged identities kept; the oldest go first, and a retry that is too old to tell is refused."""
+    """Unconfirmed identities kept. Past it the client with the most loses its oldest; their retries are refused."""
     reply_bytes_max: int = 16 * MIB
     """Bytes of remembered replies."""
 

@@ -175,7 +175,11 @@ class Connection:
                 self._session.fail(request_id, TooEarlyError())
                 return
             works = self._node.requests.submit(
-                frame.method, frame.payload, partial(self._answer, request_id), administers=self._administers
+                frame.method,
+                frame.payload,
+                partial(self._answer, request_id),
+                administers=self._administers,
+                waited_s=self._loop.time() - self.last_heard_s,
             )
             if works and request_id in self._session.unanswered:
                 self._works[request_id] = works

@@ -268,6 +268,7 @@ class Groups:
             self._owners,
             self._row_caches.open(prefix),
             self._config.dedupe,
+            clock=self._environment.now,
             initial_slots=initial,
         )
 

@@ -24,6 +24,7 @@ from metad_wire.methods import GROUP_COMMAND, METHODS, Body, For, Method, Reply,
 from metad_wire.session import FEATURES
 
 from ..state.registry import CONTROL, VERBS
+from .digests import digest_of
 from .driver import Work
 from .environment import Environment
 from .groups import Groups
@@ -71,9 +72,12 @@ class Requests:
 
     # --- callers -----------------------------------------------------------------------------------------
 
-    def submit(self, method: int, payload: bytes, done: Done, *, administers: bool = True) -> list[Work]:
-        """Begin a client's request whose payload is still encoded. Never raises: what is wrong with it goes to
-        ``done``. Returns what :meth:`cancel` takes. ``administers``: the client may change the cluster."""
+    def submit(
+        self, method: int, payload: bytes, done: Done, *, administers: bool = True, waited_s: float = 0.0
+    ) -> list[Work]:
+        """Begin a client's request whose payload is still encoded, and which has waited here already. Never raises:
+        what is wrong with it goes to ``done``. Returns what :meth:`cancel` takes. ``administers``: the client may
+        change the cluster."""
         row = METHODS.get(method)
         if row is None or row.whose is For.NODES:
             done(UnknownMethodError(f"no method {method:#06x}"))
@@ -81,7 +85,7 @@ class Requests:
         if row.whose is For.ADMINS and not administers:
             done(PermissionDeniedError(f"{row.name} is for administrators"))
             return []
-        return self._attempt(row, row.decode_request, payload, len(payload), done)
+        return self._attempt(row, payload, len(payload), done, waited_s)
 
     def submit_peer(self, method: int, payload: bytes, done: Done) -> None:
         """The same for another node, which may do what clients may not."""
@@ -89,7 +93,7 @@ class Requests:
         if row is None:
             done(UnknownMethodError(f"no method {method:#06x}"))
         else:
-            self._attempt(row, row.decode_request, payload, len(payload), done)
+            self._attempt(row, payload, len(payload), done)
 
     def request(
         self,
@@ -102,7 +106,7 @@ class Requests:
         size_bytes: int = 0,
     ) -> None:
         """The same from inside the process. ``size_bytes`` counts against the limit on requests in flight."""
-        self._attempt(method, _as_is, m.Request(deadline_ms, identity, body), size_bytes, done)
+        self._attempt(method, m.Request(deadline_ms, identity, body), size_bytes, done)
 
     async def call(
         self,
@@ -130,15 +134,18 @@ class Requests:
     # --- what is done with each --------------------------------------------------------------------------
 
     def _attempt(
-        self, method: Method[Any, Any], decode: Callable[[Any], m.Request[Any]], request: Any, size: int, done: Done
+        self, method: Method[Any, Any], request: bytes | m.Request[Any], size: int, done: Done, waited_s: float = 0.0
     ) -> list[Work]:
         try:
-            return self._begin(method, decode(request), size, done)
+            return self._begin(method, request, size, done, waited_s)
         except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
             done(failed(method.name, error, self._health))
         return []
 
-    def _begin(self, method: Method[Any, Any], request: m.Request[Any], size: int, done: Done) -> list[Work]:
+    def _begin(
+        self, method: Method[Any, Any], asked: bytes | m.Request[Any], size: int, done: Done, waited_s: float
+    ) -> list[Work]:
+        payload, request = (None, asked) if isinstance(asked, m.Request) else (asked, method.decode_request(asked))
         body = request.body
         if request.requires & ~FEATURES:
             raise UnsupportedError(f"it requires features {request.requires & ~FEATURES:#x}, which this node has not")
@@ -160,7 +167,8 @@ class Requests:
             slots = self._groups.slots_meant(kind, request.group)
         parts = verb.split(body, slots)
         now_s = self._environment.now()
-        deadline_s = now_s + (request.deadline_ms or self._deadline_default_ms) / 1000
+        arrived_s = now_s - waited_s
+        deadline_s = arrived_s + (request.deadline_ms or self._deadline_default_ms) / 1000
         if verb.read is not None:
             self._reads.begin(verb, body, parts, held, deadline_s, done)
             return []
@@ -170,6 +178,10 @@ class Requests:
             done(encode(verb.merge(body, [])))
             return []
         commands = [self._replies.part(verb, body, rows, len(parts), size) for rows in parts.values()]
+        if request.identity is not None:
+            digest = digest_of(method, request, payload)
+            for command in commands:
+                command.digest, command.arrived_s = digest, arrived_s
         self._room.take(held)
         # From here on nothing may raise: it would be answered twice, for every part that has begun answers as well.
         works: list[Work] = []
@@ -195,7 +207,3 @@ def set_result(answer: asyncio.Future[bytes | MetadError]) -> Done:
             answer.set_result(result)
 
     return done
-
-
-def _as_is(request: m.Request[Any]) -> m.Request[Any]:
-    return request

@@ -1,19 +1,28 @@
 """A retried write happens once: the replies of recent identified writes, kept in the state they changed.
 
-Each entry that held identified writes leaves one row: its time and the (client, seq, reply) of each. A client's next
-write says up to where it has its answers (``low``); a row all of whose replies have been received is deleted by the
-entry that learns of it. So in the steady state the window holds what is in flight, not what ever was.
+Each entry that held identified writes leaves one row: the (client, seq, reply) of each, and a digest of what was asked.
+A client's next write says up to where it has its answers (``low``); a row all of whose replies have been received is
+deleted by the entry that learns of it. So in the steady state the window holds what is in flight, not what ever was.
 
-The window is bounded. Past the bound the oldest rows go although nobody confirmed them, and the time of the newest
-such row is remembered: a retry whose first attempt may be as old as that cannot be told from one that never
-happened, and is refused as ``identity_expired`` instead of being done twice.
+The window is bounded. Past the bound the client that holds most of it gives up its oldest writes although it did not
+confirm them, and a *mark* remembers up to which number: a retry at or below it cannot be told from a write that never
+happened, and is refused as ``identity_expired`` instead of being done twice. So a client that confirms nothing harms
+itself only.
+
+Clients are bounded, too. If one goes whose mark is still needed, each replica notes when it learned that, by its own
+monotonic clock: for as long as a retry of a client that it does not know may be older than that, it is refused. Nothing
+here compares the clocks of two machines.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable
+from typing import Final
+
 import msgspec
 
-from metad_wire.errors import IdentityExpiredError
+from metad_wire.errors import IdentityExpiredError, InvalidRequestError
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
 
@@ -24,11 +33,21 @@ from .view import Writes
 CLIENTS_MAX = 65_536
 """Clients whose ``low`` is remembered while nothing of theirs is in the window. A client is one SDK instance."""
 
-RETRY_DELAY_MS_MAX = 5_000
-"""A retry states its age as it leaves the client; this much more may have gone by, on the way and in queues, until it
-is evaluated. Without the allowance a retry could look younger than the first attempt it repeats."""
+RETRY_DELAY_S_MAX: Final = 5.0
+"""A retry states its age as it leaves the client, and counts here from when it arrived; this much more may have gone by
+on the way. Without the allowance a retry could look younger than the first attempt it repeats."""
+_DRIFT: Final = 0.1
+"""How much slower the client's clock may run than this node's."""
 
 _LOAD_ROWS = 1_000
+_IDENTITY_BYTES = 32
+"""Of an identity that is remembered, beside its reply."""
+_KEPT = 15 / 16
+"""Of the window's bound, once something had to go: looking for who holds most takes a pass over all clients."""
+_INDEX_SHIFT, _SIZE_SHIFT, _MASK = 64, 32, 2**32 - 1
+"""What is known of an identity is one number: index of its row, size, digest. Tens of thousands are kept."""
+_MARKS: Final = b"\xff" * 8
+"""Behind every row of the window, in front of a client's id."""
 
 
 class Remembered(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -39,13 +58,23 @@ class Remembered(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reply: bytes
     low: int = 0
     """What the client had confirmed then, so that whoever leads next refuses late copies too."""
+    digest: int = 0
+    """Of method and body: the identity is good for this request only. 0: not known."""
 
 
 class DedupeRow(msgspec.Struct, frozen=True, array_like=True):
     """The row an entry leaves."""
 
-    now_ms: int
+    unused: int
     remembered: list[Remembered]
+
+
+class Done(msgspec.Struct, frozen=True, gc=False):
+    """An identified write of the entry that is made."""
+
+    identity: Identity
+    digest: int
+    reply: bytes
 
 
 _decode_row = msgspec.msgpack.Decoder(DedupeRow).decode
@@ -54,38 +83,49 @@ _decode_row = msgspec.msgpack.Decoder(DedupeRow).decode
 class _Row:
     """What memory holds of a row: enough to find and to delete it."""
 
-    __slots__ = ("identities", "live", "now_ms", "size")
+    __slots__ = ("identities", "live")
 
-    def __init__(self, now_ms: int, identities: list[tuple[int, int]], size: int) -> None:
-        self.now_ms = now_ms
+    def __init__(self, identities: list[tuple[int, int]]) -> None:
         self.identities = identities
         self.live = len(identities)
-        self.size = size
 
 
 class _Client:
-    __slots__ = ("low", "seqs")
+    __slots__ = ("bytes", "low", "mark", "seqs", "since_s")
 
-    def __init__(self) -> None:
+    def __init__(self, since_s: float) -> None:
         self.low = 0
-        self.seqs: dict[int, int] = {}  # seq -> index of the row
+        self.mark = 0
+        """Writes up to here were given up although they were not confirmed."""
+        self.seqs: dict[int, int] = {}  # seq -> what is known of it
+        self.bytes = 0
+        self.since_s = since_s
+
+
+def check_digest(first: int, again: int) -> None:
+    """Raise InvalidRequestError where an identity comes with another request than the first time."""
+    if first and again and first != again:
+        raise InvalidRequestError("this identity was used for another request: each request takes a seq of its own")
 
 
 class DedupeWindow:
-    """The identities of one group, in memory; the replies are in the engine."""
+    """The identities of one group, in memory; the replies are in the engine. ``clock`` is monotonic, in seconds."""
 
-    def __init__(self, group: bytes, engine: Engine, *, identities_max: int, reply_bytes_max: int) -> None:
+    def __init__(
+        self, group: bytes, engine: Engine, *, identities_max: int, reply_bytes_max: int, clock: Callable[[], float]
+    ) -> None:
         self._prefix = keys.table_prefix(group, keys.TABLE_DEDUPE)
-        # u64 of the group's own table: behind every row of the window, so that a scan of it does not see it.
-        self.forgotten_key = keys.table_prefix(group, keys.TABLE_GROUP) + b"forgotten_ms"
+        self.forgotten_key = keys.table_prefix(group, keys.TABLE_GROUP) + b"forgotten"
+        """The row that says that a client was forgotten whose mark was still needed."""
         self._engine = engine
         self._identities_max = identities_max
         self._reply_bytes_max = reply_bytes_max
+        self._clock = clock
         self._clients: dict[int, _Client] = {}
         self._rows: dict[int, _Row] = {}
         self._live = 0
         self._bytes = 0
-        self._forgotten_ms = 0
+        self._forgot_s: float | None = None  # when this replica learned that a client was forgotten with its mark
 
     def __len__(self) -> int:
         return self._live
@@ -93,8 +133,9 @@ class DedupeWindow:
     def load(self) -> None:
         """Rebuild the memory from the engine, after a restart."""
         self._clients, self._rows, self._live, self._bytes = {}, {}, 0, 0
-        stored = self._engine.get(self.forgotten_key)
-        self._forgotten_ms = 0 if stored is None else int.from_bytes(stored, "big")
+        self._forgot_s = None
+        if self._engine.get(self.forgotten_key) is not None:
+            self.learn_forgotten()
         begin, end = self._prefix, keys.after_prefix(self._prefix)
         while True:
             found = self._engine.scan(begin, end, _LOAD_ROWS)
@@ -104,39 +145,59 @@ class DedupeWindow:
                 return
             begin = found[-1][0] + b"\0"
 
+    # --- what entries say --------------------------------------------------------------------------------
+
     def learn(self, key: bytes, value: bytes | None) -> None:
         """Take note of a row written (None: deleted) by an applied entry. What is known already changes nothing."""
-        index = int.from_bytes(key[len(self._prefix) :], "big")
+        suffix = key[len(self._prefix) :]
+        if suffix.startswith(_MARKS):
+            if value is not None:
+                self._learn_mark(int.from_bytes(suffix[len(_MARKS) :], "big"), int.from_bytes(value, "big"))
+            return
+        index = int.from_bytes(suffix, "big")
         if value is None:
             self._drop(index)
         elif index not in self._rows:
-            row = _decode_row(value)
-            self._admit(index, row.now_ms, [(r.client_id, r.seq) for r in row.remembered], len(value))
-            for remembered in row.remembered:
-                client = self._clients[remembered.client_id]
-                client.low = max(client.low, remembered.low)
+            remembered = _decode_row(value).remembered
+            self._admit(index, [(r.client_id, r.seq, r.digest, len(r.reply)) for r in remembered], None)
+            for one in remembered:
+                client = self._clients[one.client_id]
+                client.low = max(client.low, one.low)
 
-    def learn_forgotten(self, value: bytes | None) -> None:
-        """The same for the time of the newest row that was given up unconfirmed."""
-        if value is not None:
-            self._forgotten_ms = max(self._forgotten_ms, int.from_bytes(value, "big"))
+    def learn_forgotten(self) -> None:
+        """Take note that a client was forgotten whose mark was still needed."""
+        self._forgot_s = self._clock()
 
-    def lookup(self, identity: Identity, now_ms: int) -> int | None:
-        """The index of the entry that did this write, None if it is new. Raises IdentityExpiredError if unknowable."""
+    def _learn_mark(self, client_id: int, mark: int) -> None:
+        client = self._client(client_id, None)
+        client.mark = max(client.mark, mark)
+        for seq in [seq for seq in client.seqs if seq <= mark]:
+            self._give_up(client, seq)
+
+    # --- looking up --------------------------------------------------------------------------------------
+
+    def lookup(self, identity: Identity, digest: int = 0, arrived_s: float | None = None) -> int | None:
+        """The index of the entry that did this write, None if it is new. ``arrived_s`` is when the request reached this
+        node (None: now). Raises IdentityExpiredError if it is unknowable, InvalidRequestError if the identity is
+        another request's."""
         client = self._clients.get(identity.client_id)
         if client is not None:
-            index = client.seqs.get(identity.seq)
-            if index is not None:
-                return index
+            known = client.seqs.get(identity.seq)
+            if known is not None:
+                check_digest(known & _MASK, digest)
+                return known >> _INDEX_SHIFT
             if identity.seq < client.low:
                 # Its answer was received long ago: this is a copy that was stuck on a connection given up since.
                 raise IdentityExpiredError("this write was answered before; a late copy of it is not done again")
-        if (
-            identity.age_ms
-            and self._forgotten_ms
-            and now_ms - identity.age_ms - RETRY_DELAY_MS_MAX <= self._forgotten_ms
-        ):
-            raise IdentityExpiredError(f"first sent {identity.age_ms} ms ago, which is further back than is remembered")
+            if identity.seq <= client.mark:
+                raise IdentityExpiredError("this client has more unconfirmed writes than are remembered")
+        forgot_s = self._forgot_s
+        if identity.age_ms and forgot_s is not None and (client is None or client.since_s >= forgot_s):
+            age_s = RETRY_DELAY_S_MAX + identity.age_ms / 1000 * (1 + _DRIFT)
+            if (self._clock() if arrived_s is None else arrived_s) - age_s <= forgot_s:
+                raise IdentityExpiredError(
+                    f"first sent {identity.age_ms} ms ago, which is further back than is remembered"
+                )
         return None
 
     def reply(self, index: int, identity: Identity) -> bytes:
@@ -149,31 +210,30 @@ class DedupeWindow:
         # Between the look-up and now the client confirmed the answer on another connection: nobody waits for this one.
         raise IdentityExpiredError("this write was answered before")
 
-    def record(self, index: int, now_ms: int, done: list[tuple[Identity, bytes]], writes: Writes) -> None:
-        """Add entry ``index``'s row and the deletions it makes possible to the entry's writes."""
-        value = encode(
-            DedupeRow(
-                now_ms, [Remembered(identity.client_id, identity.seq, reply, identity.low) for identity, reply in done]
-            )
-        )
-        writes[self._prefix + keys.u64(index)] = value
-        self._admit(index, now_ms, [(identity.client_id, identity.seq) for identity, _ in done], len(value))
-        for identity, _ in done:
-            self._acknowledge(identity, writes)
-        if self._live > self._identities_max or self._bytes > self._reply_bytes_max:
-            self._forget_oldest(index, writes)
+    # --- making an entry ---------------------------------------------------------------------------------
 
-    def _admit(self, index: int, now_ms: int, identities: list[tuple[int, int]], size: int) -> None:
-        for client_id, seq in identities:
-            client = self._clients.get(client_id)
-            if client is None:
-                client = self._clients[client_id] = _Client()
-                if len(self._clients) > CLIENTS_MAX:
-                    self._forget_idle_client(client_id)
-            client.seqs[seq] = index
-        self._rows[index] = _Row(now_ms, identities, size)
+    def record(self, index: int, done: list[Done], writes: Writes) -> None:
+        """Add entry ``index``'s row and the deletions it makes possible to the entry's writes."""
+        remembered = [
+            Remembered(one.identity.client_id, one.identity.seq, one.reply, one.identity.low, one.digest)
+            for one in done
+        ]
+        writes[self._prefix + keys.u64(index)] = encode(DedupeRow(0, remembered))
+        self._admit(index, [(r.client_id, r.seq, r.digest, len(r.reply)) for r in remembered], writes)
+        for one in done:
+            self._acknowledge(one.identity, writes)
+        if self._live > self._identities_max or self._bytes > self._reply_bytes_max:
+            self._make_room(index, writes)
+
+    def _admit(self, index: int, identities: list[tuple[int, int, int, int]], writes: Writes | None) -> None:
+        for client_id, seq, digest, size in identities:
+            client = self._clients.get(client_id) or self._client(client_id, writes)
+            size += _IDENTITY_BYTES
+            client.seqs[seq] = index << _INDEX_SHIFT | size << _SIZE_SHIFT | digest
+            client.bytes += size
+            self._bytes += size
+        self._rows[index] = _Row([(client_id, seq) for client_id, seq, _, _ in identities])
         self._live += len(identities)
-        self._bytes += size
 
     def _acknowledge(self, identity: Identity, writes: Writes) -> None:
         client = self._clients.get(identity.client_id)
@@ -183,39 +243,82 @@ class DedupeWindow:
         seqs = client.seqs
         # Pipelined writes arrive nearly in order: stop at the first that is not confirmed.
         while seqs and (seq := next(iter(seqs))) < identity.low:
-            index = seqs.pop(seq)
-            self._live -= 1
-            row = self._rows[index]
-            row.live -= 1
-            if not row.live:
-                self._bytes -= row.size
-                del self._rows[index]
-                writes[self._prefix + keys.u64(index)] = None
+            self._delete_if_empty(self._give_up(client, seq), writes)
+        if client.mark and client.mark < client.low:
+            client.mark = 0
+            writes[self._mark_key(identity.client_id)] = None
 
-    def _forget_oldest(self, newest: int, writes: Writes) -> None:
-        while self._rows and (self._live > self._identities_max or self._bytes > self._reply_bytes_max):
-            index = next(iter(self._rows))
-            if index == newest:
-                return
-            self._forgotten_ms = max(self._forgotten_ms, self._rows[index].now_ms)
-            self._drop(index)
+    def _make_room(self, newest: int, writes: Writes) -> None:
+        """Whoever holds most gives up its oldest, until the window is a little below its bounds."""
+        identities, size = int(self._identities_max * _KEPT), int(self._reply_bytes_max * _KEPT)
+
+        def share(client: _Client) -> float:
+            return max(len(client.seqs) / self._identities_max, client.bytes / self._reply_bytes_max)
+
+        holders = [(-share(client), client_id) for client_id, client in self._clients.items() if client.seqs]
+        heapq.heapify(holders)
+        while holders and (self._live > identities or self._bytes > size):
+            _, client_id = heapq.heappop(holders)
+            client = self._clients[client_id]
+            oldest = list(client.seqs)[: max(1, len(client.seqs) // 64)]
+            # What this entry does is remembered in any case.
+            given_up = [seq for seq in oldest if client.seqs[seq] >> _INDEX_SHIFT != newest]
+            for seq in given_up:
+                self._delete_if_empty(self._give_up(client, seq), writes)
+            if given_up:
+                client.mark = max(client.mark, *given_up)
+                writes[self._mark_key(client_id)] = keys.u64(client.mark)
+                if client.seqs:
+                    heapq.heappush(holders, (-share(client), client_id))
+
+    def _mark_key(self, client_id: int) -> bytes:
+        return self._prefix + _MARKS + keys.u64(client_id)
+
+    # --- memory ------------------------------------------------------------------------------------------
+
+    def _give_up(self, client: _Client, seq: int) -> int:
+        """Forget one identity; the index of its row."""
+        known = client.seqs.pop(seq)
+        size = known >> _SIZE_SHIFT & _MASK
+        client.bytes -= size
+        self._bytes -= size
+        self._live -= 1
+        index = known >> _INDEX_SHIFT
+        self._rows[index].live -= 1
+        return index
+
+    def _delete_if_empty(self, index: int, writes: Writes) -> None:
+        if not self._rows[index].live:
+            del self._rows[index]
             writes[self._prefix + keys.u64(index)] = None
-            writes[self.forgotten_key] = keys.u64(self._forgotten_ms)
 
     def _drop(self, index: int) -> None:
-        row = self._rows.pop(index, None)
+        row = self._rows.get(index)
         if row is None:
             return
-        self._bytes -= row.size
         for client_id, seq in row.identities:
             client = self._clients.get(client_id)
-            if client is not None and client.seqs.get(seq) == index:
-                del client.seqs[seq]
-                self._live -= 1
+            if client is not None and (known := client.seqs.get(seq)) is not None and known >> _INDEX_SHIFT == index:
+                self._give_up(client, seq)
+        del self._rows[index]
 
-    def _forget_idle_client(self, newcomer: int) -> None:
-        """Make room for one client: the oldest that has nothing in the window."""
+    def _client(self, client_id: int, writes: Writes | None) -> _Client:
+        client = self._clients.get(client_id)
+        if client is None:
+            client = self._clients[client_id] = _Client(self._clock())
+            if len(self._clients) > CLIENTS_MAX:
+                self._forget_idle_client(client_id, writes)
+        return client
+
+    def _forget_idle_client(self, newcomer: int, writes: Writes | None) -> None:
+        """Make room for one client: the oldest that has nothing in the window. Its ``low`` goes with it. Where it has a
+        mark, that is noted, on the disk only by the entry that is made (``writes``): every replica has this bound."""
         for client_id, client in self._clients.items():
             if not client.seqs and client_id != newcomer:
                 del self._clients[client_id]
+                if client.mark:
+                    self.learn_forgotten()
+                    if writes is not None:
+                        writes[self.forgotten_key] = b""
+                        writes[self._mark_key(client_id)] = None
                 return

@@ -6,13 +6,20 @@ On disk a record is the wire's Kv, so a read copies bytes and decodes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from zlib import crc32
 
 import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, MetadError, NotFoundError
+from metad_wire.errors import (
+    ConflictError,
+    IdentityExpiredError,
+    InvalidRequestError,
+    MetadError,
+    NotFoundError,
+)
 from metad_wire.methods import encode
 
 from ..storage import keys
@@ -25,6 +32,7 @@ from .tables import (
     Table,
     Verb,
     by_position,
+    check_same_rows,
     looked_at,
     merge_writes,
     mismatch,
@@ -205,6 +213,34 @@ def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransa
     return m.KvTransactReply([m.Revision(view.name, view.revision)], [], results)
 
 
+def _forget_reads(reply: m.KvTransactReply) -> m.KvTransactReply:
+    """A few bytes of request can read megabytes, which are not to be in the log: a retry reads again."""
+    results = [None if result is None else m.KvTransactionResult(result.succeeded, []) for result in reply.results]
+    return msgspec.structs.replace(reply, results=results)
+
+
+def _recall_reads(reader: Reader, command: Command[m.KvTransact], reply: m.KvTransactReply) -> m.KvTransactReply:
+    table = keys.table_prefix(reader.group, keys.TABLE_KV)
+    wanted = [table + prefix + keys.text(key) for _, transaction, prefix in command.rows for key in transaction.reads]
+    if not wanted:
+        return reply
+    check_same_rows(command, len(reply.results))
+    try:
+        values = iter(reader.get_many(wanted, command.reply_bytes_max))
+    except InvalidRequestError:
+        raise IdentityExpiredError("this was done before; what it read has outgrown a reply since") from None
+    results: list[m.KvTransactionResult | None] = []
+    for (_, transaction, _), result in zip(command.rows, reply.results, strict=True):
+        records = [None if value is None else msgspec.Raw(value) for value in islice(values, len(transaction.reads))]
+        answer = None if result is None else m.KvTransactionResult(result.succeeded, records)  # type: ignore[arg-type]
+        results.append(answer)
+    return msgspec.structs.replace(reply, results=results)
+
+
+def _may_write(body: m.KvTransact) -> bool:
+    return any(transaction.then or transaction.otherwise for transaction in body.items)
+
+
 def _holds(view: View, key: bytes, compare: m.KvCompare) -> bool:
     if compare.version is not None:
         head = _head(view, key)
@@ -262,5 +298,8 @@ VERBS = (
         merge=_merge_transact,
         evaluate=_evaluate_transact,
         refuse=_refuse_transact,
+        forget=_forget_reads,
+        recall=_recall_reads,
+        may_write=_may_write,
     ),
 )

@@ -7,6 +7,7 @@ applied index goes into the same batch as the writes it covers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -21,7 +22,7 @@ from ..errors import DamagedStoreError, StorageError
 from ..storage import keys
 from ..storage.engine import Engine
 from . import ownership
-from .dedupe import DedupeWindow
+from .dedupe import DedupeWindow, Done, check_digest
 from .limits import ENTRY_BYTES_FULL, change_estimate, check_change
 from .owners import OwnerCache
 from .registry import VERBS
@@ -103,13 +104,18 @@ class Machine:
         rows: RowCache,
         dedupe: DedupeConfig,
         *,
+        clock: Callable[[], float],
         initial_slots: bytes = ALL_SLOTS,
     ) -> None:
         self.name = name
         self.group = group
         self.reader = Reader(group, engine, owners)
         self.dedupe = DedupeWindow(
-            group, engine, identities_max=dedupe.identities_max, reply_bytes_max=dedupe.reply_bytes_max
+            group,
+            engine,
+            identities_max=dedupe.identities_max,
+            reply_bytes_max=dedupe.reply_bytes_max,
+            clock=clock,
         )
         self._engine = engine
         self._owners = owners
@@ -139,19 +145,21 @@ class Machine:
         writes: Writes = {}
         learned: Writes = {}
         outcomes: list[Outcome] = []
-        done: list[tuple[Identity, bytes]] = []
-        seen: set[tuple[int, int]] = set()
+        done: list[Done] = []
+        seen: dict[tuple[int, int], int] = {}  # identities of this entry, and the digests of their requests
         size = 0
         for command, identity in commands:
             if size >= ENTRY_BYTES_FULL:
                 break
             verb = VERBS[command.method.code]
             if identity is not None:
-                if (identity.client_id, identity.seq) in seen:
-                    outcomes.append(Known(index))
-                    continue
+                earlier = seen.get((identity.client_id, identity.seq))
                 try:
-                    known = self.dedupe.lookup(identity, now_ms)
+                    if earlier is None:
+                        known = self.dedupe.lookup(identity, command.digest, command.arrived_s)
+                    else:
+                        check_digest(earlier, command.digest)
+                        known = index
                 except MetadError as error:
                     outcomes.append(error)
                     continue
@@ -202,11 +210,11 @@ class Machine:
                 self._hold(view.holding)
                 self._held_since = index
             outcomes.append((reply, encoded))
-            if identity is not None:
-                seen.add((identity.client_id, identity.seq))
-                done.append((identity, remembered))
+            if identity is not None and (verb.may_write is None or verb.may_write(command.body)):
+                seen[identity.client_id, identity.seq] = command.digest
+                done.append(Done(identity, command.digest, remembered))
         if done:
-            self.dedupe.record(index, now_ms, done, learned)
+            self.dedupe.record(index, done, learned)
         entry = encode(Entry(ENTRY_FORMAT, now_ms, writes, learned))
         return Proposal(entry, Effects(writes, learned), outcomes)
 
@@ -233,8 +241,8 @@ class Machine:
             self._applied_base = held.base
             if index >= self._held_since:  # or a later entry that is in flight has changed it
                 self._hold(held)
-        if (forgotten := effects.learned.get(self.dedupe.forgotten_key)) is not None:
-            self.dedupe.learn_forgotten(forgotten)
+        if self.dedupe.forgotten_key in effects.learned:
+            self.dedupe.learn_forgotten()
         owned: Writes = {}
         for key, value in effects.learned.items():
             table = key[_TABLE_AT]

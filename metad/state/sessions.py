@@ -37,6 +37,7 @@ from .tables import (
     Verb,
     after_cursor,
     by_position,
+    check_same_rows,
     merge_writes,
     mismatch,
     page_of,
@@ -208,6 +209,7 @@ def _recall_restored(
 ) -> m.SessionTakeoverReply:
     if not command.body.restore:
         return reply
+    check_same_rows(command, len(reply.previous))
     prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
     try:
         values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)

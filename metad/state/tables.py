@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS as SLOTS
-from metad_wire.errors import MetadError
+from metad_wire.errors import IdentityExpiredError, MetadError
 from metad_wire.methods import Body, Method
 
 from ..storage.engine import Engine
@@ -51,7 +51,7 @@ class Command(Generic[Body]):
     reply may take ``reply_bytes_max``. ``size`` is that of the whole request, as it came; 0 where it is not known.
     ``items`` is how much work it is: rows, or more where a row is more than one thing to do."""
 
-    __slots__ = ("body", "items", "method", "reply_bytes_max", "rows", "size")
+    __slots__ = ("arrived_s", "body", "digest", "items", "method", "reply_bytes_max", "rows", "size")
 
     def __init__(
         self,
@@ -68,6 +68,10 @@ class Command(Generic[Body]):
         self.reply_bytes_max = reply_bytes_max
         self.size = size
         self.items = len(rows) if items is None else items
+        self.digest = 0
+        """Of the request, where it has an identity, which is then good for no other."""
+        self.arrived_s: float | None = None
+        """When the request reached this node, by its monotonic clock."""
 
 
 class Reader:
@@ -179,6 +183,7 @@ class Verb(Generic[_Body, _Reply]):
 
     ``refuse`` is the reply in place of a group's that could not do its part while others did theirs.
     ``forget``/``recall``: what of a reply need not be remembered for retries because it can be read again.
+    ``may_write``: whether a body can change anything at all; a request that cannot needs no identity (None: any can).
     """
 
     def __init__(
@@ -192,6 +197,7 @@ class Verb(Generic[_Body, _Reply]):
         refuse: Callable[[_Body, Rows, MetadError], _Reply] | None = None,
         read: Callable[[Reader, Command[_Body]], Any] | None = None,
         forget: Callable[[_Reply], _Reply] | None = None,
+        may_write: Callable[[_Body], bool] | None = None,
         recall: Callable[[Reader, Command[_Body], _Reply], _Reply] | None = None,
     ) -> None:
         if not method.mutates == (evaluate is not None) == (refuse is not None) == (read is None):
@@ -205,6 +211,13 @@ class Verb(Generic[_Body, _Reply]):
         self.read = read
         self.forget = forget
         self.recall = recall
+        self.may_write = may_write
+
+
+def check_same_rows(command: Command[Any], answered: int) -> None:
+    """Raise IdentityExpiredError where a retry is not about the rows that its first attempt was about."""
+    if len(command.rows) != answered:
+        raise IdentityExpiredError("this was done before, for records of which some have moved to another group since")
 
 
 def merge_writes(body: m.Message, parts: list[tuple[Rows, m.WriteReply]]) -> m.WriteReply:

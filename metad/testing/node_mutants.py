@@ -47,8 +47,16 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "followers_do_not_learn_how_far_back",
         "followers learn how far back the window reaches",
-        "metad.state.machine:Machine.stage",
-        "self.dedupe.learn_forgotten(forgotten)",
+        "metad.state.dedupe:DedupeWindow._learn_mark",
+        "client.mark = max(client.mark, mark)",
+        "pass",
+        "next_leader_knows_how_far_back_it_remembers",
+    ),
+    _m(
+        "given_up_without_a_mark",
+        "what is given up unconfirmed leaves a mark",
+        "metad.state.dedupe:DedupeWindow._make_room",
+        "client.mark = max(client.mark, *given_up)",
         "pass",
         "next_leader_knows_how_far_back_it_remembers",
     ),

@@ -623,7 +623,9 @@ def test_an_unreadable_mark_is_refused(stored: bytes, error: str) -> None:
 
 def test_the_applied_index_is_where_the_machine_writes_it() -> None:
     engine = MemoryEngine()
-    machine = Machine("data-0", GROUP, engine, OwnerCache(1 << 20), RowCaches(1 << 20).open(GROUP), DedupeConfig())
+    machine = Machine(
+        "data-0", GROUP, engine, OwnerCache(1 << 20), RowCaches(1 << 20).open(GROUP), DedupeConfig(), clock=lambda: 0.0
+    )
     batches: list[dict[bytes, bytes | None]] = []
     machine.stage(1, NO_EFFECTS, batches)
     engine.write(*batches)

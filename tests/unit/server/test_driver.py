@@ -85,7 +85,15 @@ class Rig:
         self.group = FakeGroup()
         self.group.log.all += log
         self.driver = GroupDriver(
-            Machine("data-0", self.group.prefix, self.engine, OwnerCache(1), RowCaches(1).open(b"d"), DedupeConfig()),
+            Machine(
+                "data-0",
+                self.group.prefix,
+                self.engine,
+                OwnerCache(1),
+                RowCaches(1).open(b"d"),
+                DedupeConfig(),
+                clock=lambda: 0.0,
+            ),
             cast("RaftGroup", self.group),
             window=BatchWindow(items_max=items_max, bytes_max=bytes_max, linger_s=linger_s),
             pipeline_max=pipeline,
@@ -417,7 +425,15 @@ def test_entries_of_raft_itself_write_nothing_but_their_index() -> None:
     rig.group.applicable = 3
     rig.apply()
     assert (keys_of(rig), rig.driver.machine.applied) == (["k0"], 3)
-    reopened = Machine("data-0", rig.group.prefix, rig.engine, OwnerCache(1), RowCaches(1).open(b"d"), DedupeConfig())
+    reopened = Machine(
+        "data-0",
+        rig.group.prefix,
+        rig.engine,
+        OwnerCache(1),
+        RowCaches(1).open(b"d"),
+        DedupeConfig(),
+        clock=lambda: 0.0,
+    )
     assert reopened.applied == 3
 
 

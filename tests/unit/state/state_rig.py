@@ -34,6 +34,8 @@ class Group:
         self.prefix = group_prefix(kind, ordinal)
         self.dedupe = dedupe
         self.initial_slots = initial_slots
+        self.now_s = 1_000.0
+        """Of the monotonic clocks of leader and follower."""
         self.engine, self.follower_engine = MemoryEngine(), MemoryEngine()
         self.machine, self.follower = self._machine(self.engine), self._machine(self.follower_engine)
         self.in_flight: deque[tuple[int, bytes, Effects]] = deque()
@@ -48,8 +50,12 @@ class Group:
             OwnerCache(MIB),
             RowCaches(8 * MIB).open(self.prefix),
             self.dedupe,
+            clock=self.clock,
             initial_slots=self.initial_slots,
         )
+
+    def clock(self) -> float:
+        return self.now_s
 
     def propose(self, commands: list[tuple[Command[Any], Identity | None]], now_ms: int) -> list[Any]:
         """Make an entry; its outcomes."""

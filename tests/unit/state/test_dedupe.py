@@ -11,6 +11,7 @@ import metad.state.dedupe as dedupe
 from metad.config import DedupeConfig
 from metad.state.machine import Known
 from metad.state.registry import VERBS
+from metad.state.rows import column
 from metad.state.tables import Command
 from metad_wire import messages as m
 from metad_wire import methods
@@ -155,7 +156,7 @@ def test_item_errors_are_remembered(group: Group, client: Client) -> None:
 
 
 def rows(group: Group) -> int:
-    return sum(key[3] == 1 for key, _ in contents(group.engine))
+    return sum(key[3] == 1 for key, _ in contents(group.engine)) - marks(group)
 
 
 def test_what_the_client_has_its_answers_to_is_forgotten(group: Group, client: Client) -> None:
@@ -249,18 +250,103 @@ def test_past_the_bound_old_retries_are_refused_and_young_ones_served(config: De
     assert version(group) == 21
 
 
-def test_a_retry_that_was_long_under_way_is_not_taken_for_a_younger_one() -> None:
-    # Once wrong: the time a retry spends in queues made it look younger than the first attempt it repeats.
-    group = Group("data", 0, DedupeConfig(identities_max=1))
+def test_who_confirms_nothing_takes_nobody_elses_memory() -> None:
+    # Once wrong: whoever came first went first, so one client emptied the memory of all.
+    group = Group("data", 0, DedupeConfig(identities_max=20))
+    honest, greedy = Client(group, 2), Client(group, 1)
+    identity = honest.identity()
+    honest.put(identity)
+    for _ in range(200):
+        greedy.put(greedy.identity())
+    group.apply(len(group.in_flight))
+    for window in (group.machine.dedupe, group.follower.dedupe):
+        assert window.lookup(Identity(2, identity.seq, 0, 60_000)) == 1
+        assert window.lookup(Identity(2, 2, 0, 60_000)) is None
+        with pytest.raises(IdentityExpiredError):
+            window.lookup(Identity(1, 1, 0, 1))
+    assert len(group.machine.dedupe) <= 20
+
+
+@pytest.mark.parametrize("skew_ms", [-3_600_000, 0, 3_600_000])
+def test_no_calendar_is_asked_whether_a_write_was_done(skew_ms: int) -> None:
+    # Once wrong: under a leader whose clock differed by more than 5 s a retry was done twice, or refused for an hour.
+    group = Group("data", 0, DedupeConfig(identities_max=4))
+    client, other = Client(group, 1), Client(group, 2)
+    for _ in range(20):
+        client.put(client.identity())
+        other.put(other.identity())
+    group.apply(40)
+    group.machine, group.engine = group.follower, group.follower_engine
+    group.machine.dedupe.load()
+    client.now_ms += skew_ms
+    done = version(group)
+    assert isinstance(client.put(client.identity(1, age_ms=10)), IdentityExpiredError)
+    assert isinstance(client.put(client.identity(1, age_ms=10_000_000)), IdentityExpiredError)
+    assert isinstance(client.put(client.identity(21, age_ms=10)), tuple)  # its first attempt was lost
+    assert isinstance(client.put(client.identity(22, age_ms=10_000_000)), tuple)
+    group.in_flight.clear()
+    assert done == 40
+
+
+def test_a_mark_goes_when_all_that_it_hides_is_confirmed() -> None:
+    group = Group("data", 0, DedupeConfig(identities_max=4))
     client = Client(group)
+    for _ in range(20):
+        client.put(client.identity())
+    group.apply(20)
+    assert marks(group) == 1
+    client.put(client.identity(low=20))
+    group.apply(1)
+    assert marks(group) == 0
+    assert contents(group.engine) == contents(group.follower_engine)
+
+
+@pytest.mark.parametrize("who", ["leader", "follower", "restarted"])
+def test_a_client_that_is_forgotten_with_its_mark(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    monkeypatch.setattr(dedupe, "CLIENTS_MAX", 2)
+    group = Group("data", 0, DedupeConfig(identities_max=2))
+    clients = [Client(group, number) for number in (1, 2, 3, 4)]
+    identity = clients[0].identity()
+    for client in clients:
+        client.put(identity if client is clients[0] else client.identity())
+        client.put(client.identity())
+        group.apply(2)
+    assert 1 not in group.machine.dedupe._clients
+    if who == "restarted":
+        group.restart()
+    window = group.follower.dedupe if who == "follower" else group.machine.dedupe
+    for later_s, age_ms in ((0.0, 1), (0.9, 500), (4.0, 1_000)):
+        group.now_s = 1_000.0 + later_s
+        with pytest.raises(IdentityExpiredError, match="further back"):
+            window.lookup(Identity(1, identity.seq, 0, age_ms))
+    # What waits here gets no younger, and what is younger than the forgetting was not forgotten.
+    group.now_s = 2_000.0
+    with pytest.raises(IdentityExpiredError):
+        window.lookup(Identity(1, identity.seq, 0, 1), 0, 1_003.0)
+    assert window.lookup(Identity(1, 77, 0, 900_000)) is None
+
+
+def test_an_identity_is_good_for_one_request(group: Group, client: Client) -> None:
+    # Once wrong: with another key or method it answered "done" and wrote nothing.
     identity = client.identity()
-    client.put(identity)
-    client.now_ms += 10
-    client.put(client.identity())  # pushes the first out
-    client.now_ms += 1_000
-    outcome = client.put(client.identity(identity.seq, age_ms=500))  # aged 1,010 ms by now
-    assert isinstance(outcome, IdentityExpiredError)
-    assert version(group) == 2
+    first, other = put(b"v", "a"), put(b"v", "b")
+    first.digest, other.digest = 1, 2
+    outcomes = group.propose([(first, identity), (other, identity), (first, identity)], NOW)
+    assert isinstance(outcomes[1], InvalidRequestError)
+    assert isinstance(outcomes[2], Known)
+    for step in ("in flight", "applied", "restarted"):
+        (outcome,) = group.propose([(other, identity)], NOW)
+        assert isinstance(outcome, InvalidRequestError), step
+        (outcome,) = group.propose([(first, identity)], NOW)
+        assert isinstance(outcome, Known), step
+        group.apply(len(group.in_flight))
+        if step == "applied":
+            group.restart()
+    assert (version(group, "a"), version(group, "b")) == (1, 0)
+
+
+def marks(group: Group) -> int:
+    return sum(key[3:12] == b"\x01" + b"\xff" * 8 for key, _ in contents(group.engine))
 
 
 def test_nothing_forgotten_nothing_refused(group: Group, client: Client) -> None:
@@ -285,7 +371,7 @@ def test_a_restart_remembers_what_the_last_life_did() -> None:
         for client in clients:
             for seq in range(1, client.seq + 1):
                 try:
-                    found[client.client_id, seq] = window.lookup(Identity(client.client_id, seq, 0, 150), NOW + 200)
+                    found[client.client_id, seq] = window.lookup(Identity(client.client_id, seq, 0, 150))
                 except IdentityExpiredError:
                     found[client.client_id, seq] = "expired"
         return found
@@ -335,7 +421,7 @@ def test_followers_hold_the_same_window(group: Group) -> None:
 
             def ask(window: dedupe.DedupeWindow, identity: Identity = identity) -> Any:
                 try:
-                    return window.lookup(identity, NOW)
+                    return window.lookup(identity)
                 except MetadError:
                     return None
 
@@ -374,3 +460,42 @@ def test_a_retried_takeover_whose_sessions_grew_is_not_called_undone() -> None:
         rig.write(methods.SESSION_UPDATE, m.SessionUpdate("b2", 1, [large]))
     with pytest.raises(IdentityExpiredError, match="done before"):
         rig.write(methods.SESSION_TAKEOVER, takeover, identity)
+
+
+def transact(reads: int, then: str = "") -> Command[Any]:
+    operations = [m.KvOperation(then, b"new")] if then else []
+    body = m.KvTransact([m.KvTransaction("n", [], operations, reads=["k"] * reads)])
+    return Command(methods.KV_TRANSACT, body, VERBS[methods.KV_TRANSACT.code].split(body, ONE_GROUP)[0])
+
+
+def test_what_a_transaction_reads_is_not_in_the_log_and_a_retry_reads_it_again(group: Group, client: Client) -> None:
+    # Once wrong: three requests of 23 bytes put 21 MB into log and window.
+    client.put(client.identity(), bytes(100_000))
+    identity = client.identity()
+    command = transact(20, "other")
+    ((_, encoded),) = group.propose([(command, identity)], NOW)
+    reply = methods.KV_TRANSACT.decode_reply(encoded)
+    assert [record.version for record in reply.results[0].records if record] == [1] * 20
+    assert len(group.log[-1]) < 1_000
+    (outcome,) = group.propose([(command, identity)], NOW)
+    group.apply(len(group.in_flight))
+    assert isinstance(outcome, Known)
+    assert methods.KV_TRANSACT.decode_reply(group.machine.recall(outcome.index, command, identity)[1]) == reply
+    assert version(group, "other") == 1
+
+
+def test_a_transaction_that_can_write_nothing_is_not_remembered(group: Group, client: Client) -> None:
+    for _ in range(2):
+        ((reply, _),) = group.propose([(transact(1), client.identity())], NOW)
+        assert reply.results[0].succeeded
+    assert len(group.machine.dedupe) == 0
+
+
+def test_a_retry_for_rows_of_which_some_have_moved_is_told_so(group: Group, client: Client) -> None:
+    identity = client.identity()
+    both = m.KvTransact([m.KvTransaction(name, [], [m.KvOperation("k", b"v")], reads=["k"]) for name in ("n", "m")])
+    rows = VERBS[methods.KV_TRANSACT.code].split(both, column(ONE_GROUP))[0]
+    group.propose([(Command(methods.KV_TRANSACT, both, rows), identity)], NOW)
+    group.apply(1)
+    with pytest.raises(IdentityExpiredError, match="moved"):
+        group.machine.recall(1, Command(methods.KV_TRANSACT, both, rows.pick(column([0]))), identity)

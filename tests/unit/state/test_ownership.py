@@ -570,7 +570,9 @@ def test_groups_that_share_the_memory_of_owners_may_differ_about_a_session() -> 
     """An import, or a replica that lags, tells of an owner that was; its group's alone must believe it."""
     owners, caches, engine = OwnerCache(1 << 20), RowCaches(1 << 20), MemoryEngine()
     groups = [Group("data", ordinal, DedupeConfig()) for ordinal in range(2)]
-    machines = [Machine(g.name, g.prefix, engine, owners, caches.open(g.prefix), DedupeConfig()) for g in groups]
+    machines = [
+        Machine(g.name, g.prefix, engine, owners, caches.open(g.prefix), DedupeConfig(), clock=g.clock) for g in groups
+    ]
     for group, machine, broker in zip(groups, machines, ("new", "old"), strict=True):
         group.machine, group.engine = machine, engine
         takeover(group, broker, "c")
@@ -694,7 +696,13 @@ def test_cached_rows_are_what_the_engine_and_the_entries_in_flight_say(
 ) -> None:
     group = Group("data", 0, DedupeConfig())
     group.machine = Machine(
-        group.name, group.prefix, group.engine, OwnerCache(1 << 20), RowCaches(4_000).open(group.prefix), DedupeConfig()
+        group.name,
+        group.prefix,
+        group.engine,
+        OwnerCache(1 << 20),
+        RowCaches(4_000).open(group.prefix),
+        DedupeConfig(),
+        clock=group.clock,
     )
     model: dict[str, tuple[bytes, int]] = {}
     for what, key, value in steps:
