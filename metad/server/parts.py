@@ -6,7 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from metad_wire import messages as m
-from metad_wire.errors import InternalError, InvalidRequestError, MetadError, UnknownOutcomeError
+from metad_wire.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidRequestError,
+    MetadError,
+    UnknownOutcomeError,
+)
 from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
 from metad_wire.methods import encode
 
@@ -74,7 +81,7 @@ class Gather:
         errors = [outcome for _, outcome in self._parts if isinstance(outcome, MetadError)]
         if len(errors) == len(self._parts):
             # "Nothing was done" must not be said for a request of which any part may have happened.
-            return next((error for error in errors if not error.outcome_known), errors[0])
+            return min(errors, key=_done_less)
         # Some groups did their part: the others' items fail one by one.
         refuse = self._verb.refuse
         assert refuse is not None  # only verbs that write have parts in flight
@@ -91,6 +98,11 @@ class Gather:
             name = self._verb.method.name
             bug(name, error)
             return InternalError(f"{name} failed; the server's log says why")
+
+
+def _done_less(error: MetadError) -> int:
+    """0 where the part may have been done, 1 where it was not by this attempt, 2 where it was not at all."""
+    return 2 if error.outcome_known else int(isinstance(error, CancelledError | DeadlineExceededError))
 
 
 def items_of(body: Any, size: int) -> int:

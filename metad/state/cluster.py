@@ -12,6 +12,7 @@ from metad_wire.methods import encode
 
 from ..storage import keys
 from ..storage.engine import Engine
+from . import tails
 from .rows import Numbers, Rows, crcs_of
 from .tables import Command, Table, Verb, merge_writes, mismatch, refuse_writes
 from .view import View
@@ -28,6 +29,13 @@ CLUSTER = Table(
 GROUP = keys.group_prefix("metadata", 0)
 MAP_KEY = keys.table_prefix(GROUP, keys.TABLE_CLUSTER) + b"map"
 _SUFFIX = b"map"
+
+_SHAPE = (
+    tails.fields(c.ClusterMap),
+    tails.inner(c.ClusterMap, "nodes", c.NodeRecord, lambda node: node[0]),
+    tails.inner(c.ClusterMap, "groups", c.GroupRecord, lambda group: tuple(group[:2])),
+    tails.inner(c.ClusterMap, "moves", c.SlotMove, lambda move: move[0]),
+)
 
 _decode = msgspec.msgpack.Decoder(c.ClusterMap).decode
 
@@ -49,7 +57,8 @@ def _evaluate_store(view: View, command: Command[c.StoreMap]) -> m.WriteReply:
     if version != body.expected:
         error = mismatch(0, ConflictError, "the map's version", version)
         return m.WriteReply([m.Revision(view.name, view.revision)], [error])
-    view.writes[MAP_KEY] = encode(body.map)
+    written = encode(body.map)
+    view.writes[MAP_KEY] = written if stored is None else tails.keep(stored, written, *_SHAPE)
     return m.WriteReply([m.Revision(view.name, view.revision)], [])
 
 

@@ -29,6 +29,7 @@ from metad_wire.cluster import SLOTS
 from metad_wire.errors import ConflictError, MetadError
 
 from ..storage import keys
+from . import tails
 from .rows import NO_ROWS, Numbers, Rows
 from .tables import Command, Table, Verb
 from .view import View
@@ -64,6 +65,7 @@ class Holding(msgspec.Struct, frozen=True, array_like=True):
     """Those that the attempt is for."""
 
 
+_FIELDS = tails.fields(Holding)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Holding).decode
 
@@ -97,7 +99,8 @@ def _evaluate(view: View, command: Command[c.GroupCommand]) -> c.GroupReply:
     changed = held if adopted else _STEPS[body.step](view, body, held)
     if changed is not held:
         view.revision += changed.base - held.base
-        view.writes[key] = _encode(changed)
+        written = _encode(changed)
+        view.writes[key] = written if stored is None else tails.keep(stored, written, _FIELDS)
         view.holding = changed
     return c.GroupReply([m.Revision(view.name, view.revision)], [], adopted)
 

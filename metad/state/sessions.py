@@ -68,7 +68,6 @@ class OwnerRow(m.Message, frozen=True):
 
 
 _decode_owner = msgspec.msgpack.Decoder(OwnerRow).decode
-_decode_properties = msgspec.msgpack.Decoder(m.SessionProperties).decode
 _DEFAULT_PROPERTIES = encode(m.SessionProperties())
 # A Session on the wire is an array of 7: the key's 2 fields, the owner row's 4, the properties.
 _SESSION_HEADER = b"\x97"
@@ -133,7 +132,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     owner_prefix, writes, owner_writes = view.owner_prefix, view.writes, view.owner_writes
     owners = _Owners()
     previous: list[int] = []
-    restored: list[m.SessionProperties | None] = []
+    restored: list[msgspec.Raw | None] = []
     restored_bytes = 0
     errors: list[m.ItemError] = []
     for (position, item, suffix), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
@@ -155,7 +154,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
         if restore:
             present = number >= 0 and not item.clean_start
             value = view.get(properties_prefix + suffix) if present else None
-            restored.append(None if value is None else _decode_properties(value))
+            restored.append(None if value is None else msgspec.Raw(value))
             restored_bytes += 0 if value is None else len(value)
             check_reply(restored_bytes, command.reply_bytes_max)
         owner_writes[key] = mine
@@ -163,9 +162,9 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
             writes[properties_prefix + suffix] = encode(properties)
         elif number < 0 or item.clean_start:
             writes[properties_prefix + suffix] = _DEFAULT_PROPERTIES
-    return m.SessionTakeoverReply(
-        [m.Revision(view.name, view.revision)], errors, owners.table, previous, restored if restore else []
-    )
+    revisions = [m.Revision(view.name, view.revision)]
+    found = restored if restore else []
+    return m.SessionTakeoverReply(revisions, errors, owners.table, previous, found)  # type: ignore[arg-type]  # encoded
 
 
 def _merge_takeover(
@@ -216,7 +215,7 @@ def _recall_restored(
     except InvalidRequestError:
         raise IdentityExpiredError("this was done before; what it restored has outgrown a reply since") from None
     restored = [
-        _decode_properties(value) if value is not None and number >= 0 and not item.clean_start else None
+        msgspec.Raw(value) if value is not None and number >= 0 and not item.clean_start else None
         for item, number, value in zip(command.rows.items, reply.previous, values, strict=True)
     ]
     return msgspec.structs.replace(reply, properties=restored)

@@ -1,4 +1,4 @@
-"""What a request asks of whoever answers it: revisions to wait for, features to have."""
+"""What a request asks of its answerer (revisions, features, a group), and what an answer says of what was done."""
 
 from __future__ import annotations
 
@@ -10,10 +10,21 @@ from server_rig import Answer, Rig
 
 from metad.server import reads
 from metad.server.driver import GroupDriver
+from metad.server.parts import Gather
+from metad.server.room import Room
+from metad.state import registry
+from metad.state.rows import NO_ROWS
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import GroupCommand, slot_bits
-from metad_wire.errors import DeadlineExceededError, InvalidRequestError, NotLeaderError, UnsupportedError
+from metad_wire.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InvalidRequestError,
+    NotLeaderError,
+    UnknownOutcomeError,
+    UnsupportedError,
+)
 from metad_wire.session import FEATURES
 
 KEY = [m.KvKey("n", "k")]
@@ -49,6 +60,15 @@ async def test_what_was_answered_is_there_at_once(rig: Rig) -> None:
     assert answer.done, "nothing to wait for"
     (record,) = answer.reply(methods.KV_GET).records
     assert record.mod_revision == reply.revisions[0].index == rig.driver("data-0").machine.revision
+
+
+async def test_a_read_behind_a_write_that_is_not_answered_may_see_the_state_before_it(rig: Rig) -> None:
+    write, read = rig.send(methods.KV_PUT, PUT), get(rig)
+    assert not write.done
+    assert read.reply(methods.KV_GET).records == [None]
+    await rig.settle()
+    assert write.reply(methods.KV_PUT).versions == [1]
+    assert get(rig).reply(methods.KV_GET).records[0].version == 1
 
 
 async def test_a_read_waits_for_its_revision_and_sees_what_has_it(rig: Rig) -> None:
@@ -159,3 +179,59 @@ async def test_a_request_that_requires_what_is_not_here_is_not_done(
         assert isinstance((await ask(requires)).error, UnsupportedError)
     assert get(rig).reply(methods.KV_GET).records == [None]
     (await ask(FEATURES)).reply(method)
+
+
+# --- what an answer says of what was done ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [methods.KV_PUT, methods.KV_GET], ids=lambda method: method.name)
+@pytest.mark.parametrize("group", ["data-9", "data", "offset-0", "data-", "data-0x", "metadata-0", "nobody's"])
+async def test_a_group_that_does_not_exist_is_led_by_nobody(
+    rig: Rig, method: methods.Method[Any, Any], group: str
+) -> None:
+    answer = Answer()
+    body: Any = PUT if method is methods.KV_PUT else m.KvGet(KEY)
+    rig.node.requests.submit(method.code, method.encode_request(body, group=group), answer)
+    await rig.settle()
+    assert isinstance(answer.error, NotLeaderError)
+    assert answer.error.leader == ""
+    assert get(rig).reply(methods.KV_GET).records == [None]
+
+
+async def test_a_group_that_does_not_exist_lists_nothing(rig: Rig) -> None:
+    answer = rig.send(methods.SESSION_LIST, m.SessionList(page=m.Page(9, b"", [0, 9])))
+    assert isinstance(answer.error, NotLeaderError)
+    assert answer.error.leader == ""
+
+
+async def test_what_is_cancelled_or_too_late_has_done_nothing_and_will_not(rig: Rig) -> None:
+    early = rig.send(methods.KV_PUT, PUT)
+    rig.turn()  # it has begun
+    cancelled, late = rig.send(methods.KV_PUT, PUT), rig.send(methods.KV_PUT, PUT, deadline_ms=1)
+    rig.node.requests.cancel([*early.works, *cancelled.works])
+    for work in late.works:
+        work.deadline_s = 0.0
+    await rig.settle()
+    assert early.reply(methods.KV_PUT).versions == [1], "what has begun runs on"
+    assert isinstance(cancelled.error, CancelledError)
+    assert isinstance(late.error, DeadlineExceededError)
+    await rig.settle()
+    (record,) = get(rig).reply(methods.KV_GET).records
+    assert record.version == 1
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0], [1, 0, 2]])
+def test_the_part_of_which_least_is_known_speaks_for_the_whole(order: list[int]) -> None:
+    """ "Too late, nothing was done" of one group used to speak for another, whose part may have been done."""
+    errors = [UnknownOutcomeError("perhaps"), DeadlineExceededError("late"), NotLeaderError("elsewhere")]
+    results: list[Any] = []
+    body = m.KvPut([m.KvPutItem(f"n{i}", "k", b"v") for i in range(3)])
+    gather = Gather(Room(0), registry.VERBS[methods.KV_PUT.code], body, 3, 0, results.append)
+    for which in order:
+        gather.part(NO_ROWS)(errors[which])
+    assert results == [errors[0]]
+    gather = Gather(Room(0), registry.VERBS[methods.KV_PUT.code], body, 2, 0, results.append)
+    for which in order:
+        if which:
+            gather.part(NO_ROWS)(errors[which])
+    assert results[1:] == [errors[1]]

@@ -167,3 +167,11 @@ def test_the_test_vectors_are_where_it_says() -> None:
     for path in (MESSAGES, FRAMES, RAFT, SNAPSHOTS):
         assert f"../tests/golden/{path.name}" in TEXT
         assert path.exists()
+
+
+def test_no_server_sends_credit() -> None:
+    """The document says so. Whoever adds a caller says when it is sent, there."""
+    assert "The servers of this repository send none so far" in TEXT
+    sources = (PROTOCOL.parents[1] / "metad").rglob("*.py")
+    assert [path.name for path in sources if "set_window(" in path.read_text(encoding="utf-8")] == []
+    assert "set_window(" in inspect.getsource(ServerSession)
