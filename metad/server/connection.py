@@ -36,6 +36,7 @@ _FLUSH_BYTES = 256 * 1024
 # Of requests begun in one go: a millisecond's worth, whether they have many items each or one.
 _SLICE_BYTES = 16 * 1024
 _SLICE_FRAMES = 128
+_SLICE_SPENT = 1_000  # the same of reads, in rows looked at: a few bytes may ask for a listing
 # Replies to writes already taken may still come while the peer does not read; past this it is cut off.
 _STALLED_BYTES_MAX = 64 * 1024 * 1024
 
@@ -138,6 +139,8 @@ class Connection:
         self._processing = True
         count = size = 0
         more = False
+        requests = self._node.requests
+        spent_max = requests.spent + _SLICE_SPENT
         try:
             while self.paused_since_s is None and (frame := self._session.next_event()) is not None:
                 count += 1
@@ -145,7 +148,7 @@ class Connection:
                 if self._unflushed_bytes >= _FLUSH_BYTES:
                     self._flush()
                 size += frame.length
-                if size >= _SLICE_BYTES or count >= _SLICE_FRAMES:
+                if size >= _SLICE_BYTES or count >= _SLICE_FRAMES or requests.spent >= spent_max:
                     more = True
                     break
         except MetadError as error:

@@ -61,7 +61,7 @@ class _InFlight:
         self.effects = proposal.effects
         self.works = works
         self.outcomes = proposal.outcomes
-        self.size = len(proposal.entry)
+        self.size = proposal.size
         self.repeats: list[Work] = []  # retries of what this entry does; answered with it
 
 

@@ -20,7 +20,7 @@ from metad_wire.methods import encode
 from ..logs import bug
 from ..state.limits import reply_share
 from ..state.rows import Rows
-from ..state.tables import Command, Verb
+from ..state.tables import SCAN_ROWS_MAX, Command, Verb
 from .room import Room
 
 Done = Callable[[bytes | MetadError], None]
@@ -43,7 +43,7 @@ class Replies:
         if parts > 1:
             share = reply_share(self.bytes_max, len(rows), len(getattr(body, "items", ())), parts)
         items = sum(map(_operations, rows.items)) + len(rows) if isinstance(body, m.KvTransact) else None
-        return Command(verb.method, body, rows, share, size, items)
+        return Command(verb.method, body, rows, share, size, items, max(SCAN_ROWS_MAX // parts, 1))
 
 
 class Gather:

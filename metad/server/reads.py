@@ -7,7 +7,9 @@ has lost what it had, by a power failure without fsync or by a directory from a 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from metad_wire.errors import (
@@ -32,6 +34,8 @@ from .health import Health
 from .parts import Done, Replies
 from .room import Room
 
+_SLICE_SPENT = 1_000
+"""Of reads that were proven together and are answered in one go, in rows looked at: some milliseconds."""
 _BEHIND_S = 10.0  # a read waits no longer for a revision, whatever its deadline: it may never come
 
 
@@ -44,7 +48,10 @@ class Reads:
         self._room = room
         self._environment = environment
         self._health = health
+        self.spent = 0
+        """What all reads have cost so far, in rows looked at."""
         self._waiting: dict[int, _Unproven] = {}
+        self._proven: deque[tuple[int, Callable[[], bytes | MetadError]]] = deque()
         self._expiry = Expiry(environment, self._expire)
         self._last = 0
 
@@ -81,12 +88,24 @@ class Reads:
                     missing = len(behind)
                     self._await(number, behind, proven)
                     return
-                waiting = self._waiting.pop(number)  # reading may end the node, which answers all that wait
-                self._room.give(held)
-                waiting.done(self._read_late(verb, body, parts))
+                if not self._proven:
+                    self._environment.call_soon(self._read_proven)
+                self._proven.append((number, partial(self._read_late, verb, body, parts)))
 
         for driver in drivers:
             driver.group.read(proven)
+
+    def _read_proven(self) -> None:
+        """Answer reads for a while; one round of heartbeats may have proven thousands."""
+        begun_at = self.spent
+        while self._proven and self.spent - begun_at < _SLICE_SPENT:
+            number, read = self._proven.popleft()
+            waiting = self._waiting.pop(number, None)
+            if waiting is not None:  # it is answered already where it has waited too long, or the node has ended
+                self._room.give(waiting.held)
+                waiting.done(read())
+        if self._proven:
+            self._environment.call_soon(self._read_proven)
 
     def abandon(self, reason: str) -> None:
         """The node cannot go on."""
@@ -131,9 +150,11 @@ class Reads:
             driver = self._groups.driver(verb.table.kind, ordinal)
             if driver.installing:  # since this group's proof, while another's was waited for
                 raise driver.not_leader()
-            machine = driver.machine
+            machine, reader = driver.machine, driver.machine.reader
             machine.check_held(rows)
-            results.append((rows, verb.read(machine.reader, part)))
+            begun_at = reader.spent
+            results.append((rows, verb.read(reader, part)))
+            self.spent += reader.spent - begun_at
         reply = encode(verb.merge(body, results))
         if len(reply) > self._replies.bytes_max:  # keys of 4 KiB can outweigh the records
             raise InvalidRequestError("the reply would not fit a frame: ask for fewer records at once")

@@ -70,6 +70,11 @@ class Requests:
         self._control = control
         self._sweep = sweep
 
+    @property
+    def spent(self) -> int:
+        """What the reads begun here have cost so far, in rows looked at."""
+        return self._reads.spent
+
     # --- callers -----------------------------------------------------------------------------------------
 
     def submit(

@@ -278,7 +278,7 @@ def _merge_get(body: m.KvGet, parts: list[tuple[Rows, list[msgspec.Raw | None]]]
 def _read_scan(reader: Reader, command: Command[m.KvScan]) -> GroupPage:
     body = command.body
     start = keys.text(body.namespace) + keys.text_prefix(body.prefix)
-    return read_page(reader, keys.TABLE_KV, start, body.page)
+    return read_page(reader, command, keys.TABLE_KV, start)
 
 
 def _merge_scan(body: m.KvScan, parts: list[tuple[Rows, GroupPage]]) -> m.KvScanReply:

@@ -37,6 +37,7 @@ RECORD_HEADER_BYTES: Final = 9
 ALL_SLOTS: Final = b"\xff" * (SLOTS // 8)
 """A bit map."""
 _SLOT_MASK = SLOTS - 1
+_ENTRY_LOOKED_AT_BYTES = 16 * 1024 * 1024  # of rows, after which a further command waits for the next turn of the loop
 
 _OWNER = keys.TABLE_SESSION_OWNER
 _DEDUPE = keys.TABLE_DEDUPE
@@ -90,6 +91,8 @@ class Proposal(NamedTuple):
     entry: bytes
     effects: Effects
     outcomes: list[Outcome]
+    size: int
+    """Bytes of writes and replies, about."""
 
 
 class Machine:
@@ -147,9 +150,11 @@ class Machine:
         outcomes: list[Outcome] = []
         done: list[Done] = []
         seen: dict[tuple[int, int], int] = {}  # identities of this entry, and the digests of their requests
-        size = 0
+        size = looked_at = view.looked_at = 0
         for command, identity in commands:
-            if size >= ENTRY_BYTES_FULL:
+            looked_at += view.looked_at
+            view.looked_at = 0
+            if size >= ENTRY_BYTES_FULL or looked_at >= _ENTRY_LOOKED_AT_BYTES:
                 break
             verb = VERBS[command.method.code]
             if identity is not None:
@@ -171,7 +176,7 @@ class Machine:
                 outcomes.append(StaleRouteError())
                 continue
             view.writes, view.owner_writes, view.head_writes, view.holding = {}, {}, {}, None
-            view.grown = view.looked_at = 0
+            view.grown = 0
             view.row_cache = verb.table.row_cache
             assert verb.evaluate is not None
             try:
@@ -184,6 +189,7 @@ class Machine:
                 if identity is not None:
                     grown += len(remembered)
                 check_change(grown)
+                grown += len(encoded)
             except MetadError as error:
                 outcomes.append(error)
                 continue
@@ -216,7 +222,7 @@ class Machine:
         if done:
             self.dedupe.record(index, done, learned)
         entry = encode(Entry(ENTRY_FORMAT, now_ms, writes, learned))
-        return Proposal(entry, Effects(writes, learned), outcomes)
+        return Proposal(entry, Effects(writes, learned), outcomes, size)
 
     def recall(self, index: int, command: Command[Any], identity: Identity) -> tuple[Any, bytes]:
         """The reply that applied entry ``index`` gave to this command."""

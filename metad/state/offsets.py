@@ -176,7 +176,7 @@ def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m
 def _read_list(reader: Reader, command: Command[m.OffsetList]) -> GroupPage:
     body = command.body
     start = keys.text2(body.tenant, body.group) + keys.text_prefix(body.topic_prefix)
-    return read_page(reader, keys.TABLE_OFFSET, start, body.page)
+    return read_page(reader, command, keys.TABLE_OFFSET, start)
 
 
 def _merge_list(body: m.OffsetList, parts: list[tuple[Rows, GroupPage]]) -> m.OffsetListReply:

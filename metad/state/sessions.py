@@ -326,10 +326,12 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> GroupPage:
         def keep(row: bytes) -> bool:
             return row.startswith(broker, 2)
 
-    scan = reader.scan(begin, keys.after_prefix(table + start), body.page.limit, keep)
+    end = keys.after_prefix(table + start)
+    scan = reader.scan(begin, end, body.page.limit, keep, look_rows_max=command.look_rows_max)
     properties_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
     skip = len(table)
     suffixes = [key[skip:] for key, _ in scan.rows]
+    reader.spent += 4 * len(suffixes)  # a session is put together of two rows, one by one
     stopped_at = None if scan.stopped_at is None else scan.stopped_at[skip:]
     rows: list[tuple[bytes, bytes]] = []
     size = 0

@@ -23,7 +23,10 @@ from .rows import Numbers, Rows
 from .view import View
 
 PAGE_BYTES_MAX = 2 * 1024 * 1024  # of one page; a client that reads on gets the rest with the next
-SCAN_ROWS_MAX = 10_000  # rows one group looks at for one page: a filter that matches little must not stall the others
+# Rows that all groups of a node together look at for one page: a filter that matches little must not stall the others.
+SCAN_ROWS_MAX = 1_000
+_SCAN_BYTES_MAX = 4 * PAGE_BYTES_MAX  # the same in bytes, where rows are long and none of them is wanted
+_SPENT_BYTES = 1024  # that take about as long as a row to be looked at
 _READ_KEYS = (
     32  # keys per engine call: values of the largest size are refused before they add up, and more saves nothing
 )
@@ -49,9 +52,10 @@ class Table(NamedTuple):
 class Command(Generic[Body]):
     """One group's part of a request. ``rows`` may be empty for verbs that are not about single records. Records in the
     reply may take ``reply_bytes_max``. ``size`` is that of the whole request, as it came; 0 where it is not known.
-    ``items`` is how much work it is: rows, or more where a row is more than one thing to do."""
+    ``items`` is how much work it is: rows, or more where a row is more than one thing to do. A listing may look at
+    ``look_rows_max``."""
 
-    __slots__ = ("arrived_s", "body", "digest", "items", "method", "reply_bytes_max", "rows", "size")
+    __slots__ = ("arrived_s", "body", "digest", "items", "look_rows_max", "method", "reply_bytes_max", "rows", "size")
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class Command(Generic[Body]):
         reply_bytes_max: int = REPLY_BYTES_MAX,
         size: int = 0,
         items: int | None = None,
+        look_rows_max: int = SCAN_ROWS_MAX,
     ) -> None:
         self.method = method
         self.body = body
@@ -68,6 +73,7 @@ class Command(Generic[Body]):
         self.reply_bytes_max = reply_bytes_max
         self.size = size
         self.items = len(rows) if items is None else items
+        self.look_rows_max = look_rows_max
         self.digest = 0
         """Of the request, where it has an identity, which is then good for no other."""
         self.arrived_s: float | None = None
@@ -84,6 +90,8 @@ class Reader:
         self.salt = salt_of(group)
         self.held: Numbers | None = None
         """Which slots the group holds; None where it holds all of its kind."""
+        self.spent = 0
+        """What all reads have cost so far, in rows looked at: to be compared with what it was before."""
 
     def _mine(self, key: bytes) -> bool:
         assert self.held is not None
@@ -92,11 +100,15 @@ class Reader:
 
     def get_many(self, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
         """Values by position. Raises InvalidRequestError when they are more than ``bytes_max`` together."""
+        self.spent += len(keys)
         if len(keys) == 1:
-            return [self.engine.get(keys[0])]  # one value is never over the limit
+            value = self.engine.get(keys[0])  # one value is never over the limit
+            if value is not None:
+                self.spent += len(value) // _SPENT_BYTES
+            return [value]
         if len(keys) <= _READ_KEYS:
             values = self.engine.get_many(keys)
-            _check_size(values, bytes_max)
+            self.spent += _check_size(values, bytes_max) // _SPENT_BYTES
             return values
         values = []
         remaining = bytes_max
@@ -104,6 +116,7 @@ class Reader:
             part = self.engine.get_many(keys[start : start + _READ_KEYS])
             remaining -= _check_size(part, remaining)
             values += part
+        self.spent += (bytes_max - remaining) // _SPENT_BYTES
         return values
 
     def scan(
@@ -112,14 +125,21 @@ class Reader:
         end: bytes,
         limit: int,
         keep: Callable[[bytes], bool] | None = None,
+        *,
+        look_rows_max: int = SCAN_ROWS_MAX,
     ) -> Scan:
-        """Up to ``limit`` rows whose value ``keep`` accepts, with a bound on the rows looked at and on their bytes."""
+        """Up to ``limit`` rows whose value ``keep`` accepts, of the next ``look_rows_max``, with a bound on their
+        bytes."""
         rows: list[tuple[bytes, bytes]] = []
-        size = looked_at = 0
+        size = looked_at = looked_at_bytes = 0
         while True:
             all_count = keep is None and self.held is None
-            wanted = min(1_000, SCAN_ROWS_MAX - looked_at, limit if all_count else 1_000)
+            wanted = look_rows_max - looked_at
+            if all_count:
+                wanted = min(wanted, limit)
             chunk = self.engine.scan(begin, end, wanted, PAGE_BYTES_MAX)
+            chunk_bytes = sum([len(key) + len(value) for key, value in chunk])
+            self.spent += len(chunk) + chunk_bytes // _SPENT_BYTES
             for key, value in chunk:
                 if (keep is None or keep(value)) and (self.held is None or self._mine(key)):
                     rows.append((key, value))
@@ -127,10 +147,11 @@ class Reader:
                     if len(rows) >= limit or size >= PAGE_BYTES_MAX:
                         return Scan(rows, key)
             looked_at += len(chunk)
-            if len(chunk) < wanted and sum(len(key) + len(value) for key, value in chunk) < PAGE_BYTES_MAX:
+            looked_at_bytes += chunk_bytes
+            if len(chunk) < wanted and chunk_bytes < PAGE_BYTES_MAX:
                 return Scan(rows, None)
             begin = chunk[-1][0] + b"\0"
-            if looked_at >= SCAN_ROWS_MAX:
+            if looked_at >= look_rows_max or looked_at_bytes >= _SCAN_BYTES_MAX:
                 return Scan(rows, chunk[-1][0])
 
 
@@ -260,11 +281,12 @@ def after_cursor(group: bytes, table: int, begin: bytes, cursor: bytes) -> bytes
     return table_prefix(group, table) + max(begin, cursor + b"\0" if cursor else b"")
 
 
-def read_page(reader: Reader, table: int, start: bytes, page: m.Page) -> GroupPage:
+def read_page(reader: Reader, command: Command[Any], table: int, start: bytes) -> GroupPage:
     """A page of a table whose rows are records as the wire has them: those whose key starts with ``start``."""
+    page = command.body.page
     prefix = table_prefix(reader.group, table)
     begin = after_cursor(reader.group, table, start, page.cursor)
-    scan = reader.scan(begin, after_prefix(prefix + start), page.limit)
+    scan = reader.scan(begin, after_prefix(prefix + start), page.limit, look_rows_max=command.look_rows_max)
     skip = len(prefix)
     rows = [(key[skip:], value) for key, value in scan.rows]
     return GroupPage(rows, None if scan.stopped_at is None else scan.stopped_at[skip:])

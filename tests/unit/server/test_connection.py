@@ -15,6 +15,7 @@ from metad.config import load_config
 from metad.server.connection import Connection
 from metad.server.network import Network
 from metad.server.serve import Server
+from metad.state.tables import SCAN_ROWS_MAX
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import MetadError
@@ -107,6 +108,33 @@ async def test_a_request_is_answered_once(server: Server) -> None:
     assert [frame[:2] for frame in stream.frames()[1:]] == [(FrameType.RESPONSE, 1), (FrameType.RESPONSE, 2)]
     connection.connection_lost(None)
     assert server.node.connections == 0
+
+
+def listing(request_id: int) -> bytes:
+    """A page of which every row is looked at and none is wanted: 30 bytes for milliseconds."""
+    payload = methods.SESSION_LIST.encode_request(m.SessionList(broker="nobody"))
+    return encode_frame(FrameType.REQUEST, payload, request_id, methods.SESSION_LIST.code)
+
+
+async def test_small_requests_that_cost_much_take_turns(server: Server) -> None:
+    # 5 KB of listings held the loop for 1.9 s in one turn, 39 KB for 11.9 s.
+    node = server.node
+    for start in range(0, 10_000, 1_000):
+        items = [m.SessionTakeoverItem("t", f"{start + i}") for i in range(1_000)]
+        await node.requests.call(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
+    connection, stream = connect(server)
+    other, other_stream = connect(server)
+    before = node.requests.spent
+    connection.data_received(b"".join(listing(i) for i in range(1, 101)))
+    assert node.requests.spent - before <= connection_module._SLICE_SPENT + SCAN_ROWS_MAX
+    assert len(stream.frames()) <= 3
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", "k")]))
+    other.data_received(encode_frame(FrameType.REQUEST, get, 1, methods.KV_GET.code))
+    await until(lambda: len(other_stream.frames()) == 2)
+    assert len(stream.frames()) <= 5
+    await until(lambda: len(stream.frames()) == 101)
+    for each in (connection, other):
+        each.connection_lost(None)
 
 
 async def test_a_closed_connection_whose_peer_does_not_read_is_aborted(server: Server) -> None:

@@ -18,6 +18,7 @@ from metad.server.room import Room
 from metad.server.stores import pair_stores
 from metad.state.registry import VERBS
 from metad.state.rows import Rows, column
+from metad.state.tables import SCAN_ROWS_MAX
 from metad.storage import keys
 from metad.storage.log import LogStore
 from metad_wire import cluster, methods
@@ -282,6 +283,70 @@ async def test_small_items_weigh_what_they_take_in_memory(make: MakeRig) -> None
     nested = m.KvTransact([m.KvTransaction("", [m.KvCompare("")] * 128, [])] * 1000)
     assert isinstance(rig.send(methods.KV_TRANSACT, nested).error, InvalidRequestError)
     assert rig.node.status().in_flight_bytes == 0
+
+
+async def sessions(rig: Rig, count: int) -> None:
+    for start in range(0, count, 1_000):
+        items = [m.SessionTakeoverItem("t", f"{start + i:05}") for i in range(1_000)]
+        await rig.ask(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
+
+
+async def test_a_listing_looks_at_so_many_rows_in_all_groups_together(make: MakeRig) -> None:
+    rig = await make(groups={"data": 8})
+    await sessions(rig, 5_000)
+    before = rig.node.requests.spent
+    await rig.ask(methods.SESSION_LIST, m.SessionList(broker="nobody"))
+    assert 0 < rig.node.requests.spent - before < 1.2 * SCAN_ROWS_MAX
+    found: list[str] = []
+    page = m.Page(5_000)
+    while True:
+        before = rig.node.requests.spent
+        reply = await rig.ask(methods.SESSION_LIST, m.SessionList(page=page))
+        assert rig.node.requests.spent - before < 6 * SCAN_ROWS_MAX  # those that are answered cost more
+        found += [session.client_id for session in reply.sessions]
+        if not reply.cursor:
+            break
+        page = m.Page(5_000, reply.cursor)
+    assert found == [f"{i:05}" for i in range(5_000)]
+
+
+async def test_reads_that_are_proven_together_are_answered_in_turns(
+    make: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await make(groups={"data": 1})
+    await sessions(rig, 2_000)
+    group = rig.driver("data-0").group
+    rounds: list[Callable[[bool], None]] = []
+    monkeypatch.setattr(group, "may_read", lambda: False)
+    monkeypatch.setattr(group, "read", rounds.append)
+    answers = [rig.send(methods.SESSION_LIST, m.SessionList(broker="nobody")) for _ in range(50)]
+    for proven in rounds:
+        proven(True)
+    turns = 0
+    while not all(answer.done for answer in answers):
+        before = sum(answer.done for answer in answers)
+        await asyncio.sleep(0)
+        turns += 1
+        assert sum(answer.done for answer in answers) - before <= 2
+    assert turns >= 25
+    assert rig.node.status().in_flight_bytes == 0
+
+
+async def test_reads_that_are_proven_and_not_yet_answered_end_with_the_node(
+    make: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await make(groups={"data": 1})
+    await sessions(rig, 2_000)
+    group = rig.driver("data-0").group
+    rounds: list[Callable[[bool], None]] = []
+    monkeypatch.setattr(group, "may_read", lambda: False)
+    monkeypatch.setattr(group, "read", rounds.append)
+    answers = [rig.send(methods.SESSION_LIST, m.SessionList(broker="nobody")) for _ in range(5)]
+    for proven in rounds:
+        proven(True)
+    rig.node.health.fail(StorageError("broken"))
+    await rig.settle()
+    assert {type(answer.error) for answer in answers} == {UnknownOutcomeError}
 
 
 async def test_a_draining_node_takes_no_writes_and_still_reads(make: MakeRig) -> None:

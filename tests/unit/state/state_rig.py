@@ -15,7 +15,7 @@ from metad.routing.slots import even_slots
 from metad.state.machine import ALL_SLOTS, Effects, Known, Machine
 from metad.state.owners import OwnerCache
 from metad.state.registry import VERBS
-from metad.state.tables import Command
+from metad.state.tables import SCAN_ROWS_MAX, Command
 from metad.state.view import RowCaches
 from metad.storage.keys import group_prefix
 from metad.storage.memory import MemoryEngine
@@ -111,6 +111,7 @@ class Rig:
         self.groups = [Group(kind, ordinal, dedupe or DedupeConfig()) for ordinal in range(groups)]
         self.slots = even_slots(groups)
         self.lag = lag
+        self.look_rows_max = SCAN_ROWS_MAX
         self.now_ms = 1_700_000_000_000
 
     def write(self, method: Method[Any, Any], body: Any, identity: Identity | None = None) -> Any:
@@ -139,8 +140,9 @@ class Rig:
         verb = VERBS[method.code]
         assert verb.read is not None
         results = [
-            (rows, verb.read(self.groups[ordinal].machine.reader, Command(method, body, rows)))
+            (rows, verb.read(self.groups[ordinal].machine.reader, command))
             for ordinal, rows in verb.split(body, self.slots).items()
+            for command in [Command(method, body, rows, look_rows_max=self.look_rows_max)]
         ]
         return method.decode_reply(encode(verb.merge(body, results)))
 
