@@ -116,9 +116,8 @@ def machine_that_slept_does_not_read_by_its_lease() -> None:
     scene.isolate("n1")
     scene.node("n1").suspend(3.0)
     _overtaken(scene)
-    scene.run(3.0)
     answer = scene.get("n1")
-    scene.run(0.01)
+    scene.run(3.1)
     assert answer.outcome != "done", "the lease was counted by a clock that had stood still"
     scene.converge()
 
