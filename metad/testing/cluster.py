@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from metad_client import Client, Options, connect
@@ -57,6 +57,9 @@ class Settings(NamedTuple):
     wire: Wire = Wire()
     pace: Pace = Pace()
     raft: RaftConfig = RaftConfig(election_timeout_ms=300, heartbeat_ms=50, sleep_after_ms=500)
+    rafts: Mapping[str, RaftConfig] = {}
+    """Of nodes that are configured in another way."""
+    replicas: int = 3
     commit: CommitConfig = CommitConfig()
     storage: StorageConfig = StorageConfig(engine="memory")
     dedupe: DedupeConfig = DedupeConfig()
@@ -192,15 +195,17 @@ class Cluster:
         if settings.nodes == 1 and not settings.spares:
             cluster = ClusterConfig()
         elif founder:
-            cluster = ClusterConfig(seeds={each: f"{each}:{PEER_PORT}" for each in founders})
+            seeds = {each: f"{each}:{PEER_PORT}" for each in founders}
+            cluster = ClusterConfig(seeds=seeds, replicas=settings.replicas)
         else:
-            cluster = ClusterConfig(join=[f"{each}:{PEER_PORT}" for each in founders], listen=peer)
+            join = [f"{each}:{PEER_PORT}" for each in founders]
+            cluster = ClusterConfig(join=join, listen=peer, replicas=settings.replicas)
         config = Config(
             listen=f"{name}:{CLIENT_PORT}",
             node_id=name,
             cluster=cluster,
             groups=GroupsConfig(offset=settings.offset, data=settings.data),
-            raft=settings.raft,
+            raft=settings.rafts.get(name, settings.raft),
             commit=settings.commit,
             storage=settings.storage,
             dedupe=settings.dedupe,
@@ -309,8 +314,11 @@ class Cluster:
                     other = self.elections.setdefault((group.name, group.term), sim.name)
                     if other != sim.name:
                         raise Violation("election safety", f"{other} and {sim.name} lead {group.name} {group.term}")
-                    if self._configurations.get(group.name) != group.configuration:
-                        self.changes += group.name in self._configurations
+                    before = self._configurations.get(group.name)
+                    if before != group.configuration:
+                        self.changes += before is not None
+                        if before is not None:
+                            self._copies(node, driver, before.voters)
                         self._configurations[group.name] = group.configuration
                 if group.applied > group.commit or driver.machine.applied > group.commit:
                     raise Violation("apply after commit", f"{sim.name}: {group.name}")
@@ -319,6 +327,16 @@ class Cluster:
                     known = self._committed.setdefault(group.name, {}).setdefault(group.commit, term)
                     if known != term:
                         raise Violation("state machine safety", f"{group.name}: {group.commit} of {known} and {term}")
+
+    def _copies(self, node: Node, driver: Any, before: tuple[str, ...]) -> None:
+        """A voter is let go when there are as many as there should be without it. (Or when it is gone for so long that
+        it is given up, which here nobody is.)"""
+        group = driver.group
+        record = next((g for g in (node.map.groups if node.map else []) if f"{g.kind}-{g.ordinal}" == group.name), None)
+        after = group.configuration.voters
+        gone = [voter for voter in before if voter not in after]
+        if gone and record is not None and len(after) < min(len(before), len(record.replicas)):
+            raise Violation("copies", f"{group.name} on {before} became {after}, it should be on {record.replicas}")
 
     def serving(self) -> bool:
         """Whether every node that is up knows a formed cluster with leaders."""

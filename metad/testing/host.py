@@ -66,6 +66,8 @@ class SimSyncer:
         sync = LogSync(self._store)
 
         def over() -> None:
+            if self._environment.hung(over):
+                return
             error: StorageError | None = None
             try:
                 sync.finish()
@@ -87,6 +89,10 @@ class SimEnvironment:
         self.pace = pace
         self.slow_until_s = 0.0
         """The disk is slow."""
+        self.stepped_ms = 0
+        """By how much somebody has put the calendar forward, or back."""
+        self._disk_hangs = False
+        self._hung: list[Callable[[], None]] = []
         self.rng = random.Random(rng.getrandbits(64))
         self._rng = random.Random(rng.getrandbits(64))
         self._rate = 1.0 + pace.drift * (rng.random() - 0.5)
@@ -100,7 +106,7 @@ class SimEnvironment:
 
     def wall_ms(self) -> int:
         """See Environment."""
-        return _EPOCH_MS + self._skew_ms + int(1000 * self.loop.now)
+        return _EPOCH_MS + self._skew_ms + self.stepped_ms + int(1000 * self.loop.now)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """See Environment."""
@@ -120,6 +126,23 @@ class SimEnvironment:
         slow = self.loop.now < self.slow_until_s or self._rng.random() < self.pace.slow_fsync
         return taken * 100 if slow else taken
 
+    def hang_disk(self) -> None:
+        """No fsync ends any more, until :meth:`unhang_disk`."""
+        self._disk_hangs = True
+
+    def unhang_disk(self) -> None:
+        """What should have ended meanwhile ends now. To be called in the node's process."""
+        self._disk_hangs = False
+        hung, self._hung = self._hung, []
+        for end in hung:
+            self.loop.call_soon(end)
+
+    def hung(self, end: Callable[[], None]) -> bool:
+        """Whether the disk hangs; then ``end`` is called when it does not any more."""
+        if self._disk_hangs:
+            self._hung.append(end)
+        return self._disk_hangs
+
     def beside(
         self, work: Callable[[], None], done: Callable[[BaseException | None], None], *, long: bool = False
     ) -> None:
@@ -136,8 +159,12 @@ class SimEnvironment:
             except Exception as error:  # noqa: BLE001 - whatever it is, the node is told
                 outcome[0] = error
 
+        def over() -> None:
+            if not self.hung(over):
+                done(outcome[0])
+
         loop.call_at(begin_s + takes_s * self._rng.random(), do)
-        loop.call_at(begin_s + takes_s, lambda: done(outcome[0]))
+        loop.call_at(begin_s + takes_s, over)
 
     def close(self) -> None:
         """Nothing runs."""

@@ -2,7 +2,8 @@
 
 ``python -m metad.testing.simulate --seeds 0..999 --nodes 5`` runs seeds, ``--trace`` tells one of them event by event,
 ``--mutants`` plants bugs and reports what finds each. There are two levels: replicas alone (``--level raft``), and
-whole nodes with their clients (``--level node``), of which one costs as much as some ten of the others.
+whole nodes with their clients (``--level node``), of which one costs as much as some ten of the others. ``--wide`` adds
+floods of reads, disks that hang, machines that sleep, calendars that are set, and more of its kind.
 """
 
 from __future__ import annotations
@@ -97,9 +98,9 @@ def run_node_seed(seed: int, nodes: int, *, wide: bool = False, trace: bool = Fa
     """The same with whole nodes. ``steps`` are callbacks of the loop."""
     rng = random.Random(f"{nodes}/{seed}/node/wide" if wide else f"{nodes}/{seed}/node")
     result = Result(seed, "node")
-    with Cluster(rng.getrandbits(64), trouble.draw(rng, nodes), tracing=trace) as cluster:
+    with Cluster(rng.getrandbits(64), trouble.draw(rng, nodes, wide=wide), tracing=trace) as cluster:
         try:
-            trouble.play(cluster, rng)
+            trouble.play(cluster, rng, wide=wide)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's result
             result.violation = _text(error)
         result.steps, result.crashes, result.snapshots = cluster.loop.callbacks, cluster.crashes, cluster.snapshots

@@ -7,10 +7,15 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from metad_client import MetadError, Options
-from metad_wire.cluster import group_name
+import msgspec
+
+from metad_client import Client, MetadError, Options
+from metad_wire import messages as m
+from metad_wire.cluster import SlotMove, group_name, slot_bits, unpack_slots
+from metad_wire.methods import KV_DELETE, KV_PUT, KV_TRANSACT, OFFSET_COMMIT, SESSION_TAKEOVER, Method, encode
 
 from ..config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
+from ..control.mover import MOVES_OF_A_MAP
 from .cluster import Cluster, Settings, SimNode
 from .faults import Faults
 from .host import Pace
@@ -22,12 +27,24 @@ TROUBLE_S = 5.0
 CONVERGE_S = 40.0
 _QUIET_S = 9.0  # more than any call may take
 _ADMIN_S = 5.0
+_KEYS = ("a", "b")
+_FORGED: list[tuple[Method[Any, Any], Any]] = [
+    (KV_PUT, m.KvPut([m.KvPutItem("forged", "a", b"1")])),
+    (KV_PUT, m.KvPut([m.KvPutItem("forged", key, b"2") for key in _KEYS])),
+    (KV_DELETE, m.KvDelete([m.KvDeleteItem("forged", "a")])),
+    (KV_TRANSACT, m.KvTransact([m.KvTransaction("forged", [], [m.KvOperation("a", b"3")], reads=["a", "b"])])),
+    (KV_TRANSACT, m.KvTransact([m.KvTransaction("forged", [m.KvCompare("a", 7)], [], reads=["a"])])),
+    (OFFSET_COMMIT, m.OffsetCommit([m.OffsetCommitItem("forged", "group", "topic", 0, 1)])),
+    (SESSION_TAKEOVER, m.SessionTakeover("x", 1, [m.SessionTakeoverItem("forged", key) for key in _KEYS], True)),
+    (SESSION_TAKEOVER, m.SessionTakeover("y", 1, [m.SessionTakeoverItem("forged", "b")], True)),
+    (SESSION_TAKEOVER, m.SessionTakeover("z", 2, [m.SessionTakeoverItem("forged", "b", True)])),
+]
 
 
-def play(cluster: Cluster, rng: random.Random, seconds: float = TROUBLE_S) -> None:
+def play(cluster: Cluster, rng: random.Random, seconds: float = TROUBLE_S, *, wide: bool = False) -> None:
     """Clients and faults, then none, then a look at everything. Raises what went wrong."""
     cluster.start()
-    trouble = Trouble(cluster, rng)
+    trouble = Trouble(cluster, rng, wide=wide)
     cluster.run(seconds)
     trouble.end()
     cluster.run(_QUIET_S)
@@ -52,9 +69,10 @@ class Trouble(Faults[SimNode]):
     pauses_s = (0.05, 0.3, 1.0, 2.5)
     heals_s = (0.1, 0.5, 1.2, 2.5)
 
-    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+    def __init__(self, cluster: Cluster, rng: random.Random, *, wide: bool = False) -> None:
         super().__init__(rng, rng.choice([0.3, 0.8, 1.5]))
         self.cluster = cluster
+        self._wide = wide
         self._admin = cluster.client(Options(deadline_s=_ADMIN_S))
         for number in range(1, cluster.settings.clients + 1):
             self._client(number)
@@ -78,6 +96,18 @@ class Trouble(Faults[SimNode]):
             self._faults.append((self._rebalance, 1.5))
         if settings.spares:
             self._faults += [(self._join, 1.5), (self._leave, 1.0)]
+        if wide:
+            more: list[tuple[Callable[[], None], float, bool]] = [
+                (self._hang_disk, 1.5, True),
+                (self._suspend, 1.5, True),
+                (self._step_clock, 2.0, True),
+                (self._swing, 3.0, settings.data > 1),
+                (self._bury, 1.5, many),
+                (self._forge, 2.0, True),
+            ]
+            self._faults += [(fault, weight) for fault, weight, fits in more if fits and rng.random() < 0.6]
+            if settings.spares:
+                self._faults.append((self._leave_when_others_are_down, 2.0))
         self.begin()
 
     def _client(self, number: int) -> None:
@@ -85,12 +115,17 @@ class Trouble(Faults[SimNode]):
         name = f"c{number}"
         seeds = [rng.getrandbits(64) for _ in range(cluster.settings.callers)]
         client = cluster.client(Options(connect_timeout_s=60.0, ping_interval_s=rng.choice([0.5, 2.0])))
-        client.run(
-            lambda opened: [
-                Caller(cluster, cluster.history, opened, f"{name}.{at}", random.Random(seed))
-                for at, seed in enumerate(seeds)
-            ]
-        )
+
+        def callers(opened: Client) -> list[Caller]:
+            made = []
+            for at, seed in enumerate(seeds):
+                caller = Caller(cluster, cluster.history, opened, f"{name}.{at}", random.Random(seed))
+                if self._wide and at == 0:
+                    caller.mix[-1] = 0.5
+                made.append(caller)
+            return made
+
+        client.run(callers)
 
     def end(self) -> None:
         """No more questions, no more faults, and everything works again."""
@@ -101,6 +136,7 @@ class Trouble(Faults[SimNode]):
         for node in cluster.nodes.values():
             if node.environment is not None:
                 node.environment.slow_until_s = 0.0
+                self._unhang(node)
             if not node.up and node.lives:
                 node.start()
 
@@ -172,6 +208,112 @@ class Trouble(Faults[SimNode]):
             node.environment.slow_until_s = self.cluster.loop.now + self._rng.uniform(0.1, 1.5)
             self.cluster.trace(f"{node.name} has a slow disk")
 
+    # --- of wide runs ---
+
+    def _one(self) -> SimNode | None:
+        """One that lives, at best a leader."""
+        leader = self.leader() if self._rng.random() < 0.6 else None
+        up = [node for node in self.up() if node.environment is not None]
+        return leader or (self._rng.choice(up) if up else None)
+
+    def _hang_disk(self) -> None:
+        """An fsync does not end for seconds, and the rest of the node runs."""
+        node = self._one()
+        if node is None or node.environment is None:
+            return
+        self.cluster.trace(f"the disk of {node.name} hangs")
+        node.environment.hang_disk()
+        lives = node.lives
+        self.later(self._rng.uniform(0.5, 4.0), lambda: self._unhang(node) if node.lives == lives else None)
+
+    def _unhang(self, node: SimNode) -> None:
+        if node.process is not None and node.environment is not None:
+            node.process.context.run(node.environment.unhang_disk)
+
+    def _suspend(self) -> None:
+        """A machine sleeps: nothing reaches it meanwhile."""
+        node = self._one()
+        if node is None:
+            return
+        seconds = self._rng.uniform(0.3, 3.0)
+        self.cluster.network.partition([node.name], [host for host in self._hosts() if host != node.name])
+        node.pause(seconds)
+        self.later(seconds + self._rng.uniform(0.0, 0.5), self.heal)
+
+    def _step_clock(self) -> None:
+        """Somebody sets a node's calendar."""
+        node = self._one()
+        if node is None or node.environment is None:
+            return
+        step_ms = self._rng.choice([-3_600_000, -60_000, -7_000, -500, 500, 7_000, 60_000, 3_600_000])
+        self.cluster.trace(f"the calendar of {node.name} is put forward by {step_ms} ms")
+        node.environment.stepped_ms += step_ms
+
+    def _bury(self) -> None:
+        """A node is gone for so long that nobody waits for it, and not long enough to be given up."""
+        if up := self.up():
+            node = self._rng.choice(up)
+            node.crash(power=self._rng.random() < self.power_share)
+
+            def wake() -> None:
+                if not node.up:
+                    node.start()
+
+            self.later(self._rng.uniform(2.0, 6.0), wake)
+
+    def _leave_when_others_are_down(self) -> None:
+        self._bury()
+        self.later(self._rng.uniform(0.0, 1.0), self._leave)
+
+    def _swing(self) -> None:
+        """Slots go from one group to another, and back, and the leader of their source dies when the map has heard and
+        the source has not closed."""
+        rng, cluster = self._rng, self.cluster
+        leader = cluster.leader("metadata")
+        if self.over or leader is None or leader.node is None or leader.node.map is None or leader.process is None:
+            return
+        known = leader.node.map
+        ordinals = [group.ordinal for group in known.groups if group.kind == "data"]
+        if known.moves or len(ordinals) < 2:
+            return
+        source, target = rng.sample(ordinals, 2)
+        slots = [slot for slot, holder in enumerate(unpack_slots(known.slots["data"])) if holder == source]
+        slots = [slot for slot in slots if rng.random() < 0.5]
+        number = (known.version + 1) * MOVES_OF_A_MAP
+        changed = msgspec.structs.replace(known, moves=[SlotMove(number, "data", source, target, slot_bits(slots))])
+        cluster.trace(f"{len(slots)} slots of data-{source} are to go to data-{target}")
+        cluster.moves += 1
+        leader.process.context.run(leader.node.controller._change, changed, lambda _: None, "swing")
+        deadly = rng.random() < 0.6
+        self.later(0.002, lambda: self._swung(source, number, cluster.loop.now + 4.0, deadly=deadly))
+
+    def _swung(self, source: int, number: int, until_s: float, *, deadly: bool) -> None:
+        cluster, rng = self.cluster, self._rng
+        if self.over or cluster.loop.now > until_s:
+            return
+        leader = cluster.leader("metadata")
+        known = None if leader is None or leader.node is None else leader.node.map
+        done = known is not None and known.version * MOVES_OF_A_MAP >= number and not known.moves
+        if not done:
+            self.later(0.002, lambda: self._swung(source, number, until_s, deadly=deadly))
+            return
+        mover = cluster.leader("data", source)
+        if deadly and mover is not None:
+            self._down(mover)
+        self.later(rng.uniform(0.0, 1.0), self._swing)
+
+    def _forge(self) -> None:
+        """A client that uses its identities again, for other things."""
+        node = self._one()
+        if node is None or node.node is None or node.process is None:
+            return
+        rng = self._rng
+        for _ in range(rng.randint(1, 20)):
+            method, body = rng.choice(_FORGED)
+            identity = m.Identity(rng.randint(1, 2), rng.randint(1, 6), rng.randint(1, 6), rng.choice([0, 0, 1, 9_999]))
+            payload = encode(m.Request(1_000, identity, body))
+            node.process.context.run(node.node.requests.submit, method.code, payload, lambda _: None)
+
     # --- changes -----------------------------------------------------------------------------------------
 
     def _administer(self, text: str, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
@@ -221,13 +363,16 @@ class Trouble(Faults[SimNode]):
             self._administer(f"{name} is to leave", lambda asked: asked.leave(name))
 
 
-def draw(rng: random.Random, nodes: int) -> Settings:
-    """A cluster of its own for a seed."""
+def draw(rng: random.Random, nodes: int, *, wide: bool = False) -> Settings:
+    """A cluster of its own for a seed. ``wide``: with nodes that are configured in different ways."""
     heartbeat_ms = rng.choice([50, 100])
     delay = rng.choice([(0.0001, 0.001), (0.0005, 0.005), (0.002, 0.02)])
-    return Settings(
+    spares = rng.choice([0, 0, 0, 1]) if nodes > 1 else 0
+    if wide and nodes > 1:
+        spares = rng.choice([0, 1, 2])
+    settings = Settings(
         nodes=nodes,
-        spares=rng.choice([0, 0, 0, 1]) if nodes > 1 else 0,
+        spares=spares,
         data=rng.choice([1, 2, 2]),
         offset=1,
         clients=rng.choice([2, 3, 4]),
@@ -259,3 +404,11 @@ def draw(rng: random.Random, nodes: int) -> Settings:
         ),
         dedupe=DedupeConfig(identities_max=rng.choice([65_536, 65_536, 20])),
     )
+    if not wide:
+        return settings
+    rafts = {}
+    if rng.random() < 0.5:
+        for number in range(1, nodes + spares + 1):
+            election_ms = rng.choice([300, 300, 600, 1_200])
+            rafts[f"n{number}"] = msgspec.structs.replace(settings.raft, election_timeout_ms=election_ms)
+    return settings._replace(rafts=rafts, replicas=5 if nodes == 5 and rng.random() < 0.5 else 3)

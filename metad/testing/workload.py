@@ -162,7 +162,7 @@ class Caller:
         self._offsets: dict[int, int] = {}
         self.deadline_s = rng.choice([1.0, 3.0, 8.0])
         self.think_s = rng.choice([0.01, 0.03, 0.1])
-        self.mix = [rng.choice([1.0, 4.0]) for _ in range(7)]
+        self.mix = [*(rng.choice([1.0, 4.0]) for _ in range(7)), 0.0]
         self.keys = rng.choice([2, 4])
 
     async def run(self) -> None:
@@ -175,7 +175,17 @@ class Caller:
     async def ask(self) -> None:
         """Something."""
         what = self._rng.choices(
-            [self.write, self.read, self.transact, self.register, self.take, self.own, self.commit], self.mix
+            [
+                self.write,
+                self.read,
+                self.transact,
+                self.register,
+                self.take,
+                self.own,
+                self.commit,
+                self.read_many,
+            ],
+            self.mix,
         )[0]
         await what()
 
@@ -250,6 +260,15 @@ class Caller:
             value, revision = (None, None) if found is None else (found.value, found.mod_revision)
             seen = Seen(key, False, value, version, invoked, self._history.now(), revision=revision)
             self._history.seen.append(seen)
+
+    async def read_many(self) -> None:
+        """Hundreds of gets, one right after the other, whatever became of those before."""
+        every_s = self._rng.choice([0.0, 0.0005, 0.002])
+        reads = []
+        for _ in range(self._rng.randint(50, 400)):
+            reads.append(asyncio.ensure_future(self.read()))
+            await asyncio.sleep(every_s)
+        await asyncio.gather(*reads)
 
     async def transact(self) -> None:
         """Two keys that are always written together."""

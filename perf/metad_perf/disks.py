@@ -1,6 +1,10 @@
-"""Small disks of our own that can be full, and slow: ext4 in a file behind a loop device, and a cgroup that throttles.
+"""Small disks of our own that can be full, slow, and hang: ext4 in a file behind a loop device, a cgroup that throttles
+it, and below it another file system of the kind, which can be frozen.
 
-Needs root, ``mount`` and ``mkfs.ext4``; slowness also cgroup v1's blkio controller. Blocking.
+While that is frozen, the device in the file takes writes and ends none: an fsync does not return, and who only writes,
+to the system's cache, goes on.
+
+Needs root, ``mount`` and ``mkfs.ext4``; slowness also cgroup v1's blkio controller, hanging ``fsfreeze``. Blocking.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from pathlib import Path
 from .errors import ServerError
 
 DISK_BYTES = 1024 * 1024 * 1024
+_BELOW_BYTES = DISK_BYTES + DISK_BYTES // 8  # with room for the file system's own
 _TIMEOUT_S = 60.0
 _FILLER = "filler"
 _CHUNK_BYTES = 16 * 1024 * 1024
@@ -38,23 +43,51 @@ def throttle_missing() -> str:
     return "" if usable else "there is no blkio controller (cgroup v1) to slow a disk with"
 
 
-class Disk:
-    """One file system in ``directory``, mounted there."""
+def hang_missing() -> str:
+    """What is missing for disks that hang; empty where nothing is."""
+    if missing():
+        return missing()
+    return "" if shutil.which("fsfreeze") else "a disk that hangs needs fsfreeze"
 
-    def __init__(self, directory: Path) -> None:
+
+class Disk:
+    """One file system in ``directory``, mounted there; with ``hangs``, :meth:`hang` can be called."""
+
+    def __init__(self, directory: Path, *, hangs: bool = False) -> None:
         self.directory = directory / "disk"
-        self._image = directory / "disk.img"
+        self._below = directory / "below" if hangs else None
+        self._image = (self._below or directory) / "disk.img"
+        self._below_image = directory / "below.img"
         self._cgroup = _BLKIO / f"metad-perf-{os.getpid()}-{directory.name}"
-        self._mounted = False
+        self._mounted: list[Path] = []
+        self._frozen = False
 
     def make(self) -> None:
         """Make and mount it. Raises ServerError."""
-        self.directory.mkdir(parents=True)
-        with self._image.open("wb") as image:
-            image.truncate(DISK_BYTES)
-        _do("mkfs.ext4", "-q", "-F", "-m", "0", str(self._image))
-        _do("mount", "-o", "loop", str(self._image), str(self.directory))
-        self._mounted = True
+        if self._below is not None:
+            self._mount(self._below_image, _BELOW_BYTES, self._below)
+        self._mount(self._image, DISK_BYTES, self.directory)
+
+    def _mount(self, file: Path, size: int, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        with file.open("wb") as image:
+            image.truncate(size)
+        _do("mkfs.ext4", "-q", "-F", "-m", "0", str(file))
+        _do("mount", "-o", "loop", str(file), str(directory))
+        self._mounted.append(directory)
+
+    def hang(self) -> None:
+        """No fsync returns any more. Raises ServerError."""
+        assert self._below is not None
+        self._frozen = True
+        _do("fsfreeze", "--freeze", str(self._below))
+
+    def unhang(self) -> None:
+        """What has waited goes on."""
+        if self._frozen and self._below is not None:
+            with contextlib.suppress(ServerError):  # it was never frozen
+                _do("fsfreeze", "--unfreeze", str(self._below))
+            self._frozen = False
 
     def fill(self) -> None:
         """Leave no room: until :meth:`free`, who writes is told that no space is left. A node that is busy may free a
@@ -89,13 +122,15 @@ class Disk:
 
     def remove(self) -> None:
         """Unmount it. Whoever wrote to it has ended."""
+        self.unhang()
         with contextlib.suppress(OSError):
             self._cgroup.rmdir()
-        if self._mounted:
+        for directory in reversed(self._mounted):
             with contextlib.suppress(ServerError):
-                _do("umount", "-l", str(self.directory))
-            self._mounted = False
-        self._image.unlink(missing_ok=True)
+                _do("umount", "-l", str(directory))
+        self._mounted.clear()
+        for image in (self._image, self._below_image):
+            image.unlink(missing_ok=True)
 
 
 def _do(*command: str) -> None:

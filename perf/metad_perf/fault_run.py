@@ -3,8 +3,9 @@
 Nodes are run by us, each in a network namespace and on a small disk of its own where the machine lets us. All clients
 are in this process. Three kinds write at once: the lanes of the one-node run, whose ledgers tell lost and repeated
 writes; clients that share registers, whose history is searched for an order that explains it; and probes, which tell
-how long a group took no writes. A fault strikes one node, so the two others must go on; the next comes when all three
-are well again. In the end everything is read through fresh connections.
+how long a group took no writes. Readers have hundreds of reads in flight, of the same registers. Nodes join, take part
+and leave. A fault strikes one node, so the others must go on; the next comes when all are well again. In the end
+everything is read through fresh connections.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ from .availability import Availability, Window
 from .errors import PerfError, ServerError, UsageError
 from .ledger import Verdict
 from .members import START_S, Member, Members, temporary_members
-from .registers import DEADLINES_S, History, RegisterClient
+from .registers import DEADLINES_S, History, Reader, RegisterClient
 from .running import run_async
 from .target import open_client
+from .visitors import Visitors
 from .writers import LANES, Lane
 
 WRITERS = 3  # clients with lanes
 SHARERS = 6  # clients that share registers
+READERS = 2  # clients that pipeline reads of them
+_VOTERS_MAX = 5  # of each group
 _CALM_S = (0.5, 2.0)  # between faults
 _LEADER_SHARE = 0.7  # of the faults strike the leader of some group
 _PATIENT_S = 90.0
@@ -83,9 +87,17 @@ def run(
     namespaces = not netns.missing()
     if not namespaces:
         report.say(f"nodes run on loopback, without partitions: {netns.missing()}")
-    small_disks = bool({"diskfull", "slowdisk"} & set(striking)) and not disks.missing()
+    small_disks = bool({"diskfull", "slowdisk", "disk-hang"} & set(striking)) and not disks.missing()
     with temporary_members(
-        nodes, groups=groups, config=config, namespaces=namespaces, disks=small_disks, scheme=scheme
+        nodes,
+        groups=groups,
+        config=config,
+        namespaces=namespaces,
+        disks=small_disks,
+        hangs="disk-hang" in striking,
+        visitors=True,
+        replicas=min(nodes, _VOTERS_MAX),
+        scheme=scheme,
     ) as members:
         ordeal = Ordeal(members, striking, seconds, seed)
         made = run_async(ordeal.run())
@@ -147,6 +159,16 @@ class Ordeal:
                 )
                 for n in range(SHARERS)
             ]
+            readers = [
+                Reader(
+                    await stack.enter_async_context(self._client(f"p{n}", DEADLINES_S[-1])),
+                    random.Random(f"{self._seed}/p{n}"),
+                    self.history,
+                )
+                for n in range(READERS)
+            ]
+            visitors = Visitors(self._members, self._problems)
+            administrator = await stack.enter_async_context(self._client("visitors", _STATUS_S))
             availability = Availability(await stack.enter_async_context(self._client("probe", _PATIENT_S)))
             cluster = (await watcher.cluster.map()).map
             if cluster is None:
@@ -157,6 +179,9 @@ class Ordeal:
                     tasks.create_task(lane.run(lambda: self._writing))
                 for sharer in sharers:
                     tasks.create_task(sharer.run(lambda: self._writing))
+                for reader in readers:
+                    tasks.create_task(reader.run(lambda: self._writing))
+                tasks.create_task(visitors.run(administrator, lambda: self._writing))
                 tasks.create_task(availability.run(cluster, lambda: self._writing))
                 watching = tasks.create_task(self._watch())
                 try:
@@ -176,6 +201,11 @@ class Ordeal:
             "lost": self._verdict.lost,
             "duplicated": self._verdict.duplicated,
             "operations": len(self.history.operations),
+            "reads_pipelined": sum(reader.asked for reader in readers),
+            "reads_in_flight_max": max(reader.in_flight_max for reader in readers),
+            "joined": visitors.joined,
+            "learners_seen": visitors.learned,
+            "left": visitors.left,
             "elections": sum(_terms(after).values()) - sum(_terms(before).values()),
             "unavailable_ms_max": max(longest.values(), default=0.0),
             "unavailable_ms_max_by_fault": longest,
@@ -270,8 +300,10 @@ class Ordeal:
         return seen
 
     async def _statuses(self, watcher: Client) -> list[StatusReply]:
+        """Of our own nodes, not of visitors: they come and go."""
         found = await watcher.cluster.statuses(deadline_s=_STATUS_S)
-        return [one for one in found.values() if isinstance(one, StatusReply)]
+        ours = {member.name for member in self._members.all}
+        return [one for one in found.values() if isinstance(one, StatusReply) and one.node_id in ours]
 
     async def _watch(self) -> None:
         """A node that ends without a fault that explains it is a finding; it is started again."""

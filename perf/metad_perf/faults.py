@@ -17,6 +17,7 @@ from .members import START_S, Member, Members
 
 _LASTS_S = (1.0, 4.0)
 _PAUSE_S = (0.3, 4.0)
+_HANGS_S = (1.0, 6.0)
 _DOWN_S = (0.2, 2.0)
 _KILL_AGAIN_SHARE = 0.25
 _FULL_MAX_S = 15.0
@@ -38,7 +39,7 @@ class Faults:
 
     def named(self, fault: str) -> Callable[[Member], Awaitable[str]]:
         """The fault of a name; what it answers says what was done."""
-        found: Callable[[Member], Awaitable[str]] = getattr(self, f"_{fault}")
+        found: Callable[[Member], Awaitable[str]] = getattr(self, f"_{fault.replace('-', '_')}")
         return found
 
     async def _kill(self, victim: Member) -> str:
@@ -130,6 +131,17 @@ class Faults:
             await asyncio.to_thread(disk.fast, pid)
         return f"{_SLOW_WRITES_PER_S} writes/s for {lasts:.1f} s"
 
+    async def _disk_hang(self, victim: Member) -> str:
+        disk = victim.disk
+        assert disk is not None
+        lasts = self._rng.uniform(*_HANGS_S)
+        try:
+            await asyncio.to_thread(disk.hang)
+            await asyncio.sleep(lasts)
+        finally:
+            await asyncio.to_thread(disk.unhang)
+        return f"no fsync returned for {lasts:.1f} s"
+
     async def _restart(self, victim: Member) -> None:
         await asyncio.to_thread(victim.start, START_S)
         self.expected_down.discard(victim.name)
@@ -151,6 +163,7 @@ def possible(names: list[str]) -> tuple[list[str], dict[str, str]]:
         "oneway": netns.missing(),
         "diskfull": disks.missing(),
         "slowdisk": disks.throttle_missing(),
+        "disk-hang": disks.hang_missing(),
     }
     skipped = {name: lacking[name] for name in names if lacking.get(name)}
     return [name for name in names if name not in skipped], skipped

@@ -5,11 +5,12 @@ machine lets us, so that each can be killed, paused, cut off, filled up and slow
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -87,8 +88,17 @@ class Cuts(Protocol):
 class Members:
     """All of them."""
 
-    def __init__(self, members: list[Member], network: Cuts | None, scheme: str, certs: Path | None) -> None:
+    def __init__(
+        self,
+        members: list[Member],
+        network: Cuts | None,
+        scheme: str,
+        certs: Path | None,
+        visit: Callable[[str], Member] | None = None,
+    ) -> None:
         self.all = members
+        self.visit = visit
+        """Makes a node that is to join, in a directory of its own; not started. None where there cannot be one."""
         self.network = network
         self._scheme = scheme
         self.certs = certs
@@ -114,21 +124,32 @@ class Members:
 
 @contextlib.contextmanager
 def temporary_members(
-    count: int, *, groups: str, config: Path | None, namespaces: bool, disks: bool, scheme: str = "metad"
+    count: int,
+    *,
+    groups: str,
+    config: Path | None,
+    namespaces: bool,
+    disks: bool,
+    hangs: bool = False,
+    visitors: bool = False,
+    replicas: int = 0,
+    scheme: str = "metad",
 ) -> Iterator[Members]:
-    """Nodes in temporary directories, not started; everything is ended and removed in any case."""
+    """Nodes in temporary directories, not started; everything is ended and removed in any case. ``hangs``: their disks
+    can. ``visitors``: nodes may join. ``replicas`` of each group, 0: as many as the configuration says."""
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
-    network = Network(count) if namespaces else None
+    network = Network(count + visitors) if namespaces else None
     mounted: list[Disk] = []
     members: list[Member] = []
+    guests: list[Member] = []
     try:
         if network is not None:
             network.make()
-            hosts = [(network.address(n), _CLIENT_PORT, _PEER_PORT) for n in range(count)]
+            hosts = [(network.address(n), _CLIENT_PORT, _PEER_PORT) for n in range(count + 1)]
         else:
-            ports = _free_ports(2 * count)
-            hosts = [("127.0.0.1", ports[2 * n], ports[2 * n + 1]) for n in range(count)]
-        seeds = {f"n{n + 1}": f"{host}:{peer}" for n, (host, _, peer) in enumerate(hosts)}
+            ports = _free_ports(2 * count + 2)
+            hosts = [("127.0.0.1", ports[2 * n], ports[2 * n + 1]) for n in range(count + 1)]
+        seeds = {f"n{n + 1}": f"{host}:{peer}" for n, (host, _, peer) in enumerate(hosts[:count])}
         certs = directory / "certificates" if scheme != "metad" else None
         fleet = {} if certs is None else issued(certs, list(seeds))
         for n, name in enumerate(seeds):
@@ -136,20 +157,38 @@ def temporary_members(
             home.mkdir()
             disk = None
             if disks:
-                disk = Disk(home)
+                disk = Disk(home, hangs=hangs)
                 mounted.append(disk)
                 disk.make()
             written = home / "metad.toml"
             files = fleet.get(f"node-{name}")
-            written.write_text(_config(config, name, seeds, groups, files=files, clear=network is not None))
+            text = _config(config, name, seeds, groups, replicas=replicas, files=files, clear=network is not None)
+            written.write_text(text)
             command = [*(network.prefix(n) if network is not None else []), *metad_serve()]
             host, port, _ = hosts[n]
             if files is not None:
                 command += ["--quic", f"{host}:{port}"]
             members.append(Member(name, home, command, written, f"{host}:{port}", disk))
-        yield Members(members, network, scheme, certs)
+
+        def visit(name: str) -> Member:
+            home = directory / name
+            home.mkdir()
+            written = home / "metad.toml"
+            host, port, peer_port = hosts[count]
+            at = f"{host}:{peer_port}"
+            written.write_text(
+                _config(config, name, seeds, "", joins_at=at, replicas=replicas, clear=network is not None)
+            )
+            command = [*(network.prefix(count) if network is not None else []), *metad_serve()]
+            visitor = Member(name, home, command, written, f"{host}:{port}", None)
+            guests.append(visitor)
+            return visitor
+
+        yield Members(members, network, scheme, certs, visit if visitors and certs is None else None)
     finally:
-        for member in members:
+        for disk in mounted:
+            disk.unhang()  # nobody can be killed who waits for it
+        for member in (*members, *guests):
             member.kill()
         for disk in mounted:
             disk.remove()
@@ -164,18 +203,26 @@ def _config(
     seeds: dict[str, str],
     groups: str,
     *,
+    joins_at: str = "",
+    replicas: int = 0,
     files: TlsFiles | None = None,
     clear: bool = False,
 ) -> str:
-    """The given configuration with what makes it this node's in front and behind. ``clear``: its addresses are not
-    loopback ones, but nobody else's either. TOML has each table once: a base that sets ``[cluster]`` or ``[groups]``
-    cannot be used."""
+    """The given configuration with what makes it this node's in front and behind. ``joins_at``: it is no founder, and
+    listens for its peers there. ``clear``: its addresses are not loopback ones, but nobody else's either. TOML has each
+    table once: a base that sets ``[cluster]`` or ``[groups]`` cannot be used."""
     text = base.read_text() if base is not None else ""
     for table in ("[cluster]", "[groups]") if groups else ("[cluster]",):
         if table in text:
             raise ServerError(f"{base}: {table} is for the command to set")
-    inline = ", ".join(f'{node} = "{endpoint}"' for node, endpoint in seeds.items())
-    lines = [f'node_id = "{name}"', text, "[cluster]", f"seeds = {{ {inline} }}", f'listen = "{seeds[name]}"']
+    if joins_at:
+        cluster = [f"join = {json.dumps([*seeds.values()])}", f'listen = "{joins_at}"']
+    else:
+        inline = ", ".join(f'{node} = "{endpoint}"' for node, endpoint in seeds.items())
+        cluster = [f"seeds = {{ {inline} }}", f'listen = "{seeds[name]}"']
+    lines = [f'node_id = "{name}"', text, "[cluster]", *cluster]
+    if replicas:
+        lines.append(f"replicas = {replicas}")
     if files is not None:
         if "[security]" in text:
             raise ServerError(f"{base}: [security] is for the command to set")

@@ -24,6 +24,9 @@ SESSIONS = 8
 PARTITIONS = 4
 GENERATION_OPERATIONS = 6_000  # then all go on to new registers: a short history is searched quickly
 THINK_S = 0.008
+PIPELINED = 300  # reads in flight of one reader
+_BURST_S = 1.5  # within which they are asked
+_REST_S = 0.3
 DEADLINES_S = (0.4, 4.0)  # of the clients in turn: some give up in an election, so that outcomes stay unknown
 
 
@@ -174,3 +177,34 @@ class RegisterClient:
     def _fresh(self) -> str:
         self._made += 1
         return f"c{self._number}-{self._made}"
+
+
+class Reader:
+    """One client that asks hundreds of reads without waiting for any, again and again: those that were asked before a
+    leader was cut off wait, and those that come later must not make them look answered."""
+
+    def __init__(self, client: Client, rng: random.Random, history: History) -> None:
+        self._registers = RegisterClient(0, client, rng, history)
+        self._rng = rng
+        self._history = history
+        self.asked = 0
+        self.in_flight_max = 0
+        self._in_flight = 0
+
+    async def run(self, going_on: Callable[[], bool]) -> None:
+        """Until told otherwise; returns when nothing is in flight."""
+        while going_on():
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(PIPELINED):
+                    tasks.create_task(self._read())
+                    if self._in_flight % 10 == 9:
+                        await asyncio.sleep(self._rng.uniform(0.0, 20 * _BURST_S / PIPELINED))
+            await asyncio.sleep(_REST_S)
+
+    async def _read(self) -> None:
+        self._in_flight += 1
+        self.asked += 1
+        self.in_flight_max = max(self.in_flight_max, self._in_flight)
+        namespace, name = self._rng.randrange(NAMESPACES), self._rng.randrange(KEYS)
+        await self._registers.read(("kv", f"register-{namespace}", f"{self._history.generation}-{name}"))
+        self._in_flight -= 1

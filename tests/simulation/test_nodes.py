@@ -27,6 +27,17 @@ def test_seeds(nodes: int, seeds: int) -> None:
     assert _sum(results, "elections") > 2 * seeds
 
 
+@pytest.mark.parametrize(("nodes", "seeds"), [(3, 6), (5, 3)])
+def test_wide_seeds(nodes: int, seeds: int) -> None:
+    """Hundreds of reads at once, disks that hang, calendars that are set, slots that go back and forth, nodes that
+    leave when others are down, identities that are used again."""
+    print(f"{nodes} nodes, wide, seeds {SEED}..{SEED + seeds - 1}")
+    results = run_seeds(range(SEED, SEED + seeds), nodes, "node", wide=True)
+    broken = [f"seed {result.seed}: {result.violation}" for result in results if result.violation]
+    assert not broken, "\n".join(broken)
+    assert _sum(results, "answered") > 100 * seeds
+
+
 def _sum(results: list[Result], field: str) -> int:
     return sum(getattr(result, field) for result in results)
 
@@ -39,7 +50,8 @@ def test_scenario(name: str) -> None:
 def test_a_seed_is_the_same_every_time() -> None:
     code = (
         "from metad.testing.simulate import run_node_seed; import zlib; "
-        "print([zlib.crc32('\\n'.join(run_node_seed(s, 3, trace=True).trace).encode()) for s in range(3)])"
+        "runs = [run_node_seed(seed, 3, wide=wide, trace=True) for seed in range(2) for wide in (False, True)]; "
+        "print([zlib.crc32('\\n'.join(run.trace).encode()) for run in runs])"
     )
     seen = {
         subprocess.run(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +15,9 @@ import pytest
 
 from metad.testing.linearizability import Outcome, check
 from metad_client.errors import ConflictError, DeadlineExceededError, MetadError, OverloadedError
-from metad_perf import faults, members, registers
+from metad_perf import disks, faults, members, registers
 from metad_perf.availability import Availability, Window, gap_ms, names_in
+from metad_perf.cli import FAULTS
 from metad_perf.errors import ServerError, UsageError
 from metad_perf.registers import History, RegisterClient
 from metad_wire import messages as m
@@ -67,9 +70,38 @@ def test_faults_that_this_machine_cannot_do_are_named(monkeypatch: pytest.Monkey
     monkeypatch.setattr("metad_perf.netns.missing", lambda: "no root")
     monkeypatch.setattr("metad_perf.disks.missing", lambda: "")
     monkeypatch.setattr("metad_perf.disks.throttle_missing", lambda: "no cgroup")
-    striking, skipped = faults.possible(["kill", "partition", "slowdisk", "diskfull"])
+    monkeypatch.setattr("metad_perf.disks.hang_missing", lambda: "no fsfreeze")
+    striking, skipped = faults.possible(["kill", "partition", "slowdisk", "disk-hang", "diskfull"])
     assert striking == ["kill", "diskfull"]
-    assert skipped == {"partition": "no root", "slowdisk": "no cgroup"}
+    assert skipped == {"partition": "no root", "slowdisk": "no cgroup", "disk-hang": "no fsfreeze"}
+
+
+def test_every_fault_is_done_by_somebody() -> None:
+    struck = faults.Faults(members.Members([], None, "metad", None), random.Random(0))
+    assert all(callable(struck.named(name)) for name in FAULTS)
+
+
+@pytest.mark.skipif(bool(disks.hang_missing()), reason=disks.hang_missing())
+def test_an_fsync_does_not_return_from_a_disk_that_hangs_and_a_write_does(tmp_path: Path) -> None:
+    disk = disks.Disk(tmp_path / "node", hangs=True)
+    returned = threading.Event()
+    try:
+        disk.make()
+        with (disk.directory / "file").open("wb", buffering=0) as file:
+            file.write(b"1")
+            os.fsync(file.fileno())
+            disk.hang()
+            file.write(b"2")
+            syncs = threading.Thread(target=lambda: (os.fsync(file.fileno()), returned.set()))
+            syncs.start()
+            assert not returned.wait(0.3)
+            file.write(b"3")
+            disk.unhang()
+            assert returned.wait(30.0)
+            syncs.join()
+        assert (disk.directory / "file").read_bytes() == b"123"
+    finally:
+        disk.remove()
 
 
 def test_the_configuration_of_a_node(tmp_path: Path) -> None:
@@ -85,6 +117,9 @@ def test_the_configuration_of_a_node(tmp_path: Path) -> None:
     assert config.cluster.seeds == {"n1": "h:1", "n2": "h:2"}
     assert config.cluster.listen == "h:2"
     assert (config.groups.data, config.groups.offset) == (4, 1)
+    made.write_text(members._config(None, "v1", {"n1": "h:1", "n2": "h:2"}, "", joins_at="h:3", replicas=5))
+    config = load_config(made, {"data_dir": "d"})
+    assert (config.cluster.join, config.cluster.listen, config.cluster.replicas) == (["h:1", "h:2"], "h:3", 5)
     base.write_text("[cluster]\nreplicas = 1\n")
     with pytest.raises(ServerError, match=r"\[cluster\]"):
         members._config(base, "n1", {"n1": "h:1"}, "")
