@@ -101,8 +101,7 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         if first != meta.base_index + 1 or last < last_run or (last > meta.base_index and not meta.runs):
             raise DamagedStoreError(
                 f"the log of group {name} holds entries {first} to {last}, its metadata says it begins behind "
-                f"{meta.base_index} and that its last term begins at {last_run}. Restore the data directory from a "
-                "backup; starting without what is missing could lose acknowledged writes."
+                f"{meta.base_index} and that its last term begins at {last_run}"
             )
         self.last_index: int = last
         self.durable_index: int = last
@@ -122,14 +121,11 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         try:
             meta = _decode(stored)
         except msgspec.DecodeError as error:
-            raise DamagedStoreError(
-                f"the metadata of group {self.name} in raft/ is unreadable ({error}). Restore the data directory from "
-                "a backup; starting without it could lose acknowledged writes."
-            ) from None
+            raise DamagedStoreError(f"the metadata of group {self.name} in raft/ is unreadable ({error})") from None
         if meta.format != METADATA_FORMAT:
             raise DamagedStoreError(
-                f"the metadata of group {self.name} has format {meta.format}, this version reads {METADATA_FORMAT}: "
-                "start the metad that wrote it."
+                f"the metadata of group {self.name} has format {meta.format}, this version reads {METADATA_FORMAT}",
+                "Start the metad that wrote it",
             )
         return meta
 
@@ -221,8 +217,7 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         for index, data in self._store.read(self.prefix, begin, min(end, self._cached_from), self.name):
             if len(data) < HEADER.size or _term_of(data)[0] != self.term_at(index) or data[8] > CONFIGURATION:
                 raise DamagedStoreError(
-                    f"entry {index} of group {self.name} in the log is unreadable (no record of its term). Restore the "
-                    "data directory from a backup; starting without it would lose acknowledged writes."
+                    f"entry {index} of group {self.name} in the log is unreadable (no record of its term)"
                 )
             found.append(data)
             bytes_max -= len(data)

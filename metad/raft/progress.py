@@ -27,6 +27,8 @@ class Progress:
 
     __slots__ = (
         "_in_flight",
+        "acknowledged_in",
+        "distrusted",
         "echoed",
         "heard_s",
         "in_flight_bytes",
@@ -43,6 +45,10 @@ class Progress:
         self.next = next_index
         self.match = 0
         """Durable there, and equal to ours."""
+        self.acknowledged_in = 0
+        """The number of the newest round that the peer had heard of when it acknowledged :attr:`match`."""
+        self.distrusted = False
+        """It has lost what it acknowledged: nothing it says is counted, and nothing is sent to it."""
         self.paused = False
         """A probe is under way."""
         self.heard_s = now_s
@@ -77,6 +83,11 @@ class Progress:
         self.match = match
         self.next = max(self.next, match + 1)
         return True
+
+    def distrust(self) -> None:
+        """What the peer acknowledged it does not have any more."""
+        self.distrusted = True
+        self.match = 0
 
     def probe_from(self, next_index: int) -> None:
         """Find out again where the logs agree, beginning before ``next_index``."""

@@ -11,8 +11,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 
+from ..errors import JOIN_ANEW
+from ..logs import event
 from .base import CANDIDATE, FOLLOWER, LEADER, NEVER, UnsafeStateError
 from .elections import Elections
 from .journal import NO_OP, REGULAR, record
@@ -107,7 +110,11 @@ class Replication(Elections):
         return self._heartbeat_due_s
 
     def _reachable(self) -> list[tuple[str, Progress]]:
-        return [(peer, progress) for peer, progress in self.peers.items() if peer in self.connected]
+        return [
+            (peer, progress)
+            for peer, progress in self.peers.items()
+            if peer in self.connected and not progress.distrusted
+        ]
 
     def _begin_round(self, now: float) -> int:
         self._round += 1
@@ -172,20 +179,22 @@ class Replication(Elections):
             self._follow(message.term, None)
             return
         progress = self.peers.get(peer)
-        if message.term < self.term or self.role != LEADER or progress is None:
+        if message.term < self.term or self.role != LEADER or progress is None or progress.distrusted:
             return
         progress.heard_s = now
         self._confirm_round(progress, message)
         if message.match > self.log.last_index or message.agreed > self.log.last_index:
             raise UnsafeStateError(f"{self.name}: {peer} acknowledges {message.match}, {message.agreed} of ours")
         matched = progress.matched(message.match)
+        if matched:
+            progress.acknowledged_in = max(progress.acknowledged_in, message.probe)
         if progress.sending is Sending.SNAPSHOT:
             if message.agreed >= self.log.base_index:  # it has installed one, or never needed it
                 progress.replicate_from(message.agreed + 1)
             elif progress.snapshot is not None and message.agreed >= progress.snapshot.index:
                 self._want_snapshot(peer, progress)  # it has, but what follows it was dropped meanwhile
         elif message.rejected >= 0:
-            self._rejected(progress, message)
+            self._rejected(peer, progress, message)
         elif progress.sending is Sending.PROBE:
             progress.replicate_from(message.agreed + 1)
         if matched:
@@ -193,9 +202,22 @@ class Replication(Elections):
         if progress.next <= self.log.last_index and peer in self.connected:
             self._send_records(peer, progress)
 
-    def _rejected(self, progress: Progress, message: AppendReply) -> None:
+    def _rejected(self, peer: str, progress: Progress, message: AppendReply) -> None:
         if message.rejected <= progress.match:
-            return  # an old reply
+            # An old reply, unless the peer has heard of a newer round since it acknowledged: then it had that durably,
+            # in this very reign, and lacks it now. It runs on an older copy of its data directory, or its disk lies.
+            if message.probe > progress.acknowledged_in:
+                event(
+                    "a replica has lost what it acknowledged",
+                    logging.ERROR,
+                    group=self.name,
+                    peer=peer,
+                    acknowledged=progress.match,
+                    rejected=message.rejected,
+                    remedy=JOIN_ANEW,
+                )
+                progress.distrust()
+            return
         if progress.sending is Sending.PROBE and message.rejected != progress.next - 1:
             return  # to an older probe
         index, _ = self.log.last_index_of_term_up_to(message.hint_index, message.hint_term)

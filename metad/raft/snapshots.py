@@ -60,8 +60,7 @@ def read_mark(engine: Engine, prefix: bytes) -> SnapshotMark | None:
         mark = _decode_mark(stored)
     except msgspec.DecodeError as error:
         raise DamagedStoreError(
-            f"the snapshot mark of group {prefix.hex()} in state/ is unreadable ({error}). Restore the data directory "
-            "from a backup."
+            f"the snapshot mark of group {prefix.hex()} in state/ is unreadable ({error})"
         ) from None
     if mark.format != MARK_FORMAT:
         raise StorageError("the state was written by a newer metad: start that version")

@@ -240,12 +240,12 @@ class Groups:
         if log.base_index > machine.applied:
             raise DamagedStoreError(
                 f"group {name}: the state ends at entry {machine.applied} but the log begins at "
-                f"{log.base_index + 1}: entries between them are lost. Restore the data directory from a backup."
+                f"{log.base_index + 1}: entries between them are lost"
             )
         if log.last_index < machine.applied:
             raise DamagedStoreError(
                 f"group {name}: the state has applied entry {machine.applied} but the log ends at {log.last_index}: "
-                "the log has lost its tail. Restore the data directory from a backup."
+                "the log has lost its tail"
             )
         machine.dedupe.load()
         group = self.replicas.open(name, kind, log, applied=machine.applied)

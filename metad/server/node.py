@@ -31,6 +31,7 @@ from .driver import GroupDriver
 from .environment import AsyncEnvironment, Environment
 from .groups import Groups
 from .health import Health
+from .lives import Lives
 from .parts import Done, Replies
 from .reads import Reads
 from .requests import Requests
@@ -56,6 +57,7 @@ class Node:
         """How the connections to peers are, for the status."""
         self._stores = stores
         self._started_s = time.monotonic()
+        self.lives = Lives(stores.log, environment, self.health)
         self._writer = LogWriter(
             stores.log, environment.syncer(stores.log, fsync=config.fsync), failed=self.health.fail
         )

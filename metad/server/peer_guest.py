@@ -6,11 +6,12 @@ from functools import partial
 from typing import Final
 
 from metad_wire import peer as p
-from metad_wire.errors import HandshakeError, MetadError, OverloadedError, SlowReaderError
+from metad_wire.errors import HandshakeError, MetadError, OverloadedError, SlowReaderError, UnexpectedFrameError
 from metad_wire.frame import Frame, FrameType, encode_frame
 from metad_wire.peer import Channel, PeerWelcome
 from metad_wire.transport import Stream
 
+from .lives import Life
 from .peer_wire import Home, Wire
 
 GREETING_MAX: Final = 64
@@ -29,6 +30,7 @@ class Guest(Wire):
         self._guests = guests
         self.node_id = ""
         self.cluster_id = ""
+        self._welcomed = False
         self._timer = self._loop.call_later(home.config.limits.handshake_timeout_ms / 1000, self._late)
         self._heard_before_s = 0.0
         self._silent_looks = 0
@@ -80,7 +82,9 @@ class Guest(Wire):
     def handle(self, frame: Frame) -> None:
         node = self.home.node
         if not self.node_id:
-            self._welcome(frame)
+            self._greet(frame)
+        elif not self._welcomed:
+            raise UnexpectedFrameError("a frame before the WELCOME")
         elif frame.type == FrameType.PEER:
             if not self.home.is_one_of_us(self.cluster_id, self.node_id):
                 return  # Raft lives with losses, and its membership is being decided
@@ -93,7 +97,7 @@ class Guest(Wire):
         elif frame.type == FrameType.REQUEST:
             node.requests.submit_peer(frame.method, frame.payload, partial(self._answer, frame.request_id))
 
-    def _welcome(self, frame: Frame) -> None:
+    def _greet(self, frame: Frame) -> None:
         if frame.type != FrameType.HELLO:
             raise HandshakeError("the first frame is no HELLO")
         hello = p.decode_hello(frame.payload)
@@ -102,7 +106,8 @@ class Guest(Wire):
             raise HandshakeError("this is the peer listener of a metad node; clients have another")
         assert self.stream is not None
         self.home.access.check_node(self.stream, hello.node_id)
-        self.home.check(hello.cluster_id, hello.node_id, hello.store_id)
+        life = Life(hello.store_id, hello.life, hello.incarnation)
+        self.home.check(hello.cluster_id, hello.node_id, life)
         if hello.target not in ("", identity.node_id):
             raise HandshakeError(f"this is {identity.node_id!r}, not {hello.target!r}")
         self.node_id, self.cluster_id = hello.node_id, hello.cluster_id
@@ -110,7 +115,19 @@ class Guest(Wire):
         self._timer.cancel()
         self._look_later()
         self.decoder.frame_bytes_max = p.PEER_FRAME_BYTES_MAX
-        welcome = PeerWelcome(p.PEER_VERSION, identity.cluster_id, identity.node_id, identity.store_id)
+        self.home.remember(hello.node_id, life, self._welcome)
+
+    def _welcome(self) -> None:
+        identity = self.home.node.identity
+        welcome = PeerWelcome(
+            p.PEER_VERSION,
+            identity.cluster_id,
+            identity.node_id,
+            identity.store_id,
+            identity.life,
+            identity.incarnation,
+        )
+        self._welcomed = True
         self.send(encode_frame(FrameType.WELCOME, p.encode(welcome)))
 
     def _answer(self, request_id: int, result: bytes | MetadError) -> None:

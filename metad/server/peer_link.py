@@ -16,6 +16,7 @@ from metad_wire.transport.credentials import WORN, TlsError
 from metad_wire.transport.path import path_of
 
 from ..logs import event, seldom
+from .lives import Life
 from .parts import Done
 from .peer_wire import Home, Wire
 
@@ -187,10 +188,10 @@ class Link(Wire):
             welcome = p.decode_welcome(frame.payload)
             assert self.stream is not None
             self.home.access.check_node(self.stream, welcome.node_id)
-            self.home.check(welcome.cluster_id, welcome.node_id, welcome.store_id)
+            life = Life(welcome.store_id, welcome.life, welcome.incarnation)
+            self.home.check(welcome.cluster_id, welcome.node_id, life)
             self.cluster_id = welcome.cluster_id
-            if not self._welcomed.done():
-                self._welcomed.set_result(None)
+            self.home.remember(welcome.node_id, life, partial(_settle, self._welcomed))
         elif frame.type == FrameType.RESPONSE:
             done = self._calls.pop(frame.request_id, None)
             if done is not None:
@@ -220,3 +221,8 @@ class Link(Wire):
         if isinstance(result, MetadError):
             raise result
         return result
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from metad_wire import peer as p
@@ -15,6 +16,7 @@ from ..config import Config
 from ..logs import seldom
 from ..raft.incoming import PeerProtocolError
 from .access import Access
+from .lives import Life
 from .network import Network
 from .node import Node
 
@@ -33,8 +35,11 @@ class Home(Protocol):
     def hello(self, target: str, *, bulk: bool) -> bytes:
         """The first frame of a connection dialled."""
 
-    def check(self, cluster_id: str, node_id: str, store_id: str) -> None:
+    def check(self, cluster_id: str, node_id: str, life: Life) -> None:
         """Raise HandshakeError where this is no node to talk to."""
+
+    def remember(self, node_id: str, life: Life, then: Callable[[], None]) -> None:
+        """Call ``then`` once it is durably known that the node was here in this life."""
 
     def is_one_of_us(self, cluster_id: str, node_id: str) -> bool:
         """Whether a peer that greeted so may take part in Raft."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from metad_wire import peer as p
@@ -26,9 +27,10 @@ from metad_wire.peer import Channel, PeerHello
 from metad_wire.transport import Listener, Transport, split_endpoint
 
 from ..config import Config
-from ..errors import ConfigError
+from ..errors import JOIN_ANEW, ConfigError
 from ..logs import event
 from .access import Access
+from .lives import Life
 from .network import Network
 from .node import Node
 from .parts import Done
@@ -132,11 +134,19 @@ class Peers:
         """The first frame of a connection dialled."""
         identity = self.node.identity
         hello = PeerHello(
-            p.PEER_MAGIC, p.PEER_VERSION, identity.cluster_id, identity.node_id, identity.store_id, target, bulk
+            p.PEER_MAGIC,
+            p.PEER_VERSION,
+            identity.cluster_id,
+            identity.node_id,
+            identity.store_id,
+            target,
+            bulk,
+            identity.life,
+            identity.incarnation,
         )
         return encode_frame(FrameType.HELLO, p.encode(hello))
 
-    def check(self, cluster_id: str, node_id: str, store_id: str) -> None:
+    def check(self, cluster_id: str, node_id: str, life: Life) -> None:
         """Raise HandshakeError where this is no node to talk to. A founder names no cluster before it has heard that it
         was formed, nor does a node that is to join."""
         ours = self.node.identity.cluster_id
@@ -146,10 +156,15 @@ class Peers:
             raise HandshakeError(f"there is another node named {node_id!r}")
         known = self.node.map
         record = next((n for n in known.nodes if n.node_id == node_id), None) if known is not None else None
-        if record is not None and record.store_id and record.store_id != store_id:
-            raise HandshakeError(
-                f"{node_id!r} was here with another data directory; let it leave and join under a new name"
-            )
+        if record is not None and record.store_id and record.store_id != life.store_id:
+            raise HandshakeError(f"{node_id!r} was here with another data directory. {JOIN_ANEW}")
+        self.node.lives.check(node_id, life)
+
+    def remember(self, node_id: str, life: Life, then: Callable[[], None]) -> None:
+        """Call ``then`` once it is durably known that the node was here in this life."""
+        known = self.node.map
+        members = self.config.cluster.seeds if known is None else {record.node_id for record in known.nodes}
+        self.node.lives.remember(node_id, life, members, then)
 
     def is_one_of_us(self, cluster_id: str, node_id: str) -> bool:
         """Whether a peer that greeted so may take part in Raft: a founder may, and a member, but not yet one that names

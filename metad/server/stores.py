@@ -24,12 +24,14 @@ _IDENTITY_KEY = keys.STORE_PREFIX + b"identity"
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
-    """Written when a data directory is made, and once more by :meth:`Stores.adopt`."""
+    """Written when a data directory is made, at each start, and once by :meth:`Stores.adopt`."""
 
     format: int
     store_id: str
     node_id: str
     cluster_id: str  # empty until the node's cluster has formed, or taken it in
+    life: int = 0  # starts of the directory, this one included; what they are for is in lives.py
+    incarnation: str = ""  # of this start, random
 
 
 class Stores:
@@ -80,9 +82,11 @@ def open_stores(config: Config) -> Stores:
 
 
 def pair_stores(config: Config, log: LogStore, state: Engine) -> Stores:
-    """Check that log and state belong together and to this configuration, or mark new ones as such. Raises
-    DamagedStoreError or ConfigError."""
+    """Check that log and state belong together and to this configuration, or mark new ones as such; begin a new life.
+    Raises DamagedStoreError or ConfigError."""
     identity, rebuild = _identify(config, log.engine, state)
+    identity = msgspec.structs.replace(identity, life=identity.life + 1, incarnation=os.urandom(8).hex())
+    _write(log.engine, identity)  # before anything is said to anybody
     directory = None if config.storage.engine == "memory" else Path(config.data_dir)
     return Stores(log, state, identity, rebuild=rebuild, directory=directory)
 
@@ -119,7 +123,7 @@ def _identify(config: Config, log: Engine, state: Engine) -> tuple[StoreIdentity
     if in_log is None and in_state is not None:
         raise DamagedStoreError(
             "the data directory has a state but no log (raft/): writes acknowledged after the last flush of the state "
-            "are in the log only. Restore the whole data directory from a backup."
+            "are in the log only"
         )
     if in_log is None:
         identity = StoreIdentity(STORE_FORMAT, os.urandom(16).hex(), config.node_id, config.cluster_id)
@@ -133,16 +137,12 @@ def _identify(config: Config, log: Engine, state: Engine) -> tuple[StoreIdentity
             f"the data directory belongs to node {in_log.node_id!r} of cluster {in_log.cluster_id!r}, the "
             f"configuration says {config.node_id!r} of {wanted!r}"
         )
-    if in_log.cluster_id != wanted:
-        in_log = msgspec.structs.replace(in_log, cluster_id=wanted)
-        _write(log, in_log)
+    in_log = msgspec.structs.replace(in_log, cluster_id=wanted)
     if in_state is None:
         _write(state, in_log)
         return in_log, True
     if in_state.store_id != in_log.store_id:
-        raise DamagedStoreError(
-            "raft/ and state/ belong to two different data directories. Restore both from the same backup."
-        )
+        raise DamagedStoreError("raft/ and state/ belong to two different data directories")
     return in_log, False
 
 
@@ -153,7 +153,7 @@ def _read(engine: Engine, name: str) -> StoreIdentity | None:
     try:
         identity = msgspec.msgpack.decode(value, type=StoreIdentity)
     except msgspec.DecodeError as error:
-        raise DamagedStoreError(f"{name}/: its identity is unreadable ({error}). Restore it from a backup.") from None
+        raise DamagedStoreError(f"{name}/: its identity is unreadable ({error})") from None
     if identity.format != STORE_FORMAT:
         raise ConfigError(
             f"{name}/ has format {identity.format}, this version reads {STORE_FORMAT}: start the metad that wrote it"

@@ -313,14 +313,12 @@ class Machine:
         try:
             decoded = _decode_entry(memoryview(record)[RECORD_HEADER_BYTES:])
         except msgspec.DecodeError as error:
-            raise DamagedStoreError(
-                f"entry {index} of group {self.name} in the log is unreadable ({error}). Restore the data directory "
-                "from a backup; starting without it would lose acknowledged writes."
-            ) from None
+            raise DamagedStoreError(f"entry {index} of group {self.name} in the log is unreadable ({error})") from None
         if decoded.format != ENTRY_FORMAT:
             raise DamagedStoreError(
                 f"entry {index} of group {self.name} has format {decoded.format}, this version reads {ENTRY_FORMAT}: "
-                "it was written by a newer metad. Start that version."
+                "it was written by a newer metad",
+                "Start that version",
             )
         return Effects(decoded.writes, decoded.learned)
 

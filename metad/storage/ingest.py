@@ -145,8 +145,7 @@ class IngestDirectory:
     def _damaged(self, name: str) -> DamagedStoreError:
         return DamagedStoreError(
             f"{self.path} is damaged: {name} is not what was written, and the store was waiting for it when the node "
-            "stopped. Nothing was changed. Restore the data directory from a backup, or move it away and let this node "
-            "start empty if its data exists elsewhere."
+            "stopped. Nothing was changed"
         )
 
 

@@ -40,8 +40,7 @@ class LogStore:
         if last_index < marked:
             raise DamagedStoreError(
                 f"the log of group {name} ends at entry {last_index}, but entry {marked} had been made durable: raft/ "
-                "has lost its tail. Restore the data directory from a backup; starting without it would lose "
-                "acknowledged writes."
+                "has lost its tail"
             )
         self._last[group] = last_index
         return first_index, last_index
@@ -75,10 +74,7 @@ class LogStore:
         if not entries or entries[-1][0] != begin + len(entries) - 1:
             have = {index for index, _ in entries}
             missing = next(index for index in range(begin, end) if index not in have)
-            raise DamagedStoreError(
-                f"the log of group {name} lacks entry {missing} (wanted {begin} to {end - 1}). Restore the data "
-                "directory from a backup; starting without it would lose acknowledged writes."
-            )
+            raise DamagedStoreError(f"the log of group {name} lacks entry {missing} (wanted {begin} to {end - 1})")
         return entries
 
     def sync(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from sortedcontainers import SortedDict
 
-from ..errors import DamagedStoreError, StorageError
+from ..errors import START_AGAIN, DamagedStoreError, StorageError
 from .engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Writes
 
 _ABSENT = object()
@@ -123,9 +123,9 @@ def unpack(begin: bytes, end: bytes, parts: Sequence[bytes | Path]) -> dict[byte
         for part in parts:
             found.update(_decode(part if isinstance(part, bytes) else part.read_bytes()))
     except msgspec.DecodeError as error:
-        raise DamagedStoreError(f"a part of a snapshot is unreadable: {error}") from None
+        raise DamagedStoreError(f"a part of a snapshot is unreadable: {error}", START_AGAIN) from None
     except OSError as error:
         raise StorageError(f"cannot read a part of a snapshot: {error}") from None
     if not all(begin <= key < end for key in found):
-        raise DamagedStoreError("a part of a snapshot holds keys of another range")
+        raise DamagedStoreError("a part of a snapshot holds keys of another range", START_AGAIN)
     return found

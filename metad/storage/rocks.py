@@ -284,8 +284,7 @@ class RocksEngine:
         text = _one_line(error)
         if "orruption" in text:
             return DamagedStoreError(
-                f"{self.path} is damaged: {text}. Stop this node, keep the directory for analysis, and restore it "
-                "from a backup."
+                f"{self.path} is damaged: {text}. Stop this node, and keep the directory for analysis"
             )
         return StorageError(f"{self.path}: {text}")
 
@@ -314,8 +313,7 @@ def _refuse_headless(path: Path) -> None:
     rest = sorted(file.name for file in path.iterdir() if file.suffix in (".sst", ".log") or "MANIFEST" in file.name)
     if rest:
         raise DamagedStoreError(
-            f"{path} is damaged and was not opened: CURRENT is missing beside {rest[0]}. Nothing was changed. Restore "
-            "the data directory from a backup."
+            f"{path} is damaged and was not opened: CURRENT is missing beside {rest[0]}. Nothing was changed"
         )
 
 
@@ -326,8 +324,5 @@ def _open_error(path: Path, error: Exception) -> StorageError:
     # Anything else that keeps an existing store from opening is damage, missing or truncated files included, unless
     # the system says that it is something else.
     if "orruption" in text or ((path / "CURRENT").exists() and not any(cause in text for cause in _NOT_DAMAGE)):
-        return DamagedStoreError(
-            f"{path} is damaged and was not opened: {text}. Nothing was changed. Restore the data directory from a "
-            "backup, or move it away and let this node start empty if its data exists elsewhere."
-        )
+        return DamagedStoreError(f"{path} is damaged and was not opened: {text}. Nothing was changed")
     return StorageError(f"cannot open {path}: {text}")

@@ -19,7 +19,7 @@ from zlib import crc32
 import msgspec
 import rocksdict as r
 
-from ..errors import DamagedStoreError, StorageError
+from ..errors import START_AGAIN, DamagedStoreError, StorageError
 
 SLICE_PAIRS: Final = 1000
 """Read and written between two yields: some 1.5 ms."""
@@ -130,12 +130,12 @@ def files(begin: bytes, end: bytes, parts: Sequence[bytes | Path]) -> Iterator[b
         try:
             found = _decode(part if isinstance(part, bytes) else part.read_bytes())
         except msgspec.DecodeError as error:
-            raise DamagedStoreError(f"part {position} of a snapshot is unreadable: {error}") from None
+            raise DamagedStoreError(f"part {position} of a snapshot is unreadable: {error}", START_AGAIN) from None
         except OSError as error:
             raise StorageError(f"cannot read part {position} of a snapshot: {error}") from None
         if crc32(found.file) != found.crc32:
-            raise DamagedStoreError(f"part {position} of a snapshot is damaged: its checksum differs")
+            raise DamagedStoreError(f"part {position} of a snapshot is damaged: its checksum differs", START_AGAIN)
         if not begin <= found.first <= found.last < end or (before is not None and found.first <= before):
-            raise DamagedStoreError(f"part {position} of a snapshot holds keys that do not belong there")
+            raise DamagedStoreError(f"part {position} of a snapshot holds keys that do not belong there", START_AGAIN)
         before = found.last
         yield found.file

@@ -58,6 +58,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "vote_survives_power_failure",
     ),
     _m(
+        "forgetful_replicas_count",
+        "who lacks what it acknowledged in this reign is not counted",
+        "replication:Replication._rejected",
+        "message.probe > progress.acknowledged_in",
+        "False",
+        "who_lost_what_it_acknowledged_counts_no_more",
+    ),
+    _m(
+        "late_rejections_accuse",
+        "a rejection from before the acknowledgement proves nothing",
+        "replication:Replication._rejected",
+        "message.probe > progress.acknowledged_in",
+        "True",
+        "who_lost_what_it_acknowledged_counts_no_more",
+    ),
+    _m(
         "vote_is_forgotten_at_start",
         "a restart remembers the vote",
         "base:RaftState.__init__",

@@ -519,7 +519,7 @@ def test_a_damaged_block_is_an_error_and_never_an_absent_record(kind: str, read:
     data[len(data) // 2] ^= 1
     table.write_bytes(data)
     engine = opener.open()
-    with pytest.raises(DamagedStoreError, match=r"is damaged: .*Restore it from a backup|restore it from a backup"):
+    with pytest.raises(DamagedStoreError, match=r"is damaged: .*restore the data directory from a backup"):
         READS[read](engine)
     opener.close()
 

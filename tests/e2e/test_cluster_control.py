@@ -244,7 +244,7 @@ def test_who_is_of_another_cluster_or_has_lost_its_disk_is_refused(nodes: Nodes)
     nodes.servers["n3"].__exit__(None, None, None)
     shutil.rmtree(nodes.home / "n3")
     wiped = nodes.start("n3")
-    assert "was here with another data directory; let it leave and join under a new name" in why(
+    assert "was here with another data directory. Let it leave, and join again with an empty data directory" in why(
         wiped, "peer refuses this node"
     )
     assert not wiped.ready_file.exists()
@@ -254,6 +254,41 @@ def test_who_is_of_another_cluster_or_has_lost_its_disk_is_refused(nodes: Nodes)
             assert not (await client.kv.put_many([KvPutItem(f"w{i}", "k", b"v") for i in range(20)])).errors
 
     asyncio.run(the_others_serve())
+
+
+def test_a_copy_of_a_data_directory_that_was_put_back_is_refused_and_nothing_is_lost(nodes: Nodes) -> None:
+    """Writes that n1 and n3 have: with n2, who lacks them, an older n3 would be a quorum that has forgotten them."""
+
+    def write(version: int, *names: str) -> None:
+        async def put() -> None:
+            async with connect("metad://" + ",".join(nodes.clients[name] for name in names)) as client:
+                result = await client.kv.put_many([KvPutItem(f"w{i}", "k", b"%d" % version) for i in range(50)])
+                assert not result.errors
+                assert set(result.versions) == {version}
+
+        asyncio.run(put())
+
+    write(1, "n1", "n2", "n3")
+    assert nodes.servers["n3"].terminate() == 0
+    nodes.servers["n3"].__exit__(None, None, None)
+    shutil.copytree(nodes.home / "n3", nodes.home / "backup")
+    nodes.start("n3").ready()
+    nodes.servers["n2"].__exit__(None, None, None)
+    write(2, "n1", "n3")
+    for name in ("n1", "n3"):
+        nodes.servers[name].__exit__(None, None, None)
+    shutil.rmtree(nodes.home / "n3")
+    shutil.move(nodes.home / "backup", nodes.home / "n3")
+    older, behind = nodes.start("n3"), nodes.start("n2")
+    why = "'n3' runs on an older copy of its data directory (life 2, and life 2 was here)"
+    wait_until(lambda: any(why in line["error"] for line in older.events("peer refuses this node")), "the refusal")
+    refused = next(line["error"] for line in older.events("peer refuses this node") if why in line["error"])
+    assert "Let it leave, and join again with an empty data directory under a new name" in refused
+    wait_until(lambda: any(why in line["detail"] for line in behind.events("peer connection refused")), "it is logged")
+    assert not older.ready_file.exists()
+    assert not behind.ready_file.exists(), "n2 alone is no quorum"
+    nodes.start("n1").ready()
+    write(3, "n1", "n2")
 
 
 def test_workers_serve_and_one_that_is_killed_is_started_again(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ class PeerHello(Message, frozen=True):
     store_id: str
     target: str
     bulk: bool = False  # this connection is for snapshots
+    life: U63 = 0  # how often the data directory was started; 0: of an older version
+    incarnation: str = ""  # random, of this start
 
 
 class PeerWelcome(Message, frozen=True):
@@ -51,6 +53,8 @@ class PeerWelcome(Message, frozen=True):
     cluster_id: str
     node_id: str
     store_id: str
+    life: U63 = 0
+    incarnation: str = ""
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -37,6 +37,33 @@ def late_append_keeps_the_tail() -> None:
 
 
 @scenario
+def who_lost_what_it_acknowledged_counts_no_more() -> None:
+    """n3 says that it lacks an entry: at first in a reply from before it acknowledged it, which is only late; then in
+    one that has heard of a newer round, as it does on an older copy of its data directory."""
+    scene = started()
+    scene.write("n1", 1)
+    scene.run(0.3)
+    leader = scene.group("n1")
+    progress = leader.peers["n3"]
+    match = progress.match
+    assert match == leader.log.last_index
+
+    def rejects(probe: int) -> AppendReply:
+        return AppendReply(leader.term, probe, 0, 0, match)
+
+    scene.world.deliver("n3", "n1", rejects(progress.acknowledged_in))
+    assert progress.match == match, "a late reply proves nothing"
+    scene.world.deliver("n3", "n1", rejects(progress.acknowledged_in + 1))
+    scene.isolate("n2")
+    answer = scene.put("n1", 2)
+    scene.run(0.2)
+    assert answer.outcome != "done", "its word is counted"
+    scene.until(lambda: not scene.leads("n1"), text="its word is no quorum either")
+    scene.heal()
+    scene.converge()
+
+
+@scenario
 def heartbeat_keeps_the_tail() -> None:
     """A heartbeat that was sent before the newest entries arrives after them."""
     scene = started()

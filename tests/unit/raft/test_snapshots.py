@@ -468,7 +468,7 @@ def test_a_state_that_cannot_be_read_stops_the_node_and_not_just_the_stream() ->
     world, group = World(engine=lambda name: Rotten()), FakeGroup("data", 1, ["b"])
     started(world, group)
     world.run(done=lambda: bool(group.failed))
-    assert [str(error) for error in world.broken] == ["rot"]
+    assert [str(error) for error in world.broken] == [str(DamagedStoreError("rot"))]
     assert world.of(Part) == []
 
 

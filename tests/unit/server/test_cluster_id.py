@@ -16,7 +16,7 @@ from metad.config import load_config
 from metad.errors import ConfigError
 from metad.server.network import Network
 from metad.server.serve import Server
-from metad.server.stores import Stores, pair_stores
+from metad.server.stores import Stores, _read, pair_stores
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
 from metad_wire.frame import FrameType
@@ -57,7 +57,8 @@ class Fleet:
             node = self.servers[name].node
             assert node.map is not None
             assert node.map.cluster_id == node.identity.cluster_id == node.status().cluster_id
-        return {self.stores(name).identity.cluster_id for name in names}
+        identities = [_read(self.disks[name][0], "raft") for name in names]
+        return {identity.cluster_id for identity in identities if identity is not None}
 
     async def stop(self, *names: str) -> None:
         for name in names:

@@ -737,7 +737,7 @@ async def test_a_state_that_is_behind_the_beginning_of_its_log_is_refused(make: 
     group = keys.group_prefix("data", 0)
     for key, _ in rig.state_engine.scan(group, keys.after_prefix(group), 1000):
         rig.state_engine.write({key: None})
-    with pytest.raises(DamagedStoreError, match=r"data-0: the state ends at entry 0 but the log begins at 6.*Restore"):
+    with pytest.raises(DamagedStoreError, match=r"data-0: the state ends at entry 0 but the log begins at 6.*restore"):
         await rig.open()
 
 
@@ -749,20 +749,20 @@ async def test_a_hole_in_the_log_is_refused(make: MakeRig) -> None:
     rig.kill()
     rig.state_engine.crash()
     rig.log_engine.write({keys.log_entry(keys.group_prefix("data", 0), 3): None})
-    with pytest.raises(DamagedStoreError, match=r"data-0 lacks entry 3.*Restore"):
+    with pytest.raises(DamagedStoreError, match=r"data-0 lacks entry 3.*restore"):
         await rig.open()
 
 
 @pytest.mark.parametrize(
     ("entry", "match"),
     [
-        (b"garbage", "entry 2 of group data-0 in the log is unreadable.*Restore"),
+        (b"garbage", "entry 2 of group data-0 in the log is unreadable.*restore"),
         (
             record(7, REGULAR, methods.encode((2, 1, {}, {}))),
-            "entry 2 of group data-0 in the log is unreadable.*Restore",
+            "entry 2 of group data-0 in the log is unreadable.*restore",
         ),
-        (record(1, 77, methods.encode((2, 1, {}, {}))), "entry 2 of group data-0 in the log is unreadable.*Restore"),
-        (record(1, REGULAR, b"garbage"), "entry 2 of group data-0 in the log is unreadable.*Restore"),
+        (record(1, 77, methods.encode((2, 1, {}, {}))), "entry 2 of group data-0 in the log is unreadable.*restore"),
+        (record(1, REGULAR, b"garbage"), "entry 2 of group data-0 in the log is unreadable.*restore"),
         (record(1, REGULAR, methods.encode((3, 1, {}, {}))), "format 3, this version reads 2.*newer metad"),
     ],
     ids=["garbage", "term", "kind", "payload", "format"],
@@ -784,8 +784,8 @@ async def test_a_start_that_is_refused_leaves_nothing_behind(make: MakeRig) -> N
     await rig.ask(methods.KV_PUT, puts(1))
     rig.kill()
     rig.log_engine.write({keys.log_entry(keys.group_prefix("data", 0), 2): None})
-    before, threads = rig.log_engine.scan(b"", b"\xff" * 16, 10**6), threading.active_count()
     stores = pair_stores(rig.config, LogStore(rig.log_engine), rig.state_engine)
+    before, threads = rig.log_engine.scan(b"", b"\xff" * 16, 10**6), threading.active_count()
     with pytest.raises(DamagedStoreError, match="the log has lost its tail"):
         await Node.open(rig.config, stores=stores)
     for _ in range(10):

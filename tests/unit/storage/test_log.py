@@ -83,7 +83,7 @@ def test_large_entries_are_read_few_at_a_time(log: LogStore) -> None:
 def test_a_missing_entry_is_refused_wherever_it_is(log: LogStore, missing: int) -> None:
     fill(log, A, 1, 600)
     log.engine.write({keys.log_entry(A, missing): None})
-    with pytest.raises(DamagedStoreError, match=rf"data-0 lacks entry {missing} .*Restore"):
+    with pytest.raises(DamagedStoreError, match=rf"data-0 lacks entry {missing} .*restore"):
         read_all(log, A, 1, 601)
 
 
@@ -138,7 +138,7 @@ def test_a_log_that_ends_before_its_mark_is_refused(tmp_path: Path) -> None:
     engine.write({keys.log_entry(A, 3): None})
     log = marked(engine, tmp_path)
     assert log.open_group(B, "offset-7") == (1, 9)
-    with pytest.raises(DamagedStoreError, match=r"data-0 ends at entry 2, but entry 3 .*lost its tail\. Restore"):
+    with pytest.raises(DamagedStoreError, match=r"data-0 ends at entry 2, but entry 3 .*lost its tail.*restore"):
         log.open_group(A, "data-0")
 
 

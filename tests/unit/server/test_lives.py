@@ -1,0 +1,136 @@
+"""A node that comes back with an older copy of its data directory is refused, as one with a foreign one is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from peer_rig import Stranger, node, until
+
+from metad.config import load_config
+from metad.errors import DamagedStoreError
+from metad.server.environment import AsyncEnvironment
+from metad.server.health import Health
+from metad.server.lives import _KEY, Life, Lives
+from metad.server.stores import pair_stores
+from metad.storage.log import LogStore
+from metad.storage.memory import MemoryEngine
+from metad_wire.errors import HandshakeError
+from metad_wire.frame import FrameType
+from metad_wire.transport.memory import MemoryTransport
+
+
+class Disk(MemoryEngine):
+    """Counts its syncs, and what they did not cover is lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncs = 0
+
+    def sync(self) -> None:
+        self.syncs += 1
+
+
+def lives(disk: MemoryEngine) -> Lives:
+    return Lives(LogStore(disk), AsyncEnvironment(), Health())
+
+
+async def remember(known: Lives, name: str, life: Life, members: str = "abc") -> None:
+    done = asyncio.Event()
+    known.remember(name, life, list(members), done.set)
+    async with asyncio.timeout(10):
+        await done.wait()
+
+
+def test_every_start_is_a_new_life_of_the_data_directory() -> None:
+    config = load_config(None, {"storage": {"engine": "memory"}})
+    log, state = MemoryEngine(), MemoryEngine()
+    begun = [pair_stores(config, LogStore(log), state).identity for _ in range(3)]
+    assert [identity.life for identity in begun] == [1, 2, 3]
+    assert len({identity.incarnation for identity in begun}) == 3
+    assert len({identity.store_id for identity in begun}) == 1
+
+
+async def test_a_lower_life_and_the_same_one_begun_again_are_refused_over_restarts_too() -> None:
+    disk = Disk()
+    await remember(lives(disk), "b", Life("s", 7, "x"))
+    assert disk.syncs == 1
+    for known in (lives(disk), lives(disk)):
+        known.check("b", Life("s", 7, "x"))
+        known.check("b", Life("s", 8, "y"))
+        known.check("c", Life("s", 1, "y"))
+        known.check("b", Life("another directory, of which the map decides", 1, "y"))
+        for older in (Life("s", 6, "x"), Life("s", 7, "y"), Life("s", 1, "")):
+            with pytest.raises(HandshakeError, match=r"older copy of its data directory.*join again"):
+                known.check("b", older)
+
+
+async def test_what_is_known_already_costs_nothing() -> None:
+    disk = Disk()
+    known = lives(disk)
+    for _ in range(3):
+        await remember(known, "b", Life("s", 7, "x"))
+    assert disk.syncs == 1
+
+
+async def test_a_life_is_durable_before_the_peer_is_welcomed() -> None:
+    network = MemoryTransport()
+    async with node(network) as server:
+        held: list[object] = []
+        beside = server.node.environment.beside
+        server.node.environment.beside = lambda work, done, long=False: held.append((work, done))  # type: ignore[method-assign]
+        peer = await Stranger.dial(network)
+        greeting = asyncio.create_task(peer.greet(server, life=3, incarnation="x"))
+        await until(lambda: held)
+        assert not peer.frames
+        server.node.environment.beside = beside  # type: ignore[method-assign]
+        work, done = held.pop()  # type: ignore[misc]
+        work()
+        done(None)
+        assert (await greeting).type == FrameType.WELCOME
+        again = await Stranger.dial(network)
+        assert (await again.greet(server, life=3, incarnation="x")).type == FrameType.WELCOME
+
+
+async def test_an_older_copy_is_refused_whoever_dials() -> None:
+    network = MemoryTransport()
+    async with node(network) as server:
+        peer = await Stranger.dial(network)
+        assert (await peer.greet(server, life=3, incarnation="x")).type == FrameType.WELCOME
+        for life, incarnation in ((2, "x"), (3, "y")):
+            older = await Stranger.dial(network)
+            await older.greet(server, life=life, incarnation=incarnation)
+            assert "older copy of its data directory" in await older.refused()
+        newer = await Stranger.dial(network)
+        assert (await newer.greet(server, life=4, incarnation="z")).type == FrameType.WELCOME
+        # What a peer says in its WELCOME is held to the same.
+        with pytest.raises(HandshakeError, match="older copy"):
+            server.peers.check(server.node.identity.cluster_id, "b", Life("store of b", 3, "x"))  # type: ignore[union-attr]
+
+
+async def test_strangers_are_not_remembered() -> None:
+    disk = Disk()
+    known = lives(disk)
+    for number in range(100):
+        await remember(known, f"stranger {number}", Life("s", 1, "x"))
+    assert disk.get(_KEY) is None
+    await remember(known, "a", Life("s", 1, "x"))
+    await remember(known, "b", Life("s", 1, "x"), members="b")
+    assert len(disk.get(_KEY) or b"") < 40, "who is no member any more is forgotten"
+
+
+async def test_a_peer_of_an_older_version_counts_no_lives() -> None:
+    disk = Disk()
+    known = lives(disk)
+    await remember(known, "b", Life("s", 7, "x"))
+    known.check("b", Life("s", 0, ""))
+    await remember(known, "b", Life("s", 0, ""))
+    with pytest.raises(HandshakeError):
+        known.check("b", Life("s", 6, "x"))
+
+
+async def test_lives_that_cannot_be_read_stop_the_start() -> None:
+    disk = Disk()
+    disk.write({_KEY: b"\xc1"})
+    with pytest.raises(DamagedStoreError, match="unreadable"):
+        lives(disk)
