@@ -8,12 +8,19 @@ dissertation §3.10, §4.2.3, §9.6).
 - A vote leaves the node, and a candidate's own vote counts, once term and vote are durable.
 - Votes are a set of voters of the current configuration, so a duplicate counts once and a stranger not at all.
 - A leader that has not heard from a quorum within the longest election timeout steps down.
+- A leader whose disk hangs hands over to the others, who go on without it, and campaigns no more while it does.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from .base import CANDIDATE, FOLLOWER, LEADER, NEVER, RaftState
 from .messages import AnyMessage, PreVote, PreVoteReply, TimeoutNow, Vote, VoteReply
+
+DISK_ELECTIONS: Final = 4
+"""Election timeouts after which a disk that has made nothing durable hangs. Disks do take a second now and then, and to
+change the leader for that would cost more."""
 
 
 class Elections(RaftState):
@@ -27,6 +34,9 @@ class Elections(RaftState):
         self._campaign_at_peers_wish = False
         self._own_vote_due = False
         self._promised_until_s = float("-inf")
+        self._disk_waited_s = 0.0  # since when the disk owes something and has done nothing
+        self._disk_seen = 0  # the durable index then
+        self._turned_s = self.host.now()
 
     def _started(self) -> None:
         super()._started()
@@ -66,14 +76,32 @@ class Elections(RaftState):
             return NEVER
         if now >= self.election_deadline_s:
             self._postpone_election(now)
-            # A candidate is a voter too: it keeps what it has promised its leader.
-            if now >= self._promised_until_s:
+            # A candidate is a voter too: it keeps what it has promised its leader, and its vote has to be durable.
+            if now >= self._promised_until_s and not self.disk_hangs:
                 self._ask()
         return self.election_deadline_s
 
     def excuse(self, now: float) -> None:
         """Give the leader one more heartbeat: this node, not the leader, was late."""
         self._set_election_deadline(max(self.election_deadline_s, now + 2 * self.timing.heartbeat_s))
+
+    # --- the disk ----------------------------------------------------------------------------------------
+
+    def _watch_disk(self, now: float) -> None:
+        """Count for how long the disk has done nothing of what it owes. A turn counts for no more than two heartbeats:
+        who was suspended cannot tell what the disk has done meanwhile."""
+        passed_s, self._turned_s = min(now - self._turned_s, 2 * self.timing.heartbeat_s), now
+        log = self.log
+        if log.durable_index != self._disk_seen or (log.durable_index == log.last_index and log.hard_state_durable):
+            self._disk_seen = log.durable_index
+            self._disk_waited_s = 0.0
+        else:
+            self._disk_waited_s += passed_s
+
+    @property
+    def disk_hangs(self) -> bool:
+        """Whether this replica's disk has made nothing durable for long, although something waits for it."""
+        return self._disk_waited_s > DISK_ELECTIONS * self.timing.election_s
 
     # --- asking ------------------------------------------------------------------------------------------
 

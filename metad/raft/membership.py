@@ -100,14 +100,16 @@ class Membership(Reads):
         super()._committed(index)
         if self.role == LEADER and not self.is_voter and self.log.configuration_index <= self.commit:
             # The removal of this leader is committed. Its peers learn that from the next leader.
-            self._hand_over_before_leaving()
-            self._follow(self.term, None)
+            self._leave_lead()
 
-    def _hand_over_before_leaving(self) -> None:
-        voters = [(self.peers[v].match, v) for v in self.configuration.voters if v in self.connected]
+    def _leave_lead(self) -> None:
+        voters = [
+            (self.peers[v].match, v) for v in self.configuration.voters if v in self.peers and v in self.connected
+        ]
         if voters:
             _, best = max(voters)
             self.host.send(best, self, TimeoutNow(self.term))
+        self._follow(self.term, None)
 
     # --- handing over ------------------------------------------------------------------------------------
 

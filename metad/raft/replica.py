@@ -64,6 +64,7 @@ class RaftGroup(Membership):
             self.deadline_s = NEVER
             return
         now = self.host.now()
+        self._watch_disk(now)
         due_s = NEVER if self.role == LEADER else self._election_turn(now)
         if self.role == LEADER:
             if self.asleep:

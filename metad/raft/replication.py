@@ -92,6 +92,9 @@ class Replication(Elections):
         if not self._heard_quorum(now):
             self._follow(self.term, None)
             return now
+        if self.disk_hangs and self._others_go_on():
+            self._leave_lead()
+            return now
         if now >= self._heartbeat_due_s:
             self._heartbeat_due_s = now + self.timing.heartbeat_s
             self._begin_round(now)
@@ -108,6 +111,12 @@ class Replication(Elections):
                 self._send_records(peer, progress)
         self._advance_commit()
         return self._heartbeat_due_s
+
+    def _others_go_on(self) -> bool:
+        """Whether a quorum of others has durable what this leader's disk has not."""
+        wanted = self.log.durable_index + 1
+        ahead = {peer for peer, progress in self.peers.items() if progress.match >= wanted}
+        return self._has_quorum(ahead)
 
     def _reachable(self) -> list[tuple[str, Progress]]:
         return [
@@ -396,6 +405,10 @@ class Replication(Elections):
         self.host.wake(self)
         if self.leader is not None and self.role == FOLLOWER:
             self._reply(self.leader)
+
+    def _leave_lead(self) -> None:
+        """Have the voter that is furthest campaign, and lead no longer."""
+        raise NotImplementedError
 
     def _configuration_changed(self) -> None:
         """A new configuration is in the log, or an old one again."""

@@ -356,6 +356,31 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._SyncObj__raftLastApplied = log.base_index",
         "restart_applies_nothing_twice",
     ),
+    # --- disks
+    _m(
+        "hung_disk_keeps_the_lead",
+        "a leader whose disk hangs hands over",
+        "replication:Replication._leader_turn",
+        "if self.disk_hangs and self._others_go_on():",
+        "if False:",
+        "leader_whose_disk_hangs_hands_over",
+    ),
+    _m(
+        "hung_disk_gives_up_for_nothing",
+        "it does so where the others go on without it",
+        "replication:Replication._leader_turn",
+        "if self.disk_hangs and self._others_go_on():",
+        "if self.disk_hangs:",
+        "leader_whose_disk_hangs_leads_on_where_others_cannot",
+    ),
+    _m(
+        "pause_counts_as_a_hung_disk",
+        "who was suspended cannot tell what its disk has done",
+        "elections:Elections._watch_disk",
+        "min(now - self._turned_s, 2 * self.timing.heartbeat_s)",
+        "now - self._turned_s",
+        "pause_is_not_taken_for_a_disk_that_hangs",
+    ),
     # --- reads
     _m(
         "read_without_quorum",
