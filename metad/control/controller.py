@@ -27,6 +27,7 @@ from metad_wire.cluster import (
     NodeRecord,
     pack_slots,
     slot_bits,
+    slots_count,
     slots_in,
     unpack_slots,
 )
@@ -436,7 +437,7 @@ class Controller:
         self._change(
             msgspec.structs.replace(current, groups=balanced_leaders(groups, nodes), moves=moves),
             done,
-            f"{sum(len(slots_in(move.slots)) for move in moves)} slots move between groups",
+            f"{sum(slots_count(move.slots) for move in moves)} slots move between groups",
         )
 
     def _moved(self, body: c.Moved, done: Done) -> None:
@@ -455,7 +456,7 @@ class Controller:
                 moves=[one for one in current.moves if one.move != body.move],
             ),
             done,
-            f"{len(slots_in(move.slots))} slots are {move.kind}-{move.target}'s",
+            f"{slots_count(move.slots)} slots are {move.kind}-{move.target}'s",
         )
 
     def _transfer(self, body: c.Transfer, done: Done) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from metad_wire import messages as m
-from metad_wire.cluster import ClusterMap, MapReply, MapRequest, slots_in
+from metad_wire.cluster import ClusterMap, MapReply, MapRequest, slots_count
 from metad_wire.errors import NotLeaderError
 from metad_wire.policy import BatchWindow
 
@@ -152,7 +152,7 @@ class Groups:
             m.GroupStatus(
                 driver.group.name,
                 kind,
-                len(slots_in(driver.machine.holding.slots)),
+                slots_count(driver.machine.holding.slots),
                 driver.machine.applied,
                 driver.group.log.base_index + 1,
                 driver.group.log.last_index,

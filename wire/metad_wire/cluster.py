@@ -45,6 +45,11 @@ def slots_in(bits: bytes) -> list[int]:
     return [slot for slot in range(SLOTS) if number >> (SLOTS - 1 - slot) & 1]
 
 
+def slots_count(bits: bytes) -> int:
+    """How many slots a bit map holds."""
+    return int.from_bytes(bits, "big").bit_count()
+
+
 def group_name(kind: str, ordinal: int) -> str:
     """As in ``data-0``."""
     return f"{kind}-{ordinal}"

@@ -228,7 +228,8 @@ class Session:
 
 class ServerSession(Session):
     """The server's end. Events: HELLO (answer with :meth:`welcome` or :meth:`fail_connection`), REQUEST (answer
-    exactly once with :meth:`respond` or :meth:`fail`), CANCEL of a request that is still unanswered, PONG."""
+    exactly once with :meth:`respond` or :meth:`fail`), CANCEL, also of what is not unanswered, PING, which is answered
+    already, PONG."""
 
     role = Role.SERVER
 
@@ -306,7 +307,7 @@ class ServerSession(Session):
             self.unanswered_bytes += length
             return True
         if frame.type == FrameType.CANCEL:
-            return frame.request_id in self.unanswered
+            return True  # also of what is answered already: see below
         if frame.type == FrameType.HELLO:
             self._negotiate(_decode(m.Hello, frame.payload))
             return True
@@ -314,7 +315,8 @@ class ServerSession(Session):
             token = _decode(m.Ping, frame.payload).token
             while self._shrinking and self._shrinking[0][0] <= token:
                 self.window_bytes = self._shrinking.popleft()[1]
-        return self._control(frame)
+        self._control(frame)
+        return True  # there is nothing to do about a PING, but the driver counts what it takes in one go
 
     def _negotiate(self, hello: m.Hello) -> None:
         if self.hello is not None:

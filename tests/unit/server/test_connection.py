@@ -137,6 +137,19 @@ async def test_small_requests_that_cost_much_take_turns(server: Server) -> None:
         each.connection_lost(None)
 
 
+@pytest.mark.parametrize(
+    "frame", [encode_frame(FrameType.PING, encode(m.Ping(1))), encode_frame(FrameType.CANCEL, b"", 77)], ids=["p", "c"]
+)
+async def test_frames_that_ask_for_nothing_are_taken_in_slices(server: Server, frame: bytes) -> None:
+    """Thousands of them held up the loop, in one go."""
+    connection, stream = connect(server)
+    connection.data_received(frame * 1_000 + put(1))
+    assert len(stream.frames()) <= 1 + connection_module._SLICE_FRAMES
+    assert not stream.reading
+    await until(lambda: stream.frames()[-1][:2] == (FrameType.RESPONSE, 1))
+    assert stream.reading
+
+
 async def test_a_closed_connection_whose_peer_does_not_read_is_aborted(server: Server) -> None:
     # Once wrong: the stream waits for ever to deliver what was written before it was closed.
     connection, stream = connect(server)

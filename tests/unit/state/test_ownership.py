@@ -23,7 +23,7 @@ from metad.state.view import MISSING, RowCaches
 from metad.storage import keys
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
-from metad_wire.cluster import SLOTS, GroupCommand, GroupReply, slot_bits, slots_in
+from metad_wire.cluster import SLOTS, GroupCommand, GroupReply, slot_bits, slots_count, slots_in
 from metad_wire.errors import ConflictError, MetadError, StaleRouteError
 from metad_wire.methods import (
     BETWEEN_NODES,
@@ -624,6 +624,7 @@ def test_bit_maps() -> None:
     slots = [0, 1, 7, 8, 1000, SLOTS - 1]
     bits = slot_bits(slots)
     assert slots_in(bits) == slots
+    assert slots_count(bits) == len(slots)
     assert pack(unpack(bits)) == bits
     assert not unpack(b"").any()
 
