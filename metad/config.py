@@ -180,7 +180,7 @@ class Config(_Section, frozen=True):
     fsync: bool = True
     """False acknowledges before the disk has it: only for measuring what durability costs."""
     drain_timeout_ms: int = 10_000
-    """On SIGTERM, how long requests already taken may still run."""
+    """On SIGTERM, how long handing over what the node leads and requests already taken may last."""
     log_level: str = "info"
     """debug, info, warning or error. Logs are JSON lines on stderr."""
     storage: StorageConfig = StorageConfig()

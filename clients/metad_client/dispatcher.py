@@ -266,7 +266,7 @@ class Dispatcher:
         if all(other.connection is None for other in self.lanes.values()):
             self._anew = True
         self._move([call for call in lane.waiting if not call.node])
-        self._seek()
+        self._seek(at_once=True)  # a node that ends in order has others lead by then
 
     def _drop(self, lane: Lane) -> None:
         """The node is no member of the cluster any more."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from metad_wire import messages as m
@@ -167,6 +167,11 @@ class Groups:
             )
             for (kind, _), driver in sorted(self.drivers.items())
         ]
+
+    def lead_any(self, kind: str, ordinals: Iterable[int]) -> bool:
+        """Whether this node leads one of these groups."""
+        drivers = [self.drivers.get((kind, ordinal)) for ordinal in ordinals]
+        return any(driver is not None and driver.group.is_leader for driver in drivers)
 
     def are_led(self) -> bool:
         """Whether the cluster is formed, and every group with a replica here has a leader that can work."""

@@ -30,6 +30,7 @@ from ..raft.writer import LogWriter
 from .driver import GroupDriver
 from .environment import AsyncEnvironment, Environment
 from .groups import Groups
+from .handover import Handover
 from .health import Health
 from .lives import Lives
 from .parts import Done, Replies
@@ -39,6 +40,8 @@ from .room import Room
 from .steps import Steps
 from .stores import StoreIdentity, Stores, open_stores
 from .turns import Turns
+
+_LOOK_S = 0.002  # how often a node that ends looks whether it may
 
 
 class Node:
@@ -81,6 +84,7 @@ class Node:
             control=self._control,
             sweep=self._sweep,
         )
+        self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
         self.mover = Mover(
             Steps(config.node_id, self.groups, self.requests, environment, lambda *request: self.call_peer(*request))
         )
@@ -274,6 +278,19 @@ class Node:
         self.groups.abandon(reason)
         self._reads.abandon(reason)
 
+    async def hand_over(self, timeout_s: float) -> None:
+        """Have others lead what this node leads, where they can, and wait until they do. It works on meanwhile."""
+        begin_s, led = self.environment.now(), self._led()
+        while self.failure is None and self._handover.step():
+            if self.environment.now() - begin_s >= timeout_s:
+                break
+            await asyncio.sleep(_LOOK_S)
+        if led > (left := self._led()):
+            event("handed over", groups=led - left, of=led, seconds=round(self.environment.now() - begin_s, 3))
+
+    def _led(self) -> int:
+        return sum(driver.group.is_leader for driver in self.drivers.values())
+
     async def drain(self, timeout_s: float) -> bool:
         """Take no more writes and wait for those taken. True if all were answered in time."""
         self.requests.draining = True
@@ -281,7 +298,8 @@ class Node:
         while not all(driver.idle for driver in self.drivers.values()):
             if self.environment.now() >= deadline_s:
                 return False
-            await asyncio.sleep(0.005)
+            self._handover.step()
+            await asyncio.sleep(_LOOK_S)
         return True
 
     async def close(self) -> None:

@@ -58,7 +58,7 @@ class Requests:
         sweep: Sweep,
     ) -> None:
         self.draining = False
-        """Whether writes are refused."""
+        """Whether writes to groups that this node leads are refused."""
         self._groups = groups
         self._turns = turns
         self._reads = reads
@@ -177,7 +177,7 @@ class Requests:
         if verb.read is not None:
             self._reads.begin(verb, body, parts, held, deadline_s, done)
             return []
-        if self.draining:
+        if self.draining and self._groups.lead_any(kind, parts):  # of others it says who leads them
             raise DrainingError
         if not parts:
             done(encode(verb.merge(body, [])))

@@ -115,12 +115,17 @@ class Server:
             raise error from None
 
     async def stop(self) -> bool:
-        """Drain and close. True if every request taken was answered in time."""
+        """Hand over, drain and close. True if every request taken was answered in time."""
         for listener in self._listeners:
             await listener.close()
+        loop, timeout_s = asyncio.get_running_loop(), self.config.drain_timeout_ms / 1000
+        deadline_s = loop.time() + timeout_s
+        # First: whoever is sent away is to find a leader elsewhere. Two election timeouts are what a transfer takes
+        # at most before it is given up.
+        await self.node.hand_over(min(timeout_s, 2 * self.config.raft.election_timeout_ms / 1000))
         for connection in list(self._connections):
             connection.goaway("the node is shutting down")
-        drained = await self.node.drain(self.config.drain_timeout_ms / 1000)
+        drained = await self.node.drain(max(0.0, deadline_s - loop.time()))
         # One turn of the loop lets the last answers reach their streams.
         await asyncio.sleep(0)
         for connection in list(self._connections):

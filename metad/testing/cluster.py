@@ -122,6 +122,15 @@ class SimNode:
         self.process = self.server = self.environment = None
         self.disks.crash(cluster.rng, power=power)
 
+    def end(self) -> asyncio.Task[bool]:
+        """Have it stop in order, as SIGTERM does; the process is over when that is done."""
+        assert self.process is not None
+        assert self.server is not None
+        self.cluster.trace(f"{self.name} is told to end")
+        task = self.process.start(self.server.stop())
+        task.add_done_callback(lambda _: self.crash(power=False), context=self.cluster.loop.outside)
+        return task
+
     def pause(self, seconds: float) -> None:
         """It gets no CPU for a while."""
         if self.process is not None:
@@ -306,7 +315,7 @@ class Cluster:
             node = sim.node
             if node is None:
                 continue
-            if node.failure is not None:
+            if node.failure is not None and not node.closed:
                 raise Violation("nodes do not fail", f"{sim.name}: {node.failure}")
             for driver in node.drivers.values():
                 group = driver.group

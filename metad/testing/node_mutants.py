@@ -197,4 +197,13 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "changes(now, [each for each in record.replicas if each in reachable],",
         "healthy_replica_stays_while_its_replacement_is_down",
     ),
+    # --- nodes that end
+    _m(
+        "ends_without_a_word",
+        "a node that ends hands over what it leads",
+        "metad.server.handover:Handover._give",
+        "group.transfer(target)",
+        "pass",
+        "a_node_that_ends_hands_over_first",
+    ),
 )

@@ -3,6 +3,7 @@ Seeds would find most of them as well, but not every time."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -475,6 +476,46 @@ def two_leave_at_once() -> None:
         assert fewest == 3
         scene.require_settled(20.0)
         assert scene.put(scene.one, "a", b"1") == 1
+
+
+@scenario
+def a_node_that_ends_hands_over_first() -> None:
+    """One node after the other is told to end, as when a version is rolled out, while clients write: none of them waits
+    for an election that begins with silence."""
+    with Scene(data=3, offset=2) as scene:
+        loop, longest_s, writes, over = scene.loop, 0.0, 0, False
+
+        async def write(client: Client, key: str) -> None:
+            nonlocal longest_s, writes
+            while not over:
+                begin_s = loop.time()
+                await client.kv.put(f"space-{key}", "k", b"v")
+                longest_s, writes = max(longest_s, loop.time() - begin_s), writes + 1
+
+        async def all_of(client: Client, name: str) -> None:
+            await asyncio.gather(*(write(client, f"{name}-{number}") for number in range(8)))
+
+        tasks = [
+            scene.begin(scene.one, lambda client: all_of(client, "one")),
+            scene.begin(scene.two, lambda client: all_of(client, "two")),
+        ]
+        for name in ("n1", "n2", "n3"):
+            scene.run(0.5)
+            sim = scene.nodes[name]
+            ended = sim.end()
+            assert scene.run_until(ended.done, 5.0), f"{name} does not end"
+            assert ended.result(), "not everything was answered"
+            scene.run(0.5)
+            sim.start()
+            assert scene.run_until(scene.serving, 5.0)
+            scene.run(2.0)  # the groups that prefer it come back
+        over = True
+        assert scene.run_until(lambda: all(task.done() for task in tasks), 5.0)
+        for task in tasks:
+            task.result()
+        assert writes > 1_000
+        assert longest_s < scene.settings.raft.election_timeout_ms / 1000 / 2, f"a write waited {longest_s:.3f} s"
+        scene.require_settled(20.0)
 
 
 def _copies(scene: Scene) -> set[str]:

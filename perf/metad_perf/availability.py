@@ -36,6 +36,9 @@ class Availability:
         self._client = client
         self._yes: dict[str, list[float]] = {}
         self.acknowledged = 0
+        self.failed = 0
+        self.longest_s = 0.0
+        """Of the writes that were acknowledged, from the call to its answer."""
 
     async def run(self, cluster: ClusterMap, writing: Callable[[], bool]) -> None:
         """Until told otherwise; returns when nothing is in flight."""
@@ -48,15 +51,19 @@ class Availability:
         waiting: set[asyncio.Task[None]] = set()
 
         async def one(number: int) -> None:
+            begin = time.monotonic()
             try:
                 if group.startswith("offset"):
                     await self._client.offsets.commit(_TENANT, name, "topic", 0, number, deadline_s=_DEADLINE_S)
                 else:
                     await self._client.kv.put(name, "probe", b"%d" % number, deadline_s=_DEADLINE_S)
             except MetadError:
+                self.failed += 1
                 return
             self.acknowledged += 1
-            yes.append(time.monotonic())
+            now = time.monotonic()
+            self.longest_s = max(self.longest_s, now - begin)
+            yes.append(now)
 
         number = 0
         while writing():

@@ -17,7 +17,7 @@ from metad_wire.transport.tcp import install_uvloop
 from .errors import PerfError, UsageError
 from .running import exit_on_sigterm
 
-FAULTS = ("kill", "pause", "partition", "oneway", "diskfull", "slowdisk", "disk-hang")
+FAULTS = ("kill", "term", "pause", "partition", "oneway", "diskfull", "slowdisk", "disk-hang")
 VERBS = ("session.takeover", "session.update", "session.get", "offset.commit", "kv.put", "kv.get")
 
 

@@ -135,6 +135,7 @@ class Ordeal:
         self._windows: list[Window] = []
         self._problems: list[str] = []
         self._writing = True
+        self._terms = 0
         self._begin = 0.0
 
     async def run(self) -> dict[str, Any]:
@@ -207,6 +208,12 @@ class Ordeal:
             "learners_seen": visitors.learned,
             "left": visitors.left,
             "elections": sum(_terms(after).values()) - sum(_terms(before).values()),
+            "failed_calls": self._verdict.unknown
+            + self._verdict.refused
+            + self.history.unknown
+            + self.history.failed
+            + availability.failed,
+            "longest_write_ms": 1e3 * availability.longest_s,
             "unavailable_ms_max": max(longest.values(), default=0.0),
             "unavailable_ms_max_by_fault": longest,
             "settle_s_max": max((one.settled_s for one in self._struck), default=0.0),
@@ -243,7 +250,7 @@ class Ordeal:
             await self._one(waiting.pop(), watcher)
 
     async def _one(self, name: str, watcher: Client) -> None:
-        victim = await self._victim(watcher)
+        victim = self._next() if name == "term" else await self._victim(watcher)
         begin = time.monotonic()
         what = await self._faults.named(name)(victim)
         over = time.monotonic()
@@ -260,6 +267,11 @@ class Ordeal:
                 settled_s=settled - over,
             )
         )
+
+    def _next(self) -> Member:
+        """One node after the other, as they are when a version is rolled out."""
+        self._terms += 1
+        return self._members.all[self._terms % len(self._members.all)]
 
     async def _victim(self, watcher: Client) -> Member:
         if self._rng.random() < _LEADER_SHARE:

@@ -54,6 +54,13 @@ class Faults:
         await self._restart(victim)
         return "killed twice" if again else "killed"
 
+    async def _term(self, victim: Member) -> str:
+        self.expected_down.add(victim.name)
+        drained_s = await asyncio.to_thread(victim.stop)
+        await asyncio.sleep(self._rng.uniform(*_DOWN_S))
+        await self._restart(victim)
+        return f"told to end, which took {drained_s:.2f} s"
+
     async def _pause(self, victim: Member) -> str:
         lasts = self._rng.uniform(*_PAUSE_S)
         victim.pause()

@@ -230,6 +230,30 @@ async def test_a_node_that_was_let_go_may_come_back(nodes: Nodes) -> None:
         await writer.check()
 
 
+async def test_nodes_that_end_one_after_the_other_hand_over_what_they_lead(nodes: Nodes) -> None:
+    handed: list[dict[str, Any]] = []
+    async with connect(nodes.url) as client:
+        writer = Writer(client)
+        for name in ("n1", "n2", "n3"):
+            await until(lambda: settled(nodes), "all is well")
+            rounds = writer.rounds
+            server = nodes.servers[name]
+            assert await asyncio.to_thread(server.terminate) == 0
+            assert server.events("stopped")[0]["drained"] is True
+            handed += server.events("handed over")  # it may have led nothing
+            server.__exit__(None, None, None)
+
+            async def go_on(rounds: int = rounds) -> bool:
+                return writer.rounds > rounds + 5
+
+            await until(go_on, "the others take writes")
+            await asyncio.to_thread(lambda name=name: nodes.start(name).ready())  # type: ignore[misc]
+        await writer.stop()
+        await writer.check()
+    assert handed
+    assert all(event["groups"] == event["of"] for event in handed)
+
+
 def test_who_is_of_another_cluster_or_has_lost_its_disk_is_refused(nodes: Nodes) -> None:
     stranger = nodes.start("n4", join="n1", top='cluster_id = "theirs"')
 

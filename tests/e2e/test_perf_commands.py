@@ -166,6 +166,14 @@ def test_crash_of_a_cluster_finds_nothing(tmp_path: Path) -> None:
     assert report["faults"]["pause"] >= 1
 
 
+def test_crash_of_a_cluster_tells_how_long_a_write_waits_for_a_node_that_ends(tmp_path: Path) -> None:
+    report = _report(tmp_path, "crash", "--nodes", 3, "--faults", "term", "--seconds", 8, "--seed", 1)
+    assert (report["lost"], report["duplicated"], report["linearizable"], report["problems"]) == (0, 0, True, [])
+    assert report["faults"]["term"] >= 1
+    assert report["failed_calls"] >= 0
+    assert report["longest_write_ms"] > 0
+
+
 def test_faults_that_do_not_exist_are_a_usage_error() -> None:
     done = _metad_perf("crash", "--nodes", 3, "--faults", "flood")
     assert done.returncode == 2

@@ -559,6 +559,21 @@ async def test_a_group_is_not_added_twice(server, nodes, dial, settle):
     assert [received.method for received in server.received] == [CLUSTER_ADD_GROUP] * 2
 
 
+async def test_nobody_waits_where_a_node_that_ends_has_handed_over(server, nodes, dial, settle):
+    """It says goaway once others lead: who has calls for it asks them at once."""
+    loop = asyncio.get_running_loop()
+    client = await dial()
+    await settle()
+    nodes.leaders |= {"data-0": "n2", "data-3": "n3"}
+    for peer in server.live_of("n1"):
+        peer.goaway()
+    await settle()
+    begun = loop.time()
+    assert (await client.kv.put_many([put(0), put(3)])).ok
+    assert loop.time() == begun
+    assert client.statistics().retries == 0
+
+
 # --- questions ---
 
 

@@ -362,6 +362,17 @@ async def test_a_draining_node_takes_no_writes_and_still_reads(make: MakeRig) ->
     assert (await rig.ask(methods.KV_GET, m.KvGet([m.KvKey("n0", "k")]))).records[0] is not None
 
 
+async def test_a_draining_node_says_who_leads_what_it_leads_no_longer(make: MakeRig) -> None:
+    rig = await make()
+    assert await rig.node.drain(0)
+    for name in ("data-0", "data-1", "data-2"):
+        group = rig.driver(name).group
+        group._follow(group.term + 1, "node-2")
+    error = rig.send(methods.KV_PUT, puts(1)).error
+    assert isinstance(error, NotLeaderError)
+    assert error.leader == "node-2"
+
+
 async def test_a_drain_ends_at_its_timeout(make: MakeRig) -> None:
     rig = await make()
     answer = rig.send(methods.KV_PUT, puts(1))
