@@ -48,7 +48,7 @@ from metad_wire.methods import (
 
 from ..config import Config
 from ..logs import event
-from ..raft.membership import ChangeRefusedError
+from ..raft.membership import CAUGHT_UP_ENTRIES, ChangeRefusedError
 from ..raft.messages import Configuration
 from ..raft.replica import RaftGroup
 from ..routing.slots import even_slots
@@ -60,7 +60,7 @@ from .placement import balanced_leaders, even_moves, metadata_replicas, spread
 RECONCILE_S = 0.5
 """How often what should be is compared with what is, besides after every change."""
 SETTLE_S = 1.0
-"""How long a new leader keeps a group before it hands it to the preferred one."""
+"""How long a new leader keeps a group before it hands it to the preferred one, which has been there for as long."""
 GONE_S = 10.0
 """A node that has been out of reach for so long does not just start again."""
 
@@ -110,6 +110,7 @@ class Controller:
         self._announced_s = float("-inf")
         self._led_since: dict[str, float] = {}  # groups led by this node
         self._lost_since: dict[str, float] = {}  # nodes of the map that this one is not connected to
+        self._reached_since: dict[str, float] = {}  # those that it is connected to
         self._retiring: set[tuple[str, int]] = set()  # replicas that should not be here, and are asked about
         self.endpoint = ""
         """Where clients reach this node, once it listens."""
@@ -222,10 +223,12 @@ class Controller:
             host.call_peer(leader, CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(c.Join(wanted)), _ignore)
 
     def _look_around(self) -> None:
-        """Note since when which nodes are out of reach."""
+        """Note since when which nodes are out of reach, or within it."""
         host, now_s = self._host, self._host.environment.now()
-        nodes = {node.node_id for node in self._map().nodes} - {host.config.node_id, *host.replicas.connected}
-        self._lost_since = {node: self._lost_since.get(node, now_s) for node in sorted(nodes)}
+        reached = sorted(host.replicas.connected)
+        lost = sorted({node.node_id for node in self._map().nodes} - {host.config.node_id, *reached})
+        self._lost_since = {node: self._lost_since.get(node, now_s) for node in lost}
+        self._reached_since = {node: self._reached_since.get(node, now_s) for node in reached}
 
     def _keep(self, record: GroupRecord, group: RaftGroup) -> None:
         """One step from the replicas a group has to those it should have, and to its preferred leader."""
@@ -246,9 +249,11 @@ class Controller:
         preferred = record.preferred
         if now_s - self._led_since[group.name] < SETTLE_S:
             return  # this node may not have heard yet that it was made the preferred one
-        if preferred != me and preferred in group.configuration.voters and preferred in host.replicas.connected:
+        if now_s - self._reached_since.get(preferred, now_s) < SETTLE_S:
+            return  # it is still starting, and would keep the group waiting
+        if preferred != me and preferred in group.configuration.voters:
             progress = group.peers.get(preferred)
-            if progress is not None and group.log.last_index - progress.match < 1_000:
+            if progress is not None and group.log.last_index - progress.match <= CAUGHT_UP_ENTRIES:
                 group.transfer(preferred)
 
     def _retire(self, record: GroupRecord) -> None:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from ..raft.membership import ChangeRefusedError
+from ..raft.membership import CAUGHT_UP_ENTRIES, ChangeRefusedError
 from ..raft.replica import RaftGroup
 
-CAUGHT_UP_ENTRIES = 1_000
-"""A voter that lacks no more has them within milliseconds. While it does not, the group takes no writes."""
+LAG_ENTRIES_MAX = 1_000
+"""Who lacks more gets no group: while a voter is brought up to date the group takes no writes."""
 AGAIN_S = 1.0
 """A group that comes back, by a leader that has not heard that this node ends, is handed over again, but not at once:
 where all nodes end together it would go round in circles."""
@@ -52,14 +52,14 @@ class Handover:
         return True
 
     def _successor(self, group: RaftGroup) -> str | None:
-        """A voter that can be reached and has nearly everything: the one that is given least, so that no node gets
-        all; None where there is none."""
+        """A voter that can be reached and has nearly everything: of those that have caught up the one that is given
+        least, so that no node gets all; None where there is none."""
         load = Counter(to for to, _ in self._given.values())
-        candidates = [
-            (load[voter], -group.peers[voter].match, voter)
+        last_index = group.log.last_index
+        lags = {
+            voter: last_index - group.peers[voter].match
             for voter in group.configuration.voters
-            if voter in group.connected
-            and voter in group.peers
-            and group.log.last_index - group.peers[voter].match <= CAUGHT_UP_ENTRIES
-        ]
-        return min(candidates)[2] if candidates else None
+            if voter in group.connected and voter in group.peers
+        }
+        candidates = [voter for voter, lag in lags.items() if lag <= LAG_ENTRIES_MAX]
+        return min(candidates, key=lambda v: (lags[v] > CAUGHT_UP_ENTRIES, load[v], lags[v], v), default=None)

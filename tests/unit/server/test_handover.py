@@ -6,7 +6,7 @@ from typing import Any
 
 from metad.raft.membership import ChangeRefusedError
 from metad.raft.messages import Configuration
-from metad.server.handover import AGAIN_S, CAUGHT_UP_ENTRIES, Handover
+from metad.server.handover import AGAIN_S, LAG_ENTRIES_MAX, Handover
 
 
 class Peer:
@@ -74,7 +74,10 @@ def test_who_has_most_is_given_it_and_who_lacks_much_is_not() -> None:
     group = Group("data-0", n2=4_990)
     Rig(group).step()
     assert group.asked == ["n3"]
-    late = Group("data-0", n2=5_000 - CAUGHT_UP_ENTRIES - 1, n3=0)
+    others = [Group(f"data-{number}", n2=4_500) for number in range(2)]
+    Rig(*others).step()
+    assert [other.asked for other in others] == [["n3"], ["n3"]], "n2 has not caught up"
+    late = Group("data-0", n2=5_000 - LAG_ENTRIES_MAX - 1, n3=0)
     assert not Rig(late).step()
     assert late.asked == []
 
