@@ -120,7 +120,7 @@ class Membership(Reads):
 
     def transfer(self, target: str) -> None:
         """Hand leadership to a voter: take no more entries, bring it up to date, have it campaign. If it does not lead
-        within an election timeout, go on leading. Raises ChangeRefusedError."""
+        within two election timeouts, or cannot be reached any more, go on leading. Raises ChangeRefusedError."""
         if self.role != LEADER:
             raise ChangeRefusedError(f"this replica does not lead {self.name}")
         if target == self.node_id:
@@ -140,7 +140,7 @@ class Membership(Reads):
         target = self._transferring
         if target is None:
             return NEVER
-        if now >= self._transfer_until_s or target not in self.peers:
+        if now >= self._transfer_until_s or target not in self.peers or target not in self.connected:
             self._transferring = None
             self.host.role_changed(self)
             return NEVER

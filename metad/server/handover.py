@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from ..raft.base import CANDIDATE
 from ..raft.membership import CAUGHT_UP_ENTRIES, ChangeRefusedError
 from ..raft.replica import RaftGroup
 
@@ -25,12 +26,14 @@ class Handover:
         self._given: dict[str, tuple[str, float]] = {}  # group -> to whom, and when
 
     def step(self) -> bool:
-        """Begin what can be begun; whether there is anything to wait for: a group that is on its way, or one whose new
-        leader is not known yet, so that clients could not be told where to go."""
+        """Begin what can be begun; whether there is anything to wait for: a group that is on its way, to others or to
+        this node, or one whose new leader is not known yet, so that clients could not be told where to go."""
         waiting = False
         for group in self._groups():
             if group.is_leader:
                 waiting |= self._give(group)
+            elif group.role == CANDIDATE:
+                waiting = True  # another leader prefers this node, and has not heard that it ends
             elif group.name in self._given:
                 waiting |= group.leader is None
         return waiting

@@ -122,10 +122,13 @@ class Server:
         deadline_s = loop.time() + timeout_s
         # First: whoever is sent away is to find a leader elsewhere. Two election timeouts are what a transfer takes
         # at most before it is given up.
-        await self.node.hand_over(min(timeout_s, 2 * self.config.raft.election_timeout_ms / 1000))
+        hand_over_s = min(timeout_s, 2 * self.config.raft.election_timeout_ms / 1000)
+        await self.node.hand_over(hand_over_s)
         for connection in list(self._connections):
             connection.goaway("the node is shutting down")
         drained = await self.node.drain(max(0.0, deadline_s - loop.time()))
+        # What has come meanwhile, before there are no peers to give it to.
+        await self.node.hand_over(min(hand_over_s, max(0.0, deadline_s - loop.time())))
         # One turn of the loop lets the last answers reach their streams.
         await asyncio.sleep(0)
         for connection in list(self._connections):

@@ -561,6 +561,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "replica_whose_removal_is_not_committed_campaigns",
     ),
     _m(
+        "waits_for_a_lost_successor",
+        "a hand-over to one that is lost is given up",
+        "membership:Membership._transfer_turn",
+        "or target not in self.connected",
+        "",
+        "hand_over_to_one_that_is_lost_is_given_up_at_once",
+    ),
+    _m(
         "learner_promoted_early",
         "a learner has caught up before it decides",
         "membership:Membership.promote",

@@ -235,11 +235,26 @@ def hand_over_waits_for_the_successor() -> None:
 
 
 @scenario
-def hand_over_that_fails_is_given_up() -> None:
-    """The one that is to lead is not there."""
+def hand_over_to_one_that_is_lost_is_given_up_at_once() -> None:
+    """It may be ending itself: the group need not wait until the time for hand-overs has passed."""
     scene = started()
-    scene.crash("n3")
+    scene.hold(TimeoutNow, source="n1", target="n3")
     scene.do("n1", lambda group: group.transfer("n3"))
+    scene.run(0.1)
+    assert not scene.group("n1").accepting
+    scene.crash("n3")
+    scene.until(lambda: scene.group("n1").accepting, 0.1, "n1 takes no more writes")
+    scene.write("n1", 1)
+    scene.converge()
+
+
+@scenario
+def hand_over_that_fails_is_given_up() -> None:
+    """The one that is to lead does not hear of it."""
+    scene = started()
+    scene.hold(TimeoutNow, source="n1", target="n3")
+    scene.do("n1", lambda group: group.transfer("n3"))
+    scene.run(0.1)
     assert not scene.group("n1").accepting
     scene.until(lambda: scene.group("n1").accepting, 2 * ELECTION_S + 0.2, "n1 takes no more writes")
     scene.write("n1", 1)

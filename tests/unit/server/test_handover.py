@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from metad.raft.base import CANDIDATE, FOLLOWER, LEADER
 from metad.raft.membership import ChangeRefusedError
 from metad.raft.messages import Configuration
 from metad.server.handover import AGAIN_S, LAG_ENTRIES_MAX, Handover
@@ -29,6 +30,7 @@ class Group:
         self.log = Log()
         self.leader: str | None = "n1"
         self.is_leader = self.ready = self.accepting = True
+        self.role = LEADER
         self.asked: list[str] = []
         self.refusal: ChangeRefusedError | None = None
 
@@ -40,6 +42,7 @@ class Group:
 
     def over(self, leader: str | None) -> None:
         self.is_leader, self.ready, self.accepting, self.leader = False, False, False, leader
+        self.role = FOLLOWER
 
 
 class Rig:
@@ -117,6 +120,19 @@ def test_one_that_comes_back_is_handed_over_again_but_not_at_once() -> None:
     rig.now_s = AGAIN_S
     assert rig.step()
     assert len(group.asked) == 2
+
+
+def test_a_group_that_is_being_given_to_this_node_is_waited_for_and_given_on() -> None:
+    group = Group("data-0")
+    group.over(None)
+    rig = Rig(group)
+    assert not rig.step()
+    group.role = CANDIDATE
+    assert rig.step()
+    group.role, group.leader = LEADER, "n1"
+    group.is_leader = group.ready = group.accepting = True
+    assert rig.step()
+    assert group.asked == ["n2"]
 
 
 def test_what_the_map_hands_over_is_waited_for() -> None:
