@@ -63,6 +63,9 @@ class LimitsConfig(_Section, frozen=True):
     unfinished_bytes_max: int = 24 * MIB
     """Bytes of unfinished request frames on all connections together; past it connections wait for their turn. Room
     for two batches of 10 MB: who goes on has the link to himself."""
+    unsent_bytes_max: int = 32 * MIB
+    """Bytes of replies that the peers of all connections together have not taken. Past it long replies are refused, and
+    connections that do not read are cut off."""
     frame_bytes_max: int = 16 * MIB
     """One frame."""
     handshake_timeout_ms: int = 5_000
@@ -224,7 +227,7 @@ class Config(_Section, frozen=True):
             raise ConfigError("limits.frame_bytes_max: at least 4 MiB, which holds any page, and at most 1 GiB")
         if self.limits.connection_window_bytes < self.limits.frame_bytes_max:
             raise ConfigError("limits.connection_window_bytes: must hold at least one frame of frame_bytes_max")
-        for field in ("in_flight_bytes_max", "unfinished_bytes_max"):
+        for field in ("in_flight_bytes_max", "unfinished_bytes_max", "unsent_bytes_max"):
             if getattr(self.limits, field) < self.limits.frame_bytes_max:
                 raise ConfigError(f"limits.{field}: must hold at least one frame of frame_bytes_max")
         security = self.security

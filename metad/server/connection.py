@@ -2,8 +2,8 @@
 
 What a peer can make the server hold is bounded here: an unfinished frame by the frame limit, requests by the credit
 window (the session closes who exceeds it), replies by not taking further requests while the peer does not read, and by
-closing it when it stays that way. No task runs per request. Who sends more than :data:`_SLICE_BYTES` at a time
-takes turns with others, and is not read from meanwhile.
+closing it when it stays that way; :mod:`.intake` and :mod:`.unsent` bound all connections together. No task runs per
+request. Who sends more than :data:`_SLICE_BYTES` at a time takes turns with others, and is not read from meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from metad_wire import messages as m
-from metad_wire.errors import MetadError, OverloadedError, SlowReaderError, TooEarlyError
+from metad_wire.errors import MetadError, OverloadedError, SlowReaderError, TooEarlyError, UnknownOutcomeError
 from metad_wire.frame import Frame, FrameType
 from metad_wire.methods import READS
 from metad_wire.session import ServerSession, State
@@ -27,6 +27,7 @@ from .access import Access
 from .driver import Work
 from .intake import Intake
 from .node import Node
+from .unsent import SMALL_BYTES, Unsent
 
 _REQUEST = int(FrameType.REQUEST)  # comparing with the enum's member costs several times as much
 
@@ -48,6 +49,7 @@ class Connection:
         self,
         node: Node,
         intake: Intake,
+        unsent: Unsent,
         access: Access,
         *,
         opened: Callable[[Connection], bool],
@@ -55,6 +57,7 @@ class Connection:
     ) -> None:
         self._node = node
         self._intake = intake
+        self._unsent = unsent
         self._access = access
         self._limits = node.config.limits
         self._opened = opened
@@ -68,8 +71,10 @@ class Connection:
         self._processing = False
         self._stalled_bytes = 0
         self._waiting_intake = False
+        self._waiting_unsent = False
         self._turns = Turns.here()
         self._in_turns = False  # there are requests for another slice
+        self._costly: bool | None = None  # its last requests were; None: it has made none
         self._early = False  # what comes now may be a replay
         self._administers = False
         self.held_bytes = 0  # of unfinished frames; the intake's
@@ -104,6 +109,7 @@ class Connection:
 
     def resume_writing(self) -> None:
         self.paused_since_s = None
+        self._unsent.update(self, self._loop.time())
         self._steer_reading()
         self._loop.call_soon(self._process)
 
@@ -114,13 +120,18 @@ class Connection:
             self._node.requests.cancel(works)
         self._works.clear()
         self._intake.update(self, 0, self.last_heard_s, progress=False)
+        self._unsent.forget(self)
         self._closed(self)
 
     # --- requests ----------------------------------------------------------------------------------------
 
     def _process(self) -> None:
         """Begin what has come, and the rest of it in turns with others."""
-        if not self._in_turns and self._slice():
+        if self._in_turns:
+            return
+        # A hundred connections that each ask for much would otherwise hold up everybody in one turn of the loop.
+        costly = self._node.requests.busy and self.handshaken if self._costly is None else self._costly
+        if costly or self._slice():
             self._in_turns = True
             self._steer_reading()
             self._turns.take(self._next_slice)
@@ -139,10 +150,12 @@ class Connection:
         self._processing = True
         count = size = 0
         more = False
+        handshaken = self.handshaken
         requests = self._node.requests
-        spent_max = requests.spent + _SLICE_SPENT
+        spent_before = requests.spent
+        spent_max = spent_before + _SLICE_SPENT
         try:
-            while self.paused_since_s is None and (frame := self._session.next_event()) is not None:
+            while self._may_begin and (frame := self._session.next_event()) is not None:
                 count += 1
                 self._handle(frame)
                 if self._unflushed_bytes >= _FLUSH_BYTES:
@@ -157,16 +170,26 @@ class Connection:
             return False
         finally:
             self._processing = False
+        if count and handshaken:
+            self._costly = requests.spent - spent_before >= _SLICE_SPENT // 2
+            if self._costly and not requests.busy:
+                requests.busy = True
+                self._loop.call_soon(requests.rested)
         held_bytes = self._session.decoder.buffered_bytes
         if (held_bytes or self.held_bytes) and not more:
             self._intake.update(self, held_bytes, self.last_heard_s, progress=count > 0)
         self._flush()
         return more
 
+    @property
+    def _may_begin(self) -> bool:
+        """Whether the peer reads what it asks for."""
+        return self.paused_since_s is None and not self._waiting_unsent
+
     def _steer_reading(self) -> None:
         if self._stream is None:
             return
-        if self.paused_since_s is None and not self._waiting_intake and not self._in_turns:
+        if self._may_begin and not self._waiting_intake and not self._in_turns:
             self._stream.resume_reading()
         else:
             self._stream.pause_reading()
@@ -224,9 +247,11 @@ class Connection:
 
     def _answer(self, request_id: int, result: bytes | MetadError) -> None:
         session = self._session
-        self._works.pop(request_id, None)
+        works = self._works.pop(request_id, None)
         if session.state is State.CLOSED:
             return
+        if isinstance(result, bytes) and len(result) > SMALL_BYTES:
+            result = self._fitting(result, was_write=works is not None)
         if isinstance(result, MetadError):
             session.fail(request_id, result)
             self._unflushed_bytes += 64
@@ -237,6 +262,15 @@ class Connection:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
+    def _fitting(self, reply: bytes, *, was_write: bool) -> bytes | MetadError:
+        """A long reply, or what is said in its place where too many are unread."""
+        if self._unsent.take(self, len(reply), self._loop.time()):
+            return reply
+        why = "too many bytes of replies are unread on this node"
+        if was_write:
+            return UnknownOutcomeError(f"it was done, and {why}", retry_after_ms=50, retry_jitter_ms=50)
+        return OverloadedError(why, retry_after_ms=50, retry_jitter_ms=50)
+
     def _flush(self) -> None:
         self._flush_scheduled = False
         self._unflushed_bytes = 0
@@ -244,6 +278,7 @@ class Connection:
         if not data or self._stream is None:
             return
         self._stream.write(data)
+        self._unsent.update(self, self._loop.time())
         if self.paused_since_s is not None:
             self._stalled_bytes += len(data)
             if self._stalled_bytes > _STALLED_BYTES_MAX:
@@ -266,6 +301,17 @@ class Connection:
         if self._session.state is State.OPEN:
             self._session.goaway(0, reason)
             self._flush()
+
+    def unsent_bytes(self) -> int:
+        """See :class:`metad.server.unsent.Holder`."""
+        return self._unflushed_bytes + (0 if self._stream is None else self._stream.get_write_buffer_size())
+
+    def wait_unsent(self, waiting: bool) -> None:
+        """Begin no request until more of the replies was taken, or go on."""
+        self._waiting_unsent = waiting
+        self._steer_reading()
+        if not waiting:
+            self._loop.call_soon(self._process)
 
     def wait_intake(self, waiting: bool) -> None:
         """Stop reading until others have finished their frames, or go on."""

@@ -59,6 +59,8 @@ class Requests:
     ) -> None:
         self.draining = False
         """Whether writes to groups that this node leads are refused."""
+        self.busy = False
+        """Reads of this turn of the loop have cost a slice of it already; whoever says so calls :meth:`rested`."""
         self._groups = groups
         self._turns = turns
         self._reads = reads
@@ -74,6 +76,10 @@ class Requests:
     def spent(self) -> int:
         """What the reads begun here have cost so far, in rows looked at."""
         return self._reads.spent
+
+    def rested(self) -> None:
+        """A turn of the loop is over."""
+        self.busy = False
 
     # --- callers -----------------------------------------------------------------------------------------
 

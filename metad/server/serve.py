@@ -21,6 +21,7 @@ from .network import Network
 from .node import Node
 from .peers import Peers
 from .stores import Stores
+from .unsent import Unsent
 
 _SWEEP_S = 0.5
 _CERTIFICATE_LOOK_S = 3_600.0
@@ -42,6 +43,7 @@ class Server:
         self._listeners: list[Listener] = []
         self._connections: set[Connection] = set()
         self._intake = Intake(config.limits.unfinished_bytes_max)
+        self._unsent = Unsent(config.limits.unsent_bytes_max)
 
     @classmethod
     async def start(
@@ -140,7 +142,7 @@ class Server:
         return drained
 
     def _accept(self) -> Connection:
-        return Connection(self.node, self._intake, self.access, opened=self._opened, closed=self._closed)
+        return Connection(self.node, self._intake, self._unsent, self.access, opened=self._opened, closed=self._closed)
 
     def _opened(self, connection: Connection) -> bool:
         if len(self._connections) >= self.config.limits.connections_max:
@@ -170,6 +172,7 @@ class Server:
         while True:
             await asyncio.sleep(_SWEEP_S)
             now_s = loop.time()
+            self._unsent.review(now_s)
             for holder in self._intake.stuck(now_s):
                 assert isinstance(holder, Connection)
                 holder.close(OverloadedError("no memory to wait any longer for the rest of a frame"))

@@ -98,6 +98,9 @@ class SimStream:
                 self._tell_peer()
             self._lose(None)
 
+    def get_write_buffer_size(self) -> int:
+        return 0 if self.peer is None else self.peer._coming_bytes
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return f"sim:{self.peer_host}" if name == "peername" else default
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ import pytest
 import metad.server.connection as connection_module
 import metad.server.intake as intake_module
 import metad.server.serve as serve_module
+import metad.server.unsent as unsent_module
 from metad.config import load_config
 from metad.server.connection import Connection
 from metad.server.network import Network
 from metad.server.serve import Server
+from metad.server.unsent import Unsent
 from metad.state.tables import SCAN_ROWS_MAX
 from metad_wire import messages as m
 from metad_wire import methods
@@ -33,6 +36,7 @@ class FakeStream:
 
     def __init__(self) -> None:
         self.written = b""
+        self.read = True  # by the peer
         self.reading = True
         self.closed = False
         self.aborted = False
@@ -52,6 +56,9 @@ class FakeStream:
 
     def abort(self) -> None:
         self.aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0 if self.read else len(self.written)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
@@ -77,7 +84,7 @@ async def until(condition: Callable[[], object]) -> None:
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
     monkeypatch.setattr(serve_module, "_SWEEP_S", 0.001)
-    limits = {"write_stall_timeout_ms": 20, "handshake_timeout_ms": 20, "idle_timeout_ms": 60_000, "connections_max": 3}
+    limits = {"write_stall_timeout_ms": 20, "handshake_timeout_ms": 20, "idle_timeout_ms": 60_000, "connections_max": 4}
     config = load_config(None, {"storage": {"engine": "memory"}, "listen": "h:1", "limits": limits})
     server = await Server.start(config, Network.only(MemoryTransport()))
     running = asyncio.create_task(server.run())
@@ -124,15 +131,17 @@ async def test_small_requests_that_cost_much_take_turns(server: Server) -> None:
         await node.requests.call(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
     connection, stream = connect(server)
     other, other_stream = connect(server)
+    for each, its_stream in ((connection, stream), (other, other_stream)):
+        each.data_received(put(1))
+        await until(lambda its_stream=its_stream: len(its_stream.frames()) == 2)
     before = node.requests.spent
-    connection.data_received(b"".join(listing(i) for i in range(1, 101)))
+    connection.data_received(b"".join(listing(i) for i in range(2, 102)))
     assert node.requests.spent - before <= connection_module._SLICE_SPENT + SCAN_ROWS_MAX
-    assert len(stream.frames()) <= 3
+    assert len(stream.frames()) <= 4
     get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", "k")]))
-    other.data_received(encode_frame(FrameType.REQUEST, get, 1, methods.KV_GET.code))
-    await until(lambda: len(other_stream.frames()) == 2)
-    assert len(stream.frames()) <= 5
-    await until(lambda: len(stream.frames()) == 101)
+    other.data_received(encode_frame(FrameType.REQUEST, get, 2, methods.KV_GET.code))
+    assert len(other_stream.frames()) == 3
+    await until(lambda: len(stream.frames()) == 102)
     for each in (connection, other):
         each.connection_lost(None)
 
@@ -150,11 +159,108 @@ async def test_frames_that_ask_for_nothing_are_taken_in_slices(server: Server, f
     assert stream.reading
 
 
+async def test_many_connections_that_ask_for_much_take_turns(server: Server) -> None:
+    # 150 connections that each asked for 7 MB, once, held the loop for 2 s: each was the first slice of its own.
+    node = server.node
+    values = m.KvPut([m.KvPutItem("n", f"k{i}", bytes(MIB - 100)) for i in range(4)])
+    await node.requests.call(methods.KV_PUT, values)
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(4)]))
+    greedy, modest = [connect(server) for _ in range(3)], connect(server)
+    modest[0].data_received(put(1))
+    await until(lambda: len(modest[1].frames()) == 2)
+    for number in (1, 2):
+        before = node.requests.spent
+        for connection, _ in greedy:
+            connection.data_received(encode_frame(FrameType.REQUEST, get, number, methods.KV_GET.code))
+        if number == 1:
+            assert [len(stream.frames()) for _, stream in greedy] == [2, 1, 1]
+        else:
+            assert node.requests.spent == before  # nothing yet: in the turns that follow, one at a time
+        small = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", "k")]))
+        modest[0].data_received(encode_frame(FrameType.REQUEST, small, number + 1, methods.KV_GET.code))
+        assert len(modest[1].frames()) == number + 2
+        await until(lambda number=number: all(len(stream.frames()) == number + 1 for _, stream in greedy))
+    for connection, _ in (*greedy, modest):
+        connection.connection_lost(None)
+
+
+async def test_replies_that_nobody_reads_are_bounded_for_all_connections_together(server: Server) -> None:
+    # 64 bytes of request held 8 MiB: 150 connections took 1.2 GB.
+    big = m.KvPut([m.KvPutItem("n", f"k{i}", bytes(MIB - 100)) for i in range(7)])
+    await server.node.requests.call(methods.KV_PUT, big)
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(7)]))
+    server._unsent = Unsent(10 * MIB)
+    (first, first_stream), (second, second_stream) = connect(server), connect(server)
+    for connection, stream in ((first, first_stream), (second, second_stream)):
+        stream.read = False
+        connection.data_received(encode_frame(FrameType.REQUEST, get, 1, methods.KV_GET.code))
+        await until(lambda stream=stream: len(stream.frames()) == 2)
+    assert [len(stream.written) // MIB for stream in (first_stream, second_stream)] == [6, 0]
+    assert [(e.name, e.retryable, e.retry_after_ms > 0) for e in second_stream.errors()] == [("overloaded", True, True)]
+    second.data_received(put(2))
+    await until(lambda: len(second_stream.frames()) == 3)  # what is short goes on
+    first_stream.read = True
+    second.data_received(encode_frame(FrameType.REQUEST, get, 3, methods.KV_GET.code))
+    await until(lambda: len(second_stream.written) // MIB == 6)
+    for connection in (first, second):
+        connection.connection_lost(None)
+    assert server._unsent.held_bytes == 0
+
+
+async def test_a_long_reply_to_a_write_is_not_said_to_be_undone(server: Server) -> None:
+    big = m.KvPut([m.KvPutItem("n", f"k{i}", bytes(MIB - 100)) for i in range(7)])
+    await server.node.requests.call(methods.KV_PUT, big)
+    server._unsent = Unsent(10 * MIB)
+    (first, first_stream), (second, second_stream) = connect(server), connect(server)
+    transaction = m.KvTransaction("n", [], [m.KvOperation("done", b"")], [], [f"k{i}" for i in range(7)])
+    body, identity = m.KvTransact([transaction]), m.Identity(1, 1, 0)
+    frame = partial(encode_frame, FrameType.REQUEST, methods.KV_TRANSACT.encode_request(body, 0, identity))
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(7)]))
+    first_stream.read = False
+    first.data_received(encode_frame(FrameType.REQUEST, get, 1, methods.KV_GET.code))
+    await until(lambda: len(first_stream.frames()) == 2)
+    second.data_received(frame(1, methods.KV_TRANSACT.code))
+    await until(lambda: len(second_stream.frames()) == 2)
+    assert [(error.name, error.outcome_known) for error in second_stream.errors()] == [("unknown_outcome", False)]
+    first_stream.read = True
+    again = m.Identity(1, 1, 0, 5)
+    payload = methods.KV_TRANSACT.encode_request(body, 0, again)
+    second.data_received(encode_frame(FrameType.REQUEST, payload, 2, methods.KV_TRANSACT.code))
+    await until(lambda: len(second_stream.frames()) == 3)
+    assert len(second_stream.errors()) == 1  # the retry has its reply
+    for connection in (first, second):
+        connection.connection_lost(None)
+
+
+async def test_a_peer_that_reads_nothing_is_cut_off_while_others_have_no_room(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unsent_module, "_STUCK_S", 0.01)
+    big = m.KvPut([m.KvPutItem("n", f"k{i}", bytes(MIB - 100)) for i in range(7)])
+    await server.node.requests.call(methods.KV_PUT, big)
+    server._unsent = Unsent(7 * MIB)
+    connection, stream = connect(server)
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(7)]))
+    stream.read = False
+    connection.data_received(encode_frame(FrameType.REQUEST, get, 1, methods.KV_GET.code))
+    other, other_stream = connect(server)
+    for number in range(1, 1_000):
+        other.data_received(encode_frame(FrameType.REQUEST, get, number, methods.KV_GET.code))
+        if len(other_stream.written) > MIB:
+            break
+        await asyncio.sleep(0.001)
+        if stream.aborted and server.node.connections == 2:
+            connection.connection_lost(None)
+    assert stream.aborted
+    assert len(other_stream.written) > MIB
+    other.connection_lost(None)
+
+
 async def test_a_closed_connection_whose_peer_does_not_read_is_aborted(server: Server) -> None:
     # Once wrong: the stream waits for ever to deliver what was written before it was closed.
     connection, stream = connect(server)
     connection.data_received(b"\xff" * 64)
-    assert stream.closed
+    await until(lambda: stream.closed)
     assert [error.name for error in stream.errors()] == ["bad_frame"]
     await until(lambda: stream.aborted)
     connection.connection_lost(None)
@@ -232,15 +338,15 @@ async def test_waiting_for_memory_and_for_the_reader_are_two_reasons_not_to_read
 
 
 async def test_one_connection_too_many_is_told(server: Server) -> None:
-    connections = [connect(server) for _ in range(3)]
+    connections = [connect(server) for _ in range(4)]
     extra, stream = connect(server, hello=False)
     assert stream.closed
     (error,) = stream.errors()
     assert (error.name, error.retry_after_ms > 0) == ("overloaded", True)
     extra.connection_lost(None)
-    assert server.node.connections == 3
+    assert server.node.connections == 4
     connections.pop()[0].connection_lost(None)
-    assert server.node.connections == 2
+    assert server.node.connections == 3
     connect(server)[0].connection_lost(None)
     for connection, _ in connections:
         connection.connection_lost(None)

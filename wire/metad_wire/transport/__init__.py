@@ -38,6 +38,9 @@ class Stream(Protocol):
     def abort(self) -> None:
         """Close at once."""
 
+    def get_write_buffer_size(self) -> int:
+        """Bytes written that are still held here. Not to be asked after ``connection_lost``."""
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """``peername`` and the like, as asyncio names them."""
 

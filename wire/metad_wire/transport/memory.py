@@ -77,6 +77,9 @@ class MemoryStream:
             peer._schedule()
         self._close(None)
 
+    def get_write_buffer_size(self) -> int:
+        return 0 if self.peer is None else self.peer._inbox_bytes
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._name if name == "peername" else default
 

@@ -237,6 +237,9 @@ class _TlsEnd:
         if self._below is not None:
             self._below.abort()
 
+    def get_write_buffer_size(self) -> int:
+        return 0 if self._below is None else self._below.get_write_buffer_size()
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == PEERCERT:
             return self._tls.getpeercert() or default

@@ -21,6 +21,11 @@ class Sender(QuicStreamSender):
         return self._buffer_stop - self.highest_offset
 
     @property
+    def held_bytes(self) -> int:
+        """Written and not acknowledged yet."""
+        return self._buffer_stop - self._buffer_start
+
+    @property
     def next_offset(self) -> int:
         """Of the next piece."""
         return self._pending[0].start if len(self._pending) else self.highest_offset

@@ -104,6 +104,9 @@ class StreamEnd:
         self._owner.reset(self, CODE_ABORTED)
         self._lose(None)
 
+    def get_write_buffer_size(self) -> int:
+        return self._sender.held_bytes
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._owner.extra_info(name, default)
 
