@@ -60,10 +60,11 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
     arguments = parser.parse_args(argv)
     if "offline" in arguments:
         return int(arguments.offline(arguments))
-    url = as_url(arguments.endpoint)
+    encrypted = bool(arguments.certs or arguments.tls_ca or arguments.tls_cert or arguments.tls_key)
+    url = as_url(arguments.endpoint, encrypted=encrypted)
     try:
         parse_url(url)
-        options = _options(arguments)
+        options = _options(arguments, scheme_of(url))
         _prepare(arguments)
     except UnicodeEncodeError:
         parser.error("an argument is not UTF-8")
@@ -98,7 +99,7 @@ def _prepare(arguments: Arguments) -> None:
             text.encode()
 
 
-def _options(arguments: Arguments) -> Options:
+def _options(arguments: Arguments, scheme: str) -> Options:
     """Raises ValueError."""
     tls: TlsFiles | None = None
     if arguments.certs:
@@ -109,7 +110,6 @@ def _options(arguments: Arguments) -> Options:
         tls = TlsFiles(**{**known, **{field: value for field, value in given.items() if value}})
         if not tls.ca:
             raise ValueError("--tls-ca is missing: whom to trust")
-    scheme = scheme_of(as_url(arguments.endpoint))
     if scheme != "metad" and tls is None:
         raise ValueError(f"{scheme}:// needs --certs DIR, or at least --tls-ca F")
     return Options(
@@ -427,7 +427,7 @@ def _common(parser: argparse.ArgumentParser, endpoint: Any, as_json: Any, timeou
         default=endpoint,
         metavar="HOST:PORT",
         help=f"or SCHEME://HOST:PORT[,HOST:PORT...]; default 127.0.0.1:{PORT_DEFAULT}. SCHEME: metad (TCP in clear "
-        "text), metads (TCP with TLS), metadq (QUIC), metad+auto (whichever suits the path)",
+        "text), metads (TCP with TLS; the default with certificates), metadq (QUIC), metad+auto (as suits the path)",
     )
     parser.add_argument("--certs", default=nothing, metavar="DIR", help="files that `metadctl certs` made")
     parser.add_argument(

@@ -16,7 +16,7 @@ from metad_wire.frame import FrameType
 from metad_wire.messages import Welcome
 from metad_wire.session import ClientSession, State, decode_error
 from metad_wire.transport import Stream
-from metad_wire.transport.credentials import CertificateError, PathSample
+from metad_wire.transport.credentials import PEERCERT, CertificateError, PathSample, principal_of
 from metad_wire.transport.path import path_of
 
 from .call import Call
@@ -290,6 +290,10 @@ class Connection:
         self.early = False
         welcome = self.session.welcome
         assert welcome is not None
+        holder = principal_of(self._stream.get_extra_info(PEERCERT)) if self._stream is not None else None
+        if holder is not None and not holder.may_be(welcome.node_id):
+            said = f"{self.endpoint} says it is {welcome.node_id!r}"
+            raise UnauthenticatedError(f"{said}, and its certificate is that of {holder}")
         if welcome.idle_ms > 0:
             self._ping_interval_s = min(self._ping_interval_s, welcome.idle_ms / 3000)
         self._tick_sent, self._tick_received = self.bytes_sent, self.bytes_received

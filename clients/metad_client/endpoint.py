@@ -14,9 +14,10 @@ SCHEMES = ("metad", "metads", "metadq", "metad+auto")
 Endpoint = tuple[str, int]
 
 
-def as_url(text: str) -> str:
-    """A URL as it is; ``host:port`` without a scheme means ``metad://``."""
-    return text if "://" in text else f"metad://{text}"
+def as_url(text: str, *, encrypted: bool = False) -> str:
+    """A URL as it is; ``host:port`` without a scheme means ``metads://`` where certificates are given, else
+    ``metad://``."""
+    return text if "://" in text else f"{'metads' if encrypted else 'metad'}://{text}"
 
 
 def scheme_of(url: str) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import stat
 import sys
 from pathlib import Path
-
-import msgspec
 
 from metad_wire.authority import AuthorityError, issue_fleet
 from metad_wire.tokens import TokenFileError, Tokens, line_of, new_token
@@ -26,7 +25,12 @@ def certs(arguments: argparse.Namespace) -> int:
         made = issue_fleet(directory, nodes, clients, hosts, admins=admins)
     except AuthorityError as error:
         return _failed(str(error), 1)
-    Printer(arguments.json).many([{"for": name, **msgspec.structs.asdict(files)} for name, files in made.items()])
+    Printer(arguments.json).many(
+        [
+            {"for": name, "certificate": files.certificate, "key": files.key, "ca": files.ca}
+            for name, files in made.items()
+        ]
+    )
     if not arguments.json:
         sys.stderr.write(
             f"{directory / 'ca-key.pem'} signs for the whole fleet: keep it off the nodes.\n"
@@ -57,11 +61,23 @@ def token(arguments: argparse.Namespace) -> int:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Whole or not at all: nodes read it while they run."""
+    """Whole or not at all, for nodes read it while they run; owner and mode stay. Raises OSError."""
+    path = path.resolve()  # a link stays one
     temporary = path.with_name(path.name + ".tmp")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-    os.replace(temporary, path)
+    before = path.stat() if path.exists() else None
+    temporary.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            if before is not None:  # or those who read it could not any more
+                made = os.fstat(file.fileno())
+                if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
+                    os.fchown(file.fileno(), before.st_uid, before.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _names(text: str) -> list[str]:

@@ -107,6 +107,10 @@ def ways_of(scheme: str, options: Options) -> Ways:
     if scheme == "metad":
         if options.credentials:
             raise ValueError("a token is not sent in clear text: use metads://, metadq:// or metad+auto://")
+        if options.tls is not None:
+            raise ValueError(
+                "metad:// is in clear text, and certificates are given: use metads://, metadq:// or metad+auto://"
+            )
         return Ways({"tcp": TcpTransport()}, options.path_rule)
     if options.tls is None:
         raise ValueError(f"{scheme}:// needs to know whom to trust: give Options.tls at least the authority (ca)")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from metad_wire.errors import UnauthenticatedError
 from metad_wire.tokens import TokenFileError, Tokens
 from metad_wire.transport import Stream
-from metad_wire.transport.credentials import PEERCERT, Principal, Role, principal_of
+from metad_wire.transport.credentials import PEERCERT, UNFIT, Principal, Role, principal_of
 from metad_wire.transport.reload import Watched
 
 from ..config import SecurityConfig
@@ -14,7 +16,8 @@ from ..errors import ConfigError
 
 class Access:
     """The rules of one node. ``encrypted``: its transports tell who the peer is; otherwise nobody is asked. Raises
-    ConfigError where the file of tokens cannot be used; one that is replaced by a broken one stays in use."""
+    ConfigError where the file of tokens cannot be used. Once one is in use, a broken one does not take its place; where
+    it is deleted no token is taken any more."""
 
     def __init__(self, security: SecurityConfig, *, encrypted: bool) -> None:
         self.encrypted = encrypted
@@ -24,7 +27,13 @@ class Access:
         if security.tokens_file:
             path = security.tokens_file
             try:
-                self._tokens = Watched([path], lambda: Tokens.read(path), error=TokenFileError, what="tokens")
+                self._tokens = Watched(
+                    [path],
+                    lambda: Tokens.read(path),
+                    error=TokenFileError,
+                    what="tokens",
+                    gone=lambda: Tokens({}),  # whoever deletes the file means to shut its tokens out
+                )
             except TokenFileError as error:
                 raise ConfigError(f"security.tokens_file: {error}") from None
 
@@ -33,7 +42,7 @@ class Access:
         looked at any more."""
         if not self.encrypted:
             return None
-        certificate = stream.get_extra_info(PEERCERT)
+        certificate = _certificate(stream)
         principal = principal_of(certificate)
         if certificate and principal is None:
             raise UnauthenticatedError("the certificate names no role, or more than one")
@@ -58,7 +67,7 @@ class Access:
         certificate is for clients."""
         if not self.encrypted:
             return None
-        principal = principal_of(stream.get_extra_info(PEERCERT))
+        principal = principal_of(_certificate(stream))
         if principal is None or not principal.is_node:
             raise UnauthenticatedError(f"only nodes speak here, and this is {principal or 'nobody that is known'}")
         return principal
@@ -68,3 +77,11 @@ class Access:
         principal = self.admit_node(stream)
         if principal is not None and not principal.may_be(node_id):
             raise UnauthenticatedError(f"the certificate is of {principal}, not of {node_id!r}")
+
+
+def _certificate(stream: Stream) -> Any:
+    """The peer's, None where it showed none. Raises UnauthenticatedError."""
+    unfit = stream.get_extra_info(UNFIT)
+    if unfit:
+        raise UnauthenticatedError(unfit)
+    return stream.get_extra_info(PEERCERT)

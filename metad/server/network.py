@@ -44,7 +44,7 @@ class Network:
         if not security.encrypted:
             _in_clear(config)
             return cls.only(TcpTransport())
-        files = TlsFiles(certificate=security.certificate, key=security.key, ca=security.ca)
+        files = TlsFiles(certificate=security.certificate, key=security.key, ca=security.ca, node=config.node_id)
         handshake_s = config.limits.handshake_timeout_ms / 1000
         required = _clients_need_certificates(security)
         try:

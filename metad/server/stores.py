@@ -6,13 +6,16 @@ missing, or belongs to another pair, would silently lose or mix data; it is refu
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
 from pathlib import Path
 
 import msgspec
 
 from ..config import Config
 from ..errors import ConfigError, DamagedStoreError, StorageError
+from ..logs import event
 from ..storage import keys
 from ..storage.engine import Engine
 from ..storage.log import LogStore
@@ -20,6 +23,7 @@ from ..storage.mark import DurableMark
 from ..storage.memory import MemoryEngine
 
 STORE_FORMAT = 2
+_DIRECTORY_MODE = 0o700
 _IDENTITY_KEY = keys.STORE_PREFIX + b"identity"
 
 
@@ -98,12 +102,13 @@ def _engines(config: Config) -> tuple[LogStore, Engine]:
 
     directory = Path(config.data_dir)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         reason = error.strerror if isinstance(error, OSError) else error
         raise StorageError(f"cannot use the data directory {str(directory)!r}: {reason}") from None
     if not os.access(directory, os.W_OK):
         raise StorageError(f"cannot use the data directory {directory}: not writable")
+    _keep_private(directory)
     shared = Shared(config.storage)
     engine = RocksEngine(directory / "raft", log_options(shared), wal=True)
     try:
@@ -116,6 +121,20 @@ def _engines(config: Config) -> tuple[LogStore, Engine]:
     except BaseException:
         log.close()
         raise
+
+
+def _keep_private(directory: Path) -> None:
+    """What is in it can be read as it is: by nobody but the node's own user."""
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if mode & ~_DIRECTORY_MODE == 0:
+        return
+    try:
+        directory.chmod(mode & _DIRECTORY_MODE)
+    except OSError as error:
+        reason = error.strerror
+        event("others may use the data directory", logging.WARNING, path=str(directory), mode=f"{mode:o}", error=reason)
+    else:
+        event("the data directory was open to others", logging.WARNING, path=str(directory), mode=f"{mode:o}")
 
 
 def _identify(config: Config, log: Engine, state: Engine) -> tuple[StoreIdentity, bool]:

@@ -13,7 +13,7 @@ from typing import Final
 from metad_wire.authority import Authority, Issued, issue_fleet
 from metad_wire.transport.credentials import Principal, Role, TlsFiles
 
-WRONG: Final = ("untrusted", "expired", "not-yet-valid", "wrong-purpose", "no-role")
+WRONG: Final = ("untrusted", "expired", "not-yet-valid", "wrong-purpose", "no-purpose", "no-role")
 """Kinds of certificates that nobody may get in with."""
 
 
@@ -57,6 +57,8 @@ def wrong(kind: str, role: Role = Role.CLIENT, name: str = "n1") -> TlsFiles:
         issued = authority.issue(principal, not_before=now + day, not_after=now + 2 * day)
     elif kind == "wrong-purpose":
         issued = authority.issue(principal, purposes=("code-signing",))
+    elif kind == "no-purpose":
+        issued = authority.issue(principal, purposes=())
     elif kind == "no-role":
         issued = authority.issue(principal, roles=False)
     else:

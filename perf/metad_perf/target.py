@@ -45,6 +45,6 @@ def open_client(target: str, options: Options | None = None) -> Client:
             options = msgspec.structs.replace(options, credentials=token)
         if said:
             raise UsageError(f"{', '.join(said)}: of no use in {target!r}")
-        return connect(as_url(endpoint), options)
+        return connect(as_url(endpoint, encrypted=options.tls is not None), options)
     except ValueError as error:
         raise UsageError(str(error)) from None

@@ -63,8 +63,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 def served(places: Places, directory: Path, config: Path | None = None) -> tuple[Server, str, Options]:
     """A node in its place, not yet started; where it listens, by TCP and UDP; and a client's options for it."""
-    files = issue_fleet(directory / "certificates", ["n1"], ["wan"])
-    node, at = files["node-n1"], f"{places.address(SERVER)}:{_PORT}"
+    files = issue_fleet(directory / "certificates", ["node-1"], ["wan"])
+    node, at = files["node-node-1"], f"{places.address(SERVER)}:{_PORT}"
     command = [*places.network.prefix(SERVER), *metad_serve(), "--quic", at]
     command += ["--tls-cert", node.certificate, "--tls-key", node.key, "--tls-ca", node.ca]
     return Server(directory, command=command, config=config, listen=at), at, Options(tls=files["client-wan"])

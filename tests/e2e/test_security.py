@@ -384,6 +384,19 @@ def test_metadctl_says_by_what_it_goes(door: Door) -> None:
         assert f"via          {via}\n" in done.stdout
 
 
+def test_metadctl_with_certificates_never_speaks_clear_text(door: Door) -> None:
+    files = certificates.client("app")
+    for endpoint, code, words in (
+        (f"127.0.0.1:{door.port}", 0, "via          tls\n"),
+        (door.url("metad"), 2, "metad:// is in clear text, and certificates are given"),
+    ):
+        command = [str(METADCTL), "--endpoint", endpoint, "--tls-ca", files.ca]
+        command += ["--tls-cert", files.certificate, "--tls-key", files.key, "status"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        assert done.returncode == code, done.stderr
+        assert words in done.stdout + done.stderr
+
+
 # --- new files -------------------------------------------------------------------------------------------
 
 

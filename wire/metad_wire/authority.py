@@ -113,7 +113,8 @@ class Authority:
         names = [x509.UniformResourceIdentifier(holder), *map(_host, hosts)]
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([known[purpose] for purpose in used]), critical=False)
+        if used:
+            builder = builder.add_extension(x509.ExtendedKeyUsage([known[purpose] for purpose in used]), critical=False)
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return _pem(_sign(builder, self._key), key)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import stat
 from pathlib import Path
@@ -111,6 +112,40 @@ def test_a_token_is_printed_once_and_its_hash_kept(tmp_path: Path, capsys: pytes
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_file_of_tokens_keeps_its_owner_its_mode_and_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, link = tmp_path / "tokens", tmp_path / "link"
+    path.touch()
+    path.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(path, 12_345, 54_321)
+    link.symlink_to(path)
+    before = path.stat()
+    assert main(["token", "app", "--file", str(link)]) == 0
+    after = path.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert link.is_symlink()
+    assert Tokens.read(str(path)).holder(capsys.readouterr().out.strip().encode()) == "app"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "tokens"]
+
+
+def test_a_file_of_tokens_whose_owner_cannot_be_kept_stays_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("# kept\n")
+
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchmod", refused)
+    assert main(["token", "app", "--file", str(path)]) == 1
+    assert "Operation not permitted" in capsys.readouterr().err
+    assert path.read_text() == "# kept\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["tokens"]
+
+
 def test_a_file_that_nodes_would_refuse_is_not_added_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "tokens"
     path.write_text("something else\n")
@@ -128,6 +163,8 @@ def test_a_file_that_nodes_would_refuse_is_not_added_to(tmp_path: Path, capsys: 
         (["--endpoint", "metads://h:1", "--tls-ca", "/none"], "authorities"),
         (["--endpoint", "https://h:1"], "no transport for https"),
         (["--token-file", "/none"], "cannot read the token"),
+        (["--endpoint", "h:1", "--certs", "/none"], "no client"),
+        (["--endpoint", "metad://h:1", "--tls-ca", "/none"], "metad:// is in clear text, and certificates are given"),
     ],
 )
 def test_what_a_scheme_lacks_is_a_wrong_command_line(

@@ -15,9 +15,11 @@ from metad.supervisor import local_cluster, local_fleet, parse_regions
 from metad.testing import certificates
 from metad_wire.errors import UnauthenticatedError
 from metad_wire.tokens import line_of, new_token
-from metad_wire.transport.credentials import Principal, Role
+from metad_wire.transport.credentials import Principal, Role, TlsFiles
+from metad_wire.transport.reload import Reloaded
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
+from metad_wire.transport.tls_context import server_context
 
 NODE, CLIENT = Principal(Role.NODE, "n1"), Principal(Role.CLIENT, "app")
 
@@ -111,6 +113,24 @@ def test_a_tokens_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> No
         Access(security, encrypted=True)
 
 
+def test_a_tokens_file_that_is_deleted_revokes_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("metad_wire.transport.reload.LOOK_S", 0.0)
+    token = new_token("app")
+    rules = access(tmp_path, token)
+    assert rules.admit(NOBODY, token.encode()) == CLIENT  # type: ignore[arg-type]
+    text = (tmp_path / "tokens").read_text()
+    (tmp_path / "tokens").unlink()
+    with caplog.at_level("WARNING", "metad"):
+        for _ in range(2):
+            with pytest.raises(UnauthenticatedError):
+                rules.admit(NOBODY, token.encode())  # type: ignore[arg-type]
+    assert [record.getMessage() for record in caplog.records] == ["the tokens are gone: none is taken any more"]
+    (tmp_path / "tokens").write_text(text)
+    assert rules.admit(NOBODY, token.encode()) == CLIENT  # type: ignore[arg-type]
+
+
 # --- transports ------------------------------------------------------------------------------------------
 
 
@@ -119,7 +139,7 @@ def configured(**settings: Any) -> Any:
 
 
 def secured(**settings: Any) -> Any:
-    files = certificates.node()
+    files = certificates.node("node-1")
     return configured(security={"certificate": files.certificate, "key": files.key, "ca": files.ca}, **settings)
 
 
@@ -134,6 +154,47 @@ def test_with_certificates_everything_is_encrypted() -> None:
     assert isinstance(network.tcp, TlsTransport)
     assert isinstance(network.near, TlsTransport)
     assert (network.quic, network.far, network.encrypted) == (None, None, True)
+
+
+@pytest.mark.parametrize(
+    ("files", "complaint"),
+    [
+        (lambda: certificates.node("node-2"), "is of node 'node-2', and this is node 'node-1'"),
+        (lambda: certificates.client("node-1"), "is of client 'node-1', and this is node 'node-1'"),
+        (lambda: certificates.admin("node-1"), "is of admin 'node-1', and this is node 'node-1'"),
+        (lambda: certificates.wrong("no-role", Role.NODE, "node-1"), "is of nobody in particular"),
+        (lambda: certificates.wrong("no-purpose", Role.NODE, "node-1"), "is not for servers and for clients"),
+        (lambda: certificates.wrong("wrong-purpose", Role.NODE, "node-1"), "is not for servers and for clients"),
+    ],
+)
+@pytest.mark.parametrize("quic", ["", "127.0.0.1:0"])
+def test_a_node_does_not_start_with_a_certificate_that_is_not_its_own(files: Any, complaint: str, quic: str) -> None:
+    wrong = files()
+    security = {"certificate": wrong.certificate, "key": wrong.key, "ca": wrong.ca}
+    with pytest.raises(ConfigError, match=complaint):
+        Network.of(configured(security=security, quic=quic))
+    Network.of(configured(security=security_of(certificates.node("machine")), node_id="machine/1"))
+
+
+def security_of(files: TlsFiles) -> dict[str, str]:
+    return {"certificate": files.certificate, "key": files.key, "ca": files.ca}
+
+
+def test_another_nodes_certificate_does_not_take_the_place_of_ones_own(tmp_path: Path) -> None:
+    def put(files: TlsFiles) -> None:
+        for source, name in ((files.certificate, "certificate"), (files.key, "key"), (files.ca, "ca")):
+            (tmp_path / name).write_bytes(Path(source).read_bytes())
+
+    put(certificates.node("node-1"))
+    used = TlsFiles(
+        certificate=str(tmp_path / "certificate"), key=str(tmp_path / "key"), ca=str(tmp_path / "ca"), node="node-1"
+    )
+    now = 0.0
+    watched = Reloaded(used, lambda files: server_context(files, certificate_required=True), clock=lambda: now)
+    mine = watched.current()
+    put(certificates.node("node-2"))
+    now += 1.0
+    assert watched.current() is mine
 
 
 def test_quic_is_there_where_it_is_asked_for_and_between_regions() -> None:

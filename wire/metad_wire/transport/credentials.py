@@ -20,6 +20,9 @@ PEERCERT: Final = "peercert"
 """Name of the extra info of a stream that holds the peer's certificate; None where it showed none."""
 
 
+UNFIT: Final = "unfit"
+"""Name of the extra info that says why a peer's certificate is not to be accepted although the handshake is over; None
+where nothing is wrong with it."""
 WORN: Final = "worn"
 """Name of the extra info that is true once a stream's keys have sealed as much as they should: its driver moves on to a
 new one, in its own time."""
@@ -67,6 +70,9 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str = ""
     key: str = ""
     ca: str
+    node: str = ""
+    """Of a node: its id, which the certificate must name. Files of anybody else are refused, also those that take
+    their place later."""
 
 
 def client_files(directory: str, name: str = "", *, administers: bool = False) -> TlsFiles:

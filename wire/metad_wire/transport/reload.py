@@ -22,7 +22,7 @@ _log = logging.getLogger("metad")
 class Watched(Generic[T]):
     """What ``load`` makes of files, made again whenever one of them has changed. ``load`` raises ``error`` where they
     cannot be used: at first that is passed on, later it is logged once and what there was stays. ``what`` names them
-    in the log."""
+    in the log. ``gone``: what there is instead once a file is missing, if not what there was."""
 
     def __init__(
         self,
@@ -31,8 +31,10 @@ class Watched(Generic[T]):
         *,
         error: type[Exception],
         what: str,
+        gone: Callable[[], T] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._gone = gone
         self._paths = paths
         self._load = load
         self._error = error
@@ -51,6 +53,10 @@ class Watched(Generic[T]):
         signature = _signature(self._paths)
         if signature != self._seen:
             self._seen = signature  # broken files are not read again before they have changed again
+            if self._gone is not None and None in signature:
+                self._value = self._gone()
+                _log.warning("the %s are gone: none is taken any more", self._what)
+                return self._value
             try:
                 self._value = self._load()
             except self._error as error:

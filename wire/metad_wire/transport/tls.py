@@ -22,11 +22,12 @@ from typing import Any, Final, cast
 
 from ..sparing import Sparing
 from . import Handler, Listener, Stream, StreamHandler, Transport
-from .credentials import PEERCERT, WORN, TlsError, TlsFiles, node_behind
+from .credentials import PEERCERT, UNFIT, WORN, CertificateError, TlsError, TlsFiles, node_behind
+from .der import CLIENT_AUTH, SERVER_AUTH
 from .handshakes import Handshakes
 from .records import Records
 from .reload import Reloaded
-from .tls_context import client_context, explain, server_context
+from .tls_context import check_purpose, client_context, explain, server_context
 from .turns import Turns
 
 HANDSHAKES_MAX: Final = 512
@@ -243,9 +244,22 @@ class _TlsEnd:
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == PEERCERT:
             return self._tls.getpeercert() or default
+        if name == UNFIT:
+            return self._unfit() or default
         if name == WORN:
             return max(self._sealed, self._opened) >= RECORDS_MAX
         return default if self._below is None else self._below.get_extra_info(name, default)
+
+    def _unfit(self) -> str:
+        """Why an accepted peer's certificate is not good enough. OpenSSL has let it in: there is no alert any more by
+        which it could hear of that."""
+        certificate = self._tls.getpeercert(binary_form=True)
+        try:
+            if certificate is not None and self._pending is not None:
+                check_purpose(certificate, CLIENT_AUTH)
+        except CertificateError as error:
+            return str(error)
+        return ""
 
     # --- inside ------------------------------------------------------------------------------------------
 
@@ -317,6 +331,7 @@ class _TlsEnd:
                 self._tls = self._context.wrap_bio(self._incoming, self._outgoing, server_side=accepting)
             self._tls.do_handshake()
             if self._pending is None:
+                check_purpose(self._tls.getpeercert(binary_form=True) or b"", SERVER_AUTH)
                 node_behind(self._tls.getpeercert())
         except ssl.SSLWantReadError:
             return False

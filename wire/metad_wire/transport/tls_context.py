@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from typing import Final
 
-from .credentials import CertificateError, TlsError, TlsFiles
+from .credentials import CertificateError, TlsError, TlsFiles, principal_of
+from .der import CLIENT_AUTH, SERVER_AUTH, uses_of
+
+_END: Final = "-----END CERTIFICATE-----"
 
 # What a peer says of our certificate, in OpenSSL's words for an alert.
 _ALERTS: Final = {
@@ -40,6 +44,38 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
+def check_purpose(certificate: bytes, purpose: bytes) -> None:
+    """What OpenSSL lets pass and metad does not: a certificate, as DER, that does not say what it is for. Raises
+    CertificateError."""
+    try:
+        uses = uses_of(certificate)
+    except ValueError as error:
+        raise CertificateError(f"the peer's certificate is refused: {error}") from None
+    if purpose not in uses.purposes:
+        raise CertificateError("the peer's certificate is refused: it is for another purpose")
+
+
+def _check_own(files: TlsFiles) -> None:
+    """A node that starts with another's certificate would be refused by all, or pose as that other. Raises
+    CertificateError."""
+    try:
+        text = Path(files.certificate).read_text()
+        begin = text.index("-----BEGIN CERTIFICATE-----")
+        uses = uses_of(ssl.PEM_cert_to_DER_cert(text[begin : text.index(_END, begin) + len(_END)]))
+    except (OSError, ValueError) as error:
+        raise CertificateError(f"cannot use the certificate {files.certificate!r}: {error}") from None
+    holder = principal_of({"subjectAltName": tuple(("URI", uri) for uri in uses.uris)})
+    if holder is None or not holder.may_be(files.node):
+        raise CertificateError(
+            f"the certificate {files.certificate!r} is of {holder or 'nobody in particular'}, and this is node "
+            f"{files.node!r}"
+        )
+    if not {SERVER_AUTH, CLIENT_AUTH} <= uses.purposes:
+        raise CertificateError(
+            f"the certificate {files.certificate!r} is not for servers and for clients, as a node's is"
+        )
+
+
 def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -51,6 +87,8 @@ def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
         context.load_verify_locations(files.ca)
     except (OSError, ssl.SSLError) as error:
         raise CertificateError(f"cannot use the authorities in {files.ca!r}: {_reason(error)}") from None
+    if files.node:
+        _check_own(files)
     if files.certificate:
         try:
             context.load_cert_chain(files.certificate, files.key, password=_no_password)

@@ -100,10 +100,11 @@ def verify(
     except ValueError:
         raise AlertBadCertificate("extensions could not be parsed") from None
     purpose = ExtendedKeyUsageOID.CLIENT_AUTH if of_client else ExtendedKeyUsageOID.SERVER_AUTH
+    usages = [extension.value for extension in extensions if isinstance(extension.value, x509.ExtendedKeyUsage)]
+    if not any(purpose in usage for usage in usages):
+        raise AlertUnsupportedCertificate("it is for another purpose")
     for extension in extensions:
         value = extension.value
-        if isinstance(value, x509.ExtendedKeyUsage) and purpose not in value:
-            raise AlertUnsupportedCertificate("it is for another purpose")
         if isinstance(value, x509.KeyUsage) and not value.digital_signature:
             raise AlertUnsupportedCertificate("it is not for signatures")
         if isinstance(value, x509.BasicConstraints) and value.ca:

@@ -1,0 +1,53 @@
+"""What is in a data directory can be read as it is, so nobody else may look into it."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from metad.config import load_config
+from metad.server.stores import open_stores
+
+
+def opened(directory: Path) -> int:
+    """The directory's mode while a node uses it."""
+    stores = open_stores(load_config(None, {"data_dir": str(directory)}))
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    stores.close()
+    return mode
+
+
+def test_a_new_one_is_its_owners_alone(tmp_path: Path) -> None:
+    assert opened(tmp_path / "new" / "deep") == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o777, 0o701])
+def test_one_that_was_open_to_others_is_closed_and_that_is_said(
+    tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "d"
+    directory.mkdir()
+    directory.chmod(mode)
+    with caplog.at_level("WARNING", "metad"):
+        assert opened(directory) == 0o700
+        assert opened(directory) == 0o700
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["the data directory was open to others"]
+
+
+def test_one_that_is_somebody_elses_is_used_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "d"
+    directory.mkdir(mode=0o755)
+    directory.chmod(0o755)
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refused)
+    with caplog.at_level("WARNING", "metad"):
+        assert opened(directory) == 0o755
+    assert [record.getMessage() for record in caplog.records] == ["others may use the data directory"]
