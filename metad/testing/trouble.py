@@ -107,7 +107,9 @@ class Trouble(Faults[SimNode]):
             ]
             self._faults += [(fault, weight) for fault, weight, fits in more if fits and rng.random() < 0.6]
             if settings.spares:
-                self._faults.append((self._leave_when_others_are_down, 2.0))
+                self._faults.append((self._leave_when_others_are_down, 3.0))
+                for _ in range(settings.spares):
+                    self.later(rng.uniform(0.0, 1.0), self._join)
         self.begin()
 
     def _client(self, number: int) -> None:
@@ -121,7 +123,7 @@ class Trouble(Faults[SimNode]):
             for at, seed in enumerate(seeds):
                 caller = Caller(cluster, cluster.history, opened, f"{name}.{at}", random.Random(seed))
                 if self._wide and at == 0:
-                    caller.mix[-1] = 0.5
+                    caller.mix[-2:] = 0.5, 1.0
                 made.append(caller)
             return made
 
@@ -252,18 +254,32 @@ class Trouble(Faults[SimNode]):
     def _bury(self) -> None:
         """A node is gone for so long that nobody waits for it, and not long enough to be given up."""
         if up := self.up():
-            node = self._rng.choice(up)
-            node.crash(power=self._rng.random() < self.power_share)
+            self._bury_one(self._rng.choice(up))
 
-            def wake() -> None:
-                if not node.up:
-                    node.start()
+    def _bury_one(self, node: SimNode) -> None:
+        node.crash(power=self._rng.random() < self.power_share)
 
-            self.later(self._rng.uniform(2.0, 6.0), wake)
+        def wake() -> None:
+            if not node.up:
+                node.start()
+
+        self.later(self._rng.uniform(2.0, 6.0), wake)
 
     def _leave_when_others_are_down(self) -> None:
-        self._bury()
-        self.later(self._rng.uniform(0.0, 1.0), self._leave)
+        """A node leaves, at times a founder, and what is to take its place may be gone. Enough stay for the replicas."""
+        cluster, rng = self.cluster, self._rng
+        leader = cluster.leader("metadata")
+        if leader is None or leader.node is None or leader.node.map is None:
+            return
+        known = leader.node.map.nodes
+        staying = [node.node_id for node in known if not node.leaving]
+        if len(staying) <= cluster.settings.replicas:
+            return
+        name = rng.choice(staying)
+        replacements = [cluster.nodes[node] for node in staying if node != name and cluster.nodes[node].up]
+        if replacements and rng.random() < 0.7:
+            self._bury_one(rng.choice(replacements))
+        self._administer(f"{name} is to leave", lambda asked: asked.leave(name))
 
     def _swing(self) -> None:
         """Slots go from one group to another, and back, and the leader of their source dies when the map has heard and
@@ -411,4 +427,8 @@ def draw(rng: random.Random, nodes: int, *, wide: bool = False) -> Settings:
         for number in range(1, nodes + spares + 1):
             election_ms = rng.choice([300, 300, 600, 1_200])
             rafts[f"n{number}"] = msgspec.structs.replace(settings.raft, election_timeout_ms=election_ms)
-    return settings._replace(rafts=rafts, replicas=5 if nodes == 5 and rng.random() < 0.5 else 3)
+    return settings._replace(
+        rafts=rafts,
+        replicas=5 if nodes == 5 and rng.random() < 0.5 else 3,
+        dedupe=DedupeConfig(identities_max=rng.choice([65_536, 20, 5])),
+    )

@@ -162,7 +162,7 @@ class Caller:
         self._offsets: dict[int, int] = {}
         self.deadline_s = rng.choice([1.0, 3.0, 8.0])
         self.think_s = rng.choice([0.01, 0.03, 0.1])
-        self.mix = [*(rng.choice([1.0, 4.0]) for _ in range(7)), 0.0]
+        self.mix = [*(rng.choice([1.0, 4.0]) for _ in range(7)), 0.0, 0.0]
         self.keys = rng.choice([2, 4])
 
     async def run(self) -> None:
@@ -184,6 +184,7 @@ class Caller:
                 self.own,
                 self.commit,
                 self.read_many,
+                self.write_many,
             ],
             self.mix,
         )[0]
@@ -270,6 +271,14 @@ class Caller:
             await asyncio.sleep(every_s)
         await asyncio.gather(*reads)
 
+    async def write_many(self) -> None:
+        """Many puts at once: more than may be remembered, at times."""
+        writes = []
+        for _ in range(self._rng.randint(10, 60)):
+            writes.append(asyncio.ensure_future(self.write()))
+            await asyncio.sleep(0.0005)
+        await asyncio.gather(*writes)
+
     async def transact(self) -> None:
         """Two keys that are always written together."""
         namespace, value = f"pair{self._rng.randrange(2)}", self._padded()
@@ -301,9 +310,12 @@ class Caller:
             seen.revision = one.mod_revision if one is not None else None
             self._versions[key] = version
             if result.succeeded and writes:
-                if one is None or one.value != value:
-                    raise Violation("transactions", f"{namespace}: {one} after {value!r} was put")
-                seen.version, seen.returned = version, moment
+                if one is None:
+                    raise Violation("transactions", f"{namespace}: nothing after {value!r} was put")
+                if one.value == value:
+                    seen.version, seen.returned = version, moment
+                else:  # a retry reads again, and others may have written since
+                    history.seen.append(Seen(key, False, one.value, version, seen.invoked, moment))
             else:
                 seen.never = True
                 if not result.succeeded and version == expected:
