@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..raft.base import Timing
+from ..raft.elections import DISK_ELECTIONS
 from ..raft.membership import ChangeRefusedError
 from .faults import Faults, Weighted
+from .invariants import Violation
 from .linearizability import Operation
 from .machine import Command
 from .network import Link
 from .world import Settings, SimNode, World
 
+_LOOK_S = 0.1
+_HAND_OVER_S = 1.0
+"""Beyond what it takes to tell a disk that hangs from a slow one."""
 _SAMPLED = 16
 """Of the reads of a flood, every so manyth is in the history. All are held to what was acknowledged before."""
 
@@ -356,7 +361,27 @@ class Chaos(Faults[SimNode]):
             return
         node = leader or self._rng.choice(up)
         node.hang_disk()
-        self.later(self._rng.uniform(0.5, 5.0), node.unhang_disk)
+        life = node.life
+        over_s = self.world.clock.now + self._rng.uniform(0.5, 8.0)
+        self.later(over_s - self.world.clock.now, node.unhang_disk)
+        for group in self.world.groups:
+            self._require_hand_over(node, life, group, over_s, 0.0, (0, 0))
+
+    def _require_hand_over(
+        self, node: SimNode, life: int, group: bytes, over_s: float, waits_s: float, reign: tuple[int, int]
+    ) -> None:
+        """Nobody leads for long who cannot apply what the others have committed."""
+        now_s = self.world.clock.now
+        hosted = node.hosted.get(group)
+        if self.over or hosted is None or node.life != life or now_s > over_s or not node.disk_hangs:
+            return
+        replica = hosted.group
+        same = (replica.term, replica.log.durable_index)
+        waits = replica.is_leader and replica.commit > replica.log.durable_index and node.paused_until < now_s - _LOOK_S
+        waits_s = waits_s + _LOOK_S if waits and same == reign else 0.0
+        if waits_s > DISK_ELECTIONS * replica.timing.election_s + _HAND_OVER_S:
+            raise Violation("disks that hang", f"{node.name} leads on, and has applied nothing for {waits_s:.1f} s")
+        self.later(_LOOK_S, lambda: self._require_hand_over(node, life, group, over_s, waits_s, same))
 
     def _suspend(self) -> None:
         """A machine sleeps, at best one that leads: nothing reaches it, and when it wakes it is asked at once."""

@@ -266,7 +266,7 @@ class Trouble(Faults[SimNode]):
         self.later(self._rng.uniform(2.0, 6.0), wake)
 
     def _leave_when_others_are_down(self) -> None:
-        """A node leaves, at times a founder, and what is to take its place may be gone. Enough stay for the replicas."""
+        """A node leaves, at times a founder, and what is to take its place may be gone. Enough stay for replicas."""
         cluster, rng = self.cluster, self._rng
         leader = cluster.leader("metadata")
         if leader is None or leader.node is None or leader.node.map is None:
