@@ -18,6 +18,7 @@ import msgspec
 from .errors import ConfigError
 
 MIB = 1024 * 1024
+REGION_BYTES_MAX = 64
 _NUMBER_MAX = 2**48  # more is a mistake, and would break what takes it: timers, RocksDB
 
 
@@ -97,6 +98,9 @@ class ClusterConfig(_Section, frozen=True):
     seeds: dict[str, str] = {}
     """The founding nodes, this one included: node id = HOST:PORT of its peer listener. The same on all of them; it
     counts when the cluster is formed, and names whom to connect to first afterwards."""
+    seed_regions: dict[str, str] = {}
+    """Founding node id = the region it is in; the same on all of them, and each one's ``region`` too. Known when the
+    cluster is formed, so that replicas are spread over regions from the start."""
     join: list[str] = []
     """HOST:PORT of peer listeners of a cluster that exists, to become a member of. Any live one will do."""
     listen: str = "127.0.0.1:0"
@@ -109,8 +113,9 @@ class ClusterConfig(_Section, frozen=True):
     advertise_quic: str = ""
     """The same for clients over QUIC."""
     region: str = ""
-    """Where this node is. Nodes with certificates speak QUIC to those of another region, and TCP to those of their
-    own."""
+    """Where this node is, where ``seed_regions`` does not say it. Replicas of a group are spread over regions first,
+    over machines second. Nodes with certificates speak QUIC to those of another region, and TCP to those of their own.
+    """
     replicas: int = 3
     """Voters of a new group, as far as there are nodes."""
 
@@ -266,7 +271,23 @@ class Config(_Section, frozen=True):
             raise ConfigError("cluster_id: must take at most 256 bytes")
         if not self.node_id.isprintable() or self.node_id != self.node_id.strip():
             raise ConfigError(f"node_id: {self.node_id!r} has characters that cannot be seen")
-        return self
+        region = self._checked_region()
+        return msgspec.structs.replace(self, cluster=msgspec.structs.replace(self.cluster, region=region))
+
+    def _checked_region(self) -> str:
+        """Where this node is, as itself or its seeds say."""
+        cluster = self.cluster
+        named = {f"cluster.seed_regions.{node}": region for node, region in cluster.seed_regions.items()}
+        for where, region in (named | {"cluster.region": cluster.region} if cluster.region else named).items():
+            if not is_region(region):
+                raise ConfigError(f"{where}: {region!r} is no name of a region")
+        for node in cluster.seed_regions:
+            if node not in cluster.seeds:
+                raise ConfigError(f"cluster.seed_regions: {node!r} is not among cluster.seeds")
+        mine = cluster.seed_regions.get(self.node_id, cluster.region)
+        if cluster.region not in ("", mine):
+            raise ConfigError(f"cluster.region: cluster.seed_regions says {mine!r}")
+        return mine
 
     def _check_advertised(self) -> None:
         """A node of a cluster that listens on every address has to say which one it is reached by."""
@@ -280,6 +301,11 @@ class Config(_Section, frozen=True):
         ):
             if listens.rpartition(":")[0] in ("0.0.0.0", "[::]", "::") and not advertised:
                 raise ConfigError(f"cluster.{field}: {listens} is every address; say by which this node is reached")
+
+
+def is_region(name: str) -> bool:
+    """Whether a region may be called so."""
+    return 1 <= len(name.encode()) <= REGION_BYTES_MAX and name.isprintable() and name == name.strip()
 
 
 def _section_name(section: _Section) -> str:

@@ -27,7 +27,7 @@ from metad_wire.authority import AuthorityError, issue_fleet
 from metad_wire.transport import join_endpoint, split_endpoint
 from metad_wire.transport.credentials import TlsFiles
 
-from .config import Config, to_toml
+from .config import Config, is_region, to_toml
 from .errors import ConfigError, ServerError
 from .logs import event
 
@@ -65,6 +65,7 @@ def workers_of(config: Config, workers: int) -> list[Config]:
         if (endpoint := getattr(cluster, field))
     }
     expanded = {f"{node}/{w}": _above(endpoint, w) for node, endpoint in seeds.items() for w in range(workers)}
+    regions = {f"{node}/{w}": region for node, region in cluster.seed_regions.items() for w in range(workers)}
     return [
         msgspec.structs.replace(
             config,
@@ -73,7 +74,10 @@ def workers_of(config: Config, workers: int) -> list[Config]:
             quic=_above(config.quic, w) if config.quic else "",
             data_dir=str(Path(config.data_dir) / f"worker-{w}"),
             cluster=msgspec.structs.replace(
-                cluster, seeds=expanded, **{field: _above(endpoint, w) for field, endpoint in advertised.items()}
+                cluster,
+                seeds=expanded,
+                seed_regions=regions,
+                **{field: _above(endpoint, w) for field, endpoint in advertised.items()},
             ),
         ).validated()
         for w in range(workers)
@@ -109,12 +113,15 @@ def local_cluster(
     directory = Path(config.data_dir)
     base = _stable_port(directory, 2 * nodes * workers)
     seeds = {node: f"127.0.0.1:{base + n * workers}" for n, node in enumerate(_names(nodes))}
+    where = {node: regions[n % len(regions)] for n, node in enumerate(seeds)} if regions else {}
     configs: list[Config] = []
     for n, node in enumerate(seeds):
         listen = f"127.0.0.1:{base + (nodes + n) * workers}"
-        cluster = msgspec.structs.replace(config.cluster, seeds=seeds if nodes > 1 else {})
-        if regions:
-            cluster = msgspec.structs.replace(cluster, region=regions[n % len(regions)])
+        cluster = msgspec.structs.replace(config.cluster, region=where.get(node, config.cluster.region))
+        if nodes > 1:
+            cluster = msgspec.structs.replace(cluster, seeds=seeds, seed_regions=where)
+        else:
+            cluster = msgspec.structs.replace(cluster, seeds={})
         one = msgspec.structs.replace(
             config, node_id=node, listen=listen, data_dir=str(directory / node), cluster=cluster
         )
@@ -261,7 +268,7 @@ def parse_regions(text: str) -> list[str]:
     """``eu,us,ap`` -> names; none of an empty text. Raises ConfigError."""
     regions = [part.strip() for part in text.split(",")] if text else []
     for region in regions:
-        if not region or not region.isprintable() or len(region) > 64:
+        if not is_region(region):
             raise ConfigError(f"--regions: {region!r} is no name of a region")
     return regions
 

@@ -15,12 +15,13 @@ from metad_wire.errors import InvalidRequestError
 from metad_wire.methods import encode
 from metad_wire.transport import split_endpoint
 
+from ..config import REGION_BYTES_MAX
+
 MAP_BYTES_MAX: Final = 2 * 1024 * 1024
 """Half of the smallest ``limits.frame_bytes_max``: who leads what comes with the map."""
 GROUPS_MAX: Final = SLOTS
 """Of one kind: a group without a slot is good for nothing."""
 NODE_ID_BYTES_MAX: Final = 256
-REGION_BYTES_MAX: Final = 64
 STORE_ID_BYTES_MAX: Final = 64
 HOST_BYTES_MAX: Final = 253  # of a name in the DNS
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")

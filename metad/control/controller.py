@@ -125,7 +125,8 @@ class Controller:
         cluster = self._host.config.cluster
         if cluster.join:
             return Configuration(())
-        voters, learners = metadata_replicas(list(cluster.seeds) or [self._host.config.node_id])
+        nodes = list(cluster.seeds) or [self._host.config.node_id]
+        voters, learners = metadata_replicas(nodes, regions=cluster.seed_regions)
         return Configuration(tuple(voters), tuple(learners))
 
     def start(self) -> None:
@@ -182,20 +183,20 @@ class Controller:
         """Found the cluster: the groups of the configuration, on its seeds."""
         config = self._host.config
         seeds = config.cluster.seeds or {config.node_id: self.peer_endpoint}
-        nodes = sorted(seeds)
-        voters, learners = metadata_replicas(nodes)
+        nodes, regions = sorted(seeds), config.cluster.seed_regions
+        voters, learners = metadata_replicas(nodes, regions=regions)
         groups = [GroupRecord("metadata", 0, voters, voters, learners=learners)]
         slots: dict[str, bytes] = {"metadata": pack_slots([0] * SLOTS)}
         for kind in ("offset", "data"):
             count: int = getattr(config.groups, kind)
             even = even_slots(count).tolist()
             for ordinal in range(count):
-                replicas = spread(nodes, config.cluster.replicas, groups)
+                replicas = spread(nodes, config.cluster.replicas, groups, regions=regions)
                 mine = slot_bits(slot for slot, group in enumerate(even) if group == ordinal)
                 groups.append(GroupRecord(kind, ordinal, replicas, replicas, initial_slots=mine))
             slots[kind] = pack_slots(even)
-        groups = balanced_leaders(groups, nodes)
-        records = [NodeRecord(node, "", seeds[node]) for node in nodes]
+        groups = balanced_leaders(groups, nodes, regions)
+        records = [NodeRecord(node, "", seeds[node], regions.get(node, "")) for node in nodes]
         cluster_id = self._host.identity.cluster_id or f"{self._host.environment.rng.getrandbits(128):032x}"
         self._store(ClusterMap(1, records, groups, slots, cluster_id=cluster_id), 0, _ignore)
 
@@ -328,8 +329,9 @@ class Controller:
             [*(n for n in current.nodes if n.node_id != node.node_id), node], key=lambda record: record.node_id
         )
         groups = current.groups
-        if known is None:
+        if known is None or known.region != node.region:
             groups = _metadata_on(groups, nodes)
+        if known is None:
             event("node joins", node=node.node_id, endpoint=node.endpoint)
         self._change(msgspec.structs.replace(current, nodes=nodes, groups=groups), done, f"{node.node_id} is a member")
 
@@ -347,11 +349,10 @@ class Controller:
             for group in _metadata_on(current.groups, nodes):
                 if group.kind != "metadata" and body.node_id in group.replicas:
                     kept = [r for r in group.replicas if r != body.node_id]
-                    # A replacement that is down would only be waited for.
-                    replicas = spread(rest, len(group.replicas), groups, keep=kept, avoid=list(self._lost_since))
+                    replicas = self._spread(rest, len(group.replicas), groups, keep=kept)
                     group = msgspec.structs.replace(group, replicas=replicas)
                 groups.append(group)
-            groups = balanced_leaders(groups, rest)
+            groups = balanced_leaders(groups, rest, _regions(nodes))
             self._change(
                 msgspec.structs.replace(current, nodes=nodes, groups=groups),
                 done,
@@ -414,10 +415,10 @@ class Controller:
             raise InvalidRequestError(f"there are {GROUPS_MAX} groups of kind {body.kind!r}, as many as slots")
         nodes = _staying(current.nodes)
         ordinal = 1 + max(g.ordinal for g in current.groups if g.kind == body.kind)
-        replicas = spread(nodes, self._host.config.cluster.replicas, current.groups)
+        replicas = self._spread(nodes, self._host.config.cluster.replicas, current.groups)
         groups = [*current.groups, GroupRecord(body.kind, ordinal, replicas, replicas)]
         self._change(
-            msgspec.structs.replace(current, groups=balanced_leaders(groups, nodes)),
+            msgspec.structs.replace(current, groups=balanced_leaders(groups, nodes, _regions(current.nodes))),
             done,
             f"{body.kind}-{ordinal} is added; it holds no slots yet",
         )
@@ -428,9 +429,9 @@ class Controller:
             raise ConflictError(f"{len(current.moves)} slot moves are under way; try again when they are done")
         nodes = _staying(current.nodes)
         groups: list[GroupRecord] = []
-        for group in current.groups:
+        for group in _metadata_on(current.groups, current.nodes):
             if group.kind != "metadata":
-                replicas = spread(nodes, self._host.config.cluster.replicas, groups, keep=group.replicas)
+                replicas = self._spread(nodes, self._host.config.cluster.replicas, groups, keep=group.replicas)
                 group = msgspec.structs.replace(group, replicas=replicas)
             groups.append(group)
         moves: list[c.SlotMove] = []
@@ -440,10 +441,18 @@ class Controller:
             for (source, target), slots in even_moves(unpack_slots(current.slots[kind]), ordinals).items():
                 moves.append(c.SlotMove(number * MOVES_OF_A_MAP + len(moves), kind, source, target, slot_bits(slots)))
         self._change(
-            msgspec.structs.replace(current, groups=balanced_leaders(groups, nodes), moves=moves),
+            msgspec.structs.replace(
+                current, groups=balanced_leaders(groups, nodes, _regions(current.nodes)), moves=moves
+            ),
             done,
             f"{sum(slots_count(move.slots) for move in moves)} slots move between groups",
         )
+
+    def _spread(
+        self, nodes: Sequence[str], count: int, groups: Sequence[GroupRecord], keep: Sequence[str] = ()
+    ) -> list[str]:
+        """Replicas of one more group. Who is out of reach would only be waited for."""
+        return spread(nodes, count, groups, keep, list(self._lost_since), _regions(self._map().nodes))
 
     def _moved(self, body: c.Moved, done: Done) -> None:
         current = self._map()
@@ -516,6 +525,10 @@ def _staying(nodes: Sequence[NodeRecord]) -> list[str]:
     return [node.node_id for node in nodes if not node.leaving]
 
 
+def _regions(nodes: Sequence[NodeRecord]) -> dict[str, str]:
+    return {node.node_id: node.region for node in nodes}
+
+
 def _leaders(status: m.StatusReply) -> list[m.GroupStatus]:
     """What a node says of the groups it leads whose configuration is certain."""
     return [group for group in status.groups if group.role == "leader" and group.commit >= group.configured]
@@ -526,7 +539,7 @@ def _metadata_on(groups: Sequence[GroupRecord], nodes: Sequence[NodeRecord]) -> 
     placed: list[GroupRecord] = []
     for group in groups:
         if group.kind == "metadata":
-            voters, learners = metadata_replicas(_staying(nodes), keep=group.replicas)
+            voters, learners = metadata_replicas(_staying(nodes), group.replicas, _regions(nodes))
             learners = sorted([*learners, *(node.node_id for node in nodes if node.leaving)])
             group = msgspec.structs.replace(group, replicas=voters, learners=learners)
         placed.append(group)

@@ -1,8 +1,11 @@
-"""Where replicas and leaders go: evenly, and with as few moves as that takes. Pure."""
+"""Where replicas and leaders go: over regions first, over machines second, evenly, and with as few moves as that takes.
+Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -10,6 +13,9 @@ from metad_wire.cluster import GroupRecord
 
 VOTERS_MAX = 5
 """Of metadata-0; everyone else follows it as a learner."""
+Regions = Mapping[str, str]
+"""Node -> region. Those without one are in a region together."""
+NOWHERE: Regions = {}
 
 
 def machine_of(node: str) -> str:
@@ -17,12 +23,20 @@ def machine_of(node: str) -> str:
     return node.partition("/")[0]
 
 
-def metadata_replicas(nodes: Sequence[str], keep: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """(voters, learners) of metadata-0: every node follows it, a few on different machines vote."""
-    voters: list[str] = []
-    for node in [*(node for node in keep if node in nodes), *sorted(nodes)]:
-        if len(voters) < VOTERS_MAX and machine_of(node) not in {machine_of(voter) for voter in voters}:
-            voters.append(node)
+def metadata_replicas(
+    nodes: Sequence[str], keep: Sequence[str] = (), regions: Regions = NOWHERE
+) -> tuple[list[str], list[str]]:
+    """(voters, learners) of metadata-0: every node follows it, a few on different machines vote, those of ``keep``
+    where the spread over regions allows it. Where all regions are known, as many vote as the loss of any one region
+    leaves a quorum of, if that can be."""
+    ordered = _by_region(nodes, VOTERS_MAX, keep, regions, rank=lambda node: node)
+    voters = ordered
+    if all(regions.get(node) for node in nodes):
+        for count in range(len(ordered), 0, -1):
+            (_, largest), *_ = Counter(regions[node] for node in ordered[:count]).most_common(1)
+            if count - largest > count // 2:
+                voters = ordered[:count]
+                break
     return sorted(voters), sorted(set(nodes) - set(voters))
 
 
@@ -32,29 +46,50 @@ def spread(
     groups: Sequence[GroupRecord],
     keep: Sequence[str] = (),
     avoid: Collection[str] = (),
+    regions: Regions = NOWHERE,
 ) -> list[str]:
-    """``count`` nodes on different machines (all machines, where there are fewer) for one more group: those kept, then
-    those with the fewest replicas of the groups so far. Those to ``avoid`` come last."""
+    """``count`` nodes on different machines (all machines, where there are fewer) for one more group, evenly over as
+    many regions as can be; of each region those kept, then those with the fewest replicas of the groups so far. Those
+    to ``avoid`` come last, unless they are kept."""
     load = dict.fromkeys(nodes, 0)
     for group in groups:
         for replica in group.replicas:
             if replica in load and group.kind != "metadata":
                 load[replica] += 1
-    chosen = [node for node in keep if node in load][:count]
-    machines = {machine_of(node) for node in chosen}
-    for node in sorted(nodes, key=lambda n: (n in avoid, load[n], n)):
-        if len(chosen) >= count:
-            break
-        if machine_of(node) not in machines:
-            chosen.append(node)
-            machines.add(machine_of(node))
-    return sorted(chosen)
+    return sorted(_by_region(nodes, count, keep, regions, rank=lambda node: (load[node], node), avoid=avoid))
 
 
-def balanced_leaders(groups: Sequence[GroupRecord], nodes: Sequence[str]) -> list[GroupRecord]:
-    """The groups, each with a preferred leader, so that per kind and altogether no node leads much more than another.
-    Preferences that fit stay."""
+def _by_region(
+    nodes: Sequence[str],
+    count: int,
+    keep: Sequence[str],
+    regions: Regions,
+    *,
+    rank: Callable[[str], Any],
+    avoid: Collection[str] = (),
+) -> list[str]:
+    """Up to ``count`` nodes on different machines, each of a region that has the fewest of those before it."""
+    chosen: list[str] = []
+    used: Counter[str] = Counter()
+    candidates = list(nodes)
+    while candidates and len(chosen) < count:
+        best = min(
+            candidates,
+            key=lambda n: (n in avoid and n not in keep, used[regions.get(n, "")], n not in keep, rank(n)),
+        )
+        chosen.append(best)
+        used[regions.get(best, "")] += 1
+        candidates = [node for node in candidates if machine_of(node) != machine_of(best)]
+    return chosen
+
+
+def balanced_leaders(
+    groups: Sequence[GroupRecord], nodes: Sequence[str], regions: Regions = NOWHERE
+) -> list[GroupRecord]:
+    """The groups, each with a preferred leader, so that per kind and altogether no node leads much more than another,
+    nor a region where nodes do not differ. Preferences that fit stay."""
     total = dict.fromkeys(nodes, 0)
+    by_region: Counter[str] = Counter()
     by_kind: dict[tuple[str, str], int] = {}
     placed: list[GroupRecord] = []
     share: dict[str, int] = {}
@@ -64,10 +99,14 @@ def balanced_leaders(groups: Sequence[GroupRecord], nodes: Sequence[str]) -> lis
         candidates = [node for node in group.replicas if node in total]
         current = group.preferred
         if current not in candidates or by_kind.get((group.kind, current), 0) >= share[group.kind]:
-            load = {node: (by_kind.get((group.kind, node), 0), total[node], node) for node in candidates}
+            load = {
+                node: (by_kind.get((group.kind, node), 0), total[node], by_region[regions.get(node, "")], node)
+                for node in candidates
+            }
             current = min(candidates, key=load.__getitem__, default="")
         if current:
             total[current] += 1
+            by_region[regions.get(current, "")] += 1
             by_kind[group.kind, current] = by_kind.get((group.kind, current), 0) + 1
         placed.append(msgspec.structs.replace(group, preferred=current))
     return placed

@@ -60,6 +60,8 @@ class Settings(NamedTuple):
     rafts: Mapping[str, RaftConfig] = {}
     """Of nodes that are configured in another way."""
     replicas: int = 3
+    regions: tuple[str, ...] = ()
+    """Of the nodes, by their number."""
     commit: CommitConfig = CommitConfig()
     storage: StorageConfig = StorageConfig(engine="memory")
     dedupe: DedupeConfig = DedupeConfig()
@@ -205,7 +207,11 @@ class Cluster:
             cluster = ClusterConfig()
         elif founder:
             seeds = {each: f"{each}:{PEER_PORT}" for each in founders}
-            cluster = ClusterConfig(seeds=seeds, replicas=settings.replicas)
+            cluster = ClusterConfig(
+                seeds=seeds,
+                seed_regions=dict(zip(seeds, settings.regions, strict=False)),
+                replicas=settings.replicas,
+            )
         else:
             join = [f"{each}:{PEER_PORT}" for each in founders]
             cluster = ClusterConfig(join=join, listen=peer, replicas=settings.replicas)

@@ -197,6 +197,15 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "changes(now, [each for each in record.replicas if each in reachable],",
         "healthy_replica_stays_while_its_replacement_is_down",
     ),
+    # --- regions
+    _m(
+        "regions_are_not_looked_at",
+        "the first groups are spread over regions",
+        "metad.control.controller:Controller._form",
+        "groups, regions=regions)",
+        "groups)",
+        "any_region_may_die",
+    ),
     # --- nodes that end
     _m(
         "ends_without_a_word",

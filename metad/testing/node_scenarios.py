@@ -479,6 +479,27 @@ def two_leave_at_once() -> None:
 
 
 @scenario
+def any_region_may_die() -> None:
+    """Six nodes in three regions: every namespace is written, and the cluster is decided about, without any one."""
+    where = {"n1": "eu", "n2": "eu", "n3": "us", "n4": "us", "n5": "ap", "n6": "ap"}
+    for region in ("eu", "us", "ap"):
+        with Scene(nodes=6, data=4, offset=2, regions=tuple(where.values())) as scene:
+            puts = [KvPutItem(f"space-{number}", "k", b"v") for number in range(40)]
+            assert scene.ask(scene.one, lambda c, puts=puts: c.kv.put_many(puts)).ok  # type: ignore[misc]
+            scene.run(2.0)
+            for name in where:
+                if where[name] == region:
+                    scene.nodes[name].crash()
+            written = scene.ask(scene.one, lambda c, puts=puts: c.kv.put_many(puts))  # type: ignore[misc]
+            assert not written.errors, f"without {region}, {len(written.errors)} of {len(puts)} are not writable"
+            scene.ask(scene.two, lambda c: c.cluster.rebalance())
+            for sim in scene.nodes.values():
+                if not sim.up:
+                    sim.start()
+            scene.require_settled(20.0)
+
+
+@scenario
 def a_node_that_ends_hands_over_first() -> None:
     """One node after the other is told to end, as when a version is rolled out, while clients write: none of them waits
     for an election that begins with silence."""

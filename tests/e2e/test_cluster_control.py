@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -313,6 +314,43 @@ def test_a_copy_of_a_data_directory_that_was_put_back_is_refused_and_nothing_is_
     assert not behind.ready_file.exists(), "n2 alone is no quorum"
     nodes.start("n1").ready()
     write(3, "n1", "n2")
+
+
+REGIONS = {"a1": "eu", "a2": "eu", "b1": "us", "b2": "us", "c1": "ap", "c2": "ap"}
+
+
+async def test_every_namespace_is_writable_without_any_one_region(tmp_path: Path) -> None:
+    """Six nodes in three regions, as their seeds say: 20 of 40 namespaces were not, while placement knew no regions."""
+    ports = free_ports(12)
+    peers = {name: f"127.0.0.1:{port}" for name, port in zip(REGIONS, ports[:6], strict=True)}
+    clients = {name: f"127.0.0.1:{port}" for name, port in zip(REGIONS, ports[6:], strict=True)}
+    seeds = ", ".join(f'{name} = "{peer}"' for name, peer in peers.items())
+    regions = ", ".join(f'{name} = "{region}"' for name, region in REGIONS.items())
+    tables = f"[cluster]\nseeds = {{ {seeds} }}\nseed_regions = {{ {regions} }}\n[groups]\ndata = 4\noffset = 2\n"
+    puts = [KvPutItem(f"space-{number}", "k", b"v") for number in range(40)]
+    with contextlib.ExitStack() as stack:
+
+        def start(names: list[str]) -> None:
+            for name in names:
+                config = f'node_id = "{name}"\n{tables}'
+                servers[name] = stack.enter_context(Server(tmp_path / name, config=config, listen=clients[name]))
+            for name in names:
+                servers[name].ready()
+
+        servers: dict[str, Server] = {}
+        await asyncio.to_thread(start, list(REGIONS))
+        async with connect("metad://" + ",".join(clients.values())) as client:
+            known = await cluster_map(client)
+            assert {node.node_id: node.region for node in known.nodes} == REGIONS
+            for group in known.groups:
+                assert {REGIONS[node] for node in group.replicas} == set(REGIONS.values())
+            for region in ("eu", "us", "ap"):
+                dead = [name for name in REGIONS if REGIONS[name] == region]
+                for name in dead:
+                    servers[name].kill()
+                written = await client.kv.put_many(puts, deadline_s=WAIT_S)
+                assert not written.errors, f"without {region}"
+                await asyncio.to_thread(start, dead)
 
 
 def test_workers_serve_and_one_that_is_killed_is_started_again(tmp_path: Path) -> None:

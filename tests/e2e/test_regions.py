@@ -33,7 +33,8 @@ class Region(Server):
     def __init__(self, home: Path, name: str, seeds: dict[str, str], port: int, certs: Path) -> None:
         self.where = f"127.0.0.1:{port}"
         inline = ", ".join(f'{node} = "{endpoint}"' for node, endpoint in seeds.items())
-        config = f'node_id = "{name}"\n[cluster]\nregion = "{NODES[name]}"\nseeds = {{ {inline} }}\n{SMALL}'
+        regions = ", ".join(f'{node} = "{region}"' for node, region in NODES.items())
+        config = f'node_id = "{name}"\n[cluster]\nseeds = {{ {inline} }}\nseed_regions = {{ {regions} }}\n{SMALL}'
         flags = ["--quic", self.where, "--tls-cert", str(certs / f"node-{name}.pem")]
         flags += ["--tls-key", str(certs / f"node-{name}-key.pem"), "--tls-ca", str(certs / "ca.pem")]
         super().__init__(home / name, config=config, listen=self.where, flags=flags)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from metad.config import Config
+from metad.config import Config, load_config
 from metad.control.controller import Controller, Done
+from metad.raft.membership import ChangeRefusedError
 from metad.storage.keys import group_prefix
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -50,7 +52,7 @@ class Host:
 
     def __init__(self, known: ClusterMap | None) -> None:
         self.config = Config(node_id="n1")
-        self.identity = SimpleNamespace(store_id="store of n1")
+        self.identity = SimpleNamespace(store_id="store of n1", cluster_id="c1")
         self.environment = SimpleNamespace(now=lambda: 0.0)
         self.map = known
         self.drivers: dict[tuple[str, int], Any] = {
@@ -70,8 +72,8 @@ class Host:
                 done(self.answer)
                 return
             if not self.answer.errors:
-                assert self.map is not None
-                assert (body.expected, body.map.version) == (self.map.version, self.map.version + 1)
+                version = 0 if self.map is None else self.map.version
+                assert (body.expected, body.map.version) == (version, version + 1)
                 self.map = body.map
             done(encode(self.answer))
 
@@ -260,6 +262,93 @@ def test_a_node_that_nobody_counts_on_is_forgotten() -> None:
     rig.ask(CLUSTER_LEAVE, c.Leave("n1"))
     assert [one.node_id for one in rig.map.nodes] == rest
     assert all("n1" not in (*g.replicas, *g.learners, *g.initial) for g in rig.map.groups)
+
+
+# --- regions -------------------------------------------------------------------------------------------------
+
+WHERE = {"a1": "eu", "a2": "eu", "b1": "us", "b2": "us", "c1": "ap", "c2": "ap"}
+
+
+def formed(regions: dict[str, str] = WHERE, **groups: int) -> Rig:
+    """A cluster as its founders form it."""
+    rig = Rig(empty=True)
+    rig.host.config = load_config(
+        None,
+        {
+            "node_id": "a1",
+            "storage": {"engine": "memory"},
+            "cluster": {"seeds": {node: f"{node}:1" for node in WHERE}, "seed_regions": regions},
+            "groups": {"offset": 2, "data": 4, **groups},
+        },
+    )
+    rig.host.replicas.connected = set(WHERE) - {"a1"}
+
+    def refuse(member: str) -> None:
+        raise ChangeRefusedError(f"{member}: not now")
+
+    rig.host.drivers["metadata", 0].group = SimpleNamespace(
+        ready=True,
+        leader="a1",
+        name="metadata-0",
+        configuration=rig.controller.founders(),
+        add_learner=refuse,
+        promote=refuse,
+        remove=refuse,
+    )
+    rig.controller.reconcile()
+    return rig
+
+
+def regions_of(rig: Rig) -> set[tuple[str, ...]]:
+    """In which regions the groups but metadata-0 are."""
+    where = {one.node_id: one.region for one in rig.map.nodes}
+    groups = [group for group in rig.map.groups if group.kind != "metadata"]
+    return {tuple(sorted(where[each] for each in group.replicas)) for group in groups}
+
+
+EVERYWHERE = {("ap", "eu", "us")}
+
+
+def test_the_first_groups_are_in_every_region_as_are_the_voters_of_the_metadata() -> None:
+    rig = formed(data=12)
+    assert {one.node_id: one.region for one in rig.map.nodes} == WHERE
+    assert regions_of(rig) == EVERYWHERE
+    voters = rig.group("metadata").replicas
+    assert len(voters) == 5
+    assert voters == list(rig.controller.founders().voters)
+    leaders = Counter(WHERE[group.preferred] for group in rig.map.groups if group.kind == "data")
+    assert leaders == {"eu": 4, "us": 4, "ap": 4}
+
+
+def test_groups_that_are_added_and_those_of_a_node_that_leaves_are_in_every_region() -> None:
+    rig = formed()
+    for _ in range(3):
+        rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
+    for name in ("a2", "c1"):
+        rig.ask(CLUSTER_LEAVE, c.Leave(name))
+    assert regions_of(rig) == EVERYWHERE
+    assert not any({"a2", "c1"} & {*group.replicas} for group in rig.map.groups)
+
+
+def test_rebalancing_mends_what_was_placed_before_the_regions_were_known() -> None:
+    rig = formed({})
+    assert regions_of(rig) == {("", "", "")}
+    for name, region in WHERE.items():
+        rig.ask(CLUSTER_JOIN, c.Join(NodeRecord(name, f"{name}:2", f"{name}:1", region)))
+    assert len(regions_of(rig)) > 1
+    rig.ask(CLUSTER_REBALANCE, c.Rebalance())
+    assert regions_of(rig) == EVERYWHERE
+    assert {WHERE[node] for node in rig.group("metadata").replicas} == {"eu", "us", "ap"}
+
+
+def test_where_a_region_is_down_replicas_go_to_those_that_are_up() -> None:
+    rig = formed()
+    rig.host.replicas.connected = {"a2", "b1", "b2"}
+    rig.controller.reconcile()
+    rig.ask(CLUSTER_LEAVE, c.Leave("c1"))
+    moved = [group for group in rig.map.groups if group.kind != "metadata" and "c2" not in group.replicas]
+    assert moved
+    assert all({*group.replicas} <= {"a1", "a2", "b1", "b2"} for group in moved)
 
 
 # --- replicas that should not be here ------------------------------------------------------------------------

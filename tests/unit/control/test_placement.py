@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,6 +73,77 @@ def test_everyone_follows_the_metadata_group_and_few_on_different_machines_vote(
     added = data.draw(node_names.filter(lambda node: node not in nodes))
     again, _ = metadata_replicas([*nodes, added], keep=voters)
     assert set(voters) <= set(again), "who votes goes on voting"
+
+
+# --- regions -------------------------------------------------------------------------------------------------
+
+places = st.dictionaries(node_names, st.sampled_from(["eu", "us", "ap"]), min_size=1, max_size=12)
+
+
+def in_regions(nodes: Iterable[str], regions: Mapping[str, str]) -> Counter[str]:
+    return Counter(regions[node] for node in nodes)
+
+
+@given(places, st.integers(1, 5), st.data())
+def test_replicas_are_spread_over_regions_first_and_machines_second(
+    drawn: dict[str, str], count: int, data: st.DataObject
+) -> None:
+    of_machine = {machine_of(node): region for node, region in drawn.items()}  # a machine is in one region
+    regions = {node: of_machine[machine_of(node)] for node in drawn}
+    machines = Counter(of_machine.values())
+    keep = data.draw(st.lists(st.sampled_from(sorted(regions)), max_size=count, unique=True))
+    replicas = spread(list(regions), count, [], keep, regions=regions)
+    assert len(replicas) == len({machine_of(node) for node in replicas}) == min(count, len(of_machine))
+    found = in_regions(replicas, regions)
+    for region, held in found.items():
+        for other, all_of in machines.items():
+            assert found[other] >= held - 1 or found[other] == all_of, f"{region} has {held}, {other} {found[other]}"
+
+
+@given(st.integers(1, 20), st.integers(2, 4))
+def test_no_group_has_a_quorum_in_one_region_and_leaders_are_even(groups: int, per_region: int) -> None:
+    regions = {f"n{number}": ("eu", "us", "ap")[number % 3] for number in range(3 * per_region)}
+    placed: list[GroupRecord] = []
+    for ordinal in range(groups):
+        replicas = spread(list(regions), 3, placed, regions=regions)
+        assert set(in_regions(replicas, regions).values()) == {1}
+        placed.append(GroupRecord("data", ordinal, replicas, replicas))
+    load = Counter(node for group in placed for node in group.replicas)
+    assert max(load[node] for node in regions) - min(load[node] for node in regions) <= 1
+    leaders = in_regions([group.preferred for group in balanced_leaders(placed, list(regions), regions)], regions)
+    assert max(leaders.values()) <= groups // 3 + 1
+
+
+@given(places)
+def test_the_loss_of_a_region_leaves_the_metadata_a_quorum_where_three_regions_have_machines(
+    drawn: dict[str, str],
+) -> None:
+    of_machine = {machine_of(node): region for node, region in drawn.items()}
+    regions = {node: of_machine[machine_of(node)] for node in drawn}
+    voters, learners = metadata_replicas(list(regions), regions=regions)
+    assert sorted(voters + learners) == sorted(regions)
+    assert len({machine_of(node) for node in voters}) == len(voters)
+    if len(set(regions.values())) == 3:
+        assert max(in_regions(voters, regions).values()) <= len(voters) - len(voters) // 2 - 1
+        assert len(voters) >= 3
+
+
+def test_who_is_kept_stays_as_far_as_the_regions_allow() -> None:
+    regions = {"a1": "eu", "a2": "eu", "b1": "us", "b2": "us", "c1": "ap", "c2": "ap"}
+    nodes = list(regions)
+    assert spread(nodes, 3, [], ["a2", "b2", "c2"], regions=regions) == ["a2", "b2", "c2"]
+    assert spread(nodes, 3, [], ["a1", "a2", "b2"], regions=regions) == ["a1", "b2", "c1"]
+    rest = [node for node in nodes if regions[node] != "ap"]
+    assert spread(rest, 3, [], ["a2", "b2"], regions=regions) == ["a1", "a2", "b2"], "two regions hold three"
+    assert metadata_replicas(nodes, ["a2", "b2", "c2"], regions)[0] == ["a1", "a2", "b1", "b2", "c2"]
+
+
+def test_who_is_out_of_reach_comes_last_unless_it_is_kept() -> None:
+    regions = {"a1": "eu", "a2": "eu", "b1": "us", "b2": "us", "c1": "ap"}
+    nodes = list(regions)
+    assert spread(nodes, 3, [], ["a1", "b1"], ["c1"], regions) == ["a1", "a2", "b1"]
+    assert spread(nodes, 3, [], ["a1", "b1", "c1"], ["c1"], regions) == ["a1", "b1", "c1"]
+    assert spread(["a1", "b1", "c1"], 3, [], ["a1", "b1"], ["c1"], regions) == ["a1", "b1", "c1"]
 
 
 @given(nodes_lists, st.integers(1, 12), st.integers(1, 5))

@@ -229,6 +229,10 @@ def test_regions_are_given_out_in_turn_and_certificates_to_each(tmp_path: Path) 
     fleet = local_fleet(config, 4)
     configs = local_cluster(config, 4, 1, fleet=fleet, regions=parse_regions("eu, us"))
     assert [one.cluster.region for one in configs] == ["eu", "us", "eu", "us"]
+    assert configs[0].cluster.seed_regions == {"n1": "eu", "n2": "us", "n3": "eu", "n4": "us"}
+    workers = local_cluster(load_config(None, {"data_dir": str(tmp_path / "w")}), 2, 2, regions=["eu", "us"])
+    assert workers[3].cluster.seed_regions == {"n1/0": "eu", "n1/1": "eu", "n2/0": "us", "n2/1": "us"}
+    assert [one.cluster.region for one in workers] == ["eu", "eu", "us", "us"]
     assert [Path(one.security.certificate).name for one in configs] == [f"node-n{n}.pem" for n in range(1, 5)]
     assert all(one.quic == one.listen for one in configs)
     for one in configs:

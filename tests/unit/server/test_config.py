@@ -83,6 +83,16 @@ def test_a_file_is_read_and_flags_win(tmp_path: Path) -> None:
             "[cluster]\nseeds = { node-1 = 'h:1' }\njoin = ['h:2']",
             r"cluster\.join: a founding node \(cluster\.seeds\) does not join",
         ),
+        ('[cluster]\nseed_regions = {node-1 = "eu"}', "cluster.seed_regions: 'node-1' is not among cluster.seeds"),
+        (
+            '[cluster]\nseeds = {node-1 = "h:1"}\nseed_regions = {node-1 = ""}',
+            "cluster.seed_regions.node-1: '' is no name of a region",
+        ),
+        ('[cluster]\nregion = "\\n"', "cluster.region: .* is no name of a region"),
+        (
+            '[cluster]\nseeds = {node-1 = "h:1"}\nregion = "us"\nseed_regions = {node-1 = "eu"}',
+            "cluster.region: cluster.seed_regions says 'eu'",
+        ),
         ("drain_timeout_ms = -1", "drain_timeout_ms: must not be negative"),
         ("log_level = 'loud'", "log_level: 'loud' is not one of debug"),
         ("node_id = 'a\u200bb'", "node_id: .* has characters that cannot be seen"),

@@ -43,7 +43,7 @@ def configured(name: str, regions: dict[str, str]) -> Config:
             "node_id": name,
             "listen": f"{name}:2",
             "storage": {"engine": "memory"},
-            "cluster": {"seeds": seeds, "region": regions[name]},
+            "cluster": {"seeds": seeds, "seed_regions": {node: region for node, region in regions.items() if region}},
             "raft": raft,
         },
     )
