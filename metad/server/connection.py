@@ -19,10 +19,10 @@ from metad_wire.frame import Frame, FrameType
 from metad_wire.methods import READS
 from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
-from metad_wire.transport.credentials import WORN
+from metad_wire.transport.credentials import PEERCERT, WORN
 from metad_wire.transport.turns import Turns
 
-from ..logs import event
+from ..logs import event, seldom
 from .access import Access
 from .driver import Work
 from .intake import Intake
@@ -40,6 +40,7 @@ _SLICE_FRAMES = 128
 _SLICE_SPENT = 1_000  # the same of reads, in rows looked at: a few bytes may ask for a listing
 # Replies to writes already taken may still come while the peer does not read; past this it is cut off.
 _STALLED_BYTES_MAX = 64 * 1024 * 1024
+_NAME_CHARACTERS_MAX = 64  # of what a client calls itself, in the log
 
 
 class Connection:
@@ -53,6 +54,7 @@ class Connection:
         access: Access,
         *,
         opened: Callable[[Connection], bool],
+        welcomed: Callable[[Connection], bool],
         closed: Callable[[Connection], None],
     ) -> None:
         self._node = node
@@ -61,6 +63,7 @@ class Connection:
         self._access = access
         self._limits = node.config.limits
         self._opened = opened
+        self._welcomed = welcomed
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._session = ServerSession()
@@ -83,6 +86,8 @@ class Connection:
         self.last_heard_s = self._loop.time()
         self.opened_s = self.last_heard_s
         self.peer = ""
+        self.client = ""
+        """Who it is by its certificate or token, and what it calls itself, for the log; empty before it is welcomed."""
 
     # --- StreamHandler -----------------------------------------------------------------------------------
 
@@ -91,7 +96,7 @@ class Connection:
         self.peer = str(stream.get_extra_info("peername"))
         self._early = bool(stream.get_extra_info("early"))
         if not self._opened(self):
-            self.close(OverloadedError("too many connections", retry_after_ms=1_000, retry_jitter_ms=1_000))
+            self.close(_too_many())
 
     def data_received(self, data: bytes) -> None:
         self.last_heard_s = self._loop.time()
@@ -165,7 +170,7 @@ class Connection:
                     more = True
                     break
         except MetadError as error:
-            event("connection refused", logging.WARNING, peer=self.peer, error=error.name, detail=error.message)
+            seldom("connection refused", peer=self.peer, client=self.client, error=error.name, detail=error.message)
             self.close()
             return False
         finally:
@@ -226,8 +231,11 @@ class Connection:
         try:
             principal = self._access.admit(self._stream, session.hello.credentials)
             self._administers = self._access.may_administer(principal)
-            if principal is not None:
-                event("client let in", logging.DEBUG, peer=self.peer, client=str(principal))
+            if not self._welcomed(self):
+                raise _too_many()
+            named = session.hello.client_name[:_NAME_CHARACTERS_MAX]
+            self.client = " ".join(filter(None, [str(principal or ""), named and repr(named)]))
+            event("client let in", logging.DEBUG, peer=self.peer, client=self.client)
         except MetadError as error:
             session.fail_connection(error)
             raise
@@ -292,6 +300,11 @@ class Connection:
         return self._session.state is not State.OPENING
 
     @property
+    def certified(self) -> bool:
+        """Whether the transport has verified a certificate of the peer."""
+        return self._stream is not None and bool(self._stream.get_extra_info(PEERCERT))
+
+    @property
     def worn(self) -> bool:
         """Whether the client should go on by a new connection, for this one's keys have been used for long enough."""
         return self._session.state is State.OPEN and bool(self._stream and self._stream.get_extra_info(WORN))
@@ -330,6 +343,10 @@ class Connection:
 
     def abort(self, reason: str) -> None:
         """Cut off a peer that does not read; nothing more can be said to it."""
-        event("connection aborted", logging.WARNING, peer=self.peer, error=SlowReaderError.name, detail=reason)
+        seldom("connection aborted", peer=self.peer, client=self.client, error=SlowReaderError.name, detail=reason)
         if self._stream is not None:
             self._stream.abort()
+
+
+def _too_many() -> OverloadedError:
+    return OverloadedError("too many connections", retry_after_ms=1_000, retry_jitter_ms=1_000)

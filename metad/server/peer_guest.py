@@ -102,8 +102,14 @@ class Guest(Wire):
             raise HandshakeError("the first frame is no HELLO")
         hello = p.decode_hello(frame.payload)
         identity = self.home.node.identity
-        if hello.magic != p.PEER_MAGIC or hello.version != p.PEER_VERSION:
+        if hello.magic != p.PEER_MAGIC:
             raise HandshakeError("this is the peer listener of a metad node; clients have another")
+        version = p.agreed_version(hello.version, hello.newest)
+        if version is None:
+            raise HandshakeError(
+                f"no version between nodes in common: here {p.PEER_VERSION_OLDEST} to {p.PEER_VERSION}, there "
+                f"{hello.version} to {max(hello.version, hello.newest)}"
+            )
         assert self.stream is not None
         self.home.access.check_node(self.stream, hello.node_id)
         life = Life(hello.store_id, hello.life, hello.incarnation)
@@ -115,12 +121,12 @@ class Guest(Wire):
         self._timer.cancel()
         self._look_later()
         self.decoder.frame_bytes_max = p.PEER_FRAME_BYTES_MAX
-        self.home.remember(hello.node_id, life, self._welcome)
+        self.home.remember(hello.node_id, life, partial(self._welcome, version))
 
-    def _welcome(self) -> None:
+    def _welcome(self, version: int) -> None:
         identity = self.home.node.identity
         welcome = PeerWelcome(
-            p.PEER_VERSION,
+            version,
             identity.cluster_id,
             identity.node_id,
             identity.store_id,

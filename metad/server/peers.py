@@ -135,7 +135,7 @@ class Peers:
         identity = self.node.identity
         hello = PeerHello(
             p.PEER_MAGIC,
-            p.PEER_VERSION,
+            p.PEER_VERSION_OLDEST,
             identity.cluster_id,
             identity.node_id,
             identity.store_id,
@@ -143,6 +143,7 @@ class Peers:
             bulk,
             identity.life,
             identity.incarnation,
+            p.PEER_VERSION,
         )
         return encode_frame(FrameType.HELLO, p.encode(hello))
 

@@ -23,6 +23,9 @@ from .peers import Peers
 from .stores import Stores
 from .unsent import Unsent
 
+GREETING_MAX = 512
+"""Connections that have not been welcomed yet, beside those that have: one more ends the oldest, of those without a
+certificate if there are any. Honest clients greet at once, and whoever may not come in takes no place from who may."""
 _SWEEP_S = 0.5
 _CERTIFICATE_LOOK_S = 3_600.0
 _CERTIFICATE_DAYS = 30  # left, from which on it is said every hour
@@ -42,6 +45,8 @@ class Server:
         self.peers: Peers | None = None
         self._listeners: list[Listener] = []
         self._connections: set[Connection] = set()
+        self._greeting: dict[Connection, None] = {}  # those that are not welcomed yet, the oldest first
+        self._served: set[Connection] = set()  # those that are
         self._intake = Intake(config.limits.unfinished_bytes_max)
         self._unsent = Unsent(config.limits.unsent_bytes_max)
 
@@ -142,17 +147,41 @@ class Server:
         return drained
 
     def _accept(self) -> Connection:
-        return Connection(self.node, self._intake, self._unsent, self.access, opened=self._opened, closed=self._closed)
+        return Connection(
+            self.node,
+            self._intake,
+            self._unsent,
+            self.access,
+            opened=self._opened,
+            welcomed=self._welcomed,
+            closed=self._closed,
+        )
 
     def _opened(self, connection: Connection) -> bool:
-        if len(self._connections) >= self.config.limits.connections_max:
+        if len(self._served) >= self.config.limits.connections_max:
             return False
         self._connections.add(connection)
+        self._greeting[connection] = None
         self.node.connections = len(self._connections)
+        if len(self._greeting) > GREETING_MAX:
+            # Whoever floods has no certificate, or the certificate says who it is.
+            strangers = (one for one in self._greeting if not one.certified)
+            oldest = next(strangers, next(iter(self._greeting)))
+            del self._greeting[oldest]
+            oldest.close(OverloadedError("too many connections that have not greeted", retry_after_ms=1_000))
+        return True
+
+    def _welcomed(self, connection: Connection) -> bool:
+        self._greeting.pop(connection, None)
+        if len(self._served) >= self.config.limits.connections_max:
+            return False
+        self._served.add(connection)
         return True
 
     def _closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._served.discard(connection)
+        self._greeting.pop(connection, None)
         self.node.connections = len(self._connections)
 
     async def _watch_certificates(self) -> None:

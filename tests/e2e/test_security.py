@@ -4,6 +4,7 @@ it runs."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
@@ -224,6 +225,31 @@ def test_where_certificates_are_required_a_token_does_not_do(tmp_path: Path, sch
         server.ready()
         assert not strict.lets_in(scheme, certificates.anonymous(), strict.token.encode())
         assert strict.lets_in(scheme, certificates.client("app"))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_strangers_do_not_lock_clients_out(tmp_path: Path, scheme: str) -> None:
+    """Where there are tokens, a handshake needs no certificate: whoever has neither says nothing behind it."""
+    door = Door(tmp_path, more="[limits]\nconnections_max = 60")  # a client over QUIC takes eight
+
+    async def crowd() -> None:
+        transport = TRANSPORTS[scheme](certificates.anonymous())
+        strangers = []
+        for _ in range(100):
+            strangers.append(await transport.dial("127.0.0.1", door.port, lambda: Visitor(b"\0"), TIMEOUT_S))
+        await asyncio.to_thread(served)
+        for stranger in strangers:
+            stranger.stream.abort()
+
+    def served() -> None:
+        with contextlib.ExitStack() as clients:
+            for number in range(5):
+                client = clients.enter_context(door.client(scheme, certificates.client("app")))
+                client.kv.put("door", f"key {number}", b"value")
+
+    with door.server as server:
+        server.ready()
+        asyncio.run(crowd())
 
 
 # --- nodes and clients -----------------------------------------------------------------------------------

@@ -20,6 +20,9 @@ from .messages import Message
 
 PEER_MAGIC: Final = "metad-peer"
 PEER_VERSION: Final = 1
+"""The newest that this version speaks."""
+PEER_VERSION_OLDEST: Final = 1
+"""And the oldest. A version is spoken until every cluster has been upgraded past those that know no other."""
 PEER_FRAME_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
 """One request may be one log entry, and a few more bytes are around it here."""
 
@@ -44,6 +47,7 @@ class PeerHello(Message, frozen=True):
     bulk: bool = False  # this connection is for snapshots
     life: U63 = 0  # how often the data directory was started; 0: of an older version
     incarnation: str = ""  # random, of this start
+    newest: U63 = 0  # version the dialling node speaks, ``version`` being the oldest; 0: it speaks that one only
 
 
 class PeerWelcome(Message, frozen=True):
@@ -55,6 +59,13 @@ class PeerWelcome(Message, frozen=True):
     store_id: str
     life: U63 = 0
     incarnation: str = ""
+
+
+def agreed_version(oldest: int, newest: int) -> int | None:
+    """The version that this node and one that speaks these have in common, the newest of them; None where there is
+    none."""
+    version = min(PEER_VERSION, max(oldest, newest))
+    return version if version >= max(PEER_VERSION_OLDEST, oldest) else None
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -91,7 +91,7 @@ class Stranger:
     async def greet(self, server: Server, name: str = "b", **fields: Any) -> Frame:
         """Say who this is, and wait for the answer."""
         said = {"cluster_id": server.node.identity.cluster_id, "store_id": f"store of {name}", "target": ""}
-        hello = PeerHello(p.PEER_MAGIC, p.PEER_VERSION, node_id=name, **{**said, **fields})
+        hello = PeerHello(p.PEER_MAGIC, node_id=name, **{"version": p.PEER_VERSION, **said, **fields})
         self.send(FrameType.HELLO, p.encode(hello))
         return await self.next()
 

@@ -11,6 +11,7 @@ from metad.raft.journal import CONFIGURATION, NO_OP, record
 from metad.raft.messages import Append, Configuration, PreVoteReply, Snapshot, TimeoutNow, VoteReply
 from metad.server import peer_guest
 from metad.storage.keys import group_prefix
+from metad_wire import peer as p
 from metad_wire.frame import FrameType
 from metad_wire.transport.memory import MemoryTransport
 
@@ -104,6 +105,35 @@ async def test_a_replica_that_does_not_know_its_group_believes_any_term() -> Non
         await peer.greet(server)
         peer.raft(payload(Append(2**40, 0, 0, 0, 0)))
         await until(lambda: group.term == 2**40)
+
+
+@pytest.mark.parametrize(("version", "newest", "spoken"), [(1, 0, 1), (1, 1, 1), (1, 7, 1), (0, 1, 1)])
+async def test_nodes_of_two_versions_speak_the_newest_in_common(version: int, newest: int, spoken: int) -> None:
+    network = MemoryTransport()
+    async with node(network) as server:
+        peer = await Stranger.dial(network)
+        frame = await peer.greet(server, version=version, newest=newest)
+        assert p.decode_welcome(frame.payload).version == spoken
+
+
+@pytest.mark.parametrize(("version", "newest"), [(2, 3), (2, 0), (0, 0)])
+async def test_nodes_without_a_version_in_common_say_so(version: int, newest: int) -> None:
+    network = MemoryTransport()
+    async with node(network) as server:
+        peer = await Stranger.dial(network)
+        await peer.greet(server, version=version, newest=newest)
+        assert f"here 1 to 1, there {version} to {max(version, newest)}" in await peer.refused()
+
+
+def test_an_upgrade_goes_from_one_version_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p, "PEER_VERSION", 3)
+    monkeypatch.setattr(p, "PEER_VERSION_OLDEST", 2)
+    spoken = {(oldest, newest): p.agreed_version(oldest, newest) for oldest in range(5) for newest in (oldest, 4)}
+    assert {pair: version for pair, version in spoken.items() if version is None} == dict.fromkeys(
+        [(0, 0), (1, 1), (4, 4)]
+    )
+    assert spoken[2, 2] == 2
+    assert {spoken[oldest, 4] for oldest in range(4)} == {3}
 
 
 async def test_a_connection_that_says_nothing_is_closed() -> None:
