@@ -370,14 +370,17 @@ class Chaos(Faults[SimNode]):
     def _require_hand_over(
         self, node: SimNode, life: int, group: bytes, over_s: float, waits_s: float, reign: tuple[int, int]
     ) -> None:
-        """Nobody leads for long who cannot apply what the others have committed."""
+        """Nobody leads for long whose disk lacks what a majority of others has."""
         now_s = self.world.clock.now
         hosted = node.hosted.get(group)
         if self.over or hosted is None or node.life != life or now_s > over_s or not node.disk_hangs:
             return
         replica = hosted.group
         same = (replica.term, replica.log.durable_index)
-        waits = replica.is_leader and replica.commit > replica.log.durable_index and node.paused_until < now_s - _LOOK_S
+        others = [v for v, p in replica.peers.items() if p.match > replica.log.durable_index]
+        voters = replica.configuration
+        go_on = len(set(others).intersection(voters.voters)) >= voters.quorum()
+        waits = replica.is_leader and go_on and node.paused_until < now_s - _LOOK_S
         waits_s = waits_s + _LOOK_S if waits and same == reign else 0.0
         if waits_s > DISK_ELECTIONS * replica.timing.election_s + _HAND_OVER_S:
             raise Violation("disks that hang", f"{node.name} leads on, and has applied nothing for {waits_s:.1f} s")
