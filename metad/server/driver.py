@@ -34,7 +34,7 @@ from ..state.view import Writes
 Answer = Callable[[tuple[Any, bytes] | MetadError], None]
 """Takes (reply, its encoding), or why there is none. Called exactly once, on the event loop."""
 
-_PIPELINE_BYTES_MAX = 16 * 1024 * 1024
+_PIPELINE_BYTES_MAX = 8 * 1024 * 1024
 """Once entries of so many bytes are on their way, no further one is begun: each is in memory several times over."""
 _COMPANY_S = 0.001  # how long few requests wait behind an entry in flight
 _APPLY_BYTES = 1024 * 1024  # of entries read from the log to apply them

@@ -14,12 +14,14 @@ from metad_wire import messages as m
 from metad_wire.cluster import GroupCommand
 from metad_wire.errors import (
     DrainingError,
+    InvalidRequestError,
     MetadError,
     PermissionDeniedError,
     UnknownMethodError,
     UnknownOutcomeError,
     UnsupportedError,
 )
+from metad_wire.messages import CHANGE_BYTES_MAX
 from metad_wire.methods import GROUP_COMMAND, METHODS, Body, For, Method, Reply, encode
 from metad_wire.session import FEATURES
 
@@ -95,6 +97,9 @@ class Requests:
             return []
         if row.whose is For.ADMINS and not administers:
             done(PermissionDeniedError(f"{row.name} is for administrators"))
+            return []
+        if row.mutates and len(payload) > CHANGE_BYTES_MAX:  # before it is decoded, which takes as much again
+            done(InvalidRequestError(f"a request that writes is at most {CHANGE_BYTES_MAX} bytes: send it in parts"))
             return []
         return self._attempt(row, payload, len(payload), done, waited_s)
 

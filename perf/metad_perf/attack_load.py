@@ -156,10 +156,12 @@ def batches(target: Target, until_s: float) -> Outcome:
 
 
 def largest_batches(target: Target, until_s: float) -> Outcome:
-    """Frames of 14 MiB, each a batch that is allowed."""
-    value = bytes(_LARGE_BATCH_BYTES // _BATCH)
-    payload = methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("batches", f"k{n}", value) for n in range(_BATCH)]))
-    return _flood(target, until_s, [(methods.KV_PUT.code, payload)], in_flight=2)
+    """Batches as large as frames may be, which are refused, and as large as writes may be, which are not."""
+    asked = []
+    for size in (_LARGE_BATCH_BYTES, m.CHANGE_BYTES_MAX - _MIB):
+        items = [m.KvPutItem("batches", f"k{n}", bytes(size // _BATCH)) for n in range(_BATCH)]
+        asked.append((methods.KV_PUT.code, methods.KV_PUT.encode_request(m.KvPut(items))))
+    return _flood(target, until_s, asked, in_flight=2)
 
 
 def one_key(target: Target, until_s: float) -> Outcome:

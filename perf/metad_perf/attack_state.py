@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 from metad_wire import cluster as c
@@ -27,7 +28,7 @@ from .attack_insider import GoneError, Insider, leader_of
 from .attack_peer import CROWD_BROKER, Outcome, Target, request
 
 _ANSWER_S = 10.0  # for what is more work than most
-_KEYS = 4_080
+_KEYS = 4_020
 _VALUE_BYTES = 4_096
 _IDENTITIES_MORE = 70_000  # than a group remembers
 _LONG_NAME = "n" * 4_000
@@ -289,13 +290,14 @@ def amplified_transactions(target: Target, until_s: float) -> Outcome:
 
 
 def large_puts(target: Target, until_s: float) -> Outcome:
-    """Batches as large as documented limits allow: 4,080 new keys with 4 KB each. Each must be answered in time, and
-    others go on."""
+    """Batches of new keys with 4 KB each: as large as a frame, and as large as a write may be. Each must be answered in
+    time, and others go on."""
     value = bytes(_VALUE_BYTES)
+    sizes = cycle((_KEYS, m.CHANGE_BYTES_MAX // (_VALUE_BYTES + 200)))
 
     def body() -> m.KvPut:
         first = random.getrandbits(64)
-        return m.KvPut([m.KvPutItem("batches", f"{first}-{n}"[:40], value) for n in range(_KEYS - 60)])
+        return m.KvPut([m.KvPutItem("batches", f"{first}-{n}", value) for n in range(next(sizes))])
 
     return _at_leader(target, until_s, m.KvPut([m.KvPutItem("batches", "k", b"")]), methods.KV_PUT, body)
 

@@ -184,10 +184,15 @@ async def test_many_connections_that_ask_for_much_take_turns(server: Server) -> 
         connection.connection_lost(None)
 
 
+async def put_seven_mib(server: Server) -> None:
+    for i in range(7):
+        item = m.KvPutItem("n", f"k{i}", bytes(MIB - 100))
+        await server.node.requests.call(methods.KV_PUT, m.KvPut([item]))
+
+
 async def test_replies_that_nobody_reads_are_bounded_for_all_connections_together(server: Server) -> None:
     # 64 bytes of request held 8 MiB: 150 connections took 1.2 GB.
-    big = m.KvPut([m.KvPutItem("n", f"k{i}", bytes(MIB - 100)) for i in range(7)])
-    await server.node.requests.call(methods.KV_PUT, big)
+    await put_seven_mib(server)
     get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(7)]))
     server._unsent = Unsent(10 * MIB)
     (first, first_stream), (second, second_stream) = connect(server), connect(server)
@@ -208,8 +213,7 @@ async def test_replies_that_nobody_reads_are_bounded_for_all_connections_togethe
 
 
 async def test_a_long_reply_to_a_write_is_not_said_to_be_undone(server: Server) -> None:
-    big = m.KvPut([m.KvPutItem("n", f"k{i}", bytes(MIB - 100)) for i in range(7)])
-    await server.node.requests.call(methods.KV_PUT, big)
+    await put_seven_mib(server)
     server._unsent = Unsent(10 * MIB)
     (first, first_stream), (second, second_stream) = connect(server), connect(server)
     transaction = m.KvTransaction("n", [], [m.KvOperation("done", b"")], [], [f"k{i}" for i in range(7)])
@@ -236,8 +240,7 @@ async def test_a_peer_that_reads_nothing_is_cut_off_while_others_have_no_room(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unsent_module, "_STUCK_S", 0.01)
-    big = m.KvPut([m.KvPutItem("n", f"k{i}", bytes(MIB - 100)) for i in range(7)])
-    await server.node.requests.call(methods.KV_PUT, big)
+    await put_seven_mib(server)
     server._unsent = Unsent(7 * MIB)
     connection, stream = connect(server)
     get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(7)]))

@@ -255,8 +255,10 @@ async def test_keys_count_for_what_fits_a_frame(make: MakeRig) -> None:
 
 
 async def test_overload_refuses_and_says_when_to_come_back(make: MakeRig) -> None:
-    rig = await make(limits={"in_flight_bytes_max": 16 * MIB, "connection_window_bytes": 16 * MIB})
-    body = m.KvPut([m.KvPutItem("n", f"k{i}", bytes(MIB)) for i in range(5)])
+    rig = await make(
+        limits={"in_flight_bytes_max": 14 * MIB, "connection_window_bytes": 14 * MIB, "frame_bytes_max": 14 * MIB}
+    )
+    body = m.KvPut([m.KvPutItem("n", f"k{i}", bytes(MIB)) for i in range(4)])
     taken = [rig.send(methods.KV_PUT, body) for _ in range(4)]
     refused = [answer for answer in taken if answer.done]
     assert len(refused) == 1
