@@ -134,7 +134,8 @@ class Sessions:
         """Sessions in order of (tenant, client id), read a page at a time; the deadline is each page's.
 
         ``tenant`` and ``broker`` match exactly, None matches any; ``client_id_prefix`` needs a tenant. What is
-        written while the listing runs may or may not be in it.
+        written while the listing runs may or may not be in it. Where slots move between groups meanwhile, their
+        sessions may be listed twice or left out: the map's ``version`` before and after tells.
         """
         wanted = newest(min_revisions)
         listing = of_all_groups(

@@ -225,6 +225,7 @@ def _recall_reads(reader: Reader, command: Command[m.KvTransact], reply: m.KvTra
     if not wanted:
         return reply
     check_same_rows(command, len(reply.results))
+    reader.check_still_held(command.rows)
     try:
         values = iter(reader.get_many(wanted, command.reply_bytes_max))
     except InvalidRequestError:

@@ -209,6 +209,7 @@ def _recall_restored(
     if not command.body.restore:
         return reply
     check_same_rows(command, len(reply.previous))
+    reader.check_still_held(command.rows)
     prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
     try:
         values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)

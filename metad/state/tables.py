@@ -98,6 +98,12 @@ class Reader:
         slot = slot_of_key(key[GROUP_PREFIX_BYTES:])
         return slot is None or bool(self.held[slot])
 
+    def check_still_held(self, rows: Rows) -> None:
+        """For a retry whose answer is read again. Raises IdentityExpiredError where rows have moved away since: what is
+        left of them here is old."""
+        if self.held is not None and not self.held[rows.crcs & (SLOTS - 1)].all():
+            raise IdentityExpiredError("this was done before; what it read belongs to another group now")
+
     def get_many(self, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
         """Values by position. Raises InvalidRequestError when they are more than ``bytes_max`` together."""
         self.spent += len(keys)

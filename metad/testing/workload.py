@@ -295,6 +295,7 @@ class Caller:
         seen = Seen(key, True, value, None, history.now(), expected=expected)
         if writes:
             history.seen.append(seen)
+        retries = self._client.statistics().retries
         outcome, result = await self._do(
             f"transact {namespace} {value[:20]!r} over {expected}{'' if writes else ' only to read'}",
             self._client.kv.transact(transaction, deadline_s=self.deadline_s),
@@ -309,20 +310,21 @@ class Caller:
             version = one.version if one is not None else 0
             seen.revision = one.mod_revision if one is not None else None
             self._versions[key] = version
-            if result.succeeded and writes:
-                if one is None:
-                    raise Violation("transactions", f"{namespace}: nothing after {value!r} was put")
-                if one.value == value:
-                    seen.version, seen.returned = version, moment
-                else:  # a retry reads again, and others may have written since
-                    history.seen.append(Seen(key, False, one.value, version, seen.invoked, moment))
+            done = result.succeeded and writes
+            if done and one is not None and one.value == value:
+                seen.version, seen.returned = version, moment
+                return
+            if done:
+                # A retry of what was done before reads again, and finds what was written since.
+                if one is None or retries == self._client.statistics().retries:
+                    raise Violation("transactions", f"{namespace}: {one} after {value!r} was put")
+                seen.returned = moment
             else:
                 seen.never = True
                 if not result.succeeded and version == expected:
                     raise Violation("transactions", f"{namespace}: expected {expected}, found it, and did not")
-                value_read = one.value if one is not None else None
-                read = Seen(key, False, value_read, version, seen.invoked, moment, revision=seen.revision)
-                history.seen.append(read)
+            value_read = one.value if one is not None else None
+            history.seen.append(Seen(key, False, value_read, version, seen.invoked, moment, revision=seen.revision))
 
     # --- registers ---------------------------------------------------------------------------------------
 

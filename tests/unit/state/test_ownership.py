@@ -24,7 +24,7 @@ from metad.storage import keys
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, GroupCommand, GroupReply, slot_bits, slots_count, slots_in
-from metad_wire.errors import ConflictError, MetadError, StaleRouteError
+from metad_wire.errors import ConflictError, IdentityExpiredError, MetadError, StaleRouteError
 from metad_wire.methods import (
     BETWEEN_NODES,
     GROUP_COMMAND,
@@ -114,7 +114,7 @@ def do(group: Group, method: Method[Any, Any], body: Any, identity: m.Identity |
     group.apply(len(group.in_flight) - lag)
     if isinstance(outcome, Known):
         assert identity is not None
-        return group.machine.recall(outcome.index, command, identity)[0]
+        return method.decode_reply(group.machine.recall(outcome.index, command, identity)[1])
     if isinstance(outcome, MetadError):
         raise outcome
     return outcome[0]
@@ -594,6 +594,32 @@ def test_a_retry_of_what_was_done_before_the_move_is_answered_and_not_sent_on_to
     assert put(pair.source, name, b"v", identity) == first
     with pytest.raises(StaleRouteError):
         put(pair.source, name, b"v", m.Identity(7, 2, 2))
+
+
+def test_a_retry_does_not_read_again_what_has_moved_away() -> None:
+    """What is left of the rows is old, or gone: the retry used to be answered with it."""
+    pair = Pair()
+    (name,) = names(True, 1)
+    identities = [m.Identity(7, seq, 1) for seq in (1, 2, 3)]
+    transact = m.KvTransact([m.KvTransaction(name, [], [m.KvOperation("k", b"v")], reads=["k"])])
+    blind = m.KvTransact([m.KvTransaction(name, [], [m.KvOperation("k", b"w")])])
+    client = next(f"c{i}" for i in range(99) if session_slot(f"c{i}") in MOVING)
+    restore = m.SessionTakeover("b", 1, [m.SessionTakeoverItem("t", client)], restore=True)
+    asked = [(KV_TRANSACT, transact), (SESSION_TAKEOVER, restore), (KV_TRANSACT, blind)]
+    first = [do(pair.source, *each, identity) for each, identity in zip(asked, identities, strict=True)]
+    again = [do(pair.source, *each, identity) for each, identity in zip(asked, identities, strict=True)]
+    assert again[0].results[0].records[0].value == b"w", "as of now"
+    pair.move()
+    put(pair.target, name, b"newer")
+    for each, identity in zip(asked[:2], identities, strict=False):
+        with pytest.raises(IdentityExpiredError):
+            do(pair.source, *each, identity)
+    assert do(pair.source, *asked[2], identities[2]) == first[2], "there is nothing to read again"
+
+
+def session_slot(client_id: str) -> int:
+    (rows,) = VERBS[SESSION_GET.code].split(m.SessionGet([m.SessionKey("t", client_id)]), even_slots(1)).values()
+    return int(rows.crcs[0]) % SLOTS
 
 
 def test_what_was_evaluated_and_will_never_be_applied_does_not_count() -> None:
