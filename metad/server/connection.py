@@ -80,7 +80,8 @@ class Connection:
         self._costly: bool | None = None  # its last requests were; None: it has made none
         self._early = False  # what comes now may be a replay
         self._administers = False
-        self.held_bytes = 0  # of unfinished frames; the intake's
+        self.held_bytes = 0  # of unfinished frames; the intake's, as is the next
+        self.finished_bytes = 0
         self.paused_since_s: float | None = None
         self.closing_since_s: float | None = None
         self.last_heard_s = self._loop.time()
@@ -180,6 +181,7 @@ class Connection:
             if self._costly and not requests.busy:
                 requests.busy = True
                 self._loop.call_soon(requests.rested)
+        self.finished_bytes += size
         held_bytes = self._session.decoder.buffered_bytes
         if (held_bytes or self.held_bytes) and not more:
             self._intake.update(self, held_bytes, self.last_heard_s, progress=count > 0)
@@ -330,6 +332,10 @@ class Connection:
         """Stop reading until others have finished their frames, or go on."""
         self._waiting_intake = waiting
         self._steer_reading()
+
+    def refuse_intake(self) -> None:
+        """Close, for others wait for the memory."""
+        self.close(OverloadedError("no memory to wait any longer for the rest of a frame"))
 
     def close(self, error: MetadError | None = None) -> None:
         """Send what is answered, then close."""

@@ -1,33 +1,50 @@
 """How much of unfinished request frames all connections may hold together.
 
 One connection may hold one unfinished frame, which the frame limit bounds; thousands of them need a bound of their
-own. Past it a connection is not read from until others have finished theirs, all but the one whose frame was begun
-first: somebody always goes on, so honest peers only wait. A peer that does not finish while others wait is closed.
+own. Past it those whose frames go on wait and are not read from, all but one: the one that has finished most since its
+last turn. It keeps its turn until its frame is finished, while something comes; a peer whose turn it is and who brings
+nothing makes room for one that has finished more, and is closed soon, for others wait. So whoever holds half a frame
+without sending the rest hardly delays those who finish theirs, and honest peers only wait for each other. A peer that
+does not finish while others wait is closed in the end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 _UNFINISHED_S_MAX = 5.0  # of a frame while memory is short; a whole frame takes 16 MiB / 5 s at the slowest
+_TURN_S = 0.1  # in which a peer whose turn it is has to bring _TURN_BYTES; what the kernel holds of it comes at once
+_TURN_BYTES = 16 * 1024
 
 
 class Holder(Protocol):
     """A connection as seen from here."""
 
     held_bytes: int
+    finished_bytes: int
+    """Of frames finished since its last turn; this module sets it to 0."""
 
     def wait_intake(self, waiting: bool) -> None:
         """Stop reading, or go on."""
 
+    def refuse_intake(self) -> None:
+        """Close: there is no memory for what it holds."""
+
 
 class Intake:
-    """The unfinished frames of a server."""
+    """The unfinished frames of a server. ``later`` calls something after so many seconds."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, later: Callable[[float, Callable[[], None]], object]) -> None:
         self._bytes_max = bytes_max
+        self._later = later
         self._begun_s: dict[Holder, float] = {}  # in the order in which their frames were begun
         self._waiting: dict[Holder, None] = {}
+        self._turn: Holder | None = None  # who goes on past the bound
+        self._turn_finished = 0  # by which it got it
+        self._turn_bytes = 0  # that it held when it was last looked at
+        self._turns = 0
         self.held_bytes = 0
 
     def update(self, holder: Holder, held_bytes: int, now_s: float, *, progress: bool) -> None:
@@ -36,14 +53,19 @@ class Intake:
         holder.held_bytes = held_bytes
         if progress or not held_bytes:
             self._begun_s.pop(holder, None)
+            if holder is self._turn:
+                self._turn = None
             if holder in self._waiting:
                 del self._waiting[holder]
                 holder.wait_intake(False)
         if held_bytes:
             self._begun_s.setdefault(holder, now_s)
-            if self.held_bytes > self._bytes_max and next(iter(self._begun_s)) is not holder:
-                self._waiting[holder] = None
-                holder.wait_intake(True)
+            if self.held_bytes > self._bytes_max and holder is not self._turn and holder not in self._waiting:
+                self._wait(holder)
+                if self._turn is not None and holder.finished_bytes > self._turn_finished and self._brings_nothing():
+                    self._turn.finished_bytes += self._turn_finished
+                    self._wait(self._turn)
+                    self._turn = None
         if self._waiting:
             self._admit()
 
@@ -54,8 +76,40 @@ class Intake:
         return [holder for holder, begun_s in self._begun_s.items() if now_s - begun_s > _UNFINISHED_S_MAX]
 
     def _admit(self) -> None:
-        first = next(iter(self._begun_s))  # whoever waits has begun
-        for holder in list(self._waiting) if self.held_bytes <= self._bytes_max else [first]:
-            if holder in self._waiting:
-                del self._waiting[holder]
+        if self.held_bytes <= self._bytes_max:
+            waiting, self._waiting = self._waiting, {}
+            for holder in waiting:
                 holder.wait_intake(False)
+        elif self._turn is None:
+            holder = max(self._waiting, key=_finished)  # the first of those that have finished as much
+            del self._waiting[holder]
+            self._turn, self._turn_finished, self._turn_bytes = holder, holder.finished_bytes, holder.held_bytes
+            holder.finished_bytes = 0
+            self._turns += 1
+            self._later(_TURN_S, partial(self._look, self._turns))
+            holder.wait_intake(False)
+
+    def _wait(self, holder: Holder) -> None:
+        self._waiting[holder] = None
+        holder.wait_intake(True)
+
+    def _brings_nothing(self) -> bool:
+        return self._turn is not None and self._turn.held_bytes < self._turn_bytes + _TURN_BYTES
+
+    def _look(self, turn: int) -> None:
+        """Whether it brings something."""
+        holder = self._turn
+        if holder is None or turn != self._turns:
+            return
+        if self._waiting and self._brings_nothing():
+            self._turn = None
+            holder.refuse_intake()
+            if self._waiting:
+                self._admit()
+            return
+        self._turn_bytes = holder.held_bytes
+        self._later(_TURN_S, partial(self._look, turn))
+
+
+def _finished(holder: Holder) -> int:
+    return holder.finished_bytes

@@ -47,7 +47,7 @@ class Server:
         self._connections: set[Connection] = set()
         self._greeting: dict[Connection, None] = {}  # those that are not welcomed yet, the oldest first
         self._served: set[Connection] = set()  # those that are
-        self._intake = Intake(config.limits.unfinished_bytes_max)
+        self._intake = Intake(config.limits.unfinished_bytes_max, asyncio.get_running_loop().call_later)
         self._unsent = Unsent(config.limits.unsent_bytes_max)
 
     @classmethod
@@ -203,8 +203,7 @@ class Server:
             now_s = loop.time()
             self._unsent.review(now_s)
             for holder in self._intake.stuck(now_s):
-                assert isinstance(holder, Connection)
-                holder.close(OverloadedError("no memory to wait any longer for the rest of a frame"))
+                holder.refuse_intake()
             for connection in list(self._connections):
                 stalled_s, closing_s = connection.paused_since_s, connection.closing_since_s
                 if closing_s is not None:

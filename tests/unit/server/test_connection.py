@@ -309,24 +309,30 @@ async def test_who_holds_up_the_others_with_half_a_frame_is_closed(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server._intake._bytes_max = 100_000
-    (slow, slow_stream), (other, other_stream) = connect(server), connect(server)
-    slow.data_received(put(1, 200_000)[:90_000])
+    monkeypatch.setattr(intake_module, "_TURN_S", 0.01)
+    (first, first_stream), (slow, slow_stream), (other, other_stream) = (connect(server) for _ in range(3))
+    first.data_received(put(1, 200_000)[:90_000])
+    slow.data_received(put(1, 50_000)[:40_000])
     other.data_received(put(1, 50_000)[:40_000])
-    assert (slow_stream.reading, other_stream.reading) == (True, False)
-    monkeypatch.setattr(intake_module, "_UNFINISHED_S_MAX", 0.0)
-    await until(lambda: slow_stream.closed)
+    assert [stream.reading for stream in (first_stream, slow_stream, other_stream)] == [True, True, False]
+    await until(lambda: slow_stream.closed)  # it was its turn
     assert [error.name for error in slow_stream.errors()] == ["overloaded"]
-    monkeypatch.setattr(intake_module, "_UNFINISHED_S_MAX", 60.0)
     slow.connection_lost(None)
     assert other_stream.reading
-    other.connection_lost(None)
+    monkeypatch.setattr(intake_module, "_UNFINISHED_S_MAX", 0.0)
+    fourth, _ = connect(server)
+    fourth.data_received(put(1, 50_000)[:40_000])
+    await until(lambda: first_stream.closed)
+    for connection in (first, other, fourth):
+        connection.connection_lost(None)
     assert server._intake.held_bytes == 0
 
 
 async def test_waiting_for_memory_and_for_the_reader_are_two_reasons_not_to_read(server: Server) -> None:
     server._intake._bytes_max = 100_000
-    (first, first_stream), (second, stream) = connect(server), connect(server)
+    (first, _), (turn, turn_stream), (second, stream) = (connect(server) for _ in range(3))
     first.data_received(put(1, 200_000)[:90_000])
+    turn.data_received(put(1, 50_000)[:40_000])
     second.data_received(put(1, 50_000)[:40_000])
     second.pause_writing()
     second.resume_writing()
@@ -336,7 +342,8 @@ async def test_waiting_for_memory_and_for_the_reader_are_two_reasons_not_to_read
     assert not stream.reading  # its replies are still unread
     second.resume_writing()
     assert stream.reading
-    assert first_stream.reading
+    assert turn_stream.reading
+    turn.connection_lost(None)
     second.connection_lost(None)
 
 
