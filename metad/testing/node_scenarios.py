@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from metad_client import Client, ConflictError, KvPutItem, MetadError, NotLeaderError, Options
+from metad_client import Client, ConflictError, KvPutItem, MetadError, NotFoundError, NotLeaderError, Options
 from metad_wire import messages as m
 from metad_wire.cluster import unpack_slots
 from metad_wire.methods import KV_GET, KV_PUT, Method, encode
@@ -475,6 +475,30 @@ def two_leave_at_once() -> None:
         assert scene.run_until(gone, 20.0)
         assert fewest == 3
         scene.require_settled(20.0)
+        assert scene.put(scene.one, "a", b"1") == 1
+
+
+@scenario
+def one_that_is_gone_leaves() -> None:
+    """A node is lost for good, and leaves: its replicas are replaced, and it is forgotten."""
+    with Scene(spares=1) as scene:
+        scene.nodes["n4"].start()
+        scene.require_settled(10.0)
+        lost = next(name for name in ("n1", "n2", "n3") if name != scene.lead("metadata").name)
+        scene.nodes[lost].crash()
+
+        def forgotten() -> bool:
+            try:
+                scene.ask(scene.two, lambda c: c.cluster.leave(lost))
+            except ConflictError:  # it may still be needed
+                return False
+            except NotFoundError:
+                return True
+            return False
+
+        assert scene.run_until(forgotten, 30.0)
+        assert lost not in _copies(scene)
+        assert len(_copies(scene)) == 3
         assert scene.put(scene.one, "a", b"1") == 1
 
 
