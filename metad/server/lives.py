@@ -67,7 +67,9 @@ class Lives:
     def remember(self, node_id: str, life: Life, members: Collection[str], then: Callable[[], None]) -> None:
         """Call ``then`` once this life is durably known; at once, where it is already or need not be. Only the lives of
         ``members`` are kept, so strangers cannot make them many: who is no member yet has promised nothing."""
-        if not life.number or node_id not in members or self._durable.get(node_id) == life:
+        known = self._newest.get(node_id)
+        newer = known is not None and known.store_id == life.store_id and known.number > life.number
+        if not life.number or node_id not in members or newer or self._durable.get(node_id) == life:
             then()
             return
         self._newest = {name: kept for name, kept in self._newest.items() if name in members} | {node_id: life}

@@ -190,7 +190,7 @@ class Link(Wire):
             if not p.PEER_VERSION_OLDEST <= welcome.version <= p.PEER_VERSION:
                 raise HandshakeError(f"the peer answers in version {welcome.version}, which it was not offered")
             self.home.access.check_node(self.stream, welcome.node_id)
-            life = Life(welcome.store_id, welcome.life, welcome.incarnation)
+            life = self.life = Life(welcome.store_id, welcome.life, welcome.incarnation)
             self.home.check(welcome.cluster_id, welcome.node_id, life)
             self.cluster_id = welcome.cluster_id
             self.home.remember(welcome.node_id, life, partial(_settle, self._welcomed))

@@ -53,6 +53,8 @@ class Wire:
         self.stream: Stream | None = None
         self.decoder = FrameDecoder(HANDSHAKE_BYTES_MAX)
         self.heard_s = 0.0
+        self.life: Life | None = None
+        """The other end's, once it has greeted."""
         self._loop = asyncio.get_running_loop()
         self.refused = False
         """It was told why it is closed: what else it sends is not looked at."""

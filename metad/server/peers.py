@@ -130,6 +130,11 @@ class Peers:
                     link = self._links[node, bulk] = Link(self, node, endpoint, bulk=bulk, far=self._is_far(node))
                     self._tasks[node, bulk] = asyncio.create_task(link.keep())
 
+        peers: list[Guest | Link] = [*self._guests, *self._links.values()]
+        for peer in peers:
+            if peer.life is not None:  # it may have become a member since it greeted
+                self.remember(peer.node_id, peer.life, _nothing)
+
     def hello(self, target: str, *, bulk: bool) -> bytes:
         """The first frame of a connection dialled."""
         identity = self.node.identity
@@ -238,3 +243,7 @@ class Peers:
                 await link.ask(CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(Join(record)))
         finally:
             link.close()
+
+
+def _nothing() -> None:
+    pass

@@ -14,6 +14,8 @@ from server_rig import Rig
 
 from metad.config import load_config
 from metad.errors import ConfigError
+from metad.server.health import Health
+from metad.server.lives import Lives
 from metad.server.network import Network
 from metad.server.serve import Server
 from metad.server.stores import Stores, _read, pair_stores
@@ -101,6 +103,22 @@ async def test_founders_agree_also_one_that_comes_late_and_one_that_joins() -> N
         await nodes.stop("a", "b", "c", "d")
         await nodes.start("a", "b", "c")
         assert await nodes.formed("a", "b", "c") == {formed}
+
+
+async def test_lives_are_remembered_of_members_that_were_connected_before_they_were() -> None:
+    async with fleet("ab") as nodes:
+        await nodes.start("a", "b")
+        await nodes.formed("a", "b")
+        await nodes.start("c", join="a")
+        await nodes.formed("c")
+
+        def known(name: str) -> dict[str, int]:
+            """As it is on the disk."""
+            server = nodes.servers[name]
+            log = LogStore(nodes.disks[name][0])
+            return {peer: life.number for peer, life in Lives(log, server.node.environment, Health())._durable.items()}
+
+        await until(lambda: known("a") == {"b": 1, "c": 1} and known("c") == {"a": 1, "b": 1})
 
 
 async def test_nodes_of_two_clusters_with_the_default_configuration_refuse_each_other() -> None:

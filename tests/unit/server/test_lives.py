@@ -73,6 +73,17 @@ async def test_what_is_known_already_costs_nothing() -> None:
     assert disk.syncs == 1
 
 
+async def test_a_connection_of_an_earlier_life_that_is_not_over_yet_brings_nothing_back() -> None:
+    disk = Disk()
+    known = lives(disk)
+    await remember(known, "b", Life("s", 7, "x"))
+    await remember(known, "b", Life("s", 8, "y"))
+    await remember(known, "b", Life("s", 7, "x"))
+    for each in (known, lives(disk)):
+        with pytest.raises(HandshakeError):
+            each.check("b", Life("s", 7, "x"))
+
+
 async def test_a_life_is_durable_before_the_peer_is_welcomed() -> None:
     network = MemoryTransport()
     async with node(network) as server:
