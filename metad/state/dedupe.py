@@ -44,8 +44,6 @@ _IDENTITY_BYTES = 32
 """Of an identity that is remembered, beside its reply."""
 _KEPT = 15 / 16
 """Of the window's bound, once something had to go: looking for who holds most takes a pass over all clients."""
-_INDEX_SHIFT, _SIZE_SHIFT, _MASK = 64, 32, 2**32 - 1
-"""What is known of an identity is one number: index of its row, size, digest. Tens of thousands are kept."""
 _MARKS: Final = b"\xff" * 8
 """Behind every row of the window, in front of a client's id."""
 
@@ -69,14 +67,6 @@ class DedupeRow(msgspec.Struct, frozen=True, array_like=True):
     remembered: list[Remembered]
 
 
-class Done(msgspec.Struct, frozen=True, gc=False):
-    """An identified write of the entry that is made."""
-
-    identity: Identity
-    digest: int
-    reply: bytes
-
-
 _decode_row = msgspec.msgpack.Decoder(DedupeRow).decode
 
 
@@ -97,7 +87,7 @@ class _Client:
         self.low = 0
         self.mark = 0
         """Writes up to here were given up although they were not confirmed."""
-        self.seqs: dict[int, int] = {}  # seq -> what is known of it
+        self.seqs: dict[int, tuple[int, int, int]] = {}  # seq -> index of the row, bytes, digest
         self.bytes = 0
         self.since_s = since_s
 
@@ -125,6 +115,8 @@ class DedupeWindow:
         self._rows: dict[int, _Row] = {}
         self._live = 0
         self._bytes = 0
+        self._making: list[Remembered] = []  # of the entry that is made
+        self._forgot: list[int] = []  # clients that were forgotten with their marks, which is not on the disk yet
         self._forgot_s: float | None = None  # when this replica learned that a client was forgotten with its mark
 
     def __len__(self) -> int:
@@ -133,7 +125,7 @@ class DedupeWindow:
     def load(self) -> None:
         """Rebuild the memory from the engine, after a restart."""
         self._clients, self._rows, self._live, self._bytes = {}, {}, 0, 0
-        self._forgot_s = None
+        self._making, self._forgot, self._forgot_s = [], [], None
         if self._engine.get(self.forgotten_key) is not None:
             self.learn_forgotten()
         begin, end = self._prefix, keys.after_prefix(self._prefix)
@@ -158,18 +150,20 @@ class DedupeWindow:
         if value is None:
             self._drop(index)
         elif index not in self._rows:
-            remembered = _decode_row(value).remembered
-            self._admit(index, [(r.client_id, r.seq, r.digest, len(r.reply)) for r in remembered], None)
-            for one in remembered:
-                client = self._clients[one.client_id]
+            made = _decode_row(value).remembered
+            for one in made:
+                client = self._clients.get(one.client_id) or self._new_client(one.client_id)
                 client.low = max(client.low, one.low)
+                client.seqs[one.seq] = (index, _IDENTITY_BYTES + len(one.reply), one.digest)
+            self._count(index, made)
+            self._forgot.clear()  # the leader's entry says it, if it is so there, too
 
     def learn_forgotten(self) -> None:
         """Take note that a client was forgotten whose mark was still needed."""
         self._forgot_s = self._clock()
 
     def _learn_mark(self, client_id: int, mark: int) -> None:
-        client = self._client(client_id, None)
+        client = self._clients.get(client_id) or self._new_client(client_id)
         client.mark = max(client.mark, mark)
         for seq in [seq for seq in client.seqs if seq <= mark]:
             self._give_up(client, seq)
@@ -184,8 +178,8 @@ class DedupeWindow:
         if client is not None:
             known = client.seqs.get(identity.seq)
             if known is not None:
-                check_digest(known & _MASK, digest)
-                return known >> _INDEX_SHIFT
+                check_digest(known[2], digest)
+                return known[0]
             if identity.seq < client.low:
                 # Its answer was received long ago: this is a copy that was stuck on a connection given up since.
                 raise IdentityExpiredError("this write was answered before; a late copy of it is not done again")
@@ -212,41 +206,52 @@ class DedupeWindow:
 
     # --- making an entry ---------------------------------------------------------------------------------
 
-    def record(self, index: int, done: list[Done], writes: Writes) -> None:
-        """Add entry ``index``'s row and the deletions it makes possible to the entry's writes."""
-        remembered = [
-            Remembered(one.identity.client_id, one.identity.seq, one.reply, one.identity.low, one.digest)
-            for one in done
-        ]
-        writes[self._prefix + keys.u64(index)] = encode(DedupeRow(0, remembered))
-        self._admit(index, [(r.client_id, r.seq, r.digest, len(r.reply)) for r in remembered], writes)
-        for one in done:
-            self._acknowledge(one.identity, writes)
+    def remember(self, index: int, identity: Identity, digest: int, reply: bytes) -> None:
+        """Entry ``index``, which is being made, does this write. :meth:`record` follows once it is complete."""
+        client_id, seq = identity.client_id, identity.seq
+        self._making.append(Remembered(client_id, seq, reply, identity.low, digest))
+        client = self._clients.get(client_id) or self._new_client(client_id)
+        client.seqs[seq] = (index, _IDENTITY_BYTES + len(reply), digest)  # a repetition in this entry meets it
+
+    def record(self, index: int, writes: Writes) -> None:
+        """Add entry ``index``'s row, if it has remembered anything, and the deletions it makes possible to the entry's
+        writes."""
+        made, self._making = self._making, []
+        if not made:
+            return
+        writes[self._prefix + keys.u64(index)] = encode(DedupeRow(0, made))
+        self._count(index, made)
+        clients = self._clients
+        for one in made:
+            if one.low > clients[one.client_id].low:
+                self._acknowledge(one.client_id, one.low, writes)
         if self._live > self._identities_max or self._bytes > self._reply_bytes_max:
             self._make_room(index, writes)
+        if self._forgot:
+            for client_id in self._forgot:
+                writes[self._mark_key(client_id)] = None
+            writes[self.forgotten_key] = b""
+            self._forgot = []
 
-    def _admit(self, index: int, identities: list[tuple[int, int, int, int]], writes: Writes | None) -> None:
-        for client_id, seq, digest, size in identities:
-            client = self._clients.get(client_id) or self._client(client_id, writes)
-            size += _IDENTITY_BYTES
-            client.seqs[seq] = index << _INDEX_SHIFT | size << _SIZE_SHIFT | digest
-            client.bytes += size
+    def _count(self, index: int, made: list[Remembered]) -> None:
+        self._rows[index] = _Row([(one.client_id, one.seq) for one in made])
+        self._live += len(made)
+        clients = self._clients
+        for one in made:
+            size = _IDENTITY_BYTES + len(one.reply)
+            clients[one.client_id].bytes += size
             self._bytes += size
-        self._rows[index] = _Row([(client_id, seq) for client_id, seq, _, _ in identities])
-        self._live += len(identities)
 
-    def _acknowledge(self, identity: Identity, writes: Writes) -> None:
-        client = self._clients.get(identity.client_id)
-        if client is None or identity.low <= client.low:
-            return
-        client.low = identity.low
+    def _acknowledge(self, client_id: int, low: int, writes: Writes) -> None:
+        client = self._clients[client_id]
+        client.low = low
         seqs = client.seqs
         # Pipelined writes arrive nearly in order: stop at the first that is not confirmed.
-        while seqs and (seq := next(iter(seqs))) < identity.low:
+        while seqs and (seq := next(iter(seqs))) < low:
             self._delete_if_empty(self._give_up(client, seq), writes)
-        if client.mark and client.mark < client.low:
+        if client.mark and client.mark < low:
             client.mark = 0
-            writes[self._mark_key(identity.client_id)] = None
+            writes[self._mark_key(client_id)] = None
 
     def _make_room(self, newest: int, writes: Writes) -> None:
         """Whoever holds most gives up its oldest, until the window is a little below its bounds."""
@@ -262,7 +267,7 @@ class DedupeWindow:
             client = self._clients[client_id]
             oldest = list(client.seqs)[: max(1, len(client.seqs) // 64)]
             # What this entry does is remembered in any case.
-            given_up = [seq for seq in oldest if client.seqs[seq] >> _INDEX_SHIFT != newest]
+            given_up = [seq for seq in oldest if client.seqs[seq][0] != newest]
             for seq in given_up:
                 self._delete_if_empty(self._give_up(client, seq), writes)
             if given_up:
@@ -278,12 +283,10 @@ class DedupeWindow:
 
     def _give_up(self, client: _Client, seq: int) -> int:
         """Forget one identity; the index of its row."""
-        known = client.seqs.pop(seq)
-        size = known >> _SIZE_SHIFT & _MASK
+        index, size, _ = client.seqs.pop(seq)
         client.bytes -= size
         self._bytes -= size
         self._live -= 1
-        index = known >> _INDEX_SHIFT
         self._rows[index].live -= 1
         return index
 
@@ -298,27 +301,23 @@ class DedupeWindow:
             return
         for client_id, seq in row.identities:
             client = self._clients.get(client_id)
-            if client is not None and (known := client.seqs.get(seq)) is not None and known >> _INDEX_SHIFT == index:
+            if client is not None and (known := client.seqs.get(seq)) is not None and known[0] == index:
                 self._give_up(client, seq)
         del self._rows[index]
 
-    def _client(self, client_id: int, writes: Writes | None) -> _Client:
-        client = self._clients.get(client_id)
-        if client is None:
-            client = self._clients[client_id] = _Client(self._clock())
-            if len(self._clients) > CLIENTS_MAX:
-                self._forget_idle_client(client_id, writes)
+    def _new_client(self, client_id: int) -> _Client:
+        client = self._clients[client_id] = _Client(self._clock())
+        if len(self._clients) > CLIENTS_MAX:
+            self._forget_idle_client(client_id)
         return client
 
-    def _forget_idle_client(self, newcomer: int, writes: Writes | None) -> None:
+    def _forget_idle_client(self, newcomer: int) -> None:
         """Make room for one client: the oldest that has nothing in the window. Its ``low`` goes with it. Where it has a
-        mark, that is noted, on the disk only by the entry that is made (``writes``): every replica has this bound."""
+        mark, that is noted; the next entry made here notes it on the disk, too. Every replica has this bound."""
         for client_id, client in self._clients.items():
             if not client.seqs and client_id != newcomer:
                 del self._clients[client_id]
                 if client.mark:
                     self.learn_forgotten()
-                    if writes is not None:
-                        writes[self.forgotten_key] = b""
-                        writes[self._mark_key(client_id)] = None
+                    self._forgot.append(client_id)
                 return

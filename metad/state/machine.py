@@ -22,7 +22,7 @@ from ..errors import DamagedStoreError, StorageError
 from ..storage import keys
 from ..storage.engine import Engine
 from . import ownership
-from .dedupe import DedupeWindow, Done, check_digest
+from .dedupe import DedupeWindow
 from .limits import ENTRY_BYTES_FULL, change_estimate, check_change
 from .owners import OwnerCache
 from .registry import VERBS
@@ -148,23 +148,17 @@ class Machine:
         writes: Writes = {}
         learned: Writes = {}
         outcomes: list[Outcome] = []
-        done: list[Done] = []
-        seen: dict[tuple[int, int], int] = {}  # identities of this entry, and the digests of their requests
         size = looked_at = view.looked_at = 0
         for command, identity in commands:
-            looked_at += view.looked_at
-            view.looked_at = 0
+            if view.looked_at:
+                looked_at += view.looked_at
+                view.looked_at = 0
             if size >= ENTRY_BYTES_FULL or looked_at >= _ENTRY_LOOKED_AT_BYTES:
                 break
             verb = VERBS[command.method.code]
             if identity is not None:
-                earlier = seen.get((identity.client_id, identity.seq))
                 try:
-                    if earlier is None:
-                        known = self.dedupe.lookup(identity, command.digest, command.arrived_s)
-                    else:
-                        check_digest(earlier, command.digest)
-                        known = index
+                    known = self.dedupe.lookup(identity, command.digest, command.arrived_s)
                 except MetadError as error:
                     outcomes.append(error)
                     continue
@@ -188,7 +182,8 @@ class Machine:
                     grown = _size_of(view.writes) + _size_of(view.owner_writes)
                 if identity is not None:
                     grown += len(remembered)
-                check_change(grown)
+                if grown > ENTRY_BYTES_FULL:
+                    check_change(grown)
                 grown += len(encoded)
             except MetadError as error:
                 outcomes.append(error)
@@ -217,10 +212,8 @@ class Machine:
                 self._held_since = index
             outcomes.append((reply, encoded))
             if identity is not None and (verb.may_write is None or verb.may_write(command.body)):
-                seen[identity.client_id, identity.seq] = command.digest
-                done.append(Done(identity, command.digest, remembered))
-        if done:
-            self.dedupe.record(index, done, learned)
+                self.dedupe.remember(index, identity, command.digest, remembered)
+        self.dedupe.record(index, learned)
         entry = encode(Entry(ENTRY_FORMAT, now_ms, writes, learned))
         return Proposal(entry, Effects(writes, learned), outcomes, size)
 
