@@ -16,7 +16,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "retries_are_done_again",
         "a retry finds what its first attempt did",
         "metad.state.machine:Machine.evaluate",
-        "known = self.dedupe.lookup(identity, now_ms)",
+        "known = self.dedupe.lookup(identity, command.digest, command.arrived_s)",
         "known = None",
         "retry_happens_once",
     ),
