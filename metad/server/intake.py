@@ -17,6 +17,7 @@ from typing import Protocol
 _UNFINISHED_S_MAX = 5.0  # of a frame while memory is short; a whole frame takes 16 MiB / 5 s at the slowest
 _TURN_S = 0.1  # in which a peer whose turn it is has to bring _TURN_BYTES; what the kernel holds of it comes at once
 _TURN_BYTES = 16 * 1024
+_YIELD_S = 0.02  # in which it has to, or one that has finished more goes on in its place
 
 
 class Holder(Protocol):
@@ -62,10 +63,8 @@ class Intake:
             self._begun_s.setdefault(holder, now_s)
             if self.held_bytes > self._bytes_max and holder is not self._turn and holder not in self._waiting:
                 self._wait(holder)
-                if self._turn is not None and holder.finished_bytes > self._turn_finished and self._brings_nothing():
-                    self._turn.finished_bytes += self._turn_finished
-                    self._wait(self._turn)
-                    self._turn = None
+                if self._turn is not None and holder.finished_bytes > self._turn_finished:
+                    self._later(_YIELD_S, partial(self._yield, self._turns, self._turn.held_bytes))
         if self._waiting:
             self._admit()
 
@@ -93,15 +92,22 @@ class Intake:
         self._waiting[holder] = None
         holder.wait_intake(True)
 
-    def _brings_nothing(self) -> bool:
-        return self._turn is not None and self._turn.held_bytes < self._turn_bytes + _TURN_BYTES
+    def _yield(self, turn: int, held_bytes: int) -> None:
+        """Somebody who has finished more waits since then: let it have the turn, unless something comes."""
+        holder = self._turn
+        if holder is None or turn != self._turns or not self._waiting or holder.held_bytes >= held_bytes + _TURN_BYTES:
+            return
+        holder.finished_bytes += self._turn_finished
+        self._turn = None
+        self._wait(holder)
+        self._admit()
 
     def _look(self, turn: int) -> None:
         """Whether it brings something."""
         holder = self._turn
         if holder is None or turn != self._turns:
             return
-        if self._waiting and self._brings_nothing():
+        if self._waiting and holder.held_bytes < self._turn_bytes + _TURN_BYTES:
             self._turn = None
             holder.refuse_intake()
             if self._waiting:

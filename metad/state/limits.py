@@ -1,4 +1,4 @@
-"""Limits on single records. Breaking one refuses the whole request before anything is done."""
+"""Limits on records, requests and entries. Breaking one refuses the whole request before anything is done."""
 
 from __future__ import annotations
 

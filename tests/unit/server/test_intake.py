@@ -29,16 +29,20 @@ class Later:
     """Calls come when the test says that their time has."""
 
     def __init__(self) -> None:
-        self.calls: list[Callable[[], None]] = []
+        self.calls: list[tuple[float, Callable[[], None]]] = []
 
     def __call__(self, delay_s: float, call: Callable[[], None]) -> None:
         assert 0 < delay_s < 1
-        self.calls.append(call)
+        self.calls.append((delay_s, call))
 
-    def pass_by(self) -> None:
+    def pass_by(self, delay_s: float = 1.0) -> None:
+        """Make the calls that were to come within this time."""
         calls, self.calls = self.calls, []
-        for call in calls:
-            call()
+        for when_s, call in calls:
+            if when_s <= delay_s:
+                call()
+            else:
+                self.calls.append((when_s, call))
 
 
 def test_below_the_bound_nobody_waits() -> None:
@@ -66,11 +70,13 @@ def test_past_the_bound_all_wait_but_one() -> None:
 
 
 def test_who_has_finished_more_goes_first_and_then_the_other() -> None:
-    intake, holder = Intake(100, Later()), Peer()
+    later = Later()
+    intake, holder = Intake(100, later), Peer()
     peers = [Peer(finished_bytes=count) for count in (0, 5, 9)]
     intake.update(holder, 90, 0.0, progress=False)
     for peer in peers:
         intake.update(peer, 50, 0.0, progress=False)
+        later.pass_by(0.05)
     order: list[Peer] = []
     for _ in range(3):
         (turn,) = [peer for peer in peers if peer.held_bytes and not peer.waiting]
@@ -90,7 +96,8 @@ def test_whoever_brings_nothing_in_its_turn_makes_room_and_is_closed() -> None:
     assert [hoarder.waiting for hoarder in hoarders] == [False, False, False, True, True]
     honest = Peer(finished_bytes=1)
     intake.update(honest, 20_000, 0.0, progress=False)
-    assert (honest.waiting, hoarders[2].waiting) == (False, True)  # at once
+    later.pass_by(0.05)
+    assert (honest.waiting, hoarders[2].waiting) == (False, True)  # long before the turn is over
     for size in range(40_000, 200_000, 20_000):
         intake.update(honest, size, 0.0, progress=False)
         later.pass_by()
@@ -105,6 +112,20 @@ def test_whoever_brings_nothing_in_its_turn_makes_room_and_is_closed() -> None:
     later.pass_by()
     assert sum(hoarder.refused for hoarder in hoarders) == 2  # nobody waits for the third
     assert not any(peer.waiting for peer in hoarders if not peer.refused)
+
+
+def test_whoever_brings_something_keeps_its_turn() -> None:
+    later = Later()
+    intake, holder, turn, better = Intake(100, later), Peer(), Peer(), Peer(finished_bytes=10**9)
+    intake.update(holder, 90, 0.0, progress=False)
+    intake.update(turn, 50, 0.0, progress=False)
+    intake.update(better, 50, 0.0, progress=False)
+    for size in range(20_000, 200_000, 20_000):
+        intake.update(turn, size, 0.0, progress=False)
+        later.pass_by()
+        assert (turn.waiting, turn.refused, better.waiting) == (False, False, True)
+    intake.update(turn, 0, 0.0, progress=True)
+    assert not better.waiting
 
 
 def test_a_frame_that_is_finished_while_its_peer_waits_lets_it_go_on() -> None:
