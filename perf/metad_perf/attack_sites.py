@@ -24,12 +24,18 @@ from .attack_quic import REPLAYED
 from .attack_tokens import CONNECTIONS_MAX
 from .members import START_S, Member, temporary_members
 from .running import run_async
-from .spawn import disk_directory, metad_serve
+from .spawn import disk_directory, metad_serve, security_of
 
 _NODE = "node-1"
 _STATUS_S = 10.0  # for all nodes to say how they are
 _SETTLED_S = 20.0  # for every group to have a leader
 _BATCH = 1_000
+_STORAGE = """
+[storage]
+memtable_bytes = 33554432
+row_cache_bytes = 16777216
+"""
+"""Memory that any writes fill, up to what is configured: small, or all growth would be that."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -151,15 +157,17 @@ class Site:
 def site(name: str) -> Iterator[Site]:
     """Started and prepared; ended and removed in any case."""
     with ExitStack() as stack:
+        directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
         if name == THREE:
+            storage = directory / "storage.toml"
+            storage.write_text(_STORAGE)
             members = stack.enter_context(
-                temporary_members(3, groups="", config=None, namespaces=False, disks=False, scheme="metads")
+                temporary_members(3, groups="", config=storage, namespaces=False, disks=False, scheme="metads")
             )
             assert members.certs is not None
             made = Site(name, members.all, client_files(str(members.certs), "perf"))
         else:
-            directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
-            stack.callback(shutil.rmtree, directory, ignore_errors=True)
             member = Member(
                 _NODE, directory, metad_serve(), _written(directory, tokens=name != ALONE), "127.0.0.1:0", None
             )
@@ -176,7 +184,7 @@ def site(name: str) -> Iterator[Site]:
 def _written(directory: Path, *, tokens: bool) -> Path:
     """The configuration of a node by itself: default limits, but for connections where there are tokens."""
     files = certificates.node(_NODE)
-    security = msgspec.structs.asdict(files)
+    security = security_of(files)
     limits: list[str] = []
     if tokens:
         path = directory / "tokens"
@@ -187,5 +195,5 @@ def _written(directory: Path, *, tokens: bool) -> Path:
     lines = [f'node_id = "{_NODE}"', 'quic = "127.0.0.1:0"', *limits]
     lines += ["[security]", *(f'{field} = "{value}"' for field, value in security.items())]
     config = directory / "metad.toml"
-    config.write_text("\n".join([*lines, ""]))
+    config.write_text("\n".join(lines) + _STORAGE)
     return config

@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from metad_wire.transport.credentials import TlsFiles
 
 from .disks import Disk
 from .errors import ServerError
 from .netns import Network
-from .spawn import Server, disk_directory, issued, metad_serve
+from .spawn import Server, disk_directory, issued, metad_serve, security_of
 from .target import target_of
 
 _PEER_PORT, _CLIENT_PORT = 7500, 7420  # in a namespace of one's own
@@ -226,7 +224,7 @@ def _config(
     if files is not None:
         if "[security]" in text:
             raise ServerError(f"{base}: [security] is for the command to set")
-        lines += ["[security]", *(f'{field} = "{path}"' for field, path in msgspec.structs.asdict(files).items())]
+        lines += ["[security]", *(f'{field} = "{path}"' for field, path in security_of(files).items())]
     elif clear and "[security]" not in text:
         lines += ["[security]", "plaintext = true"]
     if groups:

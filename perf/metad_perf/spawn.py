@@ -313,6 +313,11 @@ def issued(directory: Path, nodes: Sequence[str]) -> dict[str, TlsFiles]:
         raise ServerError(str(error)) from None
 
 
+def security_of(files: TlsFiles) -> dict[str, str]:
+    """What a node's ``[security]`` says of its files."""
+    return {"certificate": files.certificate, "key": files.key, "ca": files.ca}
+
+
 def disk_directory() -> Path:
     """Where temporary data goes: the first of the usual places that is on a disk, for fsync on tmpfs is free."""
     places = [Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()]
