@@ -64,7 +64,7 @@ class LimitsConfig(_Section, frozen=True):
     unfinished_bytes_max: int = 24 * MIB
     """Bytes of unfinished request frames on all connections together; past it connections wait for their turn. Room
     for two batches of 10 MB: who goes on has the link to himself."""
-    unsent_bytes_max: int = 32 * MIB
+    unsent_bytes_max: int = 24 * MIB
     """Bytes of replies that the peers of all connections together have not taken. Past it long replies are refused, and
     connections that do not read are cut off."""
     frame_bytes_max: int = 16 * MIB

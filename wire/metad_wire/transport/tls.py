@@ -38,6 +38,7 @@ full records (RFC 8446, 5.5); OpenSSL changes no keys by itself, and Python cann
 _RECORD_BYTES: Final = 16 * 1024  # the most that one record holds, and one read returns
 _SLICE_BYTES: Final = 4 * _RECORD_BYTES  # decrypted and handed up at a time
 _SLICE_RECORDS: Final = 256  # the same for small ones, of which each costs some microseconds
+_SEALED_BYTES: Final = 256 * 1024  # and handed down in one go: megabytes at a time are in memory thrice
 _FED_RECORDS: Final = 64  # to OpenSSL in one go: what holds no data costs it up to 0.1 ms each, and no turn between
 _DATALESS_MAX: Final = 64
 """Records without data that a peer may send, and one more for each so many with: new keys every now and then, and
@@ -203,13 +204,17 @@ class _TlsEnd:
     def write(self, data: bytes) -> None:
         if self._closing or not data:
             return
-        try:
-            self._tls.write(data)
-        except ssl.SSLError as error:
-            self.fail(explain(error))
-            return
         self._sealed += 1 + len(data) // _RECORD_BYTES
-        self._flush()
+        view = data if len(data) <= _SEALED_BYTES else memoryview(data)
+        for begin in range(0, len(data), _SEALED_BYTES):
+            try:
+                self._tls.write(view[begin : begin + _SEALED_BYTES])
+            except ssl.SSLError as error:
+                self.fail(explain(error))
+                return
+            self._flush()
+            if self._closing:
+                return
 
     def pause_reading(self) -> None:
         self._reading = False
