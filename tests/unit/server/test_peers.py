@@ -7,7 +7,7 @@ import pytest
 from peer_rig import Stranger, node, until
 
 from metad.raft.incoming import TERM_JUMP_MAX, PeerProtocolError, decode_payload
-from metad.raft.journal import CONFIGURATION, NO_OP, record
+from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.messages import Append, Configuration, PreVoteReply, Snapshot, TimeoutNow, VoteReply
 from metad.server import peer_guest
 from metad.storage.keys import group_prefix
@@ -42,6 +42,8 @@ UNDECODABLE = {
     "a record without a head": append(1, b"\x00\x00"),
     "a record of a later term": append(1, record(2, NO_OP)),
     "a record of an earlier term": append(3, record(1, NO_OP), prev_term=2),
+    "an append behind a later term": payload(Append(1, 5, 2, 0, 1)),
+    "a record of an earlier term behind a plain one": append(3, record(3, REGULAR), record(2, REGULAR)),
     "records whose terms go back": append(3, record(2, NO_OP), record(1, NO_OP)),
     "a record of an unknown kind": append(1, record(1, 3)),
     "a configuration that is none": append(1, record(1, CONFIGURATION, b"\x01")),
