@@ -189,7 +189,7 @@ class Cluster:
         self.crashes = self.snapshots = self.moves = 0
         self.elections: dict[tuple[str, int], str] = {}
         self._committed: dict[str, dict[int, int]] = {}
-        self._configurations: dict[str, Any] = {}
+        self._configurations: dict[str, tuple[int, Any]] = {}
         self.changes = 0
         self._failure: BaseException | None = None
         self._working = 0
@@ -329,12 +329,13 @@ class Cluster:
                     other = self.elections.setdefault((group.name, group.term), sim.name)
                     if other != sim.name:
                         raise Violation("election safety", f"{other} and {sim.name} lead {group.name} {group.term}")
-                    before = self._configurations.get(group.name)
-                    if before != group.configuration:
-                        self.changes += before is not None
+                    at, before = group.log.configuration_index, self._configurations.get(group.name)
+                    # One that is not committed yet may go back again.
+                    if at <= group.commit and (before is None or at > before[0]):
                         if before is not None:
-                            self._copies(node, driver, before.voters)
-                        self._configurations[group.name] = group.configuration
+                            self.changes += 1
+                            self._copies(node, driver, before[1].voters)
+                        self._configurations[group.name] = at, group.configuration
                 if group.applied > group.commit or driver.machine.applied > group.commit:
                     raise Violation("apply after commit", f"{sim.name}: {group.name}")
                 term = group.log.term_at(group.commit)

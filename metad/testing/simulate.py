@@ -2,8 +2,9 @@
 
 ``python -m metad.testing.simulate --seeds 0..999 --nodes 5`` runs seeds, ``--trace`` tells one of them event by event,
 ``--mutants`` plants bugs and reports what finds each. There are two levels: replicas alone (``--level raft``), and
-whole nodes with their clients (``--level node``), of which one costs as much as some ten of the others. ``--wide`` adds
-floods of reads, disks that hang, machines that sleep, calendars that are set, and more of its kind.
+whole nodes with their clients (``--level node``), of which one costs as much as some ten of the others. Seeds are
+*wide*: with floods of reads, disks that hang, machines that sleep, calendars that are set, nodes that are configured in
+different ways, and more of its kind. ``--plain`` goes without, four times as fast.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=_seeds, default=range(200), metavar="A..B", help="A and B included")
     parser.add_argument("--nodes", type=int, choices=(1, 3, 5), default=3)
     parser.add_argument("--level", choices=("raft", "node", "both"), default="both")
-    parser.add_argument("--wide", action="store_true", help="more kinds of trouble, and clients that ask more")
+    parser.add_argument("--plain", action="store_true", help="without what only wide seeds have")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the totals there")
     parser.add_argument("--trace", action="store_true", help="print the events of the seeds")
@@ -175,10 +176,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.mutants:
         report, failed = _mutants(console)
     elif options.trace:
-        report, failed = _trace(console, options.seeds, options.nodes, options.level, wide=options.wide)
+        report, failed = _trace(console, options.seeds, options.nodes, options.level, wide=not options.plain)
     else:
         report, failed = _run(
-            console, options.seeds, options.nodes, options.level, options.processes, wide=options.wide
+            console, options.seeds, options.nodes, options.level, options.processes, wide=not options.plain
         )
     if options.json is not None:
         options.json.write_text(json.dumps(report) + "\n")
@@ -202,7 +203,7 @@ def _run(
                 if result.violation:
                     totals["violations"] += 1
                     again = f"--level {result.level} --nodes {nodes} --seeds {result.seed}..{result.seed} --trace"
-                    again += " --wide" if wide else ""
+                    again += "" if wide else " --plain"
                     progress.console.print(
                         f"seed {result.seed}, level {result.level}: {result.violation}\n"
                         f"  at commit {_commit()}; again, with every event:\n"
