@@ -80,7 +80,8 @@ def run_seed(seed: int, nodes: int, *, wide: bool = False, trace: bool = False) 
             world.run(0.25)
         chaos.end()
         world.require_convergence(CONVERGE_S)
-        world.run(1.0)
+        asleep_until = max(node.paused_until for node in world.nodes.values())  # one that is no member is not awaited
+        world.run(max(1.0, asleep_until - world.clock.now + 0.1))
         world.require_answers()
         verdict = check(chaos.history())
         if verdict.outcome is not Outcome.LINEARIZABLE:
