@@ -9,7 +9,7 @@ import shutil
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import accumulate, cycle
 from pathlib import Path
@@ -534,18 +534,29 @@ def stranger(at: Door) -> Target:
     )
 
 
+async def meanwhile(at: Door, talk: Callable[[Callable[[], None]], None]) -> None:
+    """A blocking peer in a thread. It is given what to call before it hangs up: who is gone before the server has ended
+    the handshake is never let in."""
+    loop = asyncio.get_running_loop()
+
+    def let_in() -> None:
+        asyncio.run_coroutine_threadsafe(at.came.wait(), loop).result(TIMEOUT_S)
+
+    await asyncio.to_thread(talk, let_in)
+
+
 async def test_new_keys_now_and_then_are_followed() -> None:
     async with door(TlsTransport(TcpTransport(), certificates.node(), certificate_required=False)) as at:
 
-        def talk() -> None:
+        def talk(let_in: Callable[[], None]) -> None:
             with KeyUpdater(stranger(at)) as peer:
                 for word in (b"one ", b"two ", b"three"):
                     peer.send(10, 0.0)
                     peer.say(word)
+                let_in()
 
-        await asyncio.to_thread(talk)
+        await meanwhile(at, talk)
         async with asyncio.timeout(TIMEOUT_S):
-            await at.came.wait()
             await at.accepted[0].lost
         assert at.accepted[0].received == b"one two three"
 
@@ -554,13 +565,13 @@ async def test_a_flood_of_new_keys_ends_the_connection() -> None:
     """Thousands of them kept the loop busy for a second, in one call of OpenSSL."""
     async with door(TlsTransport(TcpTransport(), certificates.node(), certificate_required=False)) as at:
 
-        def flood() -> None:
+        def flood(let_in: Callable[[], None]) -> None:
             with contextlib.suppress(OSError), KeyUpdater(stranger(at)) as peer:
                 peer.send(2_000, 0.0)
+                let_in()
 
-        await asyncio.to_thread(flood)
+        await meanwhile(at, flood)
         async with asyncio.timeout(TIMEOUT_S):
-            await at.came.wait()
             error = await at.accepted[0].lost
         assert isinstance(error, TlsError)
         assert "without data" in str(error)
@@ -570,14 +581,14 @@ async def test_records_without_data_are_counted_beside_those_with_data() -> None
     """Many small records that wait to be read are no records without data."""
     async with door(TlsTransport(TcpTransport(), certificates.node(), certificate_required=False)) as at:
 
-        def talk() -> None:
+        def talk(let_in: Callable[[], None]) -> None:
             with TlsPeer(stranger(at), certificates.anonymous()) as peer:
                 for _ in range(200):
                     peer.send(b"x" * 4_000)
+                let_in()
 
-        await asyncio.to_thread(talk)
+        await meanwhile(at, talk)
         async with asyncio.timeout(TIMEOUT_S):
-            await at.came.wait()
             await at.accepted[0].lost
         assert len(at.accepted[0].received) == 200 * 4_000
 
