@@ -53,23 +53,32 @@ class Lives:
             raise DamagedStoreError(f"raft/: what it keeps of other nodes is unreadable ({error})") from None
         self._durable = dict(self._newest)
 
+    @property
+    def names(self) -> Collection[str]:
+        """Of whom a life is known."""
+        return self._newest.keys()
+
     def check(self, node_id: str, life: Life) -> None:
         """Raise HandshakeError where this node was here in a newer life."""
         known = self._newest.get(node_id)
-        if known is None or known.store_id != life.store_id or not life.number:
-            return
-        if life.number < known.number or (life.number == known.number and life.incarnation != known.incarnation):
+        if known is not None and self._is_older(node_id, life):
             raise HandshakeError(
                 f"{node_id!r} runs on an older copy of its data directory (life {life.number}, and life {known.number} "
                 f"was here): it has forgotten what it promised since. {JOIN_ANEW}"
             )
 
+    def _is_older(self, node_id: str, life: Life) -> bool:
+        """Whether it is not the newest, nor behind the newest, that is known of this data directory."""
+        known = self._newest.get(node_id)
+        if known is None or known.store_id != life.store_id or not life.number:
+            return False
+        return life.number < known.number or (life.number == known.number and life.incarnation != known.incarnation)
+
     def remember(self, node_id: str, life: Life, members: Collection[str], then: Callable[[], None]) -> None:
         """Call ``then`` once this life is durably known; at once, where it is already or need not be. Only the lives of
         ``members`` are kept, so strangers cannot make them many: who is no member yet has promised nothing."""
-        known = self._newest.get(node_id)
-        newer = known is not None and known.store_id == life.store_id and known.number > life.number
-        if not life.number or node_id not in members or newer or self._durable.get(node_id) == life:
+        stays = node_id not in members or self._is_older(node_id, life)
+        if not life.number or stays or self._durable.get(node_id) == life:
             then()
             return
         self._newest = {name: kept for name, kept in self._newest.items() if name in members} | {node_id: life}

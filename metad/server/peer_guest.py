@@ -112,8 +112,9 @@ class Guest(Wire):
             )
         assert self.stream is not None
         self.home.access.check_node(self.stream, hello.node_id)
-        life = self.life = Life(hello.store_id, hello.life, hello.incarnation)
+        life = Life(hello.store_id, hello.life, hello.incarnation)
         self.home.check(hello.cluster_id, hello.node_id, life)
+        self.life = life
         if hello.target not in ("", identity.node_id):
             raise HandshakeError(f"this is {identity.node_id!r}, not {hello.target!r}")
         self.node_id, self.cluster_id = hello.node_id, hello.cluster_id

@@ -190,8 +190,9 @@ class Link(Wire):
             if not p.PEER_VERSION_OLDEST <= welcome.version <= p.PEER_VERSION:
                 raise HandshakeError(f"the peer answers in version {welcome.version}, which it was not offered")
             self.home.access.check_node(self.stream, welcome.node_id)
-            life = self.life = Life(welcome.store_id, welcome.life, welcome.incarnation)
+            life = Life(welcome.store_id, welcome.life, welcome.incarnation)
             self.home.check(welcome.cluster_id, welcome.node_id, life)
+            self.life = life
             self.cluster_id = welcome.cluster_id
             self.home.remember(welcome.node_id, life, partial(_settle, self._welcomed))
         elif frame.type == FrameType.RESPONSE:

@@ -54,7 +54,7 @@ class Wire:
         self.decoder = FrameDecoder(HANDSHAKE_BYTES_MAX)
         self.heard_s = 0.0
         self.life: Life | None = None
-        """The other end's, once it has greeted."""
+        """The other end's, once it has greeted and was not refused for it."""
         self._loop = asyncio.get_running_loop()
         self.refused = False
         """It was told why it is closed: what else it sends is not looked at."""

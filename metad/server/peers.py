@@ -169,7 +169,10 @@ class Peers:
     def remember(self, node_id: str, life: Life, then: Callable[[], None]) -> None:
         """Call ``then`` once it is durably known that the node was here in this life."""
         known = self.node.map
-        members = self.config.cluster.seeds if known is None else {record.node_id for record in known.nodes}
+        if known is None:  # a node that has just started may be behind its map: nobody is forgotten yet
+            members = {*self.config.cluster.seeds, *self.node.lives.names}
+        else:
+            members = {record.node_id for record in known.nodes}
         self.node.lives.remember(node_id, life, members, then)
 
     def is_one_of_us(self, cluster_id: str, node_id: str) -> bool:

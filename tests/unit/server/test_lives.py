@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from peer_rig import Stranger, node, until
@@ -35,7 +36,7 @@ def lives(disk: MemoryEngine) -> Lives:
     return Lives(LogStore(disk), AsyncEnvironment(), Health())
 
 
-async def remember(known: Lives, name: str, life: Life, members: str = "abc") -> None:
+async def remember(known: Lives, name: str, life: Life, members: Sequence[str] = "abc") -> None:
     done = asyncio.Event()
     known.remember(name, life, list(members), done.set)
     async with asyncio.timeout(10):
@@ -82,6 +83,31 @@ async def test_a_connection_of_an_earlier_life_that_is_not_over_yet_brings_nothi
     for each in (known, lives(disk)):
         with pytest.raises(HandshakeError):
             each.check("b", Life("s", 7, "x"))
+
+
+async def test_a_life_that_was_refused_takes_the_place_of_none() -> None:
+    # Once wrong: a refused copy was remembered when the map changed, then let in, and acknowledged writes were lost.
+    disk = Disk()
+    known = lives(disk)
+    await remember(known, "b", Life("s", 7, "x"))
+    await remember(known, "b", Life("s", 7, "y"))
+    for each in (known, lives(disk)):
+        each.check("b", Life("s", 7, "x"))
+        with pytest.raises(HandshakeError):
+            each.check("b", Life("s", 7, "y"))
+
+
+async def test_before_the_map_is_known_no_life_is_forgotten() -> None:
+    # A node that has just started does not know its members yet, and they greet it.
+    network = MemoryTransport()
+    async with node(network) as server:
+        lives_of = server.node.lives
+        await remember(lives_of, "joined later", Life("s", 7, "x"), members=["joined later"])
+        server.node.groups.map = None
+        peer = await Stranger.dial(network)
+        assert (await peer.greet(server, life=3, incarnation="x")).type == FrameType.WELCOME
+        with pytest.raises(HandshakeError):
+            lives_of.check("joined later", Life("s", 6, "w"))
 
 
 async def test_a_life_is_durable_before_the_peer_is_welcomed() -> None:
