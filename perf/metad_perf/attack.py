@@ -58,8 +58,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     names: Sequence[str] = tuple(KINDS)
     windows: int = 3
-    seconds: float = 2.5
-    quiet_s: float = 1.5
+    seconds: float = 2.0
+    quiet_s: float = 1.0
     processor: int | None = None
     """The attacker's; None: the first."""
 

@@ -20,6 +20,7 @@ _GARBAGE_PER_S = 20_000  # datagrams
 _SPOOFED_PER_S = 5_000
 _SPOOFED_MADE = 200  # Initials, each of another connection; making one costs more than looking at it
 _SPOOFED_SOURCES = 64
+_SPOOFED_S = 1.0
 _REPLAYS_PER_S = 500
 _HALF_OPEN = 1_000
 _SLOW_READERS = 3
@@ -86,7 +87,7 @@ def spoofed_initials(target: Target, until_s: float) -> Outcome:
                 datagram[6:14] = rng.randbytes(8)
             senders[number % len(senders)].sendto(datagram, target.address)
 
-        tried, _ = _send(one, _SPOOFED_PER_S, until_s)
+        tried, _ = _send(one, _SPOOFED_PER_S, max(until_s, time.monotonic() + _SPOOFED_S))  # making them took a while
         received = _drain(senders)
         sent = sum(len(made[n % len(made)]) for n in range(tried))
     if received > _AMPLIFICATION_MAX * sent:

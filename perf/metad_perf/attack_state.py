@@ -47,7 +47,7 @@ def reused_identities(target: Target, until_s: float) -> Outcome:
     with Insider(target) as insider:
         _fill_sessions(insider)
         while time.monotonic() < until_s or tried < len(writers) ** 2:
-            client_id = rng.getrandbits(64)
+            client_id = random.getrandbits(64)  # of this time only, unlike the bodies
             for seq, (first, second) in enumerate([(a, b) for a in writers for b in writers], 1):
                 tried += 1
                 identity = [client_id, seq, 1, 0]

@@ -407,7 +407,7 @@ def _attack(commands: Commands[argparse.ArgumentParser]) -> None:
         "--only", type=_names, metavar="NAME,...", default=None, help="attacks, strangers or insiders; default: all"
     )
     parser.add_argument("--windows", type=int, default=3, help="times that each attack is made; their median counts")
-    parser.add_argument("--seconds", type=float, default=2.5, help="of each time")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each time")
     parser.add_argument("--quick", action="store_true", help="each attack once for a second: whether it is refused")
     parser.add_argument(
         "--attacker-cpu", type=int, metavar="N", default=None, help="the attacker's; default: the first"
