@@ -133,6 +133,15 @@ async def settled(nodes: Nodes) -> ClusterMap | None:
     return None if known.moves else known
 
 
+async def led_as_wished(nodes: Nodes) -> bool:
+    """Whether every group is led by the node that the map prefers."""
+    async with connect(nodes.url) as client:
+        known = await cluster_map(client)
+        statuses = [s for s in (await client.cluster.statuses()).values() if isinstance(s, StatusReply)]
+    leaders = {g.name: s.node_id for s in statuses for g in s.groups if g.role == "leader"}
+    return all(leaders.get(f"{g.kind}-{g.ordinal}") == g.preferred for g in known.groups if g.preferred)
+
+
 async def hosted(client: Client, node: str) -> set[str]:
     """Groups with a replica on a node, as it says."""
     status = (await client.cluster.statuses()).get(node)
@@ -237,6 +246,7 @@ async def test_nodes_that_end_one_after_the_other_hand_over_what_they_lead(nodes
         writer = Writer(client)
         for name in ("n1", "n2", "n3"):
             await until(lambda: settled(nodes), "all is well")
+            await until(lambda: led_as_wished(nodes), "no group is on its way to the node it prefers")
             rounds = writer.rounds
             server = nodes.servers[name]
             assert await asyncio.to_thread(server.terminate) == 0
