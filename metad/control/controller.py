@@ -254,7 +254,8 @@ class Controller:
             return  # it is still starting, and would keep the group waiting
         if preferred != me and preferred in group.configuration.voters:
             progress = group.peers.get(preferred)
-            if progress is not None and group.log.last_index - progress.match <= CAUGHT_UP_ENTRIES:
+            # One that has answered nothing yet has matched nothing; it cannot take over before it has.
+            if progress is not None and progress.match and group.log.last_index - progress.match <= CAUGHT_UP_ENTRIES:
                 group.transfer(preferred)
 
     def _retire(self, record: GroupRecord) -> None:

@@ -135,6 +135,7 @@ class Guest(Wire):
             identity.incarnation,
         )
         self._welcomed = True
+        self.home.met()
         self.send(encode_frame(FrameType.WELCOME, p.encode(welcome)))
 
     def _answer(self, request_id: int, result: bytes | MetadError) -> None:

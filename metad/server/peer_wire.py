@@ -38,6 +38,9 @@ class Home(Protocol):
     def check(self, cluster_id: str, node_id: str, life: Life) -> None:
         """Raise HandshakeError where this is no node to talk to."""
 
+    def met(self) -> None:
+        """A node has greeted this one and was let in."""
+
     def remember(self, node_id: str, life: Life, then: Callable[[], None]) -> None:
         """Call ``then`` once it is durably known that the node was here in this life."""
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 from metad_wire import peer as p
-from metad_wire.cluster import Join, MapRequest, NodeRecord
+from metad_wire.cluster import ClusterMap, Join, MapRequest, NodeRecord
 from metad_wire.errors import HandshakeError, MetadError, NotLeaderError
 from metad_wire.frame import FrameType, encode_frame
 from metad_wire.messages import PeerLink
@@ -51,7 +51,9 @@ class Peers:
         self._guests: dict[Guest, None] = {}
         self._tasks: dict[tuple[str, bool], asyncio.Task[None]] = {}
         self._joining: asyncio.Task[None] | None = None
-        self._introduced: dict[str, str] = {}  # node id -> HOST:PORT, of the cluster that is being joined
+        self._introduced: dict[str, str] = {}  # node id -> HOST:PORT, by a map that is not this node's yet
+        self._introduced_version = 0  # of that map
+        self._asking: asyncio.Task[None] | None = None
         node.groups.transmit = self._transmit
         node.groups.transmit_bulk = self._transmit_bulk
         node.call_peer = self._call
@@ -89,7 +91,7 @@ class Peers:
 
     async def stop(self) -> None:
         """Close every connection."""
-        tasks = [*self._tasks.values(), *([self._joining] if self._joining is not None else [])]
+        tasks = [*self._tasks.values(), *(task for task in (self._joining, self._asking) if task is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -102,9 +104,10 @@ class Peers:
 
     def _wanted(self) -> dict[str, str]:
         """Node id -> HOST:PORT, without this node."""
-        wanted = {**self.config.cluster.seeds, **self._introduced}
-        if self.node.map is not None:
-            wanted = {record.node_id: record.peer_endpoint for record in self.node.map.nodes}
+        known = self.node.map
+        wanted = {**self.config.cluster.seeds} if known is None else {n.node_id: n.peer_endpoint for n in known.nodes}
+        if known is None or known.version < self._introduced_version:
+            wanted |= self._introduced
         wanted.pop(self.config.node_id, None)
         return {node: endpoint for node, endpoint in wanted.items() if endpoint}
 
@@ -219,6 +222,40 @@ class Peers:
             await asyncio.sleep(max(0.2, BACKOFF.delay_s(attempt, rng)))
             attempt += 1
 
+    def _introduce(self, newer: ClusterMap) -> None:
+        self._introduced = {n.node_id: n.peer_endpoint for n in newer.nodes}
+        self._introduced_version = newer.version
+        self._follow_map()
+
+    # --- members that joined while this node was away ----------------------------------------------------
+
+    def met(self) -> None:
+        """See :class:`.peer_wire.Home`. A node that is not known here may have joined meanwhile, and may lead the group
+        that keeps the map: it must be able to hear this node before this node can get a newer map from it."""
+        if self._strangers() and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._ask_around())
+
+    def _strangers(self) -> bool:
+        wanted = self._wanted()
+        return any(guest.node_id and guest.node_id not in wanted for guest in self._guests)
+
+    async def _ask_around(self) -> None:
+        """Ask the nodes that are known for their map until nobody unknown is connected."""
+        attempt = 0
+        while self._strangers():
+            for link in [link for (_, bulk), link in self._links.items() if not bulk and link.up]:
+                with contextlib.suppress(OSError, MetadError):
+                    payload = CLUSTER_MAP.encode_request(MapRequest(self._version()))
+                    reply = CLUSTER_MAP.decode_reply(await link.ask(CLUSTER_MAP.code, payload))
+                    if reply.map is not None and reply.map.version > self._version():
+                        self._introduce(reply.map)
+            attempt += 1
+            await asyncio.sleep(max(0.2, BACKOFF.delay_s(attempt, self.node.environment.rng)))
+
+    def _version(self) -> int:
+        known = self.node.map
+        return max(self._introduced_version, 0 if known is None else known.version)
+
     async def _ask_to_join(self, endpoint: str, endpoints: list[str]) -> None:
         link = Link(self, "", endpoint, bulk=False, far=False)
         try:
@@ -227,8 +264,7 @@ class Peers:
             if reply.map is not None:
                 self.node.adopt(link.cluster_id)  # before this node becomes a member: of one cluster only
                 # Whoever is to send this node the map must be able to hear it.
-                self._introduced = {n.node_id: n.peer_endpoint for n in reply.map.nodes}
-                self._follow_map()
+                self._introduce(reply.map)
                 others = self._wanted().values()
                 endpoints += [other for other in others if other not in endpoints]
             if not self.node.controller.endpoint:

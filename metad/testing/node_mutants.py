@@ -68,6 +68,14 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "raise __import__('metad_wire.errors', fromlist=['errors']).StaleRouteError(f\"this node knows",
         "who_knows_no_such_group_does_not_speak_for_it",
     ),
+    _m(
+        "unknown_members_are_not_looked_up",
+        "who was away asks the others about members it does not know",
+        "metad.server.peers:Peers.met",
+        "if self._strangers()",
+        "if False",
+        "who_was_away_hears_of_a_leader_that_joined_meanwhile",
+    ),
     # --- answers
     _m(
         "answer_before_commit",

@@ -455,6 +455,27 @@ def healthy_replica_stays_while_its_replacement_is_down() -> None:
 
 
 @scenario
+def who_was_away_hears_of_a_leader_that_joined_meanwhile() -> None:
+    """A node comes back with a map that does not name the leader of metadata-0, from whom it is to get a newer one: the
+    leader reaches it, and its answers have to reach the leader."""
+    with Scene(spares=1) as scene:
+        scene.require_settled(10.0)
+        away = next(name for name in ("n1", "n2", "n3") if name != scene.lead("metadata").name)
+        scene.nodes[away].crash()
+        scene.nodes["n4"].start()
+
+        def votes() -> bool:
+            leader = scene.leader("metadata")
+            node = None if leader is None else leader.node
+            return node is not None and "n4" in node.drivers["metadata", 0].group.configuration.voters
+
+        assert scene.run_until(votes, 20.0)
+        scene.transfer("n4", "metadata-0")
+        scene.nodes[away].start()
+        scene.require_settled(20.0)
+
+
+@scenario
 def two_leave_at_once() -> None:
     """One of the two leads. Every group keeps as many copies as it should have, all the way."""
     with Scene(spares=2) as scene:
