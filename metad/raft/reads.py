@@ -15,9 +15,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
 
 from .base import LEADER, NEVER
+from .progress import Progress
 from .replication import Replication
+
+Number = TypeVar("Number", int, float)
 
 
 class Reads(Replication):
@@ -40,12 +44,7 @@ class Reads(Replication):
 
     def lease_until_s(self) -> float:
         """Until when nobody else can lead: a quorum, this leader included, votes for nobody else until then."""
-        configuration = self.configuration
-        leases = sorted(
-            [NEVER if voter == self.node_id else self.peers[voter].lease_until_s for voter in configuration.voters],
-            reverse=True,
-        )
-        return leases[configuration.quorum() - 1]
+        return self._of_quorum(NEVER, lambda progress: progress.lease_until_s)
 
     def read(self, done: Callable[[bool], None]) -> None:
         """Call ``done(True)`` once the state may be read for whoever asks now, ``done(False)`` if that cannot be."""
@@ -79,12 +78,15 @@ class Reads(Replication):
     def _quorum_echoed(self) -> int:
         """The newest round that a quorum has echoed. Numbers prove it and not times: when a round began is remembered
         for the newest rounds only, and a round that is forgotten proves nothing."""
+        return self._of_quorum(self._round, lambda progress: progress.echoed)
+
+    def _of_quorum(self, own: Number, of: Callable[[Progress], Number]) -> Number:
+        """The highest that a quorum of voters has come to, this leader's ``own`` counted."""
         configuration = self.configuration
-        echoed = sorted(
-            [self._round if voter == self.node_id else self.peers[voter].echoed for voter in configuration.voters],
-            reverse=True,
+        reached = sorted(
+            [own if voter == self.node_id else of(self.peers[voter]) for voter in configuration.voters], reverse=True
         )
-        return echoed[configuration.quorum() - 1]
+        return reached[configuration.quorum() - 1]
 
     def _lead(self) -> None:
         self._lease_given_up = False

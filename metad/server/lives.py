@@ -60,24 +60,25 @@ class Lives:
 
     def check(self, node_id: str, life: Life) -> None:
         """Raise HandshakeError where this node was here in a newer life."""
-        known = self._newest.get(node_id)
-        if known is not None and self._is_older(node_id, life):
+        known = self._newer(node_id, life)
+        if known is not None:
             raise HandshakeError(
                 f"{node_id!r} runs on an older copy of its data directory (life {life.number}, and life {known.number} "
                 f"was here): it has forgotten what it promised since. {JOIN_ANEW}"
             )
 
-    def _is_older(self, node_id: str, life: Life) -> bool:
-        """Whether it is not the newest, nor behind the newest, that is known of this data directory."""
+    def _newer(self, node_id: str, life: Life) -> Life | None:
+        """The life that is known of this data directory where ``life`` is neither that nor one behind it."""
         known = self._newest.get(node_id)
         if known is None or known.store_id != life.store_id or not life.number:
-            return False
-        return life.number < known.number or (life.number == known.number and life.incarnation != known.incarnation)
+            return None
+        older = life.number < known.number or (life.number == known.number and life.incarnation != known.incarnation)
+        return known if older else None
 
     def remember(self, node_id: str, life: Life, members: Collection[str], then: Callable[[], None]) -> None:
         """Call ``then`` once this life is durably known; at once, where it is already or need not be. Only the lives of
         ``members`` are kept, so strangers cannot make them many: who is no member yet has promised nothing."""
-        stays = node_id not in members or self._is_older(node_id, life)
+        stays = node_id not in members or self._newer(node_id, life) is not None
         if not life.number or stays or self._durable.get(node_id) == life:
             then()
             return
