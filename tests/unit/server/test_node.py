@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from server_rig import Rig
+from server_rig import Answer, Rig
 
 from metad.errors import DamagedStoreError, ServerError, StorageError
 from metad.raft.journal import REGULAR, record
@@ -312,18 +312,24 @@ async def test_a_listing_looks_at_so_many_rows_in_all_groups_together(make: Make
     assert found == [f"{i:05}" for i in range(5_000)]
 
 
-async def test_reads_that_are_proven_together_are_answered_in_turns(
-    make: MakeRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = await make(groups={"data": 1})
+async def proven_listings(rig: Rig, monkeypatch: pytest.MonkeyPatch, count: int) -> list[Answer]:
+    """Listings that waited for one round of heartbeats, which has just been echoed."""
     await sessions(rig, 2_000)
     group = rig.driver("data-0").group
     rounds: list[Callable[[bool], None]] = []
     monkeypatch.setattr(group, "may_read", lambda: False)
     monkeypatch.setattr(group, "read", rounds.append)
-    answers = [rig.send(methods.SESSION_LIST, m.SessionList(broker="nobody")) for _ in range(50)]
+    answers = [rig.send(methods.SESSION_LIST, m.SessionList(broker="nobody")) for _ in range(count)]
     for proven in rounds:
         proven(True)
+    return answers
+
+
+async def test_reads_that_are_proven_together_are_answered_in_turns(
+    make: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await make(groups={"data": 1})
+    answers = await proven_listings(rig, monkeypatch, 50)
     turns = 0
     while not all(answer.done for answer in answers):
         before = sum(answer.done for answer in answers)
@@ -338,14 +344,7 @@ async def test_reads_that_are_proven_and_not_yet_answered_end_with_the_node(
     make: MakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await make(groups={"data": 1})
-    await sessions(rig, 2_000)
-    group = rig.driver("data-0").group
-    rounds: list[Callable[[bool], None]] = []
-    monkeypatch.setattr(group, "may_read", lambda: False)
-    monkeypatch.setattr(group, "read", rounds.append)
-    answers = [rig.send(methods.SESSION_LIST, m.SessionList(broker="nobody")) for _ in range(5)]
-    for proven in rounds:
-        proven(True)
+    answers = await proven_listings(rig, monkeypatch, 5)
     rig.node.health.fail(StorageError("broken"))
     await rig.settle()
     assert {type(answer.error) for answer in answers} == {UnknownOutcomeError}
