@@ -27,24 +27,25 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class StorageConfig(_Section, frozen=True):
-    """RocksDB and the memory it may use."""
+    """RocksDB and its memory."""
 
     engine: str = "rocksdb"
-    """``rocksdb``, or ``memory`` for tests and embedding: nothing survives the process."""
+    """``rocksdb``, or ``memory`` for tests and embedding, where nothing survives the process."""
     block_cache_bytes: int = 192 * MIB
     """Cache of data blocks, filters and indexes, shared by log and state."""
     memtable_bytes: int = 208 * MIB
-    """Budget of all memtables of log and state together; past it they are flushed."""
+    """Budget of all memtables of log and state together. Beyond it they are flushed."""
     owner_cache_bytes: int = 128 * MIB
-    """Most that the cache of session owners may grow to. 8 bytes hold one session's owner."""
+    """Maximum size of the cache of session owners. One owner takes 8 bytes."""
     row_cache_bytes: int = 96 * MIB
-    """Rows that commands read before they write them (key-value records, offsets), shared by the groups of a node."""
+    """Cache of rows that commands read before they write them (key-value records, offsets), shared by the groups of a
+    node."""
     log_retained_bytes: int = 64 * MIB
-    """Once the log has grown by this much, the state is flushed and the log behind it truncated."""
+    """After the log has grown by this much, the node flushes the state and truncates the log behind it."""
 
 
 class GroupsConfig(_Section, frozen=True):
-    """How many groups of each kind a new data directory gets. An existing one keeps what it was made with."""
+    """Number of groups of each kind when the cluster forms. ``metadctl groups add`` adds more later."""
 
     offset: int = 2
     """Offset groups: consumer offsets."""
@@ -53,95 +54,97 @@ class GroupsConfig(_Section, frozen=True):
 
 
 class LimitsConfig(_Section, frozen=True):
-    """Bounds on what clients may make the server hold. Reaching one answers ``overloaded`` or closes the connection."""
+    """Bounds on what clients may make the server hold. When one is reached, the server answers ``overloaded``, stops
+    reading, or closes the connection."""
 
     connections_max: int = 4_096
-    """Connections; one more is refused. Brokers connect, not devices."""
+    """Connections; further ones are refused. Brokers connect, not devices."""
     connection_window_bytes: int = 32 * MIB
-    """Request bytes one connection may have unanswered."""
+    """Unanswered request bytes of one connection."""
     in_flight_bytes_max: int = 128 * MIB
-    """Request bytes, and memory of their items, that all connections together may have unanswered."""
+    """Unanswered request bytes of all connections together, plus the memory of their items."""
     unfinished_bytes_max: int = 24 * MIB
-    """Bytes of unfinished request frames on all connections together; past it connections wait for their turn. Room
-    for two batches of 10 MB: who goes on has the link to himself."""
+    """Bytes of unfinished request frames on all connections together. Beyond it connections take turns, and the one
+    whose turn it is has the link to itself. The default has room for two batches of 10 MB."""
     unsent_bytes_max: int = 24 * MIB
-    """Bytes of replies that the peers of all connections together have not taken. Past it long replies are refused, and
-    connections that do not read are cut off."""
+    """Bytes of replies on all connections together that the clients have not read. Beyond it long replies are refused,
+    and connections that do not read are closed."""
     frame_bytes_max: int = 16 * MIB
-    """One frame."""
+    """Size of one frame."""
     handshake_timeout_ms: int = 5_000
-    """A connection that has not finished its handshake by then is closed."""
+    """A connection whose handshake takes longer is closed."""
     idle_timeout_ms: int = 60_000
-    """A connection that has sent nothing for this long is closed; clients ping three times in it."""
+    """A connection that has sent nothing for this long is closed. Clients ping three times in it."""
     write_stall_timeout_ms: int = 10_000
     """A connection that does not read its replies for this long is closed."""
     deadline_default_ms: int = 30_000
-    """Deadline of a request that names none."""
+    """Deadline of a request that gives none."""
 
 
 class CommitConfig(_Section, frozen=True):
     """How requests become log entries."""
 
     entry_items_max: int = 256
-    """Items of one log entry. Small enough that the disk works on one while the next is evaluated."""
+    """Items of one log entry. The limit is small so that the disk writes one entry while the next is evaluated."""
     entry_bytes_max: int = 1 * MIB
-    """Request bytes that go into one log entry; a larger single request is one entry by itself."""
+    """Request bytes of one log entry. A single larger request becomes an entry by itself."""
     pipeline_entries_max: int = 8
-    """Entries of one group that may be on their way to the disk; more requests wait and share the next entry."""
+    """Entries of one group that may be on their way to the disk. Further requests wait and share the next entry."""
     linger_ms: float = 0.0
-    """How long the first request of an entry waits for company. 0: only as long as earlier entries are being synced."""
+    """How long the first request of an entry waits for others to share the entry. 0: only while earlier entries are
+    being synced."""
 
 
 class ClusterConfig(_Section, frozen=True):
-    """The other nodes. Without any, this node is a cluster of its own."""
+    """The other nodes. Without ``seeds`` and ``join`` this node is a cluster of its own."""
 
     seeds: dict[str, str] = {}
-    """The founding nodes, this one included: node id = HOST:PORT of its peer listener. The same on all of them; it
-    counts when the cluster is formed, and names whom to connect to first afterwards."""
+    """The founding nodes, this one included: node id = HOST:PORT of its listener for nodes. Must be the same on all of
+    them. A founding node forms the cluster with them, and later dials them first."""
     seed_regions: dict[str, str] = {}
-    """Founding node id = the region it is in; the same on all of them, and each one's ``region`` too. Known when the
-    cluster is formed, so that replicas are spread over regions from the start."""
+    """The region of each founding node: node id = region. Must be the same on all of them, and equal to ``region``
+    where that is set. It lets the new cluster spread replicas over regions from the start."""
     join: list[str] = []
-    """HOST:PORT of peer listeners of a cluster that exists, to become a member of. Any live one will do."""
+    """HOST:PORT of the listeners for nodes of an existing cluster, which this node joins. One live node is enough."""
     listen: str = "127.0.0.1:0"
-    """HOST:PORT for other nodes, where ``seeds`` or ``join`` say that there are any. With certificates and a region it
-    is a port of TCP and of QUIC."""
+    """HOST:PORT for other nodes, used with ``join``. A founding node listens on its own address in ``seeds`` instead.
+    With certificates and a region, the port serves both TCP and QUIC."""
     advertise: str = ""
-    """HOST:PORT under which other nodes reach this one, where that is not what it listens on."""
+    """HOST:PORT at which other nodes reach this one, if it differs from the address it listens on."""
     advertise_clients: str = ""
     """The same for clients over TCP."""
     advertise_quic: str = ""
     """The same for clients over QUIC."""
     region: str = ""
-    """Where this node is, where ``seed_regions`` does not say it. Replicas of a group are spread over regions first,
-    over machines second. Nodes with certificates speak QUIC to those of another region, and TCP to those of their own.
-    """
+    """Region of this node, if ``seed_regions`` does not give it. Replicas of a group are spread over regions first,
+    over machines second. Nodes with certificates use QUIC to nodes of other regions, and TCP to nodes of their own
+    region."""
     replicas: int = 3
-    """Voters of a new group, as far as there are nodes."""
+    """Voters of a new group, if there are as many nodes."""
 
 
 class SecurityConfig(_Section, frozen=True):
-    """Who gets in. With certificates, every connection is encrypted, and a client shows a certificate or a token. The
-    files may be replaced while the node runs: the handshakes that follow use the new ones."""
+    """Encryption and access. With certificates every connection is encrypted, and a client shows a certificate or a
+    token. The files may be replaced while the node runs; later handshakes use the new ones."""
 
     certificate: str = ""
-    """PEM file: this node's certificate, then intermediate ones. ``metadctl certs`` makes a fleet's."""
+    """PEM file: this node's certificate, followed by intermediate ones. ``metadctl certs`` issues those of a fleet."""
     key: str = ""
-    """PEM file: its key."""
+    """PEM file: the key of ``certificate``."""
     ca: str = ""
-    """PEM file: the authority (or several) whose certificates are believed, of clients and nodes. It should sign for
-    nobody else."""
+    """PEM file: the trusted authority, or several, for the certificates of clients and nodes. It should sign for nobody
+    else."""
     require_client_certificate: bool = False
-    """Clients need a certificate, whatever token they have."""
+    """Clients need a certificate even if they have a token."""
     tokens_file: str = ""
-    """File with the hashes of the tokens that clients may show instead of a certificate; ``metadctl token`` writes
-    it."""
+    """File with the hashes of the tokens that clients may show instead of a certificate. ``metadctl token`` writes it.
+    """
     administrators: list[str] = []
     """Names of clients, by certificate or token, that may change the cluster (join, leave, transfer, groups). Holders
-    of an administrator's certificate (``metadctl certs --admins``) may without being named."""
+    of an administrator's certificate (``metadctl certs --admins``) need not be listed."""
     plaintext: bool = False
-    """Without certificates a node listens on loopback addresses only. True: on others too, where everybody on the way
-    may read and write what it keeps."""
+    """Without certificates a node listens on loopback addresses only. True: it listens on others too, and everybody on
+    the network path can read and change its data."""
 
     @property
     def encrypted(self) -> bool:
@@ -150,45 +153,50 @@ class SecurityConfig(_Section, frozen=True):
 
 
 class RaftConfig(_Section, frozen=True):
-    """Consensus. Nodes may differ here, but the most patient ones decide how soon a lost leader is replaced."""
+    """Consensus. Nodes may have different values; the node with the longest timeouts decides how soon a lost leader is
+    replaced."""
 
     election_timeout_ms: int = 600
-    """A follower that hears nothing for one to two of these calls an election."""
+    """A follower that hears nothing from a leader for one to two of these starts an election."""
     heartbeat_ms: int = 100
-    """How often a leader says that it lives; at most a third of the election timeout."""
+    """Interval of a leader's heartbeats; at most a third of the election timeout."""
     sleep_after_ms: int = 1_000
-    """A group without work for this long stops its heartbeats, and elects only if a node is lost."""
+    """A group without work for this long stops its heartbeats. It then elects only if a node is lost."""
     log_cache_bytes: int = 8 * MIB
-    """Newest entries of a group kept in memory and in the log, so that a replica that lags needs no snapshot."""
+    """Newest entries of a group that are kept in memory and in the log, so that a replica that lags needs no snapshot.
+    """
 
 
 class DedupeConfig(_Section, frozen=True):
-    """Memory of request identities, which makes a retried write happen once. Per group."""
+    """Memory of request identities, which makes a retried write happen once. The bounds are per group."""
 
     identities_max: int = 65_536
-    """Unconfirmed identities kept. Past it the client with the most loses its oldest; their retries are refused."""
+    """Unconfirmed identities that are remembered. Beyond it the client with the most of them loses its oldest; retries
+    of those writes are refused."""
     reply_bytes_max: int = 16 * MIB
     """Bytes of remembered replies."""
 
 
 class Config(_Section, frozen=True):
-    """Everything. ``metad serve --config FILE`` reads it; command-line flags win over the file."""
+    """``metad serve --config FILE`` reads a TOML file with these keys. Command-line flags win over the file. An unknown
+    key is an error. Sizes are in bytes, times in milliseconds."""
 
     listen: str = "127.0.0.1:7420"
-    """HOST:PORT for clients over TCP: with TLS where ``[security]`` names certificates."""
+    """HOST:PORT for clients over TCP, with TLS if ``[security]`` names certificates."""
     quic: str = ""
-    """HOST:PORT for clients over QUIC, which needs certificates. Empty: none. May be the same as ``listen``."""
+    """HOST:PORT for clients over QUIC, which needs certificates. Empty: no QUIC. May be the same as ``listen``."""
     data_dir: str = ""
-    """Where log and state live. Required unless ``storage.engine`` is ``memory``."""
+    """Directory of log and state. Required unless ``storage.engine`` is ``memory``."""
     node_id: str = "node-1"
     """Name of this node in its cluster."""
     cluster_id: str = ""
-    """Name of the cluster. Empty: it gets a random one when it forms, and a node takes over that of the cluster it
-    joins. A data directory remembers the one it belongs to, and nodes of another are refused."""
+    """Name of the cluster. Empty: a new cluster gets a random name, and a node takes over the name of the cluster it
+    joins. A data directory remembers its cluster, and nodes of another cluster are refused."""
     fsync: bool = True
-    """False acknowledges before the disk has it: only for measuring what durability costs."""
+    """False acknowledges writes before they are on disk: only to measure the cost of durability."""
     drain_timeout_ms: int = 10_000
-    """On SIGTERM, how long handing over what the node leads and requests already taken may last."""
+    """On SIGTERM, the time limit for handing over the groups that the node leads and for answering requests already
+    received."""
     log_level: str = "info"
     """debug, info, warning or error. Logs are JSON lines on stderr."""
     storage: StorageConfig = StorageConfig()
