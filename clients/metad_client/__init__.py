@@ -10,12 +10,10 @@
 
 Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. The way of a call:
 
-- :mod:`metad_client.sessions`, ``offsets``, ``kv``: the verbs
-- :mod:`metad_client.requests`: items -> encoded requests, one group's each; :mod:`~metad_client.batcher` joins singles
-- :mod:`metad_client.routes`: which group, and which node leads it, as far as known
-- :mod:`metad_client.dispatcher`: waiting, in flight, sent elsewhere, retried, until the deadline
-- :mod:`metad_client.connection`: one connection's stream of frames; :mod:`~metad_client.dialer` opens it
-- :mod:`metad_client.keeper`: keeps a connection to each node up
+- :mod:`metad_client.namespaces`: the verbs of ``m.sessions``, ``m.offsets``, ``m.kv`` and ``m.cluster``
+- :mod:`metad_client.requests`: encodes items as requests of one group each; joins singles
+- :mod:`metad_client.dispatch`: each request from submission to outcome: waiting, in flight, redirected, retried, late
+- :mod:`metad_client.connections`: a connection to each node, kept up
 - :mod:`metad_client.client`: the whole; :mod:`metad_client.blocking`: the same, without asyncio
 - :mod:`metad_client.cli`: ``metadctl``
 """
@@ -79,11 +77,11 @@ from .errors import (
     UnknownOutcomeError,
     UnsupportedError,
 )
-from .kv import KeyValue
-from .offsets import Offsets
+from .namespaces.kv import KeyValue
+from .namespaces.offsets import Offsets
+from .namespaces.sessions import Sessions
 from .options import Options
 from .results import PutResult, Takeover, TakeoverResult, TransactResult, WriteResult
-from .sessions import Sessions
 
 __all__ = [
     "PORT_DEFAULT",

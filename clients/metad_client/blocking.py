@@ -27,12 +27,12 @@ from typing import Any, Self, TypeVar
 from metad_wire.transport import Transport
 
 from . import client
-from .cluster import Cluster
 from .errors import ClosedError
-from .kv import KeyValue
-from .offsets import Offsets
+from .namespaces.cluster import Cluster
+from .namespaces.kv import KeyValue
+from .namespaces.offsets import Offsets
+from .namespaces.sessions import Sessions
 from .options import Options
-from .sessions import Sessions
 
 T = TypeVar("T")
 

@@ -14,18 +14,18 @@ from metad_wire import methods
 from metad_wire.messages import Status, StatusReply
 from metad_wire.transport import Transport
 
-from .cluster import Cluster
-from .dialer import Dialer
-from .dispatcher import Dispatcher
+from .connections.dialer import Dialer
+from .connections.manager import ConnectionManager
+from .connections.transport_choice import TransportChoice, transports_of
+from .dispatch.dispatcher import Dispatcher
 from .endpoint import name_of, parse_url, scheme_of
 from .errors import ConnectionLostError, InternalError, MetadError
-from .keeper import Keeper
-from .kv import KeyValue
-from .offsets import Offsets
+from .namespaces.cluster import Cluster
+from .namespaces.kv import KeyValue
+from .namespaces.offsets import Offsets
+from .namespaces.sessions import Sessions
 from .options import Options
-from .requests import Requests
-from .sessions import Sessions
-from .ways import Ways, ways_of
+from .requests.requests import Requests
 
 # After close, what is buffered has this long to leave.
 CLOSE_GRACE_S = 1.0
@@ -71,7 +71,7 @@ class Client:
         endpoints: Sequence[tuple[str, int]],
         options: Options,
         *,
-        ways: Ways,
+        transports: TransportChoice,
         rng: random.Random,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -79,9 +79,9 @@ class Client:
         self._options = options
         self._rng = rng
         self._dispatcher = Dispatcher(options, rng)
-        self._dispatcher.routes.by_quic = ways.by_quic
-        self._dialer = Dialer(ways, self._dispatcher, options)
-        self._keeper = Keeper(endpoints, self._dialer, self._dispatcher, options, rng)
+        self._dispatcher.routes.by_quic = transports.by_quic
+        self._dialer = Dialer(transports, self._dispatcher, options)
+        self._manager = ConnectionManager(endpoints, self._dialer, self._dispatcher, options, rng)
         self._requests = Requests(self._dispatcher, options)
         self._first: asyncio.Future[None] = self._loop.create_future()  # there is a connection, and perhaps a map
         self._runner: asyncio.Task[None] | None = None
@@ -104,7 +104,7 @@ class Client:
             await self.close()
             names = ", ".join(name_of(endpoint) for endpoint in self._endpoints)
             raise (
-                self._keeper.obstacle
+                self._manager.obstacle
                 or ConnectionLostError(f"no answer from {names} within {self._options.connect_timeout_s:.3g} s")
             ) from None
         except BaseException:
@@ -150,7 +150,7 @@ class Client:
 
     def statistics(self) -> Statistics:
         """What this client has done so far."""
-        dispatcher, connects = self._dispatcher, self._keeper.connects
+        dispatcher, connects = self._dispatcher, self._manager.connects
         up = [lane.connection for lane in dispatcher.lanes.values() if lane.connection is not None]
         return Statistics(
             requests=dispatcher.requests,
@@ -164,14 +164,14 @@ class Client:
             waiting=dispatcher.waiting,
             endpoint=up[0].endpoint if up else "",
             via={lane.node: lane.connection.via for lane in dispatcher.lanes.values() if lane.connection is not None},
-            changes=self._keeper.changes,
+            changes=self._manager.changes,
         )
 
     async def run(self) -> None:
         """Keep the connections up until cancelled."""
         self._dispatcher.asked.add_done_callback(self._up)
         try:
-            await self._keeper.run()
+            await self._manager.run()
         except MetadError as error:  # nobody was reached, and waiting would not help
             self._never_up(error)
         except Exception as error:
@@ -214,6 +214,8 @@ def connect(
     return Client(
         endpoints,
         options,
-        ways=ways_of(scheme_of(url), options) if transport is None else Ways({"given": transport}, options.path_rule),
+        transports=transports_of(scheme_of(url), options)
+        if transport is None
+        else TransportChoice({"given": transport}, options.path_rule),
         rng=rng if rng is not None else random.Random(),
     )

@@ -31,7 +31,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "retry_under_another_identity",
         "all attempts of a write carry one identity",
-        "metad_client.dispatcher:Dispatcher._send",
+        "metad_client.dispatch.dispatcher:Dispatcher._send",
         "if identities is None:",
         "if True:",
         "retry_happens_once",

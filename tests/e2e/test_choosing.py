@@ -12,7 +12,7 @@ import metad.embedded
 from metad.testing import certificates
 from metad_client import Client, Options, connect
 from metad_client import keeper as keeper_module
-from metad_client.ways import ways_of
+from metad_client.connections.transport_choice import transports_of
 from metad_wire.transport import tls
 from metad_wire.transport.credentials import PathSample
 
@@ -30,10 +30,10 @@ async def test_a_client_changes_over_and_back(monkeypatch: pytest.MonkeyPatch) -
     async with metad.embedded.serve(quic="127.0.0.1:0", security=security) as server:
         options = Options(tls=certificates.client())
         host, _, port = server.endpoint.rpartition(":")
-        ways = ways_of("metad+auto", options)
-        note = ways.note
-        monkeypatch.setattr(ways, "note", lambda endpoint, name, _: note(endpoint, name, path))
-        client = Client([(host, int(port))], options, ways=ways, rng=random.Random(1))
+        transports = transports_of("metad+auto", options)
+        note = transports.note
+        monkeypatch.setattr(transports, "note", lambda endpoint, name, _: note(endpoint, name, path))
+        client = Client([(host, int(port))], options, transports=transports, rng=random.Random(1))
         async with client:
             written = 0
 

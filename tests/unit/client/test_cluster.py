@@ -23,7 +23,7 @@ from metad_client import (
     StaleRouteError,
     UnknownOutcomeError,
 )
-from metad_client.dispatcher import SEEK_MAX_S
+from metad_client.dispatch.dispatcher import SEEK_MAX_S
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.methods import CLUSTER_ADD_GROUP, CLUSTER_MAP

@@ -19,7 +19,7 @@ from metad_client import (
     SessionTakeoverItem,
     SessionUpdateItem,
 )
-from metad_client.requests import PIECES_IN_FLIGHT
+from metad_client.requests.requests import PIECES_IN_FLIGHT
 from metad_wire import messages as m
 
 UPDATES = [SessionUpdateItem("t", f"c{i}", SessionProperties(0, b"")) for i in range(25)]

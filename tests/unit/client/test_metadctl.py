@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from metad_client import cli, overview
+from metad_client import cli
+from metad_client.cli import overview
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError, ConnectionLostError
@@ -250,7 +251,7 @@ def test_wrong_command_lines(ctl, command, complaint):
 def test_a_terminal_gets_the_same_table_with_or_without_rich(ctl, monkeypatch):
     written = io.StringIO()
     monkeypatch.setattr(written, "isatty", lambda: True, raising=False)
-    from metad_client.printing import Printer
+    from metad_client.cli.printing import Printer
 
     Printer(False, written).many([m.KvKey("ns", "[bold]k")])
     assert "[bold]k" in written.getvalue()

@@ -19,14 +19,14 @@ from metad_client import (
     RetryBudget,
     UnknownOutcomeError,
 )
-from metad_client.call import Call
-from metad_client.dialer import explain
+from metad_client.cli.printing import cell, plain, plain_table
+from metad_client.connections.dialer import explain
+from metad_client.dispatch.call import Call
+from metad_client.dispatch.identity import IdentitySource
+from metad_client.dispatch.retry import RetryQueue, SharedBudget, verdict
+from metad_client.dispatch.routes import ANY, Routes
 from metad_client.endpoint import name_of, parse_url
 from metad_client.errors import ClosedError, another
-from metad_client.identity import IdentitySource
-from metad_client.printing import cell, plain, plain_table
-from metad_client.retry import RetryQueue, SharedBudget, verdict
-from metad_client.routes import ANY, Routes
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.methods import KV_GET, KV_PUT, OFFSET_LIST, SESSION_LIST

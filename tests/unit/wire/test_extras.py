@@ -12,7 +12,7 @@ from metad.errors import ConfigError
 from metad.server.network import Network
 from metad.testing import certificates
 from metad_client import Options
-from metad_client.ways import ways_of
+from metad_client.connections.transport_choice import transports_of
 from metad_wire.authority import AuthorityError, issue_fleet
 
 
@@ -42,10 +42,10 @@ def test_a_node_says_what_quic_needs() -> None:
 @pytest.mark.usefixtures("bare")
 def test_a_client_says_what_quic_needs() -> None:
     options = Options(tls=certificates.client())
-    assert list(ways_of("metads", options).transports) == ["tls"]
+    assert list(transports_of("metads", options).by_name) == ["tls"]
     for scheme in ("metadq", "metad+auto"):
         with pytest.raises(ValueError, match=r"install metad-service\[quic\]"):
-            ways_of(scheme, options)
+            transports_of(scheme, options)
 
 
 @pytest.mark.usefixtures("bare")

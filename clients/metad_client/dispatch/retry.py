@@ -7,16 +7,52 @@ from __future__ import annotations
 
 import heapq
 import random
+from typing import Any, TypeVar
 
+from metad_wire.errors import ERRORS
+from metad_wire.messages import Message
+from metad_wire.methods import Method
 from metad_wire.policy import Backoff, RetryBudget
 
+from ..errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidRequestError,
+    MetadError,
+    error_of_item,
+)
 from .call import Call
-from .errors import ConnectionLostError, DeadlineExceededError, MetadError
+
+Reply = TypeVar("Reply", bound=Message)
 
 
 def lost(error: MetadError) -> ConnectionLostError:
     """The end of a connection as its calls see it: whatever ended it, another connection may answer them."""
     return error if isinstance(error, ConnectionLostError) else ConnectionLostError(str(error))
+
+
+def reply_of(method: Method[Any, Reply], payload: bytes) -> Reply:
+    """Raises InternalError where the server's answer makes no sense: the caller's request is not to blame."""
+    try:
+        return method.decode_reply(payload)
+    except InvalidRequestError as error:
+        raise InternalError(str(error)) from None
+
+
+def worth_a_retry(method: Method[Any, Any], reply: Any) -> MetadError | None:
+    """The first item's error that a retry of the whole request may heal; None where there is none.
+
+    A group whose leader went away answers its part with such errors while the others have done theirs. With the
+    same identity those answer again what they did, and the rest is found out, or done.
+    """
+    if not method.mutates:
+        return None
+    for item in reply.errors:
+        known = ERRORS.get(item.code)
+        if known is not None and known.retryable:
+            return error_of_item(item)
+    return None
 
 
 class SharedBudget:

@@ -24,11 +24,11 @@ from metad_wire.messages import (
     Revision,
 )
 
-from .errors import MetadError, NotFoundError
-from .listing import of_group
-from .outcomes import with_errors, wrote
-from .requests import Requests
-from .results import WriteResult, by_position, newest
+from ..errors import MetadError, NotFoundError
+from ..requests.listing import of_group
+from ..requests.outcomes import with_errors, wrote
+from ..requests.requests import Requests
+from ..results import WriteResult, by_position, newest
 
 Fetched: TypeAlias = list[Offset | None]
 

@@ -8,7 +8,7 @@ from typing import Any
 from metad_wire.cluster import MapReply, group_name
 from metad_wire.messages import GroupStatus, PeerLink, StatusReply
 
-from .errors import MetadError
+from ..errors import MetadError
 
 Statuses = Mapping[str, StatusReply | MetadError]
 Row = dict[str, Any]

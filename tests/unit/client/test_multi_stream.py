@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from metad_client import Client, KvPutItem, Options
+from metad_client.connections.transport_choice import TransportChoice
 from metad_client.endpoint import parse_url
-from metad_client.ways import Ways
 from metad_wire.policy import PathRule
 from metad_wire.transport.memory import MemoryTransport
 
@@ -19,13 +19,16 @@ STREAMS = 4
 
 
 @pytest.fixture
-def bundled(server: Any, dial: Any) -> Any:
+def multi_stream(server: Any, dial: Any) -> Any:
     """Opens a client that takes the network for QUIC, and waits for all of its streams."""
 
     async def opened(transport: Any = None, streams: int = STREAMS, **options: Any) -> Client:
-        ways = Ways({"quic": transport or server.transport}, PathRule())
+        transports = TransportChoice({"quic": transport or server.transport}, PathRule())
         client = Client(
-            parse_url("metadq://a"), Options(quic_streams=streams, **options), ways=ways, rng=random.Random(7)
+            parse_url("metadq://a"),
+            Options(quic_streams=streams, **options),
+            transports=transports,
+            rng=random.Random(7),
         )
         dial.clients.append(client)
         await client.open()
@@ -45,8 +48,8 @@ def carriers(server: Any) -> Counter[int]:
     return Counter(server.peers.index(received.peer) for received in server.received)
 
 
-async def test_requests_go_to_the_stream_with_the_least_unanswered(server: Any, bundled: Any, settle: Any) -> None:
-    client = await bundled()
+async def test_requests_go_to_the_stream_with_the_least_unanswered(server: Any, multi_stream: Any, settle: Any) -> None:
+    client = await multi_stream()
     await settle()
     server.answer = None
     large = put(client, "large", 10_000)
@@ -64,14 +67,14 @@ async def test_requests_go_to_the_stream_with_the_least_unanswered(server: Any, 
     assert (client.statistics().connects, client.statistics().via) == (1, {"n1": "quic"})
 
 
-async def test_one_stream_is_used_before_the_others_are_up(server: Any, bundled: Any) -> None:
-    client = await bundled(streams=1)
+async def test_one_stream_is_used_before_the_others_are_up(server: Any, multi_stream: Any) -> None:
+    client = await multi_stream(streams=1)
     assert await client.kv.put("ns", "k", b"1") == 1
     assert len(server.live) == 1
 
 
-async def test_a_broken_stream_takes_the_others_with_it_and_nothing_is_lost(server: Any, bundled: Any) -> None:
-    client = await bundled()
+async def test_a_broken_stream_takes_the_others_with_it_and_nothing_is_lost(server: Any, multi_stream: Any) -> None:
+    client = await multi_stream()
     server.answer = None
     calls = [put(client, f"k{i}") for i in range(12)]
     await server.requests(12)
@@ -89,8 +92,8 @@ async def test_a_broken_stream_takes_the_others_with_it_and_nothing_is_lost(serv
     assert client.statistics().reconnects == 1
 
 
-async def test_a_goaway_on_one_stream_lets_all_be_answered(server: Any, bundled: Any) -> None:
-    client = await bundled()
+async def test_a_goaway_on_one_stream_lets_all_be_answered(server: Any, multi_stream: Any) -> None:
+    client = await multi_stream()
     server.answer = None
     calls = [put(client, f"k{i}") for i in range(8)]
     await server.requests(8)
@@ -108,8 +111,8 @@ async def test_a_goaway_on_one_stream_lets_all_be_answered(server: Any, bundled:
     assert await client.kv.put("ns", "k", b"1") == 1
 
 
-async def test_closing_in_flight_ends_all(server: Any, bundled: Any) -> None:
-    client = await bundled()
+async def test_closing_in_flight_ends_all(server: Any, multi_stream: Any) -> None:
+    client = await multi_stream()
     server.answer = None
     calls = [put(client, f"k{i}") for i in range(6)]
     await server.requests(6)
@@ -119,8 +122,8 @@ async def test_closing_in_flight_ends_all(server: Any, bundled: Any) -> None:
     await server.until(lambda: not server.live)
 
 
-async def test_a_passed_deadline_cancels_on_the_stream_that_carries_the_call(server: Any, bundled: Any) -> None:
-    client = await bundled(deadline_s=1.0)
+async def test_a_passed_deadline_cancels_on_the_stream_that_carries_the_call(server: Any, multi_stream: Any) -> None:
+    client = await multi_stream(deadline_s=1.0)
     server.answer = None
     calls = [put(client, f"k{i}") for i in range(STREAMS)]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -143,9 +146,9 @@ class _Once(MemoryTransport):
         return await self._below.dial(host, port, factory, timeout_s)
 
 
-async def test_streams_that_do_not_come_up_are_done_without(server: Any, bundled: Any) -> None:
+async def test_streams_that_do_not_come_up_are_done_without(server: Any, multi_stream: Any) -> None:
     transport = _Once(server.transport)
-    client = await bundled(transport)
+    client = await multi_stream(transport)
     await asyncio.gather(*[client.kv.put_many([KvPutItem("ns", f"k{i}", b"1")]) for i in range(10)])
     assert transport.dials == STREAMS
     assert len(server.live) == 1

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 
 from metad_wire.transport import split_endpoint
 
-from .connection import Link
+from ..dispatch.dispatcher import Dispatcher
+from ..dispatch.node_connection import NodeConnection
+from ..dispatch.node_queue import NodeQueue
+from ..endpoint import Endpoint, name_of
+from ..errors import ConnectionLostError, DrainingError, MetadError
+from ..options import Options
 from .dialer import Dialer
-from .dispatcher import Dispatcher
-from .endpoint import Endpoint, name_of
-from .errors import ConnectionLostError, DrainingError, MetadError
-from .lane import Lane
-from .options import Options
 
 STEER_S = 0.5
 """How often the paths are looked at, where there is a choice of transports."""
@@ -31,7 +31,7 @@ REFRESH_S, REFRESH_S_MAX = 2.0, 60.0
 say so a moment after they began to serve, or never."""
 
 
-class Keeper:
+class ConnectionManager:
     """Dials, and dials again."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Keeper:
             self._group = group
             self._dispatcher.on_lanes = self._sync
             self._sync()
-            if self._dialer.ways.chooses:
+            if self._dialer.transports.chooses:
                 await self._steer()
             await asyncio.Event().wait()
 
@@ -74,7 +74,7 @@ class Keeper:
         while True:
             await asyncio.sleep(STEER_S)
             if loop.time() >= refresh_at:
-                if not self._dialer.ways.knows_twins(self._last.values()):
+                if not self._dialer.transports.knows_twins(self._last.values()):
                     self._dispatcher.refresh()
                     refresh_s = min(2 * refresh_s, REFRESH_S_MAX)
                 refresh_at = loop.time() + refresh_s
@@ -82,15 +82,15 @@ class Keeper:
                 connection, endpoint = lane.connection, self._last.get(lane.node)
                 if connection is None or endpoint is None:
                     continue
-                wanted = self._dialer.ways.note(endpoint, connection.via, connection.path_lately())
+                wanted = self._dialer.transports.note(endpoint, connection.via, connection.path_lately())
                 if wanted != connection.via:
                     await self._change(lane, connection, endpoint, wanted)
 
-    async def _change(self, lane: Lane, old: Link, endpoint: Endpoint, name: str) -> None:
+    async def _change(self, lane: NodeQueue, old: NodeConnection, endpoint: Endpoint, name: str) -> None:
         try:
             connection = await self._dialer.dial_by(endpoint, name)
         except MetadError:
-            self._dialer.ways.failed(endpoint, name)
+            self._dialer.transports.failed(endpoint, name)
             return
         if lane.connection is old and self._dispatcher.exchange(lane, connection):
             self.connects += 1
@@ -168,11 +168,11 @@ class Keeper:
         self._advertised = advertised
         twins = self._dispatcher.routes.twins
         with contextlib.suppress(ValueError):  # a node that says nonsense of itself
-            self._dialer.ways.learn({split_endpoint(tcp): split_endpoint(quic) for tcp, quic in twins.items()})
+            self._dialer.transports.learn({split_endpoint(tcp): split_endpoint(quic) for tcp, quic in twins.items()})
 
-    async def _keep(self, lane: Lane) -> None:
+    async def _keep(self, lane: NodeQueue) -> None:
         rounds = 0
-        connection: Link | None = lane.connection
+        connection: NodeConnection | None = lane.connection
         while True:
             await lane.down.wait()
             if connection is not None:
@@ -191,7 +191,7 @@ class Keeper:
                 await asyncio.sleep(self._options.backoff.delay_s(rounds, self._rng))
                 rounds += 1
 
-    def _candidates(self, lane: Lane) -> list[Endpoint]:
+    def _candidates(self, lane: NodeQueue) -> list[Endpoint]:
         """Where a node may be reached, best first."""
         node, reached = lane.node, self._reached
         advertised = self._advertised.get(node)

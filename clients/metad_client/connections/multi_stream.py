@@ -1,12 +1,12 @@
-"""Several streams to one node as one connection: what is lost of one holds up only the requests on that one.
+"""Several streams to one node as one connection: a lost packet holds up only the requests on its own stream.
 
-For transports whose dials share a path without sharing an order, QUIC's. The first stream is the connection as it comes
-up; more join it while it is used already. Each has a session of its own, and a request goes to the stream with the
-least unanswered. They lead to one process over one path, so they stand and fall together: where one breaks all are
-given up, and where the server asks one to leave all do, each once it is answered.
+For transports whose dials share a path but no order, as QUIC's do. The first stream is the connection as it comes up;
+more join while it is in use. Each has a protocol session of its own, and a request goes to the stream with the fewest
+unanswered bytes. All lead to one process over one path, so if one breaks all are given up, and if the server asks one
+to leave all do, each once its requests are answered.
 
-To a dispatcher it is a :class:`metad_client.connection.Link`, as a single connection is; of its members it is the
-:class:`metad_client.connection.Owner`.
+The dispatcher sees one :class:`~metad_client.dispatch.node_connection.NodeConnection`; the streams see a
+:class:`~metad_client.dispatch.node_connection.ConnectionListener`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from collections.abc import Awaitable, Callable, Iterable
 from metad_wire.session import ClientSession
 from metad_wire.transport.credentials import PathSample
 
-from .call import Call
-from .connection import Connection, Link, Owner
-from .errors import MetadError
-from .lane import Lane
+from ..dispatch.call import Call
+from ..dispatch.node_connection import ConnectionListener, NodeConnection
+from ..dispatch.node_queue import NodeQueue
+from ..errors import MetadError
+from .connection import Connection
 
 
-class Bundle:
-    """See the module. It is the owner of the connections that are to be its members."""
+class MultiStreamConnection:
+    """See the module. It is the listener of the connections that are to be its members."""
 
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
+    def __init__(self, listener: ConnectionListener) -> None:
+        self._listener = listener
         self._members: list[Connection] = []
         self._joining: set[asyncio.Task[None]] = set()
         self._lost: list[Call] = []
@@ -35,7 +36,7 @@ class Bundle:
         self._retired = False
         self._reported = False
         self._broken = False  # one has, and takes the others with it
-        self.lane: Lane | None = None
+        self.lane: NodeQueue | None = None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def begin(self, first: Connection, more: Callable[[], Awaitable[Connection]], count: int) -> None:
@@ -59,14 +60,14 @@ class Bundle:
             member.close()
             return
         self._add(member)
-        self._owner.ready(self)
+        self._listener.ready(self)
 
     def _add(self, member: Connection) -> None:
         self._members.append(member)
         self._open += 1
         member.closed.add_done_callback(self._closed)
 
-    # --- a link, to its owner ---
+    # --- a connection, to the dispatcher ---
 
     @property
     def endpoint(self) -> str:
@@ -127,29 +128,29 @@ class Bundle:
         for member in list(self._members):
             member.abort()
 
-    # --- the owner of its members ---
+    # --- the listener of its members: ConnectionListener ---
 
     def answered(self, call: Call, payload: bytes) -> None:
-        """See :class:`Owner`."""
-        self._owner.answered(call, payload)
+        """See :class:`ConnectionListener`."""
+        self._listener.answered(call, payload)
 
-    def failed(self, connection: Link, call: Call, error: MetadError) -> None:
-        """See :class:`Owner`."""
-        self._owner.failed(self, call, error)
+    def failed(self, connection: NodeConnection, call: Call, error: MetadError) -> None:
+        """See :class:`ConnectionListener`."""
+        self._listener.failed(self, call, error)
 
-    def ready(self, connection: Link) -> None:
-        """See :class:`Owner`."""
+    def ready(self, connection: NodeConnection) -> None:
+        """See :class:`ConnectionListener`."""
         if self._members:
-            self._owner.ready(self)
+            self._listener.ready(self)
 
-    def retired(self, connection: Link, error: MetadError | None) -> None:
-        """See :class:`Owner`. A member that is still being dialled is nobody's yet."""
+    def retired(self, connection: NodeConnection, error: MetadError | None) -> None:
+        """See :class:`ConnectionListener`. A member that is still being dialled is nobody's yet."""
         if connection in self._members:
             self._broken = self._broken or (error is not None and not self._retired)
             self._retire(error)
 
-    def lost(self, connection: Link, calls: list[Call], error: MetadError) -> None:
-        """See :class:`Owner`. What was in flight on any is reported once, when none is left."""
+    def lost(self, connection: NodeConnection, calls: list[Call], error: MetadError) -> None:
+        """See :class:`ConnectionListener`. What was in flight on any is reported once, when none is left."""
         if connection not in self._members:
             return
         self._members = [member for member in self._members if member is not connection]
@@ -159,7 +160,7 @@ class Bundle:
                 member.abort()
         if not self._members and not self._reported:
             self._reported = True
-            self._owner.lost(self, self._lost, error)
+            self._listener.lost(self, self._lost, error)
 
     def _retire(self, error: MetadError | None) -> None:
         if self._retired:
@@ -167,7 +168,7 @@ class Bundle:
         self._retired = True
         for task in self._joining:
             task.cancel()
-        self._owner.retired(self, error)
+        self._listener.retired(self, error)
         for member in list(self._members):
             member.leave()
 

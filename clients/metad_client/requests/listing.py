@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 from metad_wire.messages import Message, Page
 from metad_wire.methods import Method
 
-from .call import Call
-from .errors import StaleRouteError
+from ..dispatch.call import Call
+from ..dispatch.routes import ANY
+from ..errors import StaleRouteError
 from .requests import Requests
-from .routes import ANY
 
 Body = TypeVar("Body", bound=Message)
 Reply = TypeVar("Reply", bound=Message)

@@ -24,11 +24,11 @@ from metad_wire.messages import (
     SessionUpdateItem,
 )
 
-from .errors import MetadError
-from .listing import of_all_groups
-from .outcomes import with_errors, wrote
-from .requests import Requests
-from .results import Takeover, TakeoverResult, WriteResult, by_position, newest
+from ..errors import MetadError
+from ..requests.listing import of_all_groups
+from ..requests.outcomes import with_errors, wrote
+from ..requests.requests import Requests
+from ..results import Takeover, TakeoverResult, WriteResult, by_position, newest
 
 Found: TypeAlias = list[Session | None]
 

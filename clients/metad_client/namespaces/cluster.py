@@ -6,9 +6,9 @@ from metad_wire import cluster as c
 from metad_wire import methods
 from metad_wire.messages import Status, StatusReply
 
-from .dispatcher import Dispatcher
-from .errors import MetadError, NotFoundError
-from .requests import Requests
+from ..dispatch.dispatcher import Dispatcher
+from ..errors import MetadError, NotFoundError
+from ..requests.requests import Requests
 
 
 class Cluster:

@@ -18,13 +18,13 @@ from metad_wire.messages import BATCH_ITEMS_MAX, CHANGE_BYTES_MAX, Message
 from metad_wire.methods import By, Method, encode
 from metad_wire.policy import BatchWindow
 
+from ..dispatch.call import Call
+from ..dispatch.dispatcher import Dispatcher
+from ..dispatch.routes import ANY, METADATA, Parts
+from ..errors import InvalidRequestError, MetadError, StaleRouteError
+from ..options import DEADLINE_S_MAX, Options
+from ..results import Piece
 from .batcher import Batcher, Outcomes
-from .call import Call
-from .dispatcher import Dispatcher
-from .errors import InvalidRequestError, MetadError, StaleRouteError
-from .options import DEADLINE_S_MAX, Options
-from .results import Piece
-from .routes import ANY, METADATA, Parts
 
 # Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million
 # items neither holds a million encoded ones nor pushes everybody else out of the queue.

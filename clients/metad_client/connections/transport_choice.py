@@ -13,24 +13,24 @@ from metad_wire.transport.credentials import CertificateError, PathSample, TlsFi
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 
-from .endpoint import Endpoint
-from .options import Options
+from ..endpoint import Endpoint
+from ..options import Options
 
 BLOCKED_S = 30.0
 """A transport that did not get through to an endpoint is not preferred there for this long."""
 
 _NAMES = {Way.TCP: "tls", Way.QUIC: "quic"}
-_WAYS = {name: way for way, name in _NAMES.items()}
+_BY_NAME = {name: way for way, name in _NAMES.items()}
 
 
-class Ways:
+class TransportChoice:
     """The transports of one client by name (``tcp``, ``tls``, ``quic``). Where there are two, ``rule`` says when to
     take which."""
 
     def __init__(
         self, transports: Mapping[str, Transport], rule: PathRule, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.transports = transports
+        self.by_name = transports
         self._rule = rule
         self._clock = clock
         self._choices: dict[Endpoint, PathChoice] = {}
@@ -41,12 +41,12 @@ class Ways:
     @property
     def chooses(self) -> bool:
         """Whether there is more than one."""
-        return len(self.transports) > 1
+        return len(self.by_name) > 1
 
     @property
     def by_quic(self) -> bool:
         """Whether QUIC is the only one: endpoints are those of QUIC then."""
-        return list(self.transports) == ["quic"]
+        return list(self.by_name) == ["quic"]
 
     def learn(self, twins: Mapping[Endpoint, Endpoint]) -> None:
         """Where endpoints of TCP are reached over QUIC; those that nothing is said of, under the same address."""
@@ -62,7 +62,7 @@ class Ways:
     def plan(self, endpoint: Endpoint) -> list[str]:
         """All transports, the one to try first in front."""
         if not self.chooses:
-            return list(self.transports)
+            return list(self.by_name)
         best = self._choices[endpoint].way if endpoint in self._choices else Way.TCP
         names = [_NAMES[best], _NAMES[best.other]]
         return sorted(names, key=lambda name: self.is_blocked(endpoint, name))
@@ -84,8 +84,8 @@ class Ways:
         if not self.chooses:
             return name
         choice = self._choices.get(endpoint)
-        if choice is None or choice.way is not _WAYS[name]:  # it fell back, or came back
-            choice = self._choices[endpoint] = PathChoice(self._rule, _WAYS[name])
+        if choice is None or choice.way is not _BY_NAME[name]:  # it fell back, or came back
+            choice = self._choices[endpoint] = PathChoice(self._rule, _BY_NAME[name])
             self._noted_s.pop(endpoint, None)
         if path is None:
             return name
@@ -96,7 +96,7 @@ class Ways:
         return name if self.is_blocked(endpoint, wanted) else wanted
 
 
-def ways_of(scheme: str, options: Options) -> Ways:
+def transports_of(scheme: str, options: Options) -> TransportChoice:
     """The transports that a URL's scheme names. Raises ValueError where the options lack what they need, or name files
     that cannot be used."""
     makers: dict[str, tuple[tuple[str, Callable[[TlsFiles], Transport]], ...]] = {
@@ -111,12 +111,12 @@ def ways_of(scheme: str, options: Options) -> Ways:
             raise ValueError(
                 "metad:// is in clear text, and certificates are given: use metads://, metadq:// or metad+auto://"
             )
-        return Ways({"tcp": TcpTransport()}, options.path_rule)
+        return TransportChoice({"tcp": TcpTransport()}, options.path_rule)
     if options.tls is None:
         raise ValueError(f"{scheme}:// needs to know whom to trust: give Options.tls at least the authority (ca)")
     files = options.tls
     try:
-        return Ways({name: make(files) for name, make in makers[scheme]}, options.path_rule)
+        return TransportChoice({name: make(files) for name, make in makers[scheme]}, options.path_rule)
     except CertificateError as error:
         raise ValueError(str(error)) from None
 

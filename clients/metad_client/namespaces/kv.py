@@ -27,11 +27,11 @@ from metad_wire.messages import (
     Revision,
 )
 
-from .errors import MetadError, error_of_item
-from .listing import of_group
-from .outcomes import with_errors, wrote
-from .requests import Requests
-from .results import PutResult, TransactResult, WriteResult, by_position, newest
+from ..errors import MetadError, error_of_item
+from ..requests.listing import of_group
+from ..requests.outcomes import with_errors, wrote
+from ..requests.requests import Requests
+from ..results import PutResult, TransactResult, WriteResult, by_position, newest
 
 Found: TypeAlias = list[Kv | None]
 

@@ -10,11 +10,11 @@ import pytest
 
 from metad.testing import certificates
 from metad_client import Options
-from metad_client import dialer as dialer_module
-from metad_client.dialer import Dialer
+from metad_client.connections import dialer as dialer_module
+from metad_client.connections.dialer import Dialer
+from metad_client.connections.transport_choice import BLOCKED_S, TransportChoice, transports_of
 from metad_client.endpoint import as_url, parse_url, scheme_of
 from metad_client.errors import ConnectionLostError, HandshakeError, MetadError, UnauthenticatedError
-from metad_client.ways import BLOCKED_S, Ways, ways_of
 from metad_wire.policy import PathRule
 from metad_wire.transport.credentials import CertificateError, PathSample, TlsError
 from metad_wire.transport.memory import MemoryTransport
@@ -33,8 +33,8 @@ class Clock:
         return self.now
 
 
-def both(clock: Clock | None = None) -> Ways:
-    return Ways({"tls": MemoryTransport(), "quic": MemoryTransport()}, RULE, clock=clock or Clock())
+def both(clock: Clock | None = None) -> TransportChoice:
+    return TransportChoice({"tls": MemoryTransport(), "quic": MemoryTransport()}, RULE, clock=clock or Clock())
 
 
 # --- what a scheme means ---------------------------------------------------------------------------------
@@ -44,27 +44,27 @@ def both(clock: Clock | None = None) -> Ways:
     ("scheme", "names"), [("metads", ["tls"]), ("metadq", ["quic"]), ("metad+auto", ["tls", "quic"])]
 )
 def test_a_scheme_names_its_transports(scheme: str, names: list[str]) -> None:
-    ways = ways_of(scheme, Options(tls=certificates.client()))
-    assert list(ways.transports) == names
-    assert ways.chooses == (len(names) == 2)
+    transports = transports_of(scheme, Options(tls=certificates.client()))
+    assert list(transports.by_name) == names
+    assert transports.chooses == (len(names) == 2)
     with pytest.raises(ValueError, match="whom to trust"):
-        ways_of(scheme, Options())
+        transports_of(scheme, Options())
 
 
 def test_clear_text_needs_nothing() -> None:
-    assert list(ways_of("metad", Options()).transports) == ["tcp"]
+    assert list(transports_of("metad", Options()).by_name) == ["tcp"]
 
 
 def test_a_token_is_not_sent_in_clear_text() -> None:
     with pytest.raises(ValueError, match="clear text"):
-        ways_of("metad", Options(credentials=b"app.secret"))
+        transports_of("metad", Options(credentials=b"app.secret"))
 
 
 def test_files_of_no_use_are_a_mistake_of_the_caller() -> None:
     files = certificates.client()
     broken = type(files)(certificate=files.certificate, key=certificates.client("other").key, ca=files.ca)
     with pytest.raises(ValueError, match="key is not the certificate's"):
-        ways_of("metads", Options(tls=broken))
+        transports_of("metads", Options(tls=broken))
 
 
 @pytest.mark.parametrize("scheme", ["metad", "metads", "metadq", "metad+auto"])
@@ -86,44 +86,44 @@ def test_tcp_is_tried_first_where_nothing_is_known() -> None:
 
 
 def test_a_lossy_path_is_for_quic_and_each_endpoint_has_its_own() -> None:
-    ways = both()
-    assert ways.note(AT, "tls", LOSSY) == "quic"
-    assert ways.plan(AT) == ["quic", "tls"]
-    assert ways.plan(("10.0.0.2", 7420)) == ["tls", "quic"]
+    transports = both()
+    assert transports.note(AT, "tls", LOSSY) == "quic"
+    assert transports.plan(AT) == ["quic", "tls"]
+    assert transports.plan(("10.0.0.2", 7420)) == ["tls", "quic"]
 
 
 def test_what_did_not_get_through_is_not_preferred_for_a_while() -> None:
     clock = Clock()
-    ways = both(clock)
-    assert ways.note(AT, "tls", LOSSY) == "quic"
-    ways.failed(AT, "quic")
-    assert ways.note(AT, "tls", LOSSY) == "tls", "it would not get through"
-    assert ways.plan(AT) == ["tls", "quic"]
+    transports = both(clock)
+    assert transports.note(AT, "tls", LOSSY) == "quic"
+    transports.failed(AT, "quic")
+    assert transports.note(AT, "tls", LOSSY) == "tls", "it would not get through"
+    assert transports.plan(AT) == ["tls", "quic"]
     clock.now += BLOCKED_S
-    assert ways.note(AT, "tls", LOSSY) == "quic"
+    assert transports.note(AT, "tls", LOSSY) == "quic"
 
 
 def test_a_path_of_which_nothing_is_known_changes_nothing() -> None:
-    ways = both()
-    assert ways.note(AT, "quic", None) == "quic"
-    assert ways.note(AT, "tls", None) == "tls"
+    transports = both()
+    assert transports.note(AT, "quic", None) == "quic"
+    assert transports.note(AT, "tls", None) == "tls"
 
 
 def test_one_transport_alone_is_never_left() -> None:
-    ways = Ways({"quic": MemoryTransport()}, RULE)
-    assert ways.by_quic
-    assert ways.note(AT, "quic", CLEAN) == "quic"
-    assert ways.plan(AT) == ["quic"]
+    transports = TransportChoice({"quic": MemoryTransport()}, RULE)
+    assert transports.by_quic
+    assert transports.note(AT, "quic", CLEAN) == "quic"
+    assert transports.plan(AT) == ["quic"]
 
 
 def test_quic_may_be_elsewhere() -> None:
-    ways = both()
-    ways.failed(AT, "quic")
-    ways.learn({AT: ("10.0.0.1", 9_000)})
-    assert not ways.is_blocked(AT, "quic"), "that was elsewhere"
-    assert ways.place(AT, "quic") == ("10.0.0.1", 9_000)
-    assert ways.place(AT, "tls") == AT
-    assert ways.place(("10.0.0.2", 7420), "quic") == ("10.0.0.2", 7420)
+    transports = both()
+    transports.failed(AT, "quic")
+    transports.learn({AT: ("10.0.0.1", 9_000)})
+    assert not transports.is_blocked(AT, "quic"), "that was elsewhere"
+    assert transports.place(AT, "quic") == ("10.0.0.1", 9_000)
+    assert transports.place(AT, "tls") == AT
+    assert transports.place(("10.0.0.2", 7420), "quic") == ("10.0.0.2", 7420)
 
 
 # --- the race --------------------------------------------------------------------------------------------
@@ -181,8 +181,8 @@ async def test_the_other_way_is_taken_where_nobody_answers(monkeypatch: pytest.M
     dialer, asked = racing(monkeypatch, tls=never, quic=at_once)
     assert (await dialer.dial(AT)).via == "quic"
     assert asked == ["tls", "quic"]
-    assert dialer.ways.is_blocked(AT, "tls")
-    assert dialer.ways.plan(AT) == ["quic", "tls"]
+    assert dialer.transports.is_blocked(AT, "tls")
+    assert dialer.transports.plan(AT) == ["quic", "tls"]
 
 
 async def test_a_refusal_of_the_network_does_not_cost_the_head_start(monkeypatch: pytest.MonkeyPatch) -> None:

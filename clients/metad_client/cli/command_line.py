@@ -22,11 +22,11 @@ from metad_wire.messages import SessionProperties, StatusReply
 from metad_wire.transport import Transport, split_endpoint
 from metad_wire.transport.credentials import TlsFiles, client_files
 
+from ..client import Client, connect
+from ..endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
+from ..errors import MetadError, NotFoundError, UnknownMethodError
+from ..options import Options
 from . import issuing, overview
-from .client import Client, connect
-from .endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
-from .errors import MetadError, NotFoundError, UnknownMethodError
-from .options import Options
 from .printing import Printer
 
 Record = TypeVar("Record")
@@ -502,7 +502,3 @@ def _seconds(text: str) -> float:
     if not 0 < seconds <= 3600:
         raise argparse.ArgumentTypeError(f"not between 0 and 3600 seconds: {text}")
     return seconds
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
+from ..errors import MetadError
 from .call import Call
-from .connection import Link
-from .errors import MetadError
+from .node_connection import NodeConnection
 
 
-class Lane:
+class NodeQueue:
     """See the module. ``connection`` takes new requests; None while there is none."""
 
     __slots__ = ("asked_s", "connection", "connects", "down", "node", "obstacle", "suspect", "waiting")
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.connection: Link | None = None
+        self.connection: NodeConnection | None = None
         self.waiting: OrderedDict[Call, None] = OrderedDict()  # for room in the window, or for the node itself
         self.obstacle: MetadError | None = None  # why there is no connection, as far as known
         self.down = asyncio.Event()  # it wants a connection
@@ -27,4 +27,4 @@ class Lane:
         self.suspect = False  # something has been unanswered for long: it may have stopped, or lead no longer
 
     def __repr__(self) -> str:
-        return f"<Lane {self.node} {'up' if self.connection is not None else 'down'}>"
+        return f"<NodeQueue {self.node} {'up' if self.connection is not None else 'down'}>"

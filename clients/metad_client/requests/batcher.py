@@ -15,8 +15,8 @@ from metad_wire.messages import Message
 from metad_wire.methods import Method, encode
 from metad_wire.policy import BatchWindow
 
-from .dispatcher import Dispatcher
-from .errors import InternalError, InvalidRequestError, MetadError, another
+from ..dispatch.dispatcher import Dispatcher
+from ..errors import InternalError, InvalidRequestError, MetadError, another
 
 Reply = TypeVar("Reply", bound=Message)
 Item = TypeVar("Item")

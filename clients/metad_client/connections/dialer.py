@@ -23,34 +23,35 @@ from metad_wire.errors import (
 from metad_wire.messages import Welcome
 from metad_wire.transport.credentials import CertificateError, TlsError
 
-from .bundle import Bundle
-from .connection import Connection, Link, Owner
-from .endpoint import Endpoint, name_of
-from .options import Options
-from .ways import Ways
+from ..dispatch.node_connection import ConnectionListener, NodeConnection
+from ..endpoint import Endpoint, name_of
+from ..options import Options
+from .connection import Connection
+from .multi_stream import MultiStreamConnection
+from .transport_choice import TransportChoice
 
 HEAD_START_S = 1.0
 """Of the way that is preferred: three round trips of a path around the world."""
 
 
 class Dialer:
-    """Opens connections for one owner."""
+    """Opens connections for one listener."""
 
-    def __init__(self, ways: Ways, owner: Owner, options: Options) -> None:
-        self.ways = ways
-        self._owner = owner
+    def __init__(self, transports: TransportChoice, listener: ConnectionListener, options: Options) -> None:
+        self.transports = transports
+        self._listener = listener
         self._options = options
         self._welcomes: dict[Endpoint, Welcome] = {}  # of QUIC, for the next connection's 0-RTT data
 
-    async def dial(self, endpoint: Endpoint) -> Link:
+    async def dial(self, endpoint: Endpoint) -> NodeConnection:
         """Connect and shake hands within the handshake timeout. Raises ConnectionLostError where nobody answers,
         HandshakeError or UnauthenticatedError where the peer does not want us."""
-        first, *others = self.ways.plan(endpoint)
+        first, *others = self.transports.plan(endpoint)
         if not others:
             return await self.dial_by(endpoint, first)
         return await self._race(endpoint, first, others[0])
 
-    async def _race(self, endpoint: Endpoint, first: str, second: str) -> Link:
+    async def _race(self, endpoint: Endpoint, first: str, second: str) -> NodeConnection:
         attempts = {asyncio.create_task(self.dial_by(endpoint, first)): first}
         errors: list[MetadError] = []
         try:
@@ -63,11 +64,11 @@ class Dialer:
                     except UnauthenticatedError:
                         raise  # who we are is the same on both
                     except MetadError as error:
-                        self.ways.failed(endpoint, name)
+                        self.transports.failed(endpoint, name)
                         errors.append(error)
                         continue
                     if name != first:
-                        self.ways.failed(endpoint, first)
+                        self.transports.failed(endpoint, first)
                     return connection
                 if second:
                     attempts[asyncio.create_task(self.dial_by(endpoint, second))] = second
@@ -80,11 +81,11 @@ class Dialer:
                 task.cancel()
         raise errors[0]
 
-    async def dial_by(self, endpoint: Endpoint, name: str) -> Link:
+    async def dial_by(self, endpoint: Endpoint, name: str) -> NodeConnection:
         """The same by one transport. Over QUIC a link is several streams, of which the first is waited for."""
         if name != "quic":
-            return await self._stream(endpoint, name, self._owner)
-        bundle = Bundle(self._owner)
+            return await self._stream(endpoint, name, self._listener)
+        bundle = MultiStreamConnection(self._listener)
         bundle.begin(
             await self._stream(endpoint, name, bundle),
             lambda: self._stream(endpoint, name, bundle),
@@ -92,12 +93,12 @@ class Dialer:
         )
         return bundle
 
-    async def _stream(self, endpoint: Endpoint, name: str, owner: Owner) -> Connection:
-        transport, place = self.ways.transports[name], self.ways.place(endpoint, name)
+    async def _stream(self, endpoint: Endpoint, name: str, listener: ConnectionListener) -> Connection:
+        transport, place = self.transports.by_name[name], self.transports.place(endpoint, name)
         endpoint_name = name_of(endpoint)
         connection = Connection(
             endpoint_name,
-            owner,
+            listener,
             via=name,
             assumed=self._welcomes.pop(endpoint, None) if name == "quic" else None,
             ping_interval_s=self._options.ping_interval_s,
@@ -147,7 +148,7 @@ def typed(error: OSError, name: str, timeout_s: float) -> MetadError:
     return ConnectionLostError(explain(error, name, timeout_s))
 
 
-def _hang_up(task: asyncio.Task[Link]) -> None:
+def _hang_up(task: asyncio.Task[NodeConnection]) -> None:
     """Of a race that is over: it may have come up just then."""
     if not task.cancelled() and task.exception() is None:
         task.result().close()

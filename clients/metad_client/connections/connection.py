@@ -2,14 +2,13 @@
 
 Drives one :class:`metad_wire.session.ClientSession`. Frames written in one turn of the event loop leave in one
 write at its end. Knows nothing of retries, deadlines or other connections: what happens to it, it tells its
-:class:`Owner`.
+:class:`ConnectionListener`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from metad_wire.errors import ConnectionLostError, MetadError, UnauthenticatedError
 from metad_wire.frame import FrameType
@@ -19,94 +18,14 @@ from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, CertificateError, PathSample, principal_of
 from metad_wire.transport.path import path_of
 
-from .call import Call
-
-if TYPE_CHECKING:
-    from .lane import Lane
+from ..dispatch.call import Call
+from ..dispatch.node_connection import ConnectionListener
+from ..dispatch.node_queue import NodeQueue
 
 _RESPONSE = int(FrameType.RESPONSE)
 _ERROR = int(FrameType.ERROR)
 _WELCOME = int(FrameType.WELCOME)
 _GOAWAY = int(FrameType.GOAWAY)
-
-
-class InFlight(Protocol):
-    """The calls in flight on a link: how many, and which, the oldest first."""
-
-    def __len__(self) -> int: ...
-
-    def values(self) -> Iterable[Call]:
-        """The calls."""
-
-
-class Link(Protocol):
-    """The way to one node, to whom it belongs: a :class:`Connection`, or a bundle of them."""
-
-    lane: Lane | None
-
-    @property
-    def endpoint(self) -> str:
-        """host:port."""
-
-    @property
-    def via(self) -> str:
-        """The transport's name."""
-
-    @property
-    def session(self) -> ClientSession:
-        """What was agreed with the server."""
-
-    @property
-    def calls(self) -> InFlight:
-        """Those in flight."""
-
-    @property
-    def closed(self) -> asyncio.Future[None]:
-        """Ends once nothing is left of it."""
-
-    @property
-    def was_useful(self) -> bool:
-        """It has said more than its greeting."""
-
-    def path_lately(self) -> PathSample | None:
-        """What the transport knows of the path, with the packets since the last call."""
-
-    def can_send(self, payload_bytes: int) -> bool:
-        """Whether a request of this size fits the window now."""
-
-    def send(self, call: Call, payload: bytes) -> None:
-        """Start an attempt. Raises FrameError where the payload is over the server's frame limit."""
-
-    def cancel(self, call: Call) -> None:
-        """The answer is no longer wanted; tells the peer."""
-
-    def leave(self) -> None:
-        """Take no new requests, and hang up once those in flight are answered."""
-
-    def close(self) -> None:
-        """Send what is buffered and hang up. Calls in flight are reported lost."""
-
-    def abort(self) -> None:
-        """Hang up at once."""
-
-
-class Owner(Protocol):
-    """Who is told what happens on a link."""
-
-    def answered(self, call: Call, payload: bytes) -> None:
-        """The reply has come."""
-
-    def failed(self, connection: Link, call: Call, error: MetadError) -> None:
-        """The peer answered with an error."""
-
-    def ready(self, connection: Link) -> None:
-        """There may be room for more requests."""
-
-    def retired(self, connection: Link, error: MetadError | None) -> None:
-        """It takes no new requests: goaway or loss, with the error where there was one. Called once."""
-
-    def lost(self, connection: Link, calls: list[Call], error: MetadError) -> None:
-        """The connection has ended before these calls were answered."""
 
 
 class Connection:
@@ -116,7 +35,7 @@ class Connection:
     def __init__(
         self,
         endpoint: str,
-        owner: Owner,
+        listener: ConnectionListener,
         *,
         via: str = "tcp",
         assumed: Welcome | None = None,
@@ -133,12 +52,12 @@ class Connection:
         self.calls: dict[int, Call] = {}
         self.welcomed: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
-        self.lane: Lane | None = None
+        self.lane: NodeQueue | None = None
         self.was_useful = False  # it has said more than its greeting
         self.bytes_sent = 0
         self.bytes_received = 0
         self._loop = loop
-        self._owner = owner
+        self._listener = listener
         self._ping_interval_s = ping_interval_s
         self._stream: Stream | None = None
         self._lost = False
@@ -232,7 +151,7 @@ class Connection:
             return
         self.bytes_received += len(data)
         self.was_useful = self.welcomed.done()
-        session, calls, owner = self.session, self.calls, self._owner
+        session, calls, listener = self.session, self.calls, self._listener
         next_event = session.next_event
         session.receive_data(data)
         try:
@@ -242,12 +161,12 @@ class Connection:
                     call = calls.pop(frame.request_id, None)
                     if call is not None:  # else it was given up; the session has taken the credit back
                         call.carrier = None
-                        owner.answered(call, frame.payload)
+                        listener.answered(call, frame.payload)
                 elif kind == _ERROR:
                     call = calls.pop(frame.request_id, None)
                     if call is not None:
                         call.carrier = None
-                        owner.failed(self, call, decode_error(frame.payload))
+                        listener.failed(self, call, decode_error(frame.payload))
                 elif kind == _WELCOME:
                     self._opened()
                 elif kind == _GOAWAY:
@@ -257,7 +176,7 @@ class Connection:
             return
         if not self._flush_scheduled:
             self._flush()  # pongs
-        owner.ready(self)
+        listener.ready(self)
         self._close_if_done()
 
     def eof_received(self) -> bool | None:
@@ -271,7 +190,7 @@ class Connection:
     def resume_writing(self) -> None:
         """It reads again."""
         self._paused = False
-        self._owner.ready(self)
+        self._listener.ready(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The stream has ended."""
@@ -323,7 +242,7 @@ class Connection:
     def _retire(self, error: MetadError | None) -> None:
         if not self._retired:
             self._retired = True
-            self._owner.retired(self, error)
+            self._listener.retired(self, error)
 
     def _close_if_done(self) -> None:
         """After a goaway, the last answer ends the connection."""
@@ -349,4 +268,4 @@ class Connection:
         self.calls.clear()
         for call in calls:
             call.carrier = None
-        self._owner.lost(self, calls, error)
+        self._listener.lost(self, calls, error)

@@ -1,6 +1,6 @@
 """Every request between its caller and a connection: waiting for room, in flight, or about to be tried again.
 
-The way of a call: :meth:`Dispatcher.submit` -> (waiting) -> :class:`Link` -> answered, or failed and then
+The way of a call: :meth:`Dispatcher.submit` -> (waiting) -> :class:`NodeConnection` -> answered, or failed and then
 a retry, until its deadline. All of it happens in callbacks: a request costs no task, and no timer of its own
 (one sweep finds passed deadlines, one timer the next retry).
 
@@ -32,9 +32,7 @@ from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
 from metad_wire.messages import Identity, Request, Welcome
 from metad_wire.methods import CLUSTER_MAP, Method, encode
 
-from .call import Call
-from .connection import Link
-from .errors import (
+from ..errors import (
     ClosedError,
     DrainingError,
     FrameError,
@@ -48,11 +46,12 @@ from .errors import (
     UnknownMethodError,
     UnknownOutcomeError,
 )
+from ..options import Options
+from .call import Call
 from .identity import IdentitySource
-from .lane import Lane
-from .options import Options
-from .outcomes import reply_of, worth_a_retry
-from .retry import RetryQueue, SharedBudget, deadline_error, lost, verdict
+from .node_connection import NodeConnection
+from .node_queue import NodeQueue
+from .retry import RetryQueue, SharedBudget, deadline_error, lost, reply_of, verdict, worth_a_retry
 from .routes import ANY, Routes
 
 _CLOSED = "the client is closed; nothing was done"
@@ -89,12 +88,12 @@ class Dispatcher:
         self._budget = SharedBudget(options.retry_budget) if options.retry_budget is not None else None
         self._identities: dict[str | None, IdentitySource] = {}  # by group
         self.routes = Routes()
-        self.lanes: dict[str, Lane] = {}  # by node id
+        self.lanes: dict[str, NodeQueue] = {}  # by node id
         self.on_lanes: Callable[[], None] = _nothing
         self.asked: asyncio.Future[None] = self._loop.create_future()
         """Ends with the first answer to the question for the map, or without one."""
-        self._direct: dict[str | None, Lane] = {}  # group -> its leader's lane, where that is up
-        self._connections: set[Link] = set()  # those with calls that may be in flight, draining ones included
+        self._direct: dict[str | None, NodeQueue] = {}  # group -> its leader's lane, where that is up
+        self._connections: set[NodeConnection] = set()  # those with calls that may be in flight, draining ones included
         self._parked: dict[str | None, OrderedDict[Call, None]] = {}  # by group: no lane is known to lead to its leader
         self._queued = 0  # parked, or waiting in lanes
         self._queued_bytes = 0
@@ -190,7 +189,7 @@ class Dispatcher:
 
     # --- lanes ---
 
-    def attach(self, connection: Link) -> bool:
+    def attach(self, connection: NodeConnection) -> bool:
         """New requests to the node that has greeted go to this connection from now on. False where it is not wanted:
         the node has one, or is none of the cluster's while those are there."""
         welcome = connection.session.welcome
@@ -202,7 +201,7 @@ class Dispatcher:
         if anybody and (lane is None or self._is_foreign(welcome)):
             return False
         if lane is None:
-            lane = self.lanes[welcome.node_id] = Lane(welcome.node_id)
+            lane = self.lanes[welcome.node_id] = NodeQueue(welcome.node_id)
             if self.routes.map is None:  # another server at the same place: then the last one is no more
                 for other in [other for other in self.lanes.values() if other is not lane]:
                     self._drop(other)
@@ -222,7 +221,7 @@ class Dispatcher:
             self._seek(at_once=True)
         return True
 
-    def exchange(self, lane: Lane, connection: Link) -> bool:
+    def exchange(self, lane: NodeQueue, connection: NodeConnection) -> bool:
         """New requests to a node go to this connection instead of the one it has, which hangs up once it is answered.
         False where it is not wanted: it led elsewhere, or there is nothing to exchange any more."""
         welcome, old = connection.session.welcome, lane.connection
@@ -253,12 +252,12 @@ class Dispatcher:
             if lane.connection is not None:
                 lane.connection.abort()
 
-    def unreachable(self, lane: Lane, obstacle: MetadError) -> None:
+    def unreachable(self, lane: NodeQueue, obstacle: MetadError) -> None:
         """A node could not be connected to."""
         lane.obstacle = obstacle
         self._seek()
 
-    def _detach(self, lane: Lane, obstacle: MetadError | None) -> None:
+    def _detach(self, lane: NodeQueue, obstacle: MetadError | None) -> None:
         """No connection takes requests for this node: they go to the next leader, or wait."""
         lane.connection, lane.obstacle = None, obstacle
         lane.down.set()
@@ -268,7 +267,7 @@ class Dispatcher:
         self._move([call for call in lane.waiting if not call.node])
         self._seek(at_once=True)  # a node that ends in order has others lead by then
 
-    def _drop(self, lane: Lane) -> None:
+    def _drop(self, lane: NodeQueue) -> None:
         """The node is no member of the cluster any more."""
         self.lanes.pop(lane.node, None)
         connection = lane.connection
@@ -284,11 +283,11 @@ class Dispatcher:
             self._drop(lane)
         for node in nodes:
             if node not in self.lanes:
-                self.lanes[node] = Lane(node)
+                self.lanes[node] = NodeQueue(node)
         self._direct.clear()
         self.on_lanes()
 
-    def _lane_of(self, group: str | None) -> Lane | None:
+    def _lane_of(self, group: str | None) -> NodeQueue | None:
         """The lane to the group's leader, where one is known and up."""
         lane = self._direct.get(group)
         if lane is not None:
@@ -302,7 +301,7 @@ class Dispatcher:
         self._direct[group] = lane
         return lane
 
-    # --- connections: the Owner of each ---
+    # --- connections: the ConnectionListener of each ---
 
     def answered(self, call: Call, payload: bytes) -> None:
         """The reply has come."""
@@ -323,7 +322,7 @@ class Dispatcher:
         if call.seq:
             self._release_identity(call)
 
-    def failed(self, connection: Link, call: Call, error: MetadError) -> None:
+    def failed(self, connection: NodeConnection, call: Call, error: MetadError) -> None:
         """The peer answered with an error: try again, now or later, here or elsewhere, or tell the caller."""
         if call.internal:
             self._fail(call, error)
@@ -358,13 +357,13 @@ class Dispatcher:
                 call.refused_by = lane.node
                 self._seek()
 
-    def retired(self, connection: Link, error: MetadError | None) -> None:
+    def retired(self, connection: NodeConnection, error: MetadError | None) -> None:
         """A connection takes no new requests."""
         lane = connection.lane
         if lane is not None and lane.connection is connection:
             self._detach(lane, error)
 
-    def lost(self, connection: Link, calls: list[Call], error: MetadError) -> None:
+    def lost(self, connection: NodeConnection, calls: list[Call], error: MetadError) -> None:
         """A connection has ended. Whether its calls were carried out is for a retry with the same identity to see."""
         self._connections.discard(connection)
         for call in calls:
@@ -375,7 +374,7 @@ class Dispatcher:
                 call.refused_by = ""
                 self._again(call, lost(error))
 
-    def ready(self, connection: Link) -> None:
+    def ready(self, connection: NodeConnection) -> None:
         """There may be room for what waits."""
         lane = connection.lane
         if lane is not None and lane.waiting:
@@ -383,7 +382,7 @@ class Dispatcher:
 
     # --- the client ---
 
-    def close(self) -> list[Link]:
+    def close(self) -> list[NodeConnection]:
         """Every call ends with :class:`ClosedError`, and none is taken any more. Returns the connections, closing."""
         if self._closed:
             return []
@@ -413,7 +412,7 @@ class Dispatcher:
 
     # --- inside ---
 
-    def _send(self, connection: Link, call: Call) -> None:
+    def _send(self, connection: NodeConnection, call: Call) -> None:
         now = self._loop.time()
         identity: Identity | None = None
         if call.method.mutates:
@@ -450,7 +449,7 @@ class Dispatcher:
         if self._queued and self._queued_bytes + size_bytes > self._options.waiting_bytes_max:
             raise OverloadedError(f"{self._queued_bytes} bytes wait already in this client; nothing was done")
 
-    def _place(self, call: Call, *, first: bool = False) -> Lane | None:
+    def _place(self, call: Call, *, first: bool = False) -> NodeQueue | None:
         """Put a call where it belongs; the lane it waits in, for :meth:`_pump`."""
         call.probes = ""
         if call.node:
@@ -469,7 +468,7 @@ class Dispatcher:
 
     def _move(self, calls: list[Call]) -> None:
         """Place calls again that wait where they do not belong any more; they stay in order."""
-        lanes: set[Lane] = set()
+        lanes: set[NodeQueue] = set()
         for call in calls:
             self._unqueue(call)
             lane = self._place(call)
@@ -496,7 +495,7 @@ class Dispatcher:
             elif self._lane_of(group) is not None:
                 self._move(list(parked))
 
-    def _pump(self, lane: Lane) -> None:
+    def _pump(self, lane: NodeQueue) -> None:
         """Send what waits, as far as it fits."""
         waiting = lane.waiting
         while waiting:
@@ -579,7 +578,7 @@ class Dispatcher:
 
     # --- who leads ---
 
-    def _redirected(self, call: Call, error: NotLeaderError, lane: Lane) -> bool:
+    def _redirected(self, call: Call, error: NotLeaderError, lane: NodeQueue) -> bool:
         """A node does not lead the call's group: take its hint. True where the call is under way to another."""
         group, leaders, now = call.group, self.routes.leaders, self._loop.time()
         assert group
@@ -659,7 +658,7 @@ class Dispatcher:
         if question.deadline < self._sweep_at:
             self._arm_sweep(question.deadline)
 
-    def _told(self, lane: Lane, answer: asyncio.Future[MapReply]) -> None:
+    def _told(self, lane: NodeQueue, answer: asyncio.Future[MapReply]) -> None:
         self._question = None
         error = None if answer.cancelled() else answer.exception()  # which counts as seen from here on
         if self._closed or answer.cancelled():
@@ -692,7 +691,7 @@ class Dispatcher:
             self._queue(lane.waiting, call)
             self._pump(lane)
 
-    def _learn(self, lane: Lane, reply: MapReply) -> None:
+    def _learn(self, lane: NodeQueue, reply: MapReply) -> None:
         if self.routes.learn(reply, anew=self._anew):
             self._anew = False
             self._sync()
@@ -763,7 +762,7 @@ class Dispatcher:
         self._retry_timer = None
         # The loop may call a little early, by its clock's resolution.
         now = max(self._loop.time(), self._retry_at)
-        lanes: set[Lane] = set()
+        lanes: set[NodeQueue] = set()
         for call in reversed(self._retrying.pop_due(now)):
             call.stale = False  # perhaps the slots have come back
             lane = self._place(call, first=True)  # they have waited longest
