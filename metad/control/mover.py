@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from metad_wire import cluster as c
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply, SlotMove
 from metad_wire.errors import MetadError, NotLeaderError
+from metad_wire.table import moving_rows
 
 from ..logs import event
 from ..state import ownership
@@ -34,10 +35,6 @@ _BYTES = 1024 * 1024
 _SHORT_TAIL = 500  # rows that may be left when the slots are sealed
 _AGAIN_S = 1.0
 _ATTEMPTS_OF_A_TERM = 1_000_000
-_TABLES = {
-    "data": (keys.TABLE_SESSION_OWNER, keys.TABLE_SESSION_PROPERTIES, keys.TABLE_KV),
-    "offset": (keys.TABLE_OFFSET, keys.TABLE_OFFSET_GENERATION),
-}
 
 Tail = dict[bytes, "bytes | None"]
 
@@ -152,8 +149,8 @@ class Mover:
         driver = self._host.drivers[kind, ordinal]
         held = ownership.unpack(driver.machine.holding.slots)
         dropped = 0
-        for table in _TABLES[kind]:
-            for page in _pages(driver, table):
+        for row in moving_rows(kind):
+            for page in _pages(driver, row):
                 rows: Tail = {key: None for key, _ in page if not held[keys.slot_of_key(key) or 0]}
                 if rows:
                     dropped += len(rows)
@@ -221,8 +218,8 @@ class _Move:
                     self._tail[behind] = value
 
     async def _copy(self) -> None:
-        for table in _TABLES[self._move.kind]:
-            for page in _pages(self._driver, table):
+        for row in moving_rows(self._move.kind):
+            for page in _pages(self._driver, row):
                 rows: Tail = {key: value for key, value in page if self._slots[keys.slot_of_key(key) or 0]}
                 if rows:
                     await self._import(rows)
@@ -273,11 +270,11 @@ class _Move:
         return revision.index
 
 
-def _pages(driver: Any, table: int) -> Iterator[list[tuple[bytes, bytes]]]:
-    """A table of a group in key order, a page at a time: (key behind the group prefix, value). Each page is of its own
-    moment."""
+def _pages(driver: Any, row: int) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The rows that have this byte, in key order, a page at a time: (key behind the group prefix, value). Each page is
+    of its own moment."""
     engine = driver.machine.reader.engine
-    prefix = keys.table_prefix(driver.machine.group, table)
+    prefix = keys.table_prefix(driver.machine.group, row)
     begin, end = prefix, keys.after_prefix(prefix)
     while True:
         page = engine.scan(begin, end, _ROWS, _BYTES)

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from metad_wire.methods import MALFORMED
+from metad_wire.method import MALFORMED
 
 from .journal import CONFIGURATION, HEADER, REGULAR
 from .messages import AnyMessage, Append, Configuration, Snapshot

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from metad_wire.methods import MALFORMED
+from metad_wire.method import MALFORMED
 
 from ..errors import DamagedStoreError, StorageError
 from ..storage import keys

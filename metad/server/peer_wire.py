@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from metad_wire import peer as p
 from metad_wire.errors import FrameError, MetadError
 from metad_wire.frame import HANDSHAKE_BYTES_MAX, Frame, FrameDecoder, FrameType, encode_frame
-from metad_wire.methods import MALFORMED
+from metad_wire.method import MALFORMED
 from metad_wire.transport import Stream
 
 from ..config import Config

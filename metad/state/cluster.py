@@ -9,25 +9,17 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import ConflictError
 from metad_wire.methods import encode
+from metad_wire.tables.cluster import CLUSTER
 
 from ..storage import keys
 from ..storage.engine import Engine
 from . import tails
 from .rows import Numbers, Rows, crcs_of
-from .tables import Command, Table, Verb, merge_writes, mismatch, refuse_writes
+from .tables import Command, Verb, merge_writes, mismatch, refuse_writes
 from .view import View
 
-CLUSTER = Table(
-    name="cluster",
-    kind="metadata",
-    record=c.ClusterMap,
-    key_fields=(),
-    routing_fields=(),
-    numbers=(keys.TABLE_CLUSTER,),
-)
-
 GROUP = keys.group_prefix("metadata", 0)
-MAP_KEY = keys.table_prefix(GROUP, keys.TABLE_CLUSTER) + b"map"
+MAP_KEY = keys.table_prefix(GROUP, CLUSTER.rows["map"]) + b"map"
 _SUFFIX = b"map"
 
 _SHAPE = (

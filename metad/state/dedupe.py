@@ -25,6 +25,7 @@ import msgspec
 from metad_wire.errors import IdentityExpiredError, InvalidRequestError
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
+from metad_wire.tables.cluster import GROUP
 
 from ..storage import keys
 from ..storage.engine import Engine
@@ -104,8 +105,8 @@ class DedupeWindow:
     def __init__(
         self, group: bytes, engine: Engine, *, identities_max: int, reply_bytes_max: int, clock: Callable[[], float]
     ) -> None:
-        self._prefix = keys.table_prefix(group, keys.TABLE_DEDUPE)
-        self.forgotten_key = keys.table_prefix(group, keys.TABLE_GROUP) + b"forgotten"
+        self._prefix = keys.table_prefix(group, GROUP.rows["dedupe"])
+        self.forgotten_key = keys.table_prefix(group, GROUP.rows["state"]) + b"forgotten"
         """The row that says that a client was forgotten whose mark was still needed."""
         self._engine = engine
         self._identities_max = identities_max

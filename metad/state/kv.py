@@ -5,9 +5,7 @@ On disk a record is the wire's Kv, so a read copies bytes and decodes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
-from zlib import crc32
 
 import msgspec
 
@@ -20,16 +18,17 @@ from metad_wire.errors import (
     MetadError,
     NotFoundError,
 )
+from metad_wire.key import check_key
 from metad_wire.methods import encode
+from metad_wire.tables.kv import KV
 
 from ..storage import keys
-from .limits import check_change, check_key, check_reply
-from .rows import Numbers, Rows, column, crcs_of, partition
+from .limits import check_change, check_reply
+from .rows import Numbers, Rows, crcs_of, partition
 from .tables import (
     Command,
     GroupPage,
     Reader,
-    Table,
     Verb,
     by_position,
     check_same_rows,
@@ -42,27 +41,7 @@ from .tables import (
 )
 from .view import Head, Missing, View
 
-KV = Table(
-    name="kv",
-    kind="data",
-    record=m.Kv,
-    key_fields=("namespace", "key"),
-    routing_fields=("namespace",),
-    numbers=(keys.TABLE_KV,),
-)
-
-
-def _split(body: m.KvGet | m.KvPut | m.KvDelete, slots: Numbers) -> dict[int, Rows]:
-    # 100,000 puts a second pass here: keys.text2 is spelled out.
-    items: Sequence[m.KvKey | m.KvPutItem | m.KvDeleteItem] = body.items
-    names = [item.namespace for item in items]
-    suffixes = [f"{item.namespace}\0\x01{item.key}\0\x01".encode() for item in items]
-    if b"".join(suffixes).count(0) != 2 * len(suffixes) or max(map(len, suffixes), default=0) > 256:
-        for position, item in enumerate(items):  # a NUL in a name, or a name that is long: rare, and checked one by one
-            suffixes[position] = keys.text2(item.namespace, item.key)
-            check_key(suffixes[position], position)
-    known = {name: crc32(keys.text(name)) for name in set(names)}
-    return partition(items, suffixes, column(map(known.__getitem__, names)), slots)
+_RECORD = KV.rows["record"]
 
 
 def _split_namespace(body: m.KvScan, slots: Numbers) -> dict[int, Rows]:
@@ -125,7 +104,7 @@ def _put(view: View, key: bytes, namespace: str, name: str, value: bytes) -> int
 
 def _evaluate_put(view: View, command: Command[m.KvPut]) -> m.KvPutReply:
     rows = command.rows
-    written = list(map(keys.table_prefix(view.group, keys.TABLE_KV).__add__, rows.keys))
+    written = list(map(keys.table_prefix(view.group, _RECORD).__add__, rows.keys))
     revisions = [m.Revision(view.name, view.revision)]
     if len(set(written)) < len(written) or [i.expected_version for i in rows.items].count(None) < len(written):
         errors, versions = _put_in_turn(view, rows, written)
@@ -172,7 +151,7 @@ def _refuse_put(body: m.KvPut, rows: Rows, error: MetadError) -> m.KvPutReply:
 
 
 def _evaluate_delete(view: View, command: Command[m.KvDelete]) -> m.WriteReply:
-    prefix = keys.table_prefix(view.group, keys.TABLE_KV)
+    prefix = keys.table_prefix(view.group, _RECORD)
     errors: list[m.ItemError] = []
     for position, item, suffix in command.rows:
         key = prefix + suffix
@@ -187,7 +166,7 @@ def _evaluate_delete(view: View, command: Command[m.KvDelete]) -> m.WriteReply:
 
 
 def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransactReply:
-    table = keys.table_prefix(view.group, keys.TABLE_KV)
+    table = keys.table_prefix(view.group, _RECORD)
     results: list[m.KvTransactionResult | None] = []
     read = 0
     for _, transaction, prefix in command.rows:
@@ -220,7 +199,7 @@ def _forget_reads(reply: m.KvTransactReply) -> m.KvTransactReply:
 
 
 def _recall_reads(reader: Reader, command: Command[m.KvTransact], reply: m.KvTransactReply) -> m.KvTransactReply:
-    table = keys.table_prefix(reader.group, keys.TABLE_KV)
+    table = keys.table_prefix(reader.group, _RECORD)
     wanted = [table + prefix + keys.text(key) for _, transaction, prefix in command.rows for key in transaction.reads]
     if not wanted:
         return reply
@@ -267,7 +246,7 @@ def _refuse_transact(body: m.KvTransact, rows: Rows, error: MetadError) -> m.KvT
 
 
 def _read_get(reader: Reader, command: Command[m.KvGet]) -> list[msgspec.Raw | None]:
-    prefix = keys.table_prefix(reader.group, keys.TABLE_KV)
+    prefix = keys.table_prefix(reader.group, _RECORD)
     values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
     return [None if value is None else msgspec.Raw(value) for value in values]
 
@@ -279,7 +258,7 @@ def _merge_get(body: m.KvGet, parts: list[tuple[Rows, list[msgspec.Raw | None]]]
 def _read_scan(reader: Reader, command: Command[m.KvScan]) -> GroupPage:
     body = command.body
     start = keys.text(body.namespace) + keys.text_prefix(body.prefix)
-    return read_page(reader, command, keys.TABLE_KV, start)
+    return read_page(reader, command, _RECORD, start)
 
 
 def _merge_scan(body: m.KvScan, parts: list[tuple[Rows, GroupPage]]) -> m.KvScanReply:
@@ -288,9 +267,9 @@ def _merge_scan(body: m.KvScan, parts: list[tuple[Rows, GroupPage]]) -> m.KvScan
 
 
 VERBS = (
-    Verb(methods.KV_GET, KV, split=_split, merge=_merge_get, read=_read_get),
-    Verb(methods.KV_PUT, KV, split=_split, merge=_merge_put, evaluate=_evaluate_put, refuse=_refuse_put),
-    Verb(methods.KV_DELETE, KV, split=_split, merge=merge_writes, evaluate=_evaluate_delete, refuse=refuse_writes),
+    Verb(methods.KV_GET, KV, merge=_merge_get, read=_read_get),
+    Verb(methods.KV_PUT, KV, merge=_merge_put, evaluate=_evaluate_put, refuse=_refuse_put),
+    Verb(methods.KV_DELETE, KV, merge=merge_writes, evaluate=_evaluate_delete, refuse=refuse_writes),
     Verb(methods.KV_SCAN, KV, split=_split_namespace, merge=_merge_scan, read=_read_scan),
     Verb(
         methods.KV_TRANSACT,

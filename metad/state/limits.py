@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metad_wire.errors import InvalidRequestError
-from metad_wire.messages import CHANGE_BYTES_MAX, KEY_BYTES_MAX
+from metad_wire.messages import CHANGE_BYTES_MAX
 
 REPLY_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of records in one reply; what holds more is asked for in parts."""
@@ -45,9 +45,3 @@ def check_reply(size: int, bytes_max: int) -> None:
     """Raise InvalidRequestError where a reply is getting longer than its share."""
     if size > bytes_max:
         raise InvalidRequestError(f"the reply would be over {bytes_max} bytes: ask for fewer records at once")
-
-
-def check_key(key: bytes, position: int) -> None:
-    """Raise InvalidRequestError where an item's encoded key is too long."""
-    if len(key) > KEY_BYTES_MAX:
-        raise InvalidRequestError(f"item {position}: its key fields take {len(key)} bytes, {KEY_BYTES_MAX} are allowed")

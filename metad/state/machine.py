@@ -16,6 +16,8 @@ from metad_wire.cluster import SLOTS
 from metad_wire.errors import InternalError, MetadError, StaleRouteError
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
+from metad_wire.tables.cluster import CLUSTER, GROUP
+from metad_wire.tables.session import SESSION
 
 from ..config import DedupeConfig
 from ..errors import DamagedStoreError, StorageError
@@ -39,8 +41,8 @@ ALL_SLOTS: Final = b"\xff" * (SLOTS // 8)
 _SLOT_MASK = SLOTS - 1
 _ENTRY_LOOKED_AT_BYTES = 16 * 1024 * 1024  # of rows, after which a further command waits for the next turn of the loop
 
-_OWNER = keys.TABLE_SESSION_OWNER
-_DEDUPE = keys.TABLE_DEDUPE
+_OWNER = SESSION.rows["owner"]
+_DEDUPE = GROUP.rows["dedupe"]
 _TABLE_AT = keys.GROUP_PREFIX_BYTES
 
 
@@ -127,14 +129,14 @@ class Machine:
         self._owner_overlay = Overlay()
         self._rows = rows
         self._view = View(name, group, engine, owners, self._overlay, self._owner_overlay, self._rows)
-        self._applied_key = keys.table_prefix(group, keys.TABLE_GROUP) + b"applied"
+        self._applied_key = keys.applied(group)
         stored = engine.get(self._applied_key)
         self.applied = 0 if stored is None else int.from_bytes(stored, "big")
         self._view.initial_slots = initial_slots
         self._holding_key = ownership.row_key(group)
         self._load_holding()
         self._applied_base = self._holding.base
-        self._map_key = keys.table_prefix(group, keys.TABLE_CLUSTER) + b"map"
+        self._map_key = keys.table_prefix(group, CLUSTER.rows["map"]) + b"map"
         self.map_changed = False
         """An applied entry has changed the cluster map; the node clears it."""
         self.unexpected: BaseException | None = None

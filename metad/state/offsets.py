@@ -7,23 +7,22 @@ only when it grows, or is reset; a commit of an older generation is fenced.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
 import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import ConflictError, FencedError, NotFoundError, OffsetRegressionError
+from metad_wire.key import check_key
 from metad_wire.methods import encode
+from metad_wire.tables.offset import OFFSET
 
 from ..storage import keys
-from .limits import check_key
-from .rows import Numbers, Rows, column, crcs_of, partition
+from .rows import Numbers, Rows, crcs_of, partition
 from .tables import (
     Command,
     GroupPage,
     Reader,
-    Table,
     Verb,
     by_position,
     looked_at,
@@ -35,42 +34,9 @@ from .tables import (
 )
 from .view import View
 
-OFFSET = Table(
-    name="offset",
-    kind="offset",
-    record=m.Offset,
-    key_fields=("tenant", "group", "topic", "partition"),
-    routing_fields=("tenant", "group"),
-    numbers=(keys.TABLE_OFFSET, keys.TABLE_OFFSET_GENERATION),
-    row_cache=True,
-)
-
+_OFFSET, _GENERATION = OFFSET.rows["offset"], OFFSET.rows["generation"]
 _decode = msgspec.msgpack.Decoder(m.Offset).decode
 _decode_generation = msgspec.msgpack.Decoder(int).decode
-
-
-def _split(body: m.OffsetCommit | m.OffsetFetch | m.OffsetDelete, slots: Numbers) -> dict[int, Rows]:
-    # Consumers commit all their partitions together: the group's part of the key is built once per group.
-    groups: dict[tuple[str, str], tuple[bytes, int]] = {}
-    topics: dict[str, bytes] = {}
-    u32 = keys.u32
-    suffixes: list[bytes] = []
-    crcs: list[int] = []
-    items: Sequence[m.OffsetKey | m.OffsetCommitItem] = body.items
-    for position, item in enumerate(items):
-        known = groups.get((item.tenant, item.group))
-        if known is None:
-            prefix = keys.text2(item.tenant, item.group)
-            known = groups[item.tenant, item.group] = (prefix, crc32(prefix))
-        topic = topics.get(item.topic)
-        if topic is None:
-            topic = topics[item.topic] = keys.text(item.topic)
-        suffix = known[0] + topic + u32(item.partition)
-        if len(suffix) > 256:
-            check_key(suffix, position)
-        suffixes.append(suffix)
-        crcs.append(known[1])
-    return partition(items, suffixes, column(crcs), slots)
 
 
 def _split_groups(body: m.OffsetGenerations | m.OffsetResetGenerations, slots: Numbers) -> dict[int, Rows]:
@@ -87,7 +53,7 @@ def _split_group(body: m.OffsetList, slots: Numbers) -> dict[int, Rows]:
 
 def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteReply:
     monotonic = command.body.monotonic
-    prefix = keys.table_prefix(view.group, keys.TABLE_OFFSET)
+    prefix = keys.table_prefix(view.group, _OFFSET)
     writes, now_ms = view.writes, view.now_ms
     generations: dict[tuple[str, str], int] = {}
     errors: list[m.ItemError] = []
@@ -119,7 +85,7 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
 
 
 def _generation_key(view: View, tenant: str, group: str) -> bytes:
-    return keys.table_prefix(view.group, keys.TABLE_OFFSET_GENERATION) + keys.text2(tenant, group)
+    return keys.table_prefix(view.group, _GENERATION) + keys.text2(tenant, group)
 
 
 def _generation(view: View, tenant: str, group: str) -> int:
@@ -128,7 +94,7 @@ def _generation(view: View, tenant: str, group: str) -> int:
 
 
 def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteReply:
-    prefix = keys.table_prefix(view.group, keys.TABLE_OFFSET)
+    prefix = keys.table_prefix(view.group, _OFFSET)
     errors: list[m.ItemError] = []
     for position, _, suffix in command.rows:
         key = prefix + suffix
@@ -140,7 +106,7 @@ def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteRep
 
 
 def _read_fetch(reader: Reader, command: Command[m.OffsetFetch]) -> list[msgspec.Raw | None]:
-    prefix = keys.table_prefix(reader.group, keys.TABLE_OFFSET)
+    prefix = keys.table_prefix(reader.group, _OFFSET)
     values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
     return [None if value is None else msgspec.Raw(value) for value in values]
 
@@ -150,7 +116,7 @@ def _merge_fetch(body: m.OffsetFetch, parts: list[tuple[Rows, list[msgspec.Raw |
 
 
 def _read_generations(reader: Reader, command: Command[m.OffsetGenerations]) -> list[int]:
-    prefix = keys.table_prefix(reader.group, keys.TABLE_OFFSET_GENERATION)
+    prefix = keys.table_prefix(reader.group, _GENERATION)
     values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
     return [0 if value is None else _decode_generation(value) for value in values]
 
@@ -160,7 +126,7 @@ def _merge_generations(body: m.OffsetGenerations, parts: list[tuple[Rows, list[i
 
 
 def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m.WriteReply:
-    prefix = keys.table_prefix(view.group, keys.TABLE_OFFSET_GENERATION)
+    prefix = keys.table_prefix(view.group, _GENERATION)
     errors: list[m.ItemError] = []
     for position, item, suffix in command.rows:
         key = prefix + suffix
@@ -176,7 +142,7 @@ def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m
 def _read_list(reader: Reader, command: Command[m.OffsetList]) -> GroupPage:
     body = command.body
     start = keys.text2(body.tenant, body.group) + keys.text_prefix(body.topic_prefix)
-    return read_page(reader, command, keys.TABLE_OFFSET, start)
+    return read_page(reader, command, _OFFSET, start)
 
 
 def _merge_list(body: m.OffsetList, parts: list[tuple[Rows, GroupPage]]) -> m.OffsetListReply:
@@ -185,13 +151,9 @@ def _merge_list(body: m.OffsetList, parts: list[tuple[Rows, GroupPage]]) -> m.Of
 
 
 VERBS = (
-    Verb(
-        methods.OFFSET_COMMIT, OFFSET, split=_split, merge=merge_writes, evaluate=_evaluate_commit, refuse=refuse_writes
-    ),
-    Verb(methods.OFFSET_FETCH, OFFSET, split=_split, merge=_merge_fetch, read=_read_fetch),
-    Verb(
-        methods.OFFSET_DELETE, OFFSET, split=_split, merge=merge_writes, evaluate=_evaluate_delete, refuse=refuse_writes
-    ),
+    Verb(methods.OFFSET_COMMIT, OFFSET, merge=merge_writes, evaluate=_evaluate_commit, refuse=refuse_writes),
+    Verb(methods.OFFSET_FETCH, OFFSET, merge=_merge_fetch, read=_read_fetch),
+    Verb(methods.OFFSET_DELETE, OFFSET, merge=merge_writes, evaluate=_evaluate_delete, refuse=refuse_writes),
     Verb(methods.OFFSET_LIST, OFFSET, split=_split_group, merge=_merge_list, read=_read_list),
     Verb(methods.OFFSET_GENERATIONS, OFFSET, split=_split_groups, merge=_merge_generations, read=_read_generations),
     Verb(

@@ -27,22 +27,16 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import SLOTS
 from metad_wire.errors import ConflictError, MetadError
+from metad_wire.tables.cluster import GROUP
+from metad_wire.tables.session import SESSION
 
 from ..storage import keys
 from . import tails
 from .rows import NO_ROWS, Numbers, Rows
-from .tables import Command, Table, Verb
+from .tables import Command, Verb
 from .view import View
 
-GROUP = Table(
-    name="group",
-    kind="any",
-    record=c.GroupCommand,
-    key_fields=(),
-    routing_fields=(),
-    numbers=(),
-    row_cache=True,
-)
+_OWNER = bytes((SESSION.rows["owner"],))
 
 
 class Holding(msgspec.Struct, frozen=True, array_like=True):
@@ -72,7 +66,7 @@ _decode = msgspec.msgpack.Decoder(Holding).decode
 
 def row_key(group: bytes) -> bytes:
     """Where a group's :class:`Holding` is."""
-    return keys.table_prefix(group, keys.TABLE_GROUP) + b"slots"
+    return keys.table_prefix(group, GROUP.rows["state"]) + b"slots"
 
 
 def decode(row: bytes) -> Holding:
@@ -135,12 +129,12 @@ def _check_open(body: c.GroupCommand, held: Holding) -> bool:
 def _import(view: View, body: c.GroupCommand, held: Holding) -> Holding:
     if not _check_open(body, held):
         return held
-    owner, meant = bytes((keys.TABLE_SESSION_OWNER,)), unpack(body.slots)
+    meant = unpack(body.slots)
     for key, value in body.rows.items():
         slot = keys.slot_of_key(key)
         if slot is None or not meant[slot]:
             raise ConflictError("a row is not of this attempt")
-        (view.owner_writes if key.startswith(owner) else view.writes)[view.group + key] = value
+        (view.owner_writes if key.startswith(_OWNER) else view.writes)[view.group + key] = value
     view.rows.heads.forget(view.writes)
     return msgspec.structs.replace(held, opened_batch=body.batch)
 
@@ -182,11 +176,10 @@ def _drop(view: View, body: c.GroupCommand, held: Holding) -> Holding:
         (body.move, body.attempt) != (held.opened_move, held.opened_attempt) or held.opened_batch
     ):
         raise ConflictError("rows are being imported")
-    owner = bytes((keys.TABLE_SESSION_OWNER,))
     for key in body.rows:
         slot = keys.slot_of_key(key)
         if slot is not None and not mine[slot]:
-            (view.owner_writes if key.startswith(owner) else view.writes)[view.group + key] = None
+            (view.owner_writes if key.startswith(_OWNER) else view.writes)[view.group + key] = None
     view.rows.heads.forget(view.writes)
     return held
 

@@ -55,9 +55,9 @@ def crcs_of(routing_fields: Sequence[bytes]) -> Numbers:
     return np.fromiter(map(crc32, routing_fields), np.int64, len(routing_fields))
 
 
-def column(values: Iterable[int]) -> Numbers:
-    """A column of integers."""
-    return np.fromiter(values, np.int64)
+def column(values: Iterable[int], count: int = -1) -> Numbers:
+    """A column of integers; quicker where it is said how many there are."""
+    return np.fromiter(values, np.int64, count)
 
 
 def partition(items: Sequence[Any], keys: Sequence[bytes], crcs: Numbers, slots: Numbers) -> dict[int, Rows]:

@@ -10,8 +10,6 @@ else may only be done by the owner.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from metad_wire import messages as m
@@ -25,15 +23,15 @@ from metad_wire.errors import (
     NotOwnerError,
 )
 from metad_wire.methods import encode
+from metad_wire.tables.session import SESSION
 
 from ..storage import keys
-from .limits import REPLY_BYTES_MAX, check_key, check_reply
-from .rows import NO_ROWS, Numbers, Rows, column, crcs_of, partition
+from .limits import REPLY_BYTES_MAX, check_reply
+from .rows import NO_ROWS, Numbers, Rows, column, partition
 from .tables import (
     Command,
     GroupPage,
     Reader,
-    Table,
     Verb,
     after_cursor,
     by_position,
@@ -45,17 +43,7 @@ from .tables import (
 )
 from .view import View
 
-SESSION = Table(
-    name="session",
-    kind="data",
-    record=m.Session,
-    key_fields=("tenant", "client_id"),
-    routing_fields=("tenant", "client_id"),
-    numbers=(keys.TABLE_SESSION_OWNER, keys.TABLE_SESSION_PROPERTIES),
-)
-
-
-_Keyed = m.SessionKey | m.SessionTakeoverItem | m.SessionUpdateItem
+_OWNER, _PROPERTIES = SESSION.rows["owner"], SESSION.rows["properties"]
 
 
 class OwnerRow(m.Message, frozen=True):
@@ -78,24 +66,12 @@ def _owner(broker: str, epoch: int) -> bytes:
     return encode(OwnerRow(True, broker, epoch, 0))
 
 
-def _split(
-    body: m.SessionTakeover | m.SessionDisconnect | m.SessionUpdate | m.SessionGet | m.SessionDelete, slots: Numbers
-) -> dict[int, Rows]:
-    # Runs once per session of a storm: keys.text2 is spelled out.
-    items: Sequence[_Keyed] = body.items
-    suffixes = [f"{item.tenant}\0\x01{item.client_id}\0\x01".encode() for item in items]
-    if b"".join(suffixes).count(0) != 2 * len(suffixes) or max(map(len, suffixes), default=0) > 256:
-        for position, item in enumerate(items):  # a NUL in a name, or a name that is long: rare, and checked one by one
-            suffixes[position] = keys.text2(item.tenant, item.client_id)
-            check_key(suffixes[position], position)
-    return partition(items, suffixes, crcs_of(suffixes), slots)
-
-
 def _split_takeover(body: m.SessionTakeover, slots: Numbers) -> dict[int, Rows]:
     length = len(body.broker.encode())
     if length > m.BROKER_BYTES_MAX:
         raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
-    return _split(body, slots)
+    suffixes, crcs = SESSION.keys(body.items)
+    return partition(body.items, suffixes, column(crcs, len(suffixes)), slots)
 
 
 def _split_everywhere(body: m.SessionList, slots: Numbers) -> dict[int, Rows]:
@@ -128,7 +104,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     body = command.body
     broker, epoch, restore = body.broker, body.broker_epoch, body.restore
     mine = _owner(broker, epoch)
-    properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
+    properties_prefix = keys.table_prefix(view.group, _PROPERTIES)
     owner_prefix, writes, owner_writes = view.owner_prefix, view.writes, view.owner_writes
     owners = _Owners()
     previous: list[int] = []
@@ -210,7 +186,7 @@ def _recall_restored(
         return reply
     check_same_rows(command, len(reply.previous))
     reader.check_still_held(command.rows)
-    prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
+    prefix = keys.table_prefix(reader.group, _PROPERTIES)
     try:
         values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
     except InvalidRequestError:
@@ -247,7 +223,7 @@ def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteRe
             else:
                 allowed.append(at)
         rows = rows.pick(column(allowed))
-    prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
+    prefix = keys.table_prefix(view.group, _PROPERTIES)
     view.writes = dict(zip(map(prefix.__add__, rows.keys), [encode(i.properties) for i in rows.items], strict=True))
     return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
@@ -268,7 +244,7 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
 
 def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteReply:
     body = command.body
-    properties_prefix = keys.table_prefix(view.group, keys.TABLE_SESSION_PROPERTIES)
+    properties_prefix = keys.table_prefix(view.group, _PROPERTIES)
     errors: list[m.ItemError] = []
     for (position, _, suffix), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
         key = view.owner_prefix + suffix
@@ -288,8 +264,8 @@ def _session(suffix_fields: bytes, owner: bytes, properties: bytes | None) -> by
 
 
 def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Raw | None]:
-    owner_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_OWNER)
-    properties_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
+    owner_prefix = keys.table_prefix(reader.group, _OWNER)
+    properties_prefix = keys.table_prefix(reader.group, _PROPERTIES)
     values = reader.get_many([properties_prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
     rows, engine_get, raw = command.rows, reader.engine.get, msgspec.Raw
     owners = reader.owners.get_many(rows.keys, rows.crcs, reader.salt)
@@ -314,11 +290,11 @@ def _merge_get(body: m.SessionGet, parts: list[tuple[Rows, list[msgspec.Raw | No
 
 def _read_list(reader: Reader, command: Command[m.SessionList]) -> GroupPage:
     body = command.body
-    table = keys.table_prefix(reader.group, keys.TABLE_SESSION_OWNER)
+    table = keys.table_prefix(reader.group, _OWNER)
     start = b""
     if body.tenant is not None:
         start = keys.text(body.tenant) + keys.text_prefix(body.client_id_prefix)
-    begin = after_cursor(reader.group, keys.TABLE_SESSION_OWNER, start, body.page.cursor)
+    begin = after_cursor(reader.group, _OWNER, start, body.page.cursor)
     keep = None
     if body.broker is not None:
         # The broker follows the one-byte boolean, so the filter is a comparison of bytes.
@@ -329,7 +305,7 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> GroupPage:
 
     end = keys.after_prefix(table + start)
     scan = reader.scan(begin, end, body.page.limit, keep, look_rows_max=command.look_rows_max)
-    properties_prefix = keys.table_prefix(reader.group, keys.TABLE_SESSION_PROPERTIES)
+    properties_prefix = keys.table_prefix(reader.group, _PROPERTIES)
     skip = len(table)
     suffixes = [key[skip:] for key, _ in scan.rows]
     reader.spent += 4 * len(suffixes)  # a session is put together of two rows, one by one
@@ -370,7 +346,6 @@ VERBS = (
     Verb(
         methods.SESSION_DISCONNECT,
         SESSION,
-        split=_split,
         merge=merge_writes,
         evaluate=_evaluate_disconnect,
         refuse=refuse_writes,
@@ -378,16 +353,14 @@ VERBS = (
     Verb(
         methods.SESSION_UPDATE,
         SESSION,
-        split=_split,
         merge=merge_writes,
         evaluate=_evaluate_update,
         refuse=refuse_writes,
     ),
-    Verb(methods.SESSION_GET, SESSION, split=_split, merge=_merge_get, read=_read_get),
+    Verb(methods.SESSION_GET, SESSION, merge=_merge_get, read=_read_get),
     Verb(
         methods.SESSION_DELETE,
         SESSION,
-        split=_split,
         merge=merge_writes,
         evaluate=_evaluate_delete,
         refuse=refuse_writes,

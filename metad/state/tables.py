@@ -1,8 +1,8 @@
-"""The registry: which table lives in which kind of group, and what every verb does.
+"""What the verbs of the tables are made of.
 
-A table module declares its :class:`Table` and a :class:`Verb` per method. A verb that writes has ``evaluate``, one
-that reads has ``read``; both work on one group's part of the batch. ``split`` says which part of a request belongs to
-which group, ``merge`` puts the parts' replies together.
+A table is declared in :mod:`metad_wire.tables`; its module here has a :class:`Verb` per method. A verb that writes has
+``evaluate``, one that reads has ``read``; both work on one group's part of the batch. ``split`` says which part of a
+request belongs to which group, ``merge`` puts the parts' replies together.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from metad_wire import messages as m
 from metad_wire.cluster import SLOTS as SLOTS
 from metad_wire.errors import IdentityExpiredError, MetadError
 from metad_wire.methods import Body, Method
+from metad_wire.table import Table
 
 from ..storage.engine import Engine
 from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix, slot_of_key, table_prefix
 from .limits import REPLY_BYTES_MAX, check_reply
 from .owners import OwnerCache, salt_of
-from .rows import Numbers, Rows
+from .rows import Numbers, Rows, column, partition
 from .view import View
 
 PAGE_BYTES_MAX = 2 * 1024 * 1024  # of one page; a client that reads on gets the rest with the next
@@ -30,23 +31,6 @@ _SPENT_BYTES = 1024  # that take about as long as a row to be looked at
 _READ_KEYS = (
     32  # keys per engine call: values of the largest size are refused before they add up, and more saves nothing
 )
-
-
-class Table(NamedTuple):
-    """A kind of record."""
-
-    name: str
-    kind: str
-    """Of the groups that hold it."""
-    record: type[m.Message]
-    """What a read returns."""
-    key_fields: tuple[str, ...]
-    routing_fields: tuple[str, ...]
-    """Records that agree in these live in one group, and can change in one entry."""
-    numbers: tuple[int, ...]
-    """Table bytes it uses on disk (storage.keys)."""
-    row_cache: bool = False
-    """Its commands read rows before they write them, and so does every other command that writes them."""
 
 
 class Command(Generic[Body]):
@@ -208,6 +192,7 @@ _Reply = TypeVar("_Reply", bound=m.Message)
 class Verb(Generic[_Body, _Reply]):
     """One row of the registry. ``read`` returns what ``merge`` takes; ``evaluate`` returns a reply.
 
+    ``split`` is given where the body has no items, or its items lack a field of the table's key.
     ``refuse`` is the reply in place of a group's that could not do its part while others did theirs.
     ``forget``/``recall``: what of a reply need not be remembered for retries because it can be read again.
     ``may_write``: whether a body can change anything at all; a request that cannot needs no identity (None: any can).
@@ -218,8 +203,8 @@ class Verb(Generic[_Body, _Reply]):
         method: Method[_Body, _Reply],
         table: Table,
         *,
-        split: Callable[[_Body, Numbers], dict[int, Rows]],
         merge: Callable[[_Body, list[tuple[Rows, Any]]], _Reply],
+        split: Callable[[_Body, Numbers], dict[int, Rows]] | None = None,
         evaluate: Callable[[View, Command[_Body]], _Reply] | None = None,
         refuse: Callable[[_Body, Rows, MetadError], _Reply] | None = None,
         read: Callable[[Reader, Command[_Body]], Any] | None = None,
@@ -231,7 +216,7 @@ class Verb(Generic[_Body, _Reply]):
             raise TypeError(f"{method.name}: a verb either evaluates (mutates, can refuse) or reads")
         self.method = method
         self.table = table
-        self.split = split
+        self.split: Callable[[_Body, Numbers], dict[int, Rows]] = split or self._split
         self.merge = merge
         self.evaluate = evaluate
         self.refuse = refuse
@@ -239,6 +224,11 @@ class Verb(Generic[_Body, _Reply]):
         self.forget = forget
         self.recall = recall
         self.may_write = may_write
+
+    def _split(self, body: Any, slots: Numbers) -> dict[int, Rows]:
+        items = body.items
+        keys, crcs = self.table.keys(items)
+        return partition(items, keys, column(crcs, len(keys)), slots)
 
 
 def check_same_rows(command: Command[Any], answered: int) -> None:

@@ -8,9 +8,10 @@ from itertools import repeat
 from typing import Any, Final, Generic, TypeVar
 
 from metad_wire.errors import InvalidRequestError
+from metad_wire.tables.session import SESSION
 
 from ..storage.engine import Engine
-from ..storage.keys import TABLE_SESSION_OWNER, table_prefix
+from ..storage.keys import table_prefix
 from .limits import LOOKED_AT_BYTES_MAX
 from .owners import OwnerCache, salt_of
 from .rows import Rows
@@ -234,7 +235,7 @@ class View:
         self._salt = salt_of(group)
         self._overlay = overlay
         self._owner_overlay = owner_overlay
-        self.owner_prefix = table_prefix(group, TABLE_SESSION_OWNER)
+        self.owner_prefix = table_prefix(group, SESSION.rows["owner"])
         self.writes: Writes = {}
         self.owner_writes: Writes = {}
         self.head_writes: Heads = {}

@@ -6,7 +6,8 @@
     raft/   <group: u8 kind, u16 ordinal> <u8 0 = metadata, 1 = entry> [<index: u64>]
 
 A text field is its UTF-8 with every 0x00 escaped to 0x00 0xFF, ended by 0x00 0x01; so a tuple sorts as its
-fields do and no field can run into the next. Clients route by the same bytes: :mod:`metad_wire.routing` makes them.
+fields do and no field can run into the next. Clients route by the same bytes: :mod:`metad_wire.key` makes them.
+The byte of a row is in the declaration of its table (:mod:`metad_wire.tables`).
 Integers are big-endian and unsigned. Group kind 0 is the process's own (:data:`STORE_PREFIX`).
 """
 
@@ -16,14 +17,17 @@ import functools
 import struct
 from zlib import crc32
 
-from metad_wire.routing import SLOT_MASK
-from metad_wire.routing import TEXT_END as TEXT_END
-from metad_wire.routing import text as text
-from metad_wire.routing import text2 as text2
+from metad_wire import tables as tables  # all of them
+from metad_wire.key import SLOT_MASK
+from metad_wire.key import TEXT_END as TEXT_END
+from metad_wire.key import text as text
+from metad_wire.key import text2 as text2
+from metad_wire.key import text_prefix as text_prefix
+from metad_wire.key import u32 as u32
+from metad_wire.table import ROWS
+from metad_wire.tables.cluster import GROUP
 
-_u32 = struct.Struct(">I")
 _u64 = struct.Struct(">Q")
-u32 = _u32.pack
 u64 = _u64.pack
 
 KINDS = ("metadata", "offset", "data")
@@ -32,25 +36,7 @@ KINDS = ("metadata", "offset", "data")
 STORE_PREFIX = b"\0\0\0"
 GROUP_PREFIX_BYTES = 3
 
-# Tables, as the byte behind the group prefix. A number is never reused.
-TABLE_GROUP = 0x00  # the group's own: applied index, snapshot mark
-TABLE_DEDUPE = 0x01
-TABLE_CLUSTER = 0x02
-TABLE_SESSION_OWNER = 0x10
-TABLE_SESSION_PROPERTIES = 0x11
-TABLE_OFFSET = 0x20
-TABLE_OFFSET_GENERATION = 0x21
-TABLE_KV = 0x30
-
-
-# Fields in front of a key that route it, by table: records that agree in them are in one slot.
-ROUTING_FIELDS = {
-    TABLE_SESSION_OWNER: 2,
-    TABLE_SESSION_PROPERTIES: 2,
-    TABLE_OFFSET: 2,
-    TABLE_OFFSET_GENERATION: 2,
-    TABLE_KV: 1,
-}
+_GROUP = GROUP.rows["state"]
 
 
 def group_prefix(kind: str, ordinal: int) -> bytes:
@@ -60,18 +46,16 @@ def group_prefix(kind: str, ordinal: int) -> bytes:
 
 @functools.cache  # tables × groups; building one costs more than the rest of a key
 def table_prefix(group: bytes, table: int) -> bytes:
-    """The four bytes in front of every key of one table of a group."""
+    """The four bytes in front of every key of one table's row of a group. Only rows that a table declares have one: of
+    what is not declared, a slot would leave without it."""
+    if table not in ROWS:
+        raise ValueError(f"no table declares row {table:#04x}")
     return group + bytes((table,))
 
 
 def text3(first: str, second: str, third: str) -> bytes:
     """Three text fields."""
     return text2(first, second) + text(third)
-
-
-def text_prefix(value: str) -> bytes:
-    """What every text field that starts with ``value`` starts with."""
-    return value.encode().replace(b"\0", b"\0\xff")
 
 
 def split_text(key: bytes, offset: int) -> tuple[str, int]:
@@ -90,12 +74,12 @@ def after_prefix(prefix: bytes) -> bytes:
 
 def applied(group: bytes) -> bytes:
     """state/: the index of the last entry in a group's state."""
-    return table_prefix(group, TABLE_GROUP) + b"applied"
+    return table_prefix(group, _GROUP) + b"applied"
 
 
 def snapshot_mark(group: bytes) -> bytes:
     """state/: where the log goes on behind the newest snapshot that was installed."""
-    return table_prefix(group, TABLE_GROUP) + b"snapshot"
+    return table_prefix(group, _GROUP) + b"snapshot"
 
 
 def log_metadata(group: bytes) -> bytes:
@@ -115,11 +99,11 @@ def log_index(key: bytes) -> int:
 
 def slot_of_key(key: bytes) -> int | None:
     """The slot of a key behind its group prefix; None where its table is the group's own."""
-    fields = ROUTING_FIELDS.get(key[0])
-    if fields is None:
+    table = ROWS.get(key[0])
+    if table is None or not table.routing:
         return None
     end = 1
-    for _ in range(fields):
+    for _ in table.routing:
         end = key.index(TEXT_END, end) + len(TEXT_END)
     slot: int = crc32(key[1:end]) & SLOT_MASK
     return slot

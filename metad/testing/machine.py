@@ -11,6 +11,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from metad_wire.tables.cluster import GROUP
+from metad_wire.tables.kv import KV
+
 from ..storage import keys
 from ..storage.engine import Engine
 
@@ -56,8 +59,8 @@ class Registers:
         self._begin, self._end = group, keys.after_prefix(group)
         self._applied_key = keys.applied(group)
         self._mark_key = keys.snapshot_mark(group)
-        self._register = keys.table_prefix(group, keys.TABLE_KV)
-        self._done = keys.table_prefix(group, keys.TABLE_DEDUPE)
+        self._register = keys.table_prefix(group, KV.rows["record"])
+        self._done = keys.table_prefix(group, GROUP.rows["dedupe"])
         stored = engine.get(self._applied_key)
         self.applied = 0 if stored is None else int.from_bytes(stored, "big")
 

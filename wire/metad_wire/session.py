@@ -47,7 +47,7 @@ from .frame import (
     FrameDecoder,
     FrameType,
 )
-from .methods import MALFORMED, encode
+from .method import MALFORMED, encode
 
 _RESPONSE = int(FrameType.RESPONSE)
 _ERROR = int(FrameType.ERROR)

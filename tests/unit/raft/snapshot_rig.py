@@ -18,6 +18,7 @@ from metad.raft.streams import AnyStreamMessage, StreamLimits
 from metad.storage import keys
 from metad.storage.engine import Engine
 from metad.storage.memory import MemoryEngine
+from metad_wire.tables.kv import KV
 
 LIMITS = StreamLimits(part_bytes=100)
 decode = msgspec.msgpack.Decoder(AnyStreamMessage).decode
@@ -56,7 +57,7 @@ class FakeGroup:
         self.peers[peer].probe_from(1)
 
     def fill(self, engine: Engine, count: int = 50) -> dict[bytes, bytes]:
-        pairs = {keys.table_prefix(self.prefix, keys.TABLE_KV) + b"%04d" % i: b"v%d" % i for i in range(count)}
+        pairs = {keys.table_prefix(self.prefix, KV.rows["record"]) + b"%04d" % i: b"v%d" % i for i in range(count)}
         pairs[keys.applied(self.prefix)] = keys.u64(self.log.base_index)
         engine.write(pairs)
         return pairs

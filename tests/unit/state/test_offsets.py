@@ -6,13 +6,14 @@ import pytest
 from state_rig import Rig, contents, item_errors
 
 from metad.state.registry import VERBS
-from metad.storage.keys import TABLE_OFFSET_GENERATION, table_prefix, text2
+from metad.storage.keys import table_prefix, text2
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import InvalidRequestError
 from metad_wire.messages import OffsetCommitItem as Commit
 from metad_wire.messages import OffsetKey as Key
 from metad_wire.methods import encode
+from metad_wire.tables.offset import OFFSET
 
 
 @pytest.fixture(params=(0, 3), ids=lambda lag: f"lag{lag}")
@@ -103,7 +104,7 @@ def test_a_generation_that_fences_everybody_can_be_reset(rig: Rig, to: int) -> N
     if to:
         assert commit(rig, item(3, generation=to - 1)) == {0: "fenced"}
     assert generations(rig, "g") == [to]
-    rows = [key for group in rig.groups for key, _ in contents(group.engine) if key[3] == TABLE_OFFSET_GENERATION]
+    rows = [key for group in rig.groups for key, _ in contents(group.engine) if key[3] == OFFSET.rows["generation"]]
     assert len(rows) == bool(to), "no row is left of what was reset to none"
 
 
@@ -129,7 +130,7 @@ def test_a_generation_over_the_bound_is_refused_and_an_old_row_of_it_can_be_rese
         rig.write(methods.OFFSET_COMMIT, over)
     (ordinal,) = VERBS[methods.OFFSET_COMMIT.code].split(over, rig.slots)
     group = rig.groups[ordinal]
-    row = {table_prefix(group.prefix, TABLE_OFFSET_GENERATION) + text2("acme", "g"): encode(2**63 - 1)}
+    row = {table_prefix(group.prefix, OFFSET.rows["generation"]) + text2("acme", "g"): encode(2**63 - 1)}
     group.engine.write(row)
     group.follower_engine.write(row)
     assert generations(rig, "g") == [2**63 - 1]

@@ -35,6 +35,9 @@ from metad_wire.methods import (
     Method,
     encode,
 )
+from metad_wire.tables.kv import KV
+from metad_wire.tables.offset import OFFSET
+from metad_wire.tables.session import SESSION
 
 LATER = [{"a": [1, b"\0"]}, None, "later"]
 decode = msgspec.msgpack.decode
@@ -69,7 +72,7 @@ def put_row(rig: Rig, table: int, suffix: bytes, row: bytes) -> None:
 
 def test_reads_hand_records_on_whole() -> None:
     rig = Rig("data")
-    put_row(rig, keys.TABLE_KV, keys.text2("n", "k"), longer(m.Kv("n", "k", b"v", 1, 1, 1)))
+    put_row(rig, KV.rows["record"], keys.text2("n", "k"), longer(m.Kv("n", "k", b"v", 1, 1, 1)))
     expected = ["n", "k", b"v", 1, 1, 1, *LATER]
     assert answer(rig, KV_GET, m.KvGet([m.KvKey("n", "k")])) == [[expected]]
     assert answer(rig, KV_SCAN, m.KvScan("n"))[0] == [expected]
@@ -77,7 +80,7 @@ def test_reads_hand_records_on_whole() -> None:
     assert answer(rig, KV_TRANSACT, m.KvTransact([transaction]))[2] == [[True, [expected]]]
     offsets = Rig("offset")
     suffix = keys.text2("t", "g") + keys.text("topic") + keys.u32(3)
-    put_row(offsets, keys.TABLE_OFFSET, suffix, longer(m.Offset("t", "g", "topic", 3, 7, 0, 0, "")))
+    put_row(offsets, OFFSET.rows["offset"], suffix, longer(m.Offset("t", "g", "topic", 3, 7, 0, 0, "")))
     expected = ["t", "g", "topic", 3, 7, 0, 0, "", *LATER]
     assert answer(offsets, OFFSET_FETCH, m.OffsetFetch([m.OffsetKey("t", "g", "topic", 3)])) == [[expected]]
     assert answer(offsets, OFFSET_LIST, m.OffsetList("t", "g"))[0] == [expected]
@@ -89,7 +92,7 @@ def test_a_takeover_and_a_disconnect_leave_a_sessions_properties_whole() -> None
     item = m.SessionTakeoverItem("t", "c")
     key = m.SessionKey("t", "c")
     answer(rig, SESSION_TAKEOVER, m.SessionTakeover("old", 1, [item]))
-    put_row(rig, keys.TABLE_SESSION_PROPERTIES, keys.text2("t", "c"), longer(m.SessionProperties(60, b"p")))
+    put_row(rig, SESSION.rows["properties"], keys.text2("t", "c"), longer(m.SessionProperties(60, b"p")))
     expected = [60, b"p", *LATER]
     assert answer(rig, SESSION_TAKEOVER, m.SessionTakeover("new", 1, [item], restore=True))[4] == [expected]
     answer(rig, SESSION_DISCONNECT, m.SessionDisconnect("new", 1, [key]))
@@ -105,7 +108,7 @@ def test_a_retried_restore_hands_them_on_whole_too() -> None:
     rig = Rig("data")
     identity = m.Identity(1, 1, 0)
     rig.write(SESSION_TAKEOVER, m.SessionTakeover("old", 1, [m.SessionTakeoverItem("t", "c")]))
-    put_row(rig, keys.TABLE_SESSION_PROPERTIES, keys.text2("t", "c"), longer(m.SessionProperties(60, b"p")))
+    put_row(rig, SESSION.rows["properties"], keys.text2("t", "c"), longer(m.SessionProperties(60, b"p")))
     body = m.SessionTakeover("new", 1, [m.SessionTakeoverItem("t", "c")], restore=True)
     verb = VERBS[SESSION_TAKEOVER.code]
     (rows,) = verb.split(body, rig.slots).values()

@@ -82,7 +82,7 @@ def test_method_codes() -> None:
             e.by.value,
             e.whose.value,
         ]
-        for e in METHODS.values()
+        for _, e in sorted(METHODS.items())
     ]
     for method in METHODS.values():
         assert f"### `{method.name}`\n" in TEXT

@@ -1,0 +1,47 @@
+"""A key's fields as bytes. wire/PROTOCOL.md, "Routing".
+
+Client and server must agree about every byte here: a client that does not would send each item to the wrong leader. The
+encoding is also that of the keys on disk, so that a listing's order is the order of the encoded fields.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from .cluster import SLOTS
+from .errors import InvalidRequestError
+from .messages import KEY_BYTES_MAX
+
+TEXT_END: Final = b"\0\x01"
+SLOT_MASK: Final = SLOTS - 1
+"""``crc & SLOT_MASK`` is the slot."""
+KEY_BYTES_UNCHECKED: Final = 256
+"""A batch whose longest key is no longer than this needs no :func:`check_key`."""
+
+u32 = struct.Struct(">I").pack
+"""One integer field."""
+
+
+def text(value: str) -> bytes:
+    """One text field: UTF-8 with every 0x00 escaped to 0x00 0xFF, ended by 0x00 0x01."""
+    return value.encode().replace(b"\0", b"\0\xff") + TEXT_END
+
+
+def text2(first: str, second: str) -> bytes:
+    """Two text fields; the hot path of every session."""
+    raw = f"{first}\0\x01{second}\0\x01".encode()
+    if raw.count(0) == 2:
+        return raw
+    return text(first) + text(second)
+
+
+def text_prefix(value: str) -> bytes:
+    """What every text field that starts with ``value`` starts with."""
+    return value.encode().replace(b"\0", b"\0\xff")
+
+
+def check_key(key: bytes, position: int) -> None:
+    """Raise InvalidRequestError where an item's encoded key is too long."""
+    if len(key) > KEY_BYTES_MAX:
+        raise InvalidRequestError(f"item {position}: its key fields take {len(key)} bytes, {KEY_BYTES_MAX} are allowed")

@@ -1,0 +1,46 @@
+"""Key-value records within namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from zlib import crc32
+
+from .. import messages as m
+from ..key import KEY_BYTES_UNCHECKED, check_key, text, text2
+from ..table import Keys, Table
+
+
+def _crcs(items: Sequence[Any]) -> Iterable[int]:
+    names = [item.namespace for item in items]
+    known = {name: crc32(text(name)) for name in set(names)}
+    return [known[name] for name in names]
+
+
+def _keys(items: Sequence[Any]) -> Keys:
+    # 100,000 puts a second pass here: text2 is spelled out.
+    names = [item.namespace for item in items]
+    keys = [f"{item.namespace}\0\x01{item.key}\0\x01".encode() for item in items]
+    if b"".join(keys).count(0) != 2 * len(keys) or max(map(len, keys), default=0) > KEY_BYTES_UNCHECKED:
+        for position, item in enumerate(items):  # a NUL in a name, or a name that is long: rare, and checked one by one
+            keys[position] = text2(item.namespace, item.key)
+            check_key(keys[position], position)
+    known = {name: crc32(text(name)) for name in set(names)}
+    return keys, map(known.__getitem__, names)
+
+
+KV = Table(
+    "kv",
+    kind="data",
+    rows={"record": 0x30},
+    record=m.Kv,
+    key=("namespace", "key"),
+    routing=("namespace",),
+    crcs=_crcs,
+    keys=_keys,
+)
+KV_GET = KV.reads(0x0301, "get", m.KvGet, m.KvGetReply)
+KV_PUT = KV.writes(0x0302, "put", m.KvPut, m.KvPutReply)
+KV_DELETE = KV.writes(0x0303, "delete", m.KvDelete, m.WriteReply)
+KV_SCAN = KV.reads(0x0304, "scan", m.KvScan, m.KvScanReply)
+KV_TRANSACT = KV.writes(0x0305, "transact", m.KvTransact, m.KvTransactReply)

@@ -1,0 +1,65 @@
+"""Consumer offsets, and the generations of consumer groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from zlib import crc32
+
+from .. import messages as m
+from ..key import KEY_BYTES_UNCHECKED, check_key, text, text2, u32
+from ..table import Keys, Table
+
+
+def _crcs(items: Sequence[Any]) -> Iterable[int]:
+    # A consumer commits all its partitions together, so its group is looked up more often than encoded.
+    known: dict[tuple[str, str], int] = {}
+    crcs: list[int] = []
+    for item in items:
+        key = (item.tenant, item.group)
+        crc = known.get(key)
+        if crc is None:
+            crc = known[key] = crc32(text2(*key))
+        crcs.append(crc)
+    return crcs
+
+
+def _keys(items: Sequence[Any]) -> Keys:
+    # Consumers commit all their partitions together: the group's part of the key is built once per group.
+    groups: dict[tuple[str, str], tuple[bytes, int]] = {}
+    topics: dict[str, bytes] = {}
+    keys: list[bytes] = []
+    crcs: list[int] = []
+    for position, item in enumerate(items):
+        known = groups.get((item.tenant, item.group))
+        if known is None:
+            prefix = text2(item.tenant, item.group)
+            known = groups[item.tenant, item.group] = (prefix, crc32(prefix))
+        topic = topics.get(item.topic)
+        if topic is None:
+            topic = topics[item.topic] = text(item.topic)
+        key = known[0] + topic + u32(item.partition)
+        if len(key) > KEY_BYTES_UNCHECKED:
+            check_key(key, position)
+        keys.append(key)
+        crcs.append(known[1])
+    return keys, crcs
+
+
+OFFSET = Table(
+    "offset",
+    kind="offset",
+    rows={"offset": 0x20, "generation": 0x21},
+    record=m.Offset,
+    key=("tenant", "group", "topic", "partition"),
+    routing=("tenant", "group"),
+    row_cache=True,
+    crcs=_crcs,
+    keys=_keys,
+)
+OFFSET_COMMIT = OFFSET.writes(0x0201, "commit", m.OffsetCommit, m.WriteReply)
+OFFSET_FETCH = OFFSET.reads(0x0202, "fetch", m.OffsetFetch, m.OffsetFetchReply)
+OFFSET_DELETE = OFFSET.writes(0x0203, "delete", m.OffsetDelete, m.WriteReply)
+OFFSET_LIST = OFFSET.reads(0x0204, "list", m.OffsetList, m.OffsetListReply)
+OFFSET_GENERATIONS = OFFSET.reads(0x0205, "generations", m.OffsetGenerations, m.OffsetGenerationsReply)
+OFFSET_RESET_GENERATIONS = OFFSET.writes(0x0206, "reset_generations", m.OffsetResetGenerations, m.WriteReply)
