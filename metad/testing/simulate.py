@@ -28,16 +28,18 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from . import trouble
-from .chaos import Chaos, draw
-from .cluster import Cluster
-from .invariants import Violation
-from .linearizability import Outcome, check
-from .mutants import MUTANTS, Mutant, planted
-from .node_mutants import NODE_MUTANTS
-from .node_scenarios import SCENARIOS as NODE_SCENARIOS
-from .scenarios import SCENARIOS
-from .world import World
+from metad_judge.linearizability import Outcome, check
+
+from .judges.invariants import Violation
+from .mutants.nodes import NODE_MUTANTS
+from .mutants.planting import Mutant, planted
+from .mutants.replicas import MUTANTS
+from .nodes import trouble
+from .nodes.cluster import Cluster
+from .nodes.scenarios import SCENARIOS as NODE_SCENARIOS
+from .replicas.chaos import Chaos, draw
+from .replicas.scenarios import SCENARIOS
+from .replicas.world import World
 
 STEPS = 2000
 """Of a seed's faults; healing comes on top."""
@@ -113,7 +115,7 @@ def run_node_seed(seed: int, nodes: int, *, wide: bool = False, trace: bool = Fa
 
 
 def run_seeds(seeds: Iterable[int], nodes: int, level: str = "raft", *, wide: bool = False) -> list[Result]:
-    """Many, one after the other. ``wide``: with more kinds of trouble, see :mod:`.chaos` and :mod:`.trouble`."""
+    """Many, one after the other. ``wide``: with more kinds of trouble (``replicas/chaos``, ``nodes/trouble``)."""
     results = []
     collecting = gc.isenabled()
     gc.disable()  # a run's nodes are one knot of references: untie it once a seed

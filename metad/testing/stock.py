@@ -1,8 +1,8 @@
 """pysyncobj as it stands, in the situations that :mod:`metad.raft` is built for: ``python -m metad.testing.stock``.
 
 Each situation is played out with real, unchanged SyncObj nodes whose network is a list, and then, under the same name,
-with the replicas of this service (:mod:`.scenarios`). The first must show the fault and the second must not; the exit
-code says whether both hold.
+with the replicas of this service (:mod:`.replicas.scenarios`). The first must show the fault and the second must not;
+the exit code says whether both hold.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pysyncobj.transport import Transport
 from rich.console import Console
 from rich.table import Table
 
-from .scenarios import SCENARIOS
+from .replicas.scenarios import SCENARIOS
 
 _NO_OP: Final = b"\x01"
 _MEMBERSHIP: Final = 2

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from metad.testing import certificates
 from metad_client import Options, connect
 from metad_wire import messages as m
 from metad_wire.errors import MetadError
 from metad_wire.tokens import line_of, new_token
 from metad_wire.transport.credentials import TlsFiles, client_files
 
+from . import attack_certificates as certificates
 from .attack_kinds import ALONE, THREE
 from .attack_peer import CROWD, CROWD_BROKER, LARGE_BYTES, LARGE_KEYS, Target
 from .attack_quic import REPLAYED

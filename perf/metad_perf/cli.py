@@ -15,9 +15,9 @@ from metad_wire.errors import MetadError
 from metad_wire.transport.tcp import install_uvloop
 
 from .errors import PerfError, UsageError
+from .fault_names import FAULTS
 from .running import exit_on_sigterm
 
-FAULTS = ("kill", "term", "pause", "partition", "oneway", "diskfull", "slowdisk", "disk-hang")
 VERBS = ("session.takeover", "session.update", "session.get", "offset.commit", "kv.put", "kv.get")
 
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from metad.testing import linearizability
 from metad_client import Client, Options
+from metad_judge import linearizability
 from metad_wire.messages import StatusReply
 from metad_wire.policy import Backoff
 

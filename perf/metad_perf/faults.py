@@ -11,8 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 from . import disks, netns
-from .cli import FAULTS
 from .errors import UsageError
+from .fault_names import FAULTS
 from .members import START_S, Member, Members
 
 _LASTS_S = (1.0, 4.0)

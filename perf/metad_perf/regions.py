@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from metad.testing import linearizability
 from metad_client import Client
+from metad_judge import linearizability
 from metad_wire.messages import StatusReply
 
 from . import fault_run, report, wan_net

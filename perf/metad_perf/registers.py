@@ -12,9 +12,9 @@ import asyncio
 import random
 from collections.abc import Callable, Hashable
 
-from metad.testing.linearizability import Kind, Operation
 from metad_client import Client
 from metad_client.errors import ConflictError, MetadError
+from metad_judge.linearizability import Kind, Operation
 from metad_wire import messages as m
 
 TENANT = "registers"

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import pytest
 from scripted import METADATA, Nodes, Server
 
-from metad.testing.cluster import CLIENT_PORT
-from metad.testing.loop import Process
-from metad.testing.node_scenarios import Scene
+from metad.testing.nodes.cluster import CLIENT_PORT
+from metad.testing.nodes.loop import Process
+from metad.testing.nodes.scenarios import Scene
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import MetadError, NotLeaderError, UnknownMethodError

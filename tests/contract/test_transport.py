@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from metad.testing import certificates
-from metad.testing.links import SimNetwork
-from metad.testing.loop import VirtualLoop
+from metad.testing.nodes.links import SimNetwork
+from metad.testing.nodes.loop import VirtualLoop
+from metad_perf import attack_certificates as certificates
 from metad_wire.transport import Listener, Stream, Transport, join_endpoint, split_endpoint
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.transport.quic import QuicTransport

@@ -9,10 +9,10 @@ import time
 import pytest
 
 import metad.embedded
-from metad.testing import certificates
 from metad_client import Client, Options, connect
 from metad_client import keeper as keeper_module
 from metad_client.connections.transport_choice import transports_of
+from metad_perf import attack_certificates as certificates
 from metad_wire.transport import tls
 from metad_wire.transport.credentials import PathSample
 

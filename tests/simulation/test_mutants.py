@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from metad.testing.mutants import MUTANTS, Mutant
-from metad.testing.node_mutants import NODE_MUTANTS
-from metad.testing.node_scenarios import SCENARIOS as NODE_SCENARIOS
-from metad.testing.scenarios import SCENARIOS
+from metad.testing.mutants.nodes import NODE_MUTANTS
+from metad.testing.mutants.planting import Mutant
+from metad.testing.mutants.replicas import MUTANTS
+from metad.testing.nodes.scenarios import SCENARIOS as NODE_SCENARIOS
+from metad.testing.replicas.scenarios import SCENARIOS
 from metad.testing.simulate import killers
 
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from metad.testing.cluster import Cluster, Settings
-from metad.testing.node_scenarios import SCENARIOS
+from metad.testing.nodes.cluster import Cluster, Settings
+from metad.testing.nodes.scenarios import SCENARIOS
 from metad.testing.simulate import Result, run_node_seed, run_seeds
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from metad.testing import certificates
 from metad_client import Options
 from metad_client.connections import dialer as dialer_module
 from metad_client.connections.dialer import Dialer
 from metad_client.connections.transport_choice import BLOCKED_S, TransportChoice, transports_of
 from metad_client.endpoint import as_url, parse_url, scheme_of
 from metad_client.errors import ConnectionLostError, HandshakeError, MetadError, UnauthenticatedError
+from metad_perf import attack_certificates as certificates
 from metad_wire.policy import PathRule
 from metad_wire.transport.credentials import CertificateError, PathSample, TlsError
 from metad_wire.transport.memory import MemoryTransport

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from metad.testing import certificates
+from metad_perf import attack_certificates as certificates
 from metad_perf.attack import Plan
 from metad_perf.attack_bodies import encoded, methods_of_records, random_body
 from metad_perf.attack_kinds import INSIDER, KINDS, STRANGER

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from metad.testing.linearizability import Outcome, check
 from metad_client.errors import ConflictError, DeadlineExceededError, MetadError, OverloadedError
+from metad_judge.linearizability import Outcome, check
 from metad_perf import disks, faults, members, registers
 from metad_perf.availability import Availability, Window, gap_ms, names_in
-from metad_perf.cli import FAULTS
 from metad_perf.errors import ServerError, UsageError
+from metad_perf.fault_names import FAULTS
 from metad_perf.registers import History, RegisterClient
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, pack_slots

@@ -10,9 +10,9 @@ import pytest
 from metad.config import load_config
 from metad.errors import ConfigError
 from metad.server.network import Network
-from metad.testing import certificates
 from metad_client import Options
 from metad_client.connections.transport_choice import transports_of
+from metad_perf import attack_certificates as certificates
 from metad_wire.authority import AuthorityError, issue_fleet
 
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad.testing import certificates
+from metad_perf import attack_certificates as certificates
 from metad_perf.attack_peer import Target, TlsPeer
 from metad_perf.attack_tokens import KeyUpdater
 from metad_wire.authority import issue_fleet

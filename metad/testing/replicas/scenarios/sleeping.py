@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...raft.base import Timing
-from ...raft.messages import Append
+from ....raft.base import Timing
+from ....raft.messages import Append
 from .scene import ELECTION_S, Scene, scenario, started
 
 

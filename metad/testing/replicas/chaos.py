@@ -1,4 +1,4 @@
-"""What happens to a simulated cluster: clients that ask, and faults. Each seed draws its own mix, so that a run is rich
+"""What happens to simulated replicas: clients that ask, and faults. Each seed draws its own mix, so that a run is rich
 in a few things instead of having a little of everything."""
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..raft.base import Timing
-from ..raft.elections import DISK_ELECTIONS
-from ..raft.membership import ChangeRefusedError
-from .faults import Faults, Weighted
-from .invariants import Violation
-from .linearizability import Operation
+from metad_judge.linearizability import Operation
+
+from ...raft.base import Timing
+from ...raft.elections import DISK_ELECTIONS
+from ...raft.membership import ChangeRefusedError
+from ..faults import Faults, Weighted
+from ..judges.invariants import Violation
 from .machine import Command
 from .network import Link
 from .world import Settings, SimNode, World

@@ -1,8 +1,8 @@
 """Situations that decide whether a rule holds, each played out by hand: who leads, what is lost, held back or late is
 chosen, nothing is left to chance. Chance alone finds few of them.
 
-A scenario fails by raising. It needs no assertion where :mod:`metad.testing.invariants` or the state machine would
-object by itself.
+A scenario fails by raising. It needs no assertion where :mod:`metad.testing.judges.invariants` or the state machine
+would object by itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A whole cluster in one thread and in virtual time: production servers, nodes, peer connections and SDK clients, on
 simulated disks and links. Everything random comes from one seed.
 
-Below it :mod:`.world` does the same with replicas alone, a hundred times as fast and with sharper eyes for Raft; what
+:mod:`..replicas.world` does the same with replicas alone, a hundred times as fast and with sharper eyes for Raft; what
 happens above a replica (evaluation, identities, checkpoints, snapshots on the wire, the map, slot moves, routing) is
 looked after here.
 """
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from metad_client import Client, Options, connect
 
-from ..config import (
+from ...config import (
     ClusterConfig,
     CommitConfig,
     Config,
@@ -26,16 +26,17 @@ from ..config import (
     RaftConfig,
     StorageConfig,
 )
-from ..raft.base import ROLES
-from ..server.network import Network
-from ..server.node import Node
-from ..server.serve import Server
-from ..storage import keys
+from ...raft.base import ROLES
+from ...server.network import Network
+from ...server.node import Node
+from ...server.serve import Server
+from ...storage import keys
+from ..judges.history import History
+from ..judges.invariants import Violation
 from .host import Disks, Pace, SimEnvironment
-from .invariants import Violation
 from .links import SimNetwork, Wire
 from .loop import PROCESS, Process, StuckError, VirtualLoop
-from .workload import Caller, History
+from .workload import Caller
 
 CLIENT_PORT, PEER_PORT = 7420, 7421
 _LOOK_S = 0.05

@@ -1,35 +1,11 @@
-"""Bugs to plant: every rule of Raft broken once, every wait for the disk removed once, what is wrong in pysyncobj put
-back. A simulation that does not find them would not find bugs that nobody planted.
-
-A mutant replaces a piece of a function's source. If the piece is not there any more, the mutant is to be rewritten, and
-planting it says so.
+"""Bugs to plant in the replicas: every rule of Raft broken once, every wait for the disk removed once, what is wrong in
+pysyncobj put back. Each names the scenarios of :mod:`metad.testing.replicas.scenarios` that find it.
 """
 
 from __future__ import annotations
 
-import inspect
-import sys
-import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
-
-
-class Mutant(NamedTuple):
-    """One bug."""
-
-    name: str
-    breaks: str
-    """The rule, in a few words."""
-    edits: tuple[tuple[str, str, str], ...]
-    """(class and function, what is there, what is put there). A module without a dot is one of ``metad.raft``."""
-    scenarios: tuple[str, ...] = ()
-    """That are expected to object, the best first."""
-
-
-def _m(name: str, breaks: str, target: str, old: str, new: str, *scenarios: str) -> Mutant:
-    return Mutant(name, breaks, ((target, old, new),), scenarios)
-
+from .planting import Mutant
+from .planting import one_edit as _m
 
 MUTANTS: tuple[Mutant, ...] = (
     # --- votes
@@ -433,7 +409,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "clock_stands_still_in_sleep",
         "the clock of leases counts the time a machine sleeps",
-        "metad.testing.world:SimNode.suspend",
+        "metad.testing.replicas.world:SimNode.suspend",
         "if not self.counts_suspension:",
         "if True:",
         "machine_that_slept_does_not_read_by_its_lease",
@@ -708,36 +684,3 @@ MUTANTS: tuple[Mutant, ...] = (
         "sleeping_group_notices_that_its_leader_is_gone",
     ),
 )
-
-
-@contextmanager
-def planted(mutant: Mutant) -> Iterator[None]:
-    """While this lasts the bug is in the code."""
-    before: list[tuple[type, str, Any]] = []
-    try:
-        for target, old, new in mutant.edits:
-            module_name, _, path = target.partition(":")
-            module = sys.modules[module_name if "." in module_name else f"metad.raft.{module_name}"]
-            class_name, _, function_name = path.partition(".")
-            owner = getattr(module, class_name)
-            original = owner.__dict__[function_name]
-            before.append((owner, function_name, original))
-            setattr(owner, function_name, _mutated(mutant, owner, original, old, new))
-        yield
-    finally:
-        for owner, name, original in reversed(before):
-            setattr(owner, name, original)
-
-
-def _mutated(mutant: Mutant, owner: type, original: Any, old: str, new: str) -> Any:
-    function: Any = original.fget if isinstance(original, property) else original
-    source = textwrap.dedent(inspect.getsource(function))
-    if source.count(old) != 1:
-        raise LookupError(f"mutant {mutant.name}: {old!r} is {source.count(old)} times in {function.__qualname__}")
-    # Names that begin with two underscores are mangled, and super() looks for the class it was written in.
-    source = source.replace(old, new)
-    wrapped = f"def make(__class__):\n{textwrap.indent(source, '    ')}\n    return {function.__name__}\n"
-    made: dict[str, Any] = {}
-    exec(compile(wrapped, f"<mutant {mutant.name}>", "exec"), vars(sys.modules[function.__module__]), made)
-    result: Any = made["make"](owner)
-    return result

@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from ..raft.base import LEADER
-from ..raft.journal import CONFIGURATION, HEADER, REGULAR, Metadata, RaftLog
-from ..raft.messages import AnyMessage, AppendReply, Configuration, Vote, VoteReply
-from ..raft.replica import RaftGroup
-from ..storage import keys
+from ...raft.base import LEADER
+from ...raft.journal import CONFIGURATION, HEADER, REGULAR, Metadata, RaftLog
+from ...raft.messages import AnyMessage, AppendReply, Configuration, Vote, VoteReply
+from ...raft.replica import RaftGroup
+from ...storage import keys
 
 _decode_metadata = msgspec.msgpack.Decoder(Metadata).decode
 _decode_configuration = msgspec.msgpack.Decoder(Configuration).decode

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...raft.base import LEADER
-from ...raft.messages import Append, Vote, VoteReply
+from ....raft.base import LEADER
+from ....raft.messages import Append, Vote, VoteReply
 from .scene import ELECTION_S, Scene, diverged, scenario, started
 
 

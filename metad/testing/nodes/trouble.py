@@ -1,4 +1,5 @@
-"""Faults and changes for whole clusters: each seed draws its own mix. See :mod:`.chaos`, which does it for replicas."""
+"""Faults and changes for whole clusters: each seed draws its own mix. :mod:`..replicas.chaos` does it
+for replicas."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from metad_wire import messages as m
 from metad_wire.cluster import SlotMove, group_name, slot_bits, unpack_slots
 from metad_wire.methods import KV_DELETE, KV_PUT, KV_TRANSACT, OFFSET_COMMIT, SESSION_TAKEOVER, Method, encode
 
-from ..config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
-from ..control.mover import MOVES_OF_A_MAP
+from ...config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
+from ...control.mover import MOVES_OF_A_MAP
+from ..faults import Faults
 from .cluster import Cluster, Settings, SimNode
-from .faults import Faults
 from .host import Pace
 from .links import Wire
 from .workload import Caller

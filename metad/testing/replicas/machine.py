@@ -14,8 +14,8 @@ import msgspec
 from metad_wire.tables.cluster import GROUP
 from metad_wire.tables.kv import KV
 
-from ..storage import keys
-from ..storage.engine import Engine
+from ...storage import keys
+from ...storage.engine import Engine
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...raft.elections import DISK_ELECTIONS
+from ....raft.elections import DISK_ELECTIONS
 from .scene import ELECTION_S, scenario, started
 
 _HANGS_S = DISK_ELECTIONS * ELECTION_S

@@ -2,7 +2,7 @@
 and links, with a state machine behind each replica. Everything random comes from one seed, so a run can be repeated.
 
 A node's loop is events: a payload arrived, a turn is due, an fsync is over, entries are to be applied, a client asks.
-Between any two of them the node may crash, and disk, network and clock may misbehave. :mod:`.invariants` looks after
+Between any two of them the node may crash, and disk, network and clock may misbehave. :mod:`..judges.invariants` checks
 each.
 """
 
@@ -16,23 +16,23 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..errors import StorageError
-from ..raft.base import NEVER, ROLES, Timing, UnsafeStateError
-from ..raft.journal import REGULAR, Metadata
-from ..raft.membership import ChangeRefusedError
-from ..raft.messages import AnyMessage, Configuration, Snapshot
-from ..raft.replica import RaftGroup
-from ..raft.replicas import Replicas
-from ..raft.snapshots import Snapshots, replace_state, restore_log
-from ..raft.staging import MemoryStaging
-from ..raft.streams import StreamLimits
-from ..raft.writer import LogWriter
-from ..storage import keys
-from ..storage.log import LogStore
-from ..storage.mark import DurableMark
+from ...errors import StorageError
+from ...raft.base import NEVER, ROLES, Timing, UnsafeStateError
+from ...raft.journal import REGULAR, Metadata
+from ...raft.membership import ChangeRefusedError
+from ...raft.messages import AnyMessage, Configuration, Snapshot
+from ...raft.replica import RaftGroup
+from ...raft.replicas import Replicas
+from ...raft.snapshots import Snapshots, replace_state, restore_log
+from ...raft.staging import MemoryStaging
+from ...raft.streams import StreamLimits
+from ...raft.writer import LogWriter
+from ...storage import keys
+from ...storage.log import LogStore
+from ...storage.mark import DurableMark
+from ..disk import LogSync, SimDisk, SimFile
+from ..judges.invariants import Ledger, Violation, Watch, WatchedLog, same_states
 from .clock import Clock, Handle
-from .disk import LogSync, SimDisk, SimFile
-from .invariants import Ledger, Violation, Watch, WatchedLog, same_states
 from .machine import Command, Registers, StateMachine
 from .network import Link, SimNetwork
 

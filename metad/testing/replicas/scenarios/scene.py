@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from ...raft.base import LEADER, Timing
-from ...raft.membership import ChangeRefusedError
-from ...raft.messages import AnyMessage
-from ...raft.replica import RaftGroup
+from ....raft.base import LEADER, Timing
+from ....raft.membership import ChangeRefusedError
+from ....raft.messages import AnyMessage
+from ....raft.replica import RaftGroup
 from ..machine import Command
 from ..network import Link
 from ..world import Hosted, Settings, SimNode, World

@@ -1,14 +1,10 @@
-"""Bugs to plant above the replicas: in evaluation, identities, caches, reads, slot moves, and the SDK. The scenarios
-are those of :mod:`.node_scenarios`; see :mod:`.mutants`."""
+"""Bugs to plant above the replicas: in evaluation, identities, caches, reads, slot moves, and the SDK. Each
+names the scenarios of :mod:`metad.testing.nodes.scenarios` that find it."""
 
 from __future__ import annotations
 
-from .mutants import Mutant
-
-
-def _m(name: str, breaks: str, target: str, old: str, new: str, *scenarios: str) -> Mutant:
-    return Mutant(name, breaks, ((target, old, new),), scenarios)
-
+from .planting import Mutant
+from .planting import one_edit as _m
 
 NODE_MUTANTS: tuple[Mutant, ...] = (
     # --- exactly once

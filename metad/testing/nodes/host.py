@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config import Config
-from ..errors import StorageError
-from ..server.environment import Timer
-from ..server.stores import Stores, pair_stores
-from ..storage.log import LogStore
-from ..storage.mark import DurableMark
-from .disk import LogSync, SimDisk, SimFile
+from ...config import Config
+from ...errors import StorageError
+from ...server.environment import Timer
+from ...server.stores import Stores, pair_stores
+from ...storage.log import LogStore
+from ...storage.mark import DurableMark
+from ..disk import LogSync, SimDisk, SimFile
 from .loop import VirtualLoop
 
 _EPOCH_MS = 1_700_000_000_000

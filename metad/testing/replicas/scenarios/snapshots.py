@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import StorageError
-from ...raft.journal import REGULAR, RaftLog, record
-from ...raft.messages import Append, AppendReply, Configuration, Snapshot
-from ...raft.progress import Sending
-from ...raft.writer import LogWriter
-from ...storage import keys
-from ...storage.log import LogStore
-from ..disk import SimDisk
+from ....errors import StorageError
+from ....raft.journal import REGULAR, RaftLog, record
+from ....raft.messages import Append, AppendReply, Configuration, Snapshot
+from ....raft.progress import Sending
+from ....raft.writer import LogWriter
+from ....storage import keys
+from ....storage.log import LogStore
+from ...disk import SimDisk
 from .scene import Scene, scenario, started
 
 

@@ -1,4 +1,4 @@
-"""What must hold of whole nodes, played out by hand: each of these objects to a bug that :mod:`.node_mutants` plants.
+"""What must hold of whole nodes, played out by hand: each of these objects to a bug that :mod:`..mutants.nodes` plants.
 Seeds would find most of them as well, but not every time."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from metad_wire import messages as m
 from metad_wire.cluster import unpack_slots
 from metad_wire.methods import KV_GET, KV_PUT, Method, encode
 
-from ..config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
+from ...config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
 from .cluster import Cluster, Settings, SimClient, SimNode
 from .host import Pace
 from .workload import Caller

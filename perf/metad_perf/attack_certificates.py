@@ -1,4 +1,5 @@
-"""Certificates of one fleet for tests, made once per process: a node's, a client's, and every wrong kind."""
+"""Certificates of one fleet, made once per process: a node's, a client's, and every wrong kind. Attacks and tests use
+them."""
 
 from __future__ import annotations
 

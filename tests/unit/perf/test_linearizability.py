@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metad.testing.linearizability import Kind, Operation, Outcome, check
+from metad_judge.linearizability import Kind, Operation, Outcome, check
 
 KINDS: tuple[Kind, ...] = ("put", "delete", "get", "compare_and_set", "get_and_set")
 

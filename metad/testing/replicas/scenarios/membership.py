@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...raft.base import LEADER
-from ...raft.membership import CAUGHT_UP_ENTRIES
-from ...raft.messages import Append, Configuration, PreVote, TimeoutNow, Vote
+from ....raft.base import LEADER
+from ....raft.membership import CAUGHT_UP_ENTRIES
+from ....raft.messages import Append, Configuration, PreVote, TimeoutNow, Vote
 from .scene import ELECTION_S, Scene, scenario, started
 
 

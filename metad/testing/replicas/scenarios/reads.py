@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...raft.base import Timing
-from ...raft.messages import Append, AppendReply, TimeoutNow
-from ...raft.replication import ROUNDS_REMEMBERED
+from ....raft.base import Timing
+from ....raft.messages import Append, AppendReply, TimeoutNow
+from ....raft.replication import ROUNDS_REMEMBERED
 from .scene import ELECTION_S, Answer, Scene, scenario, started
 
 

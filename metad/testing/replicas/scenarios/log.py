@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...raft import replication
-from ...raft.messages import Append, AppendReply, VoteReply
+from ....raft import replication
+from ....raft.messages import Append, AppendReply, VoteReply
 from .scene import Scene, diverged, scenario, started
 
 
