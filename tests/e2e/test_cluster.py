@@ -132,6 +132,14 @@ async def until_leaders(client: Client, condition: Callable[[dict[str, str]], ob
         return found
 
 
+async def until_written(writers: list[Writer], rounds: int) -> None:
+    """Wait until each writer has begun this many more rounds."""
+    wanted = [writer.rounds + rounds for writer in writers]
+    async with asyncio.timeout(15):
+        while any(writer.rounds < most for writer, most in zip(writers, wanted, strict=True)):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.timeout(60)
 async def test_every_acknowledged_write_survives_a_node(nodes: Nodes) -> None:
     async with connect(nodes.url, Options(deadline_s=20)) as client:
@@ -139,19 +147,18 @@ async def test_every_acknowledged_write_survives_a_node(nodes: Nodes) -> None:
         writers = [Writer(client, f"w{i}") for i in range(3)]
         tasks = [asyncio.create_task(writer.run()) for writer in writers]
         try:
-            await asyncio.sleep(0.5)
+            await until_written(writers, 3)
             victim = before["data-1"]
             await asyncio.to_thread(nodes.kill, victim)
-            rounds = [writer.rounds for writer in writers]
-            await asyncio.sleep(2.5)
-            assert all(w.rounds > r + 3 for w, r in zip(writers, rounds, strict=True)), "the others go on"
-            after = await leaders(client)
-            assert victim not in after.values()
+            await until_written(writers, 4)  # the others go on
+            after = await until_leaders(client, lambda found: all(found.values()) and victim not in found.values())
             await asyncio.to_thread(nodes.restart, victim)
             # It is given back what it should lead.
             await until_leaders(client, lambda found: found["data-1"] == victim)
-            await client.cluster.transfer("offset-0", next(n for n in NAMES if n != after["offset-0"]))
-            await asyncio.sleep(1)
+            target = next(n for n in NAMES if n != after["offset-0"])
+            await client.cluster.transfer("offset-0", target)
+            await until_leaders(client, lambda found: found["offset-0"] == target)
+            await until_written(writers, 1)
         finally:
             for writer in writers:
                 writer.stopping = True
