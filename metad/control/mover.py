@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from metad_wire import cluster as c
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply, SlotMove
 from metad_wire.errors import MetadError, NotLeaderError
-from metad_wire.table import moving_rows
+from metad_wire.tables import moving_rows
 
 from ..logs import event
 from ..state import ownership

@@ -16,6 +16,7 @@ from metad_wire.errors import (
 )
 from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
 from metad_wire.methods import encode
+from metad_wire.table import Table
 
 from ..logs import bug
 from ..state.limits import reply_share
@@ -25,9 +26,6 @@ from .room import Room
 
 Done = Callable[[bytes | MetadError], None]
 """Takes the encoded reply, or why there is none. Called exactly once."""
-
-# Values are checked one by one only in requests that could hold one over the limit.
-_CHECK_VALUES_FROM = m.VALUE_BYTES_MAX
 
 
 class Replies:
@@ -105,14 +103,14 @@ def _done_less(error: MetadError) -> int:
     return 2 if error.outcome_known else int(isinstance(error, CancelledError | DeadlineExceededError))
 
 
-def items_of(body: Any, size: int) -> int:
+def items_of(table: Table[Any], body: Any, size: int) -> int:
     """How many items a request of that many bytes has, counted by what they will take. Raises InvalidRequestError where
     they are too many, or a value is too long."""
     items: Any = getattr(body, "items", ())
     if len(items) > m.BATCH_ITEMS_MAX:  # what comes over the wire was counted by its decoder already
         raise InvalidRequestError(f"{len(items)} items in one request, {m.BATCH_ITEMS_MAX} are allowed")
-    if size > _CHECK_VALUES_FROM:
-        _check_values(items)
+    if size > table.value_bytes_max:  # only then could it hold one over the limit
+        _check_values(table, items)
     if isinstance(body, m.KvTransact):
         operations = sum(map(_operations, items))
         if operations > m.BATCH_ITEMS_MAX:
@@ -128,15 +126,10 @@ def _operations(transaction: m.KvTransaction) -> int:
     return len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads)
 
 
-def _check_values(items: Any) -> None:
+def _check_values(table: Table[Any], items: Any) -> None:
     for position, item in enumerate(items):
-        if isinstance(item, m.KvTransaction):
-            sizes = [len(o.value) for o in (*item.then, *item.otherwise) if o.value is not None]
-        else:
-            properties = getattr(item, "properties", None)
-            value = getattr(item, "value", None) if properties is None else properties.payload
-            sizes = [len(value) if value is not None else len(getattr(item, "metadata", "").encode())]
-        if max(sizes, default=0) > m.VALUE_BYTES_MAX:
+        size = table.value_bytes(item)
+        if size > table.value_bytes_max:
             raise InvalidRequestError(
-                f"item {position}: its value takes {max(sizes)} bytes, {m.VALUE_BYTES_MAX} are allowed"
+                f"item {position}: its value takes {size} bytes, {table.value_bytes_max} are allowed"
             )

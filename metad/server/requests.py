@@ -178,7 +178,7 @@ class Requests:
                 self._sweep(body, done)
                 return []
         slots = self._groups.slots(kind)
-        held = size + ITEM_BYTES * items_of(body, size)
+        held = size + ITEM_BYTES * items_of(verb.table, body, size)
         if request.group:
             slots = self._groups.slots_meant(kind, request.group)
         parts = verb.split(body, slots)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from metad_wire.methods import METHODS, By
+from metad_wire.tables import TABLES
 
 from . import cluster, kv, offsets, ownership, sessions
+from .plain import verbs_of
 from .tables import Verb
 
 CONTROL: frozenset[int] = frozenset(
@@ -15,7 +17,12 @@ CONTROL: frozenset[int] = frozenset(
 """Methods that the node answers, not a group's state."""
 
 VERBS: dict[int, Verb[Any, Any]] = {
-    verb.method.code: verb for module in (cluster, ownership, sessions, offsets, kv) for verb in module.VERBS
+    verb.method.code: verb
+    for verbs in (
+        *(module.VERBS for module in (cluster, ownership, sessions, offsets, kv)),
+        *map(verbs_of, TABLES.values()),
+    )
+    for verb in verbs
 }
 
 

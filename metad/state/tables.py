@@ -14,7 +14,7 @@ from metad_wire import messages as m
 from metad_wire.cluster import SLOTS as SLOTS
 from metad_wire.errors import IdentityExpiredError, MetadError
 from metad_wire.methods import Body, Method
-from metad_wire.table import Table
+from metad_wire.table import Keyed, Table
 
 from ..storage.engine import Engine
 from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix, slot_of_key, table_prefix
@@ -192,7 +192,7 @@ _Reply = TypeVar("_Reply", bound=m.Message)
 class Verb(Generic[_Body, _Reply]):
     """One row of the registry. ``read`` returns what ``merge`` takes; ``evaluate`` returns a reply.
 
-    ``split`` is given where the body has no items, or its items lack a field of the table's key.
+    ``split`` is given where the body has no items, or its items lack fields of the table's key.
     ``refuse`` is the reply in place of a group's that could not do its part while others did theirs.
     ``forget``/``recall``: what of a reply need not be remembered for retries because it can be read again.
     ``may_write``: whether a body can change anything at all; a request that cannot needs no identity (None: any can).
@@ -201,7 +201,7 @@ class Verb(Generic[_Body, _Reply]):
     def __init__(
         self,
         method: Method[_Body, _Reply],
-        table: Table,
+        table: Table[Any],
         *,
         merge: Callable[[_Body, list[tuple[Rows, Any]]], _Reply],
         split: Callable[[_Body, Numbers], dict[int, Rows]] | None = None,
@@ -216,6 +216,7 @@ class Verb(Generic[_Body, _Reply]):
             raise TypeError(f"{method.name}: a verb either evaluates (mutates, can refuse) or reads")
         self.method = method
         self.table = table
+        self._keyed: Keyed | None = table.routed.get(method)
         self.split: Callable[[_Body, Numbers], dict[int, Rows]] = split or self._split
         self.merge = merge
         self.evaluate = evaluate
@@ -227,7 +228,7 @@ class Verb(Generic[_Body, _Reply]):
 
     def _split(self, body: Any, slots: Numbers) -> dict[int, Rows]:
         items = body.items
-        keys, crcs = self.table.keys(items)
+        keys, crcs = self.table.keys(items if self._keyed is None else self._keyed(items))
         return partition(items, keys, column(crcs, len(keys)), slots)
 
 

@@ -17,14 +17,13 @@ import functools
 import struct
 from zlib import crc32
 
-from metad_wire import tables as tables  # all of them
 from metad_wire.key import SLOT_MASK
 from metad_wire.key import TEXT_END as TEXT_END
 from metad_wire.key import text as text
 from metad_wire.key import text2 as text2
 from metad_wire.key import text_prefix as text_prefix
 from metad_wire.key import u32 as u32
-from metad_wire.table import ROWS
+from metad_wire.tables import ROWS
 from metad_wire.tables.cluster import GROUP
 
 _u64 = struct.Struct(">Q")

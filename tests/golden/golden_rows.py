@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import msgspec
 
 from metad.raft.messages import AnyMessage
 from metad.raft.streams import AnyStreamMessage
-from metad_wire import cluster, errors, messages, peer
+from metad_wire import cluster, errors, messages, peer, tables
 from metad_wire.frame import FrameType, encode_frame
 
 HERE = Path(__file__).parent
@@ -21,6 +22,10 @@ RAFT = HERE / "raft.txt"
 SNAPSHOTS = HERE / "snapshots.txt"
 PAYLOAD = list[tuple[bytes, AnyMessage]]
 _ROW = re.compile(r"^(?P<name>\w\S*)\n  value (?P<value>.+)\n(?:  bytes (?P<hex>[0-9a-f]*)\n)?", re.MULTILINE)
+
+
+MODULES = (messages, cluster, peer, *(sys.modules[f"{tables.__name__}.{name}"] for name in tables.NAMES))
+"""That have messages."""
 
 
 class Row(NamedTuple):
@@ -60,7 +65,7 @@ def fill(path: Path, encode: Any) -> None:
 def message_type(name: str) -> Any:
     """``Hello`` or ``Request[KvPut]`` -> its type."""
     outer, _, inner = name.partition("[")
-    type_ = next(getattr(module, outer) for module in (messages, cluster, peer, errors) if hasattr(module, outer))
+    type_ = next(getattr(module, outer) for module in (*MODULES, errors) if hasattr(module, outer))
     return type_[message_type(inner.removesuffix("]"))] if inner else type_
 
 

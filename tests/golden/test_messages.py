@@ -14,6 +14,7 @@ import pytest
 from golden_rows import (
     FRAMES,
     MESSAGES,
+    MODULES,
     RAFT,
     SNAPSHOTS,
     Row,
@@ -24,7 +25,7 @@ from golden_rows import (
     rows,
 )
 
-from metad_wire import cluster, errors, messages, peer
+from metad_wire import errors, messages
 from metad_wire.frame import FrameDecoder, FrameType
 
 ROWS = rows(MESSAGES)
@@ -32,9 +33,9 @@ FRAME_ROWS = rows(FRAMES)
 MESSAGE_CLASSES = [
     *(
         class_
-        for module in (messages, cluster, peer)
+        for module in MODULES
         for _, class_ in inspect.getmembers(module, inspect.isclass)
-        if messages.Message in class_.__mro__[1:]
+        if messages.Message in class_.__mro__[1:] and class_.__module__ == module.__name__
     ),
     errors.ErrorBody,
 ]

@@ -23,6 +23,7 @@ I64 = Annotated[int, Meta(le=0x7FFF_FFFF_FFFF_FFFF)]  # nor anything smaller
 BATCH_ITEMS_MAX = 10_000  # items in one request; 1,000 is where larger stops paying
 TRANSACTIONS_MAX = 1_000  # transactions in one request; each is a batch of its own
 TRANSACTION_ITEMS_MAX = 128  # of each list in one transaction, so that one cannot hold up its group for long
+KEY_FIELDS_MAX = 16  # in the key of one record; no table has as many
 LIST_LIMIT_MAX = 10_000  # records in one page
 
 Limit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX)]
@@ -32,5 +33,6 @@ PerGroup = Annotated[list[T], Meta(max_length=1024)]
 """One for each group of a kind: there are no more than slots."""
 Ordinals = PerGroup[U32]
 Batch = Annotated[list[T], Meta(max_length=BATCH_ITEMS_MAX)]
+KeyFields = Annotated[list[str | U32], Meta(max_length=KEY_FIELDS_MAX)]
 Transactions = Annotated[list[T], Meta(max_length=TRANSACTIONS_MAX)]
 TransactionItems = Annotated[list[T], Meta(max_length=TRANSACTION_ITEMS_MAX)]

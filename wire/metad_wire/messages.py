@@ -17,7 +17,8 @@ import msgspec
 
 from .fields import BATCH_ITEMS_MAX as BATCH_ITEMS_MAX
 from .fields import GENERATION_MAX as GENERATION_MAX
-from .fields import I64, U32, U53, U63, U64, Batch, Limit, Ordinals, PerGroup, TransactionItems, Transactions
+from .fields import I64, U32, U53, U63, U64, Batch, KeyFields, Limit, Ordinals, PerGroup, TransactionItems, Transactions
+from .fields import KEY_FIELDS_MAX as KEY_FIELDS_MAX
 from .fields import LIST_LIMIT_MAX as LIST_LIMIT_MAX
 from .fields import TRANSACTION_ITEMS_MAX as TRANSACTION_ITEMS_MAX
 from .fields import TRANSACTIONS_MAX as TRANSACTIONS_MAX
@@ -545,6 +546,84 @@ class KvTransactReply(Message, frozen=True):
     revisions: list[Revision]
     errors: list[ItemError]
     results: list[KvTransactionResult | None]
+
+
+# --- plain tables ----------------------------------------------------------------------------------------
+
+
+class TableRecord(Message, Generic[T], frozen=True):
+    """A record of a plain table as read. ``version`` counts the writes since it was created; the revisions are those of
+    the entries that created it and wrote it last."""
+
+    record: T
+    version: U63
+    create_revision: U63
+    mod_revision: U63
+
+
+class TableGet(Message, Generic[T], frozen=True):
+    """Read records. An item has the fields of the table's key."""
+
+    items: Batch[T]
+    min_revisions: Revisions = []
+
+
+class TableGetReply(Message, Generic[T], frozen=True):
+    """By position; None where there is none."""
+
+    records: list[TableRecord[T] | None]
+
+
+class TablePutItem(Message, Generic[T], frozen=True):
+    """``expected_version`` (None: unchecked; 0: must not exist) makes it a compare-and-set."""
+
+    record: T
+    expected_version: U63 | None = None
+
+
+class TablePut(Message, Generic[T], frozen=True):
+    """Write records."""
+
+    items: Batch[TablePutItem[T]]
+
+
+class TablePutReply(Message, frozen=True):
+    """``versions`` by position; 0 where the item failed."""
+
+    revisions: list[Revision]
+    errors: list[ItemError]
+    versions: list[U63]
+
+
+class TableDeleteItem(Message, Generic[T], frozen=True):
+    """``key`` has the fields of the table's key. ``expected_version`` (None: unchecked) makes it a
+    compare-and-delete."""
+
+    key: T
+    expected_version: U63 | None = None
+
+
+class TableDelete(Message, Generic[T], frozen=True):
+    """Delete records; an absent one answers not_found."""
+
+    items: Batch[TableDeleteItem[T]]
+
+
+class TableList(Message, frozen=True):
+    """Records whose key begins with ``fields``, in order of their keys. If the next field of the key is text, it starts
+    with ``prefix``. ``fields`` that include all routing fields ask one group, fewer ask every group."""
+
+    fields: KeyFields = []
+    prefix: str = ""
+    page: Page = Page()
+    min_revisions: Revisions = []
+
+
+class TableListReply(Message, Generic[T], frozen=True):
+    """One page."""
+
+    records: list[TableRecord[T]]
+    cursor: bytes
 
 
 # --- system ----------------------------------------------------------------------------------------------

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
-from . import tables as tables  # all of them
 from .key import SLOT_MASK as SLOT_MASK
 from .key import text as text
 from .key import text2 as text2
 from .method import By, For
-from .table import TABLES, Table
+from .table import Keyed, Table
+from .tables import TABLES
 
-ROUTES: Final[dict[int, Table]] = {method.code: table for table in TABLES.values() for method in table.routed}
-"""By method code: the table that says how its items, or its body where it has none, are routed. Methods that are not
-here belong to no group, or as session.list to all of a kind."""
+
+class Route(NamedTuple):
+    """How the items of a method are routed: ``kind`` of their groups, and their CRCs by position."""
+
+    kind: str
+    crcs: Callable[[Sequence[Any]], Iterable[int]]
+
+
+def _route(table: Table[Any], keyed: Keyed | None) -> Route:
+    if keyed is None:
+        return Route(table.kind, table.crcs)
+    return Route(table.kind, lambda items: table.crcs(keyed(items)))
+
+
+ROUTES: Final[dict[int, Route]] = {
+    method.code: _route(table, keyed) for table in TABLES.values() for method, keyed in table.routed.items()
+}
+"""By method code. Methods that are not here belong to no group, or as session.list to all of a kind."""
 
 KINDS: Final[dict[int, str]] = {
     method.code: table.kind
@@ -25,7 +40,7 @@ KINDS: Final[dict[int, str]] = {
 """Method code -> kind of the groups that answer it."""
 
 
-def split(route: Table, items: Sequence[Any], slots: Sequence[int], ordinals: int) -> dict[int, list[int]]:
+def split(route: Route, items: Sequence[Any], slots: Sequence[int], ordinals: int) -> dict[int, list[int]]:
     """Positions of the items by ordinal of their group, in order. ``slots`` is slot -> ordinal, ``ordinals`` more than
     the highest of them."""
     if len(items) == 1:

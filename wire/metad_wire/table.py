@@ -5,31 +5,54 @@ A declaration is made when its module in :mod:`metad_wire.tables` is imported. N
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
 import msgspec
 
-from .fields import U32
+from . import messages as m
+from .fields import KEY_FIELDS_MAX, U32
 from .key import check_key, text, u32
-from .messages import Message
 from .method import Body, By, For, Method, Reply
+
+Record = TypeVar("Record", bound=m.Message)
 
 Keys: TypeAlias = tuple[list[bytes], Iterable[int]]
 """Of each item: its key as on disk, behind the table's byte; and the CRC-32 of its routing fields."""
+Keyed: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
+"""Of each item: what has the fields of the key."""
 ANY_KIND: Final = "any"
 """Of a table that every group has, whatever its kind."""
 _ENCODERS: Final[dict[Any, Callable[[Any], bytes]]] = {str: text, U32: u32}
 
 
-class Table:
+class Plain(NamedTuple):
+    """The methods of a table whose records are put, read, deleted and listed, and no more. Their codes follow each
+    other, in this order."""
+
+    get: Method[Any, Any]
+    put: Method[Any, Any]
+    delete: Method[Any, Any]
+    list: Method[Any, Any]
+    key: type[m.Message]
+    """The fields of the record that identify it."""
+    values: tuple[str, ...]
+    """Its other fields."""
+
+
+class Table(Generic[Record]):
     """One kind of record.
 
     ``kind``: of the groups that hold it. ``rows``: the rows a record is kept in, as name -> byte behind the group's
     prefix; a byte is never used again. ``record``: what a read returns. ``key``: its fields that identify it, in
     order. ``routing``: the first of those; records that agree in them live in one group, and can change in one entry.
     ``row_cache``: the commands read rows before they write them, and so does every other command that writes them.
+    ``value_bytes_max``: of one record's value; ``value_bytes`` says how many an item has.
+
+    ``code`` makes it a plain table, with :class:`Plain` methods from that code on: it needs no code of its own.
+    ``writers`` are those who may use the two that write.
 
     ``crcs`` and ``keys`` may be given where the general encoding is too slow: they must yield the same.
     """
@@ -40,10 +63,14 @@ class Table:
         *,
         kind: str,
         rows: Mapping[str, int],
-        record: type[Message] | None = None,
+        record: type[Record] | None = None,
         key: Sequence[str] = (),
         routing: Sequence[str] = (),
         row_cache: bool = False,
+        value_bytes_max: int = m.VALUE_BYTES_MAX,
+        value_bytes: Callable[[Any], int] | None = None,
+        code: int | None = None,
+        writers: For = For.CLIENTS,
         crcs: Callable[[Sequence[Any]], Iterable[int]] | None = None,
         keys: Callable[[Sequence[Any]], Keys] | None = None,
     ) -> None:
@@ -54,9 +81,12 @@ class Table:
         self.key = tuple(key)
         self.routing = tuple(routing)
         self.row_cache = row_cache
+        self.value_bytes_max = value_bytes_max
+        self.value_bytes = value_bytes or _value_bytes
         self.methods: list[Method[Any, Any]] = []
-        self.routed: list[Method[Any, Any]] = []
-        """Those whose items, or whose body where it has none, have the routing fields."""
+        self.routed: dict[Method[Any, Any], Keyed | None] = {}
+        """Those whose items have the routing fields, or whose body has them if it has no items; and for each what of an
+        item has them, None if the item itself does."""
         self._encoders = _encoders(self)
         self.crcs: Callable[[Sequence[Any]], Iterable[int]] = crcs or self.general_crcs
         """CRC-32 of the routing fields of each."""
@@ -67,6 +97,7 @@ class Table:
         for byte in self.rows.values():
             if byte in ROWS:
                 raise TypeError(f"{name}: {ROWS[byte].name} has row {byte:#04x} already")
+        self.plain = None if code is None else self._plain(code, writers)
         TABLES[name] = self
         ROWS.update(dict.fromkeys(self.rows.values(), self))
 
@@ -80,16 +111,32 @@ class Table:
 
     def general_keys(self, items: Sequence[Any]) -> Keys:
         """:attr:`keys`, from the declaration alone."""
-        keys = [b"".join([encode(getattr(item, field)) for field, encode in self._encoders]) for item in items]
+        keys = [self.key_of([getattr(item, field) for field in self.key]) for item in items]
         for position, key in enumerate(keys):
             check_key(key, position)
         return keys, self.general_crcs(items)
 
+    def key_of(self, fields: Sequence[Any]) -> bytes:
+        """The first fields of a key, encoded."""
+        return b"".join([encode(value) for value, (_, encode) in zip(fields, self._encoders, strict=False)])
+
+    def is_text(self, number: int) -> bool:
+        """Whether this field of the key is text; else it is an integer of 32 bits."""
+        return self._encoders[number][1] is text
+
     def reads(
-        self, code: int, verb: str, body: type[Body], reply: type[Reply], *, routed: bool = True
+        self,
+        code: int,
+        verb: str,
+        body: type[Body],
+        reply: type[Reply],
+        *,
+        routed: bool = True,
+        keyed: Keyed | None = None,
     ) -> Method[Body, Reply]:
         """Declare a method that changes nothing."""
-        return self._method(code, verb, body, reply, mutates=False, by=By.GROUP, whose=For.CLIENTS, routed=routed)
+        method = Method(code, f"{self.name}.{verb}", body, reply, mutates=False, by=By.GROUP)
+        return self._declared(method, routed, keyed)
 
     def writes(
         self,
@@ -101,32 +148,53 @@ class Table:
         by: By = By.GROUP,
         whose: For = For.CLIENTS,
         routed: bool = True,
+        keyed: Keyed | None = None,
     ) -> Method[Body, Reply]:
         """Declare a method that goes through the log."""
-        return self._method(code, verb, body, reply, mutates=True, by=by, whose=whose, routed=routed)
+        method = Method(code, f"{self.name}.{verb}", body, reply, mutates=True, by=by, whose=whose)
+        return self._declared(method, routed, keyed)
 
-    def _method(
-        self,
-        code: int,
-        verb: str,
-        body: type[Body],
-        reply: type[Reply],
-        *,
-        mutates: bool,
-        by: By,
-        whose: For,
-        routed: bool,
-    ) -> Method[Body, Reply]:
-        method = Method(code, f"{self.name}.{verb}", body, reply, mutates=mutates, by=by, whose=whose)
+    def _declared(self, method: Method[Body, Reply], routed: bool, keyed: Keyed | None) -> Method[Body, Reply]:
         self.methods.append(method)
         if routed:
-            self.routed.append(method)
+            self.routed[method] = keyed
         return method
 
+    def _plain(self, code: int, writers: For) -> Plain:
+        record = self.record
+        if record is None or len(self.rows) != 1:
+            raise TypeError(f"{self.name}: a plain table has a record, in one row")
+        fields = {field.name: field.type for field in msgspec.structs.fields(record)}
+        key: Any = msgspec.defstruct(
+            f"{record.__name__}Key",
+            [(name, fields[name]) for name in self.key],
+            bases=(m.Message,),
+            frozen=True,
+            array_like=True,
+            gc=False,
+            module=record.__module__,
+        )
 
-TABLES: Final[dict[str, Table]] = {}
+        def of(general: Any, argument: type[m.Message]) -> type[Any]:
+            name = f"{record.__name__}{general.__name__.removeprefix('Table')}"
+            return types.new_class(name, (general[argument],), {"frozen": True})
+
+        return Plain(
+            self.reads(code, "get", of(m.TableGet, key), of(m.TableGetReply, record)),
+            self.writes(code + 1, "put", of(m.TablePut, record), m.TablePutReply, whose=writers, keyed=_records),
+            self.writes(code + 2, "delete", of(m.TableDelete, key), m.WriteReply, whose=writers, keyed=_keys),
+            self.reads(code + 3, "list", m.TableList, of(m.TableListReply, record), keyed=self._listed),
+            key,
+            tuple(name for name in fields if name not in self.key),
+        )
+
+    def _listed(self, bodies: Sequence[m.TableList]) -> Sequence[Any]:
+        return [types.SimpleNamespace(**dict(zip(self.key, body.fields, strict=False))) for body in bodies]
+
+
+TABLES: Final[dict[str, Table[Any]]] = {}
 """By name."""
-ROWS: Final[dict[int, Table]] = {}
+ROWS: Final[dict[int, Table[Any]]] = {}
 """The table that uses a byte behind the group's prefix."""
 
 
@@ -135,14 +203,29 @@ def moving_rows(kind: str) -> list[int]:
     return [byte for byte, table in ROWS.items() if table.kind == kind and table.routing]
 
 
-def _encoders(table: Table) -> list[tuple[str, Callable[[Any], bytes]]]:
+def _records(items: Sequence[m.TablePutItem[Any]]) -> Sequence[Any]:
+    return [item.record for item in items]
+
+
+def _keys(items: Sequence[m.TableDeleteItem[Any]]) -> Sequence[Any]:
+    return [item.key for item in items]
+
+
+def _value_bytes(item: Any) -> int:
+    """Of a plain table: the record as encoded, its key included."""
+    return len(msgspec.msgpack.encode(item.record)) if isinstance(item, m.TablePutItem) else 0
+
+
+def _encoders(table: Table[Any]) -> list[tuple[str, Callable[[Any], bytes]]]:
     """How each field of the key is encoded. Raises TypeError where the declaration makes no sense."""
     if table.routing != table.key[: len(table.routing)] or bool(table.key) != bool(table.routing):
         raise TypeError(f"{table.name}: the routing fields are not the first of the key")
-    types = {} if table.record is None else {f.name: f.type for f in msgspec.structs.fields(table.record)}
+    if len(table.key) > KEY_FIELDS_MAX:
+        raise TypeError(f"{table.name}: a key has at most {KEY_FIELDS_MAX} fields")
+    fields = {} if table.record is None else {f.name: f.type for f in msgspec.structs.fields(table.record)}
     encoders: list[tuple[str, Callable[[Any], bytes]]] = []
     for field in table.key:
-        encode = _ENCODERS.get(types.get(field))
+        encode = _ENCODERS.get(fields.get(field))
         if encode is None or (encode is u32 and field in table.routing):
             raise TypeError(f"{table.name}: field {field} of the key is neither text nor, behind those that route, U32")
         encoders.append((field, encode))

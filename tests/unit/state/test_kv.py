@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from state_rig import MIB, Rig, item_errors
 
+from metad.state.kv import _PLAIN
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import InvalidRequestError
@@ -13,6 +14,7 @@ from metad_wire.messages import KvKey as Key
 from metad_wire.messages import KvOperation as Do
 from metad_wire.messages import KvPutItem as Put
 from metad_wire.messages import KvTransaction as Transaction
+from metad_wire.methods import encode
 
 
 @pytest.fixture(params=(0, 3), ids=lambda lag: f"lag{lag}")
@@ -179,3 +181,9 @@ def test_a_foreign_cursor_cannot_lead_out_of_the_namespace(cursor: bytes) -> Non
     put(rig, *(Put(namespace, "k", b"") for namespace in ("m", "n", "o")))
     reply = rig.read(methods.KV_SCAN, m.KvScan("n", page=m.Page(10, cursor)))
     assert {record.namespace for record in reply.records} <= {"n"}
+
+
+def test_rows_that_are_spelled_out_are_records_as_the_wire_has_them() -> None:
+    items = [Put("n", "k\0", b"v"), Put("", "", b"", 3)]
+    rows = _PLAIN._encode_rows(items, [1, 2], [3, 4], 5)
+    assert rows == [encode(m.Kv("n", "k\0", b"v", 1, 3, 5)), encode(m.Kv("", "", b"", 2, 4, 5))]

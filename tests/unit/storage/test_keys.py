@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metad.storage import keys
-from metad_wire.table import TABLES
+from metad_wire.tables import TABLES
 
 # Characters at which an escape could go wrong, mixed into any text.
 texts = st.text(

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from golden_rows import FRAMES, MESSAGES, RAFT, SNAPSHOTS
-from wire_document import PROTOCOL, fields_of, hex_blocks, tables
+from wire_document import PROTOCOL, fields_of, hex_blocks, table_rows, tables
 
 from metad.raft import messages as raft
 from metad.raft.streams import StreamMessage
@@ -17,9 +17,13 @@ from metad_wire.errors import ERRORS, ErrorBody
 from metad_wire.frame import FrameType, encode_frame
 from metad_wire.methods import KV_PUT, METHODS, READS, encode
 from metad_wire.session import FEATURES, TRANSITIONS, ClientSession, Role, ServerSession, State
+from metad_wire.tables import TABLES as declared
 
 TEXT = PROTOCOL.read_text(encoding="utf-8")
 TABLES = tables(TEXT)
+PLAIN = {method for table in declared.values() if table.plain is not None for method in table.methods}
+"""Methods that all plain tables have: described once."""
+NAMED = {code: method for code, method in sorted(METHODS.items()) if method not in PLAIN}
 MESSAGE_CLASSES = {
     "ErrorBody": ErrorBody,
     **{
@@ -82,10 +86,16 @@ def test_method_codes() -> None:
             e.by.value,
             e.whose.value,
         ]
-        for _, e in sorted(METHODS.items())
+        for e in NAMED.values()
     ]
-    for method in METHODS.values():
+    for method in NAMED.values():
         assert f"### `{method.name}`\n" in TEXT
+
+
+def test_tables() -> None:
+    """`python tests/unit/wire/wire_document.py` writes these rows."""
+    assert "\n".join(table_rows()) in TEXT
+    assert [row[0] for row in TABLES["Tables"]] == sorted(name for name, table in declared.items() if table.routing)
 
 
 def test_features() -> None:
@@ -101,7 +111,7 @@ def test_every_read_of_records_takes_revisions() -> None:
 
 def test_methods_of_early_data() -> None:
     (listed,) = re.findall(r"there that change nothing: (.*?)\.\s", TEXT, re.DOTALL)
-    assert re.findall(r"`(.*?)`", listed) == [METHODS[code].name for code in sorted(READS)]
+    assert re.findall(r"`(.*?)`", listed) == [method.name for code, method in NAMED.items() if code in READS]
 
 
 def test_frame_types() -> None:

@@ -16,7 +16,8 @@ from metad_wire.errors import InvalidRequestError
 from metad_wire.messages import KEY_BYTES_MAX
 from metad_wire.method import METHODS
 from metad_wire.routing import KINDS, ROUTES
-from metad_wire.table import ROWS, TABLES, Table, moving_rows
+from metad_wire.table import Table
+from metad_wire.tables import ROWS, TABLES, moving_rows
 
 KEYED = [table for table in TABLES.values() if table.key]
 NAMES = st.text(max_size=4) | st.text("a\0\x01\xff/", max_size=4) | st.text("ab", min_size=120, max_size=160)

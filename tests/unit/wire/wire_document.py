@@ -1,4 +1,5 @@
-"""Renders what the code says the way wire/PROTOCOL.md says it, so that a test can compare them."""
+"""Renders what the code says the way wire/PROTOCOL.md says it, so that a test can compare them. Run by hand, it writes
+the rows of the table of tables."""
 
 from __future__ import annotations
 
@@ -9,6 +10,13 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from metad_wire.tables import TABLES
+
+_ANY_NAMES = {
+    "Request": "the method's body",
+    "TableGet": "the table's key",
+    "TableDeleteItem": "the table's key",
+}
 PROTOCOL = Path(__file__).resolve().parents[3] / "wire" / "PROTOCOL.md"
 
 
@@ -46,7 +54,7 @@ def type_name(type_: inspect.Type) -> str:
         case inspect.StructType(cls=cls):
             return cls.__name__
         case inspect.AnyType():
-            return "the method's body"
+            return "ANY"
     raise NotImplementedError(type_)
 
 
@@ -74,7 +82,32 @@ def fields_of(class_: type) -> list[tuple[str, str, str]]:
     """(name, type, default) of a message, in wire order."""
     struct = inspect.type_info(class_)
     assert isinstance(struct, inspect.StructType)
-    return [(field.name, type_name(field.type), default_name(field)) for field in struct.fields]
+    any_name = _ANY_NAMES.get(class_.__name__, "the table's record")
+    return [(f.name, type_name(f.type).replace("ANY", any_name), default_name(f)) for f in struct.fields]
+
+
+def table_rows() -> list[str]:
+    """The rows of the table of tables."""
+    rows = []
+    for _, table in sorted(TABLES.items()):
+        if table.routing:
+            record = table.record.__name__
+            if table.plain is not None:
+                described = [f"{name} {type_} {default}".strip() for name, type_, default in fields_of(table.record)]
+                record += f": {', '.join(described)}"
+            methods = [f"{method.name.partition('.')[2]} {method.code:#06x}" for method in table.methods]
+            cells = (table.name, table.kind, ", ".join(table.key), ", ".join(table.routing), record, ", ".join(methods))
+            rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
+def fill_tables() -> None:
+    """Write the rows of the table of tables anew."""
+    text = PROTOCOL.read_text(encoding="utf-8")
+    header = "| table | groups | key | routed by | record | methods |\n|---|---|---|---|---|---|\n"
+    before, rest = text.split(header)
+    rows = "\n".join(table_rows())
+    PROTOCOL.write_text(f"{before}{header}{rows}\n\n### {rest.split('### ', 1)[1]}", encoding="utf-8")
 
 
 def tables(text: str) -> dict[str, list[list[str]]]:
@@ -101,3 +134,7 @@ def hex_blocks(text: str) -> dict[str, bytes]:
         data = "".join(line.partition("#")[0] for line in lines)
         blocks[first.removeprefix("#").strip()] = bytes.fromhex(data)
     return blocks
+
+
+if __name__ == "__main__":
+    fill_tables()

@@ -29,6 +29,12 @@ def _keys(items: Sequence[Any]) -> Keys:
     return keys, map(known.__getitem__, names)
 
 
+def _value_bytes(item: Any) -> int:
+    if isinstance(item, m.KvTransaction):
+        return max((len(o.value) for o in (*item.then, *item.otherwise) if o.value is not None), default=0)
+    return len(item.value) if isinstance(item, m.KvPutItem) else 0
+
+
 KV = Table(
     "kv",
     kind="data",
@@ -36,6 +42,7 @@ KV = Table(
     record=m.Kv,
     key=("namespace", "key"),
     routing=("namespace",),
+    value_bytes=_value_bytes,
     crcs=_crcs,
     keys=_keys,
 )

@@ -46,6 +46,10 @@ def _keys(items: Sequence[Any]) -> Keys:
     return keys, crcs
 
 
+def _value_bytes(item: Any) -> int:
+    return len(item.metadata.encode()) if isinstance(item, m.OffsetCommitItem) else 0
+
+
 OFFSET = Table(
     "offset",
     kind="offset",
@@ -53,6 +57,7 @@ OFFSET = Table(
     record=m.Offset,
     key=("tenant", "group", "topic", "partition"),
     routing=("tenant", "group"),
+    value_bytes=_value_bytes,
     row_cache=True,
     crcs=_crcs,
     keys=_keys,

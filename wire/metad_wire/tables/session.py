@@ -29,6 +29,11 @@ def _keys(items: Sequence[Any]) -> Keys:
     return keys, map(crc32, keys)
 
 
+def _value_bytes(item: Any) -> int:
+    properties: m.SessionProperties | None = getattr(item, "properties", None)
+    return 0 if properties is None else len(properties.payload)
+
+
 SESSION = Table(
     "session",
     kind="data",
@@ -36,6 +41,7 @@ SESSION = Table(
     record=m.Session,
     key=("tenant", "client_id"),
     routing=("tenant", "client_id"),
+    value_bytes=_value_bytes,
     crcs=_crcs,
     keys=_keys,
 )
