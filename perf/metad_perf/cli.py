@@ -15,7 +15,7 @@ from metad_wire.errors import MetadError
 from metad_wire.transport.tcp import install_uvloop
 
 from .errors import PerfError, UsageError
-from .fault_names import FAULTS
+from .faults.names import FAULTS
 from .running import exit_on_sigterm
 
 VERBS = ("session.takeover", "session.update", "session.get", "offset.commit", "kv.put", "kv.get")
@@ -136,7 +136,7 @@ def _load(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run_load(args: argparse.Namespace) -> int:
-    from .load import Load, run
+    from .load.measure import Load, run
     from .spawn import Shape
     from .target import target_of
 
@@ -174,7 +174,7 @@ def _grpc(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run_grpc(args: argparse.Namespace) -> int:
-    from .grpc_baseline import run
+    from .peers.grpc_baseline import run
 
     return run(
         pairs=args.pairs,
@@ -199,7 +199,7 @@ def _compare(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run_compare(args: argparse.Namespace) -> int:
-    from .compare import run
+    from .peers.compare import run
     from .spawn import Shape
 
     return run(
@@ -229,10 +229,10 @@ def _crash(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def _run_crash(args: argparse.Namespace) -> int:
     if args.nodes > 1:
-        from . import fault_run
-        from .faults import parse
+        from .faults import cluster
+        from .faults.kinds import parse
 
-        return fault_run.run(
+        return cluster.run(
             nodes=args.nodes,
             names=parse(args.faults),
             seconds=args.seconds,
@@ -242,7 +242,7 @@ def _run_crash(args: argparse.Namespace) -> int:
             json=args.json,
             scheme=args.scheme,
         )
-    from .crash import run
+    from .faults.crash import run
 
     return run(
         rounds=args.rounds,
@@ -359,16 +359,16 @@ def _wan(commands: Commands[argparse.ArgumentParser]) -> None:
 def _run_wan(args: argparse.Namespace) -> int:
     loss = args.loss[0] if len(args.loss) == 1 else 0.0  # of what is no table
     if args.reconnect:
-        from .reconnect import run as run_reconnect
+        from .wan.reconnect import run as run_reconnect
 
         return run_reconnect(args.rtt_ms, loss_pct=loss, json=args.json)
     if args.regions is not None:
-        from .regions import run as run_regions
+        from .wan.regions import run as run_regions
 
         return run_regions(args.regions, seconds=args.cuts_s, seed=args.seed, loss_pct=loss, json=args.json)
-    from .relay_line import Path as LinePath
-    from .wan import Question, run
-    from .wan_run import Load
+    from .wan.cells import Load
+    from .wan.command import Question, run
+    from .wan.relay_line import Path as LinePath
 
     try:
         path = LinePath(
@@ -415,7 +415,7 @@ def _attack(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run_attack(args: argparse.Namespace) -> int:
-    from .attack import Plan, run
+    from .attack.command import Plan, run
 
     names = {} if args.only is None else {"names": args.only}
     length = (1, 1.0, 1.0) if args.quick else (args.windows, args.seconds, Plan().quiet_s)
@@ -445,7 +445,7 @@ def _quic(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run_quic(args: argparse.Namespace) -> int:
-    from .quic import run
+    from .peers.quic import run
 
     return run(pairs=args.pairs, seconds=args.seconds, megabytes=args.megabytes, json=args.json)
 

@@ -25,9 +25,9 @@ from metad_client import Options
 from metad_client.errors import FencedError, MetadError, NotOwnerError
 from metad_wire.messages import SessionProperties
 
-from . import report
 from .errors import ServerError, UsageError
-from .load import ask_account
+from .load.measure import ask_account
+from .report import output
 from .running import run_async
 from .spawn import Server, Shape, temporary_server
 from .storm import DEADLINE_S, TENANT, Broker, Life, Storm, verify
@@ -61,8 +61,8 @@ def run(*, sessions: int, brokers: int, shape: Shape, config: Path | None, json:
     with temporary_server(config=config, shape=shape.checked()) as server:
         told = run_async(_tell(server, shape.nodes, sessions, brokers))
         server.stop()
-    told["seconds"] = report.rounded(time.monotonic() - begin)
-    report.write_json(json, told)
+    told["seconds"] = output.rounded(time.monotonic() - begin)
+    output.write_json(json, told)
     _show(told)
     return 1 if told["lost"] else 0
 
@@ -93,12 +93,12 @@ async def _tell(server: Server, nodes: int, sessions: int, count: int) -> dict[s
         for broker in brokers:
             await broker.end()
     storm = storm_phases[0]
-    return report.rounded(
+    return output.rounded(
         {
             "sessions": sessions,
             "lost": lost,
             "storm_s": storm.seconds,
-            "storm_sessions_per_s": report.ratio(storm.sessions, storm.seconds),
+            "storm_sessions_per_s": output.ratio(storm.sessions, storm.seconds),
             "p50_ms": storm.p50_ms,
             "p99_ms": storm.p99_ms,
             "retries": storm.retries,
@@ -107,8 +107,8 @@ async def _tell(server: Server, nodes: int, sessions: int, count: int) -> dict[s
             "longest_pause_s": storm.pause_s,
             "phases": [msgspec.to_builtins(phase) for phase in phases],
             "wrong": wrong[:20],
-            "setting": report.machine(),
-            "versions": report.versions(),
+            "setting": output.machine(),
+            "versions": output.versions(),
         }
     )
 
@@ -286,12 +286,12 @@ def _show(told: dict[str, Any]) -> None:
         ]
         for phase in told["phases"]
     ]
-    report.table("A reconnect storm", columns, rows)
+    output.table("A reconnect storm", columns, rows)
     for line in told["wrong"]:
-        report.say(line)
+        output.say(line)
     verdict = "nothing was lost" if not told["lost"] else f"{told['lost']} sessions were LOST or are wrong"
     victim = "metad" if told["nodes"] == 1 else "the leader"
-    report.say(
+    output.say(
         f"{told['sessions']:,} sessions came back in {told['storm_s']:.1f} s, through the death of one broker, the "
         f"restart of another and a kill -9 of {victim}: {verdict}."
     )

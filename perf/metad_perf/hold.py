@@ -19,14 +19,14 @@ from typing import Any
 from metad_client import Options
 from metad_wire.messages import SessionKey
 
-from . import report
 from .errors import ServerError, UsageError
-from .load import MIB, Load, account_of, epoch_now, measure
-from .prepare import fill_sessions
+from .load.measure import MIB, Load, account_of, epoch_now, measure
+from .load.prepare import fill_sessions
+from .load.workload import TENANT, session_names
+from .report import output
 from .running import run_async
 from .spawn import Server, Shape, temporary_server
 from .target import open_client
-from .workload import TENANT, session_names
 
 SMALL = 100_000  # the number of sessions that costs are compared with
 VERBS = ("session.update", "session.takeover")
@@ -44,10 +44,10 @@ def run(
         raise UsageError(f"--sessions must be at least {SMALL // 100:,} and --updates at least 1")
     with temporary_server(config=config, shape=Shape(scheme=scheme)) as server:
         held = _hold(server, sessions, updates, value_bytes)
-    report.write_json(json, held)
-    report.table("hold", ["", "value"], [row for row in held.items() if not isinstance(row[1], dict)])
+    output.write_json(json, held)
+    output.table("hold", ["", "value"], [row for row in held.items() if not isinstance(row[1], dict)])
     costs = held["server_cpu_us_per_item"]
-    report.table(
+    output.table(
         "server CPU µs per item", ["sessions", *VERBS], [[int(size), *cost.values()] for size, cost in costs.items()]
     )
     return 1 if held["errors"] else 0
@@ -78,8 +78,8 @@ def _hold(server: Server, sessions: int, updates: int, value_bytes: int) -> dict
         peak_mib = rss_max() / MIB
     status = account_of(server.target)
     server.stop()
-    ratios = {verb: report.ratio(at_size[verb], costs[str(small)][verb]) for verb in VERBS}
-    return report.rounded(
+    ratios = {verb: output.ratio(at_size[verb], costs[str(small)][verb]) for verb in VERBS}
+    return output.rounded(
         {
             "sessions": sessions,
             "rss_mib": written_mib,
@@ -99,8 +99,8 @@ def _hold(server: Server, sessions: int, updates: int, value_bytes: int) -> dict
             "groups": status.groups,
             "write_cost_ratio_by_verb": ratios,
             "server_cpu_us_per_item": costs,
-            "setting": report.machine(),
-            "versions": report.versions(),
+            "setting": output.machine(),
+            "versions": output.versions(),
         }
     )
 
@@ -117,7 +117,7 @@ def _fill(endpoint: str, epoch: int, sessions: int, value_bytes: int) -> float:
             await fill_sessions(client, epoch, sessions, value_bytes, progress)
 
     begin = time.monotonic()
-    with report.progress(f"fill {sessions:,} sessions", sessions) as progress:
+    with output.progress(f"fill {sessions:,} sessions", sessions) as progress:
         run_async(fill(progress))
     return time.monotonic() - begin
 

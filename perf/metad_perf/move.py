@@ -21,15 +21,15 @@ from metad_client import Client, Options
 from metad_wire import cluster as c
 from metad_wire import messages as m
 
-from . import report
 from .errors import ServerError, UsageError
-from .histogram import Latencies
-from .load import account_of, epoch_now
-from .prepare import fill_sessions, pour
+from .load.measure import account_of, epoch_now
+from .load.prepare import fill_sessions, pour
+from .load.workload import BROKER, EXPIRY_INTERVAL_S, TENANT, session_names
+from .report import output
+from .report.histogram import Latencies
 from .running import run_async
 from .spawn import Shape, temporary_server
 from .target import open_client
-from .workload import BROKER, EXPIRY_INTERVAL_S, TENANT, session_names
 
 _STAMP_BYTES = 8
 _READ_BATCH = 1_000
@@ -74,13 +74,13 @@ def run(move: Move, *, shape: Shape, config: Path | None, json: Path | None) -> 
         "seed": move.seed,
         "fsync": status.fsync,
         "replicas": status.replicas,
-        "setting": report.machine(),
-        "versions": report.versions(),
+        "setting": output.machine(),
+        "versions": output.versions(),
     }
-    moved = report.rounded(moved)
-    report.write_json(json, moved)
-    report.table("move", ["", "value"], [row for row in moved.items() if not isinstance(row[1], dict)])
-    report.say(
+    moved = output.rounded(moved)
+    output.write_json(json, moved)
+    output.table("move", ["", "value"], [row for row in moved.items() if not isinstance(row[1], dict)])
+    output.say(
         f"{moved['slots']:,} slots moved in {moved['seconds']:g} s; the longest write took "
         f"{moved['longest_write_ms']:g} ms, {moved['lost']} writes and {moved['missing']} sessions were lost."
     )
@@ -136,7 +136,7 @@ async def _run(target: str, move: Move) -> dict[str, Any]:
     epoch = epoch_now()
     names = session_names(move.sessions)
     async with open_client(target, Options(deadline_s=_DEADLINE_S)) as client:
-        with report.progress(f"fill {move.sessions:,} sessions", move.sessions) as progress:
+        with output.progress(f"fill {move.sessions:,} sessions", move.sessions) as progress:
             await fill_sessions(client, epoch, move.sessions, move.value_bytes, progress)
         writers = [
             _Writer(client, move, epoch, list(names[at :: move.writers]), f"{move.seed}/{at}")
@@ -153,7 +153,7 @@ async def _run(target: str, move: Move) -> dict[str, Any]:
                 writer.stopping = True
             await asyncio.gather(*tasks)
         acknowledged = {name: write for writer in writers for name, write in writer.acknowledged.items()}
-        with report.progress("read back", move.sessions) as progress:
+        with output.progress("read back", move.sessions) as progress:
             lost, missing = await _read_back(client, names, acknowledged, progress)
     refused: dict[str, int] = {}
     for writer in writers:
@@ -182,7 +182,7 @@ async def _add_group_and_move(client: Client, writers: Sequence[asyncio.Future[N
     await client.cluster.rebalance()
     ordinal = max(group.ordinal for group in before.groups if group.kind == "data") + 1
     wanted = c.SLOTS // (ordinal + 1)
-    with report.progress("move slots", wanted) as progress:
+    with output.progress("move slots", wanted) as progress:
         shown = 0
         while True:
             for writer in writers:

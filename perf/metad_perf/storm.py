@@ -14,10 +14,10 @@ from metad_client import Client, Options
 from metad_client.errors import ClosedError, MetadError
 from metad_wire.messages import SessionKey, SessionProperties, SessionTakeoverItem
 
-from .histogram import Latencies
-from .prepare import PREPARE_BATCH, pour
+from .load.prepare import PREPARE_BATCH, pour
+from .load.timing import SYSTEM
+from .report.histogram import Latencies
 from .target import open_client
-from .timing import SYSTEM
 
 TENANT = "demo"
 DEADLINE_S = 60.0  # a client waits through a restart of the server

@@ -18,7 +18,7 @@ import pytest
 
 from metad.testing.nodes.links import SimNetwork
 from metad.testing.nodes.loop import VirtualLoop
-from metad_perf import attack_certificates as certificates
+from metad_perf.attack import certificates
 from metad_wire.transport import Listener, Stream, Transport, join_endpoint, split_endpoint
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.transport.quic import QuicTransport

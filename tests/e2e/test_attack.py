@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from metad_perf import attack
-from metad_perf.attack_kinds import KINDS, STRANGER
+from metad_perf.attack import command
+from metad_perf.attack.kinds import KINDS, STRANGER
 
 METAD_PERF = Path(sys.executable).with_name("metad-perf")
 NAMES = (
@@ -60,7 +60,7 @@ def test_every_family_is_refused(tmp_path: Path) -> None:
     for name, one in attacks.items():
         assert one["refused"] is True, (name, one["problem"])
         assert one["tried"] >= 1, name
-        assert one["server_rss_growth_mib"] <= attack.GROWTH_MIB_MAX, name
+        assert one["server_rss_growth_mib"] <= command.GROWTH_MIB_MAX, name
         assert one["good_client_p99_ratio"] > 0, name
         assert one["good_client_failed"] == 0, name
 
@@ -77,14 +77,14 @@ def test_every_family_is_refused(tmp_path: Path) -> None:
     ids=str,
 )
 def test_the_judge(change: dict[str, Any], code: int) -> None:
-    assert attack._show({"tls_garbage": GOOD, "quic_garbage": GOOD | change}) == code
+    assert command._show({"tls_garbage": GOOD, "quic_garbage": GOOD | change}) == code
 
 
 def test_one_attack_in_ten_may_slow_the_good_client_down() -> None:
     slow = GOOD | {"good_client_p99_ratio": 5.0}
     nine = {f"a{n}": GOOD for n in range(9)}
-    assert attack._show(nine | {"b": slow}) == 0
-    assert attack._show(nine | {"b": slow, "c": slow}) == 1
+    assert command._show(nine | {"b": slow}) == 0
+    assert command._show(nine | {"b": slow, "c": slow}) == 1
 
 
 def test_both_transports_meet_every_common_attack() -> None:

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from metad_perf import wan_net
-from metad_perf.relay_check import exchange
-from metad_perf.relay_line import Path
-from metad_perf.wan_net import Places
+from metad_perf.wan import network
+from metad_perf.wan.network import Places
+from metad_perf.wan.relay_check import exchange
+from metad_perf.wan.relay_line import Path
 
-pytestmark = pytest.mark.skipif(bool(wan_net.missing()), reason=wan_net.missing())
+pytestmark = pytest.mark.skipif(bool(network.missing()), reason=network.missing())
 
 
 @pytest.fixture(scope="module")
 def places() -> Iterator[Places]:
-    with wan_net.places(3, seed=1) as made:
+    with network.places(3, seed=1) as made:
         yield made
 
 

@@ -19,7 +19,7 @@ from e2e_server import Server, free_ports, wait_until
 
 from metad_client import Options, UnauthenticatedError, blocking
 from metad_client.errors import ConnectionLostError, HandshakeError, MetadError, PermissionDeniedError
-from metad_perf import attack_certificates as certificates
+from metad_perf.attack import certificates
 from metad_wire import peer as p
 from metad_wire.authority import issue_fleet
 from metad_wire.cluster import NodeRecord

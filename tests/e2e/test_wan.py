@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from metad_perf import netns, wan_net
+from metad_perf.faults import netns
+from metad_perf.wan import network
 
 METAD_PERF = Path(sys.executable).with_name("metad-perf")
 COLUMNS = {
@@ -37,7 +38,7 @@ def _run(*args: object) -> Done:
     return Done(process.pid, process.returncode, stdout, stderr)
 
 
-@pytest.mark.skipif(bool(wan_net.missing()), reason=wan_net.missing())
+@pytest.mark.skipif(bool(network.missing()), reason=network.missing())
 def test_a_row_per_cell_and_a_page(tmp_path: Path) -> None:
     report, page = tmp_path / "wan.json", tmp_path / "wan.html"
     done = _run("--rtt-ms", "20,60", "--loss", "1", "--seconds", "0.4", "--json", report, "--report", page)
@@ -64,7 +65,7 @@ def test_a_row_per_cell_and_a_page(tmp_path: Path) -> None:
     assert not list(Path("/run/netns").glob(f"metad-perf-{done.pid % 100_000}-*")), "no namespace is left behind"
 
 
-@pytest.mark.skipif(bool(wan_net.missing()), reason=wan_net.missing())
+@pytest.mark.skipif(bool(network.missing()), reason=network.missing())
 def test_three_regions_commit_survive_a_cut_and_lose_nothing(tmp_path: Path) -> None:
     """How close commits are to their quorum's round trip is for a machine that does nothing else to say."""
     report = tmp_path / "regions.json"
@@ -81,7 +82,7 @@ def test_three_regions_commit_survive_a_cut_and_lose_nothing(tmp_path: Path) -> 
         assert one["p50_ms"] > one["quorum_rtt_ms"], "no quorum is nearer than the nearest"
 
 
-@pytest.mark.skipif(bool(wan_net.missing()), reason=wan_net.missing())
+@pytest.mark.skipif(bool(network.missing()), reason=network.missing())
 def test_who_comes_back_with_a_ticket_reads_in_one_round_trip(tmp_path: Path) -> None:
     """Round trips are counted by time, on a path so long that the machine's own does not matter beside it."""
     report = tmp_path / "reconnect.json"
@@ -105,4 +106,4 @@ def test_a_wrong_command_line_is_told_in_one_line(args: tuple[str, str]) -> None
 
 def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert wan_net.missing() == netns.missing(cuts=False) == "network namespaces need root"
+    assert network.missing() == netns.missing(cuts=False) == "network namespaces need root"

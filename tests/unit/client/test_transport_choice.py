@@ -14,7 +14,7 @@ from metad_client.connections.dialer import Dialer
 from metad_client.connections.transport_choice import BLOCKED_S, TransportChoice, transports_of
 from metad_client.endpoint import as_url, parse_url, scheme_of
 from metad_client.errors import ConnectionLostError, HandshakeError, MetadError, UnauthenticatedError
-from metad_perf import attack_certificates as certificates
+from metad_perf.attack import certificates
 from metad_wire.policy import PathRule
 from metad_wire.transport.credentials import CertificateError, PathSample, TlsError
 from metad_wire.transport.memory import MemoryTransport

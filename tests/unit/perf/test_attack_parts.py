@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import pytest
 
-from metad_perf import attack_certificates as certificates
-from metad_perf.attack import Plan
-from metad_perf.attack_bodies import encoded, methods_of_records, random_body
-from metad_perf.attack_kinds import INSIDER, KINDS, STRANGER
-from metad_perf.attack_peer import Target
-from metad_perf.attack_tokens import KeyUpdater
+from metad_perf.attack import certificates
+from metad_perf.attack.bodies import encoded, methods_of_records, random_body
+from metad_perf.attack.command import Plan
+from metad_perf.attack.kinds import INSIDER, KINDS, STRANGER
+from metad_perf.attack.peer import Target
+from metad_perf.attack.tokens import KeyUpdater
 from metad_perf.errors import UsageError
 from metad_wire.methods import METHODS, Method
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metad_perf.compare import AT_LOAD, BARS, METAD, PUTS, SINGLES, TAKEOVER, Run, Way, verdict
+from metad_perf.peers.compare import AT_LOAD, BARS, METAD, PUTS, SINGLES, TAKEOVER, Run, Way, verdict
 
 
 def _run(system: str, load: str, pair: int, rate: float, p99_ms: float = 1.0) -> Run:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from metad_perf.draw import Names, Values, Walk
+from metad_perf.load.draw import Names, Values, Walk
 
 
 @pytest.mark.parametrize("count", [10, 1_000_001])

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from metad_perf import etcd_wire
-from metad_perf.etcd_client import requests
-from metad_perf.workload import Settings
+from metad_perf.load.workload import Settings
+from metad_perf.peers import etcd_wire
+from metad_perf.peers.etcd_client import requests
 
 _U64, _BOOL, _STRING, _MESSAGE, _BYTES = 4, 8, 9, 11, 12
 # message -> field: (number, type, message type), repeated where the name ends in *

@@ -15,11 +15,11 @@ import pytest
 
 from metad_client.errors import ConflictError, DeadlineExceededError, MetadError, OverloadedError
 from metad_judge.linearizability import Outcome, check
-from metad_perf import disks, faults, members, registers
-from metad_perf.availability import Availability, Window, gap_ms, names_in
 from metad_perf.errors import ServerError, UsageError
-from metad_perf.fault_names import FAULTS
-from metad_perf.registers import History, RegisterClient
+from metad_perf.faults import disks, kinds, members, registers
+from metad_perf.faults.availability import Availability, Window, gap_ms, names_in
+from metad_perf.faults.names import FAULTS
+from metad_perf.faults.registers import History, RegisterClient
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, pack_slots
 
@@ -61,23 +61,23 @@ def test_every_group_has_a_name_to_be_probed_by() -> None:
 
 
 def test_names_of_faults() -> None:
-    assert faults.parse("kill, pause,kill") == ["kill", "pause"]
+    assert kinds.parse("kill, pause,kill") == ["kill", "pause"]
     with pytest.raises(UsageError, match="no fault 'flood'"):
-        faults.parse("kill,flood")
+        kinds.parse("kill,flood")
 
 
 def test_faults_that_this_machine_cannot_do_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metad_perf.netns.missing", lambda: "no root")
-    monkeypatch.setattr("metad_perf.disks.missing", lambda: "")
-    monkeypatch.setattr("metad_perf.disks.throttle_missing", lambda: "no cgroup")
-    monkeypatch.setattr("metad_perf.disks.hang_missing", lambda: "no fsfreeze")
-    striking, skipped = faults.possible(["kill", "partition", "slowdisk", "disk-hang", "diskfull"])
+    monkeypatch.setattr("metad_perf.faults.netns.missing", lambda: "no root")
+    monkeypatch.setattr("metad_perf.faults.disks.missing", lambda: "")
+    monkeypatch.setattr("metad_perf.faults.disks.throttle_missing", lambda: "no cgroup")
+    monkeypatch.setattr("metad_perf.faults.disks.hang_missing", lambda: "no fsfreeze")
+    striking, skipped = kinds.possible(["kill", "partition", "slowdisk", "disk-hang", "diskfull"])
     assert striking == ["kill", "diskfull"]
     assert skipped == {"partition": "no root", "slowdisk": "no cgroup", "disk-hang": "no fsfreeze"}
 
 
 def test_every_fault_is_done_by_somebody() -> None:
-    struck = faults.Faults(members.Members([], None, "metad", None), random.Random(0))
+    struck = kinds.Faults(members.Members([], None, "metad", None), random.Random(0))
     assert all(callable(struck.named(name)) for name in FAULTS)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-from metad_perf.heatmap import page
-from metad_perf.wan_table import Cell, Figures
+from metad_perf.wan.heatmap import page
+from metad_perf.wan.table import Cell, Figures
 
 
 def _figures(p99_ms: float) -> Figures:

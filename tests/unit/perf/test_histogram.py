@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from metad_perf.histogram import LATENCY_US_MAX, Latencies
+from metad_perf.report.histogram import LATENCY_US_MAX, Latencies
 
 
 def _recorded(latencies_us: list[int]) -> Latencies:

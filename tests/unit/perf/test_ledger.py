@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metad_perf.ledger import Counted, Stated, Verdict
+from metad_perf.faults.ledger import Counted, Stated, Verdict
 
 
 @pytest.fixture

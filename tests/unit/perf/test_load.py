@@ -9,8 +9,8 @@ import pytest
 
 from metad_perf import cli
 from metad_perf.errors import UsageError
-from metad_perf.load import Load, plans
-from metad_perf.workload import VERBS
+from metad_perf.load.measure import Load, plans
+from metad_perf.load.workload import VERBS
 
 
 def _load(**settings: Any) -> Load:

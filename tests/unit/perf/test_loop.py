@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from metad_perf.histogram import Latencies
-from metad_perf.loop import Budget, Tally, drive
+from metad_perf.load.loop import Budget, Tally, drive
+from metad_perf.report.histogram import Latencies
 from metad_wire.errors import OverloadedError
 
 MS = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metad_perf.relay_line import PACKETS_HELD_MAX, Line, Path
+from metad_perf.wan.relay_line import PACKETS_HELD_MAX, Line, Path
 
 MS = 1_000_000
 

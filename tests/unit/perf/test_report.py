@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from metad_perf import report
-from metad_perf.grpc_baseline import Run, ratios
+from metad_perf.peers.grpc_baseline import Run, ratios
+from metad_perf.report import output
 
 
 def _run(case: str, side: str, items_per_s: float, cpu_us: float) -> Run:
@@ -47,26 +47,26 @@ def test_ratios_are_medians_of_the_pairs_own_ratios() -> None:
 
 
 def test_nothing_to_divide_by_is_no_crash() -> None:
-    assert report.ratio(1, 0) == 0
-    assert report.median_ratio([]) == 0
+    assert output.ratio(1, 0) == 0
+    assert output.median_ratio([]) == 0
 
 
 def test_rounding_goes_into_dicts_and_lists_and_leaves_the_rest() -> None:
     told = {"a": 1.23456789, "b": [2.3456789, {"c": 123456.789}], "d": 123456789, "e": None, "f": True, "g": "x"}
-    assert report.rounded(told) == {"a": 1.2346, "b": [2.3457, {"c": 123460.0}], "d": 123456789, "e": None} | {
+    assert output.rounded(told) == {"a": 1.2346, "b": [2.3457, {"c": 123460.0}], "d": 123456789, "e": None} | {
         "f": True,
         "g": "x",
     }
 
 
 def test_json_is_written_where_asked_for(tmp_path: Path) -> None:
-    report.write_json(None, {"a": 1})
-    report.write_json(tmp_path / "r.json", {"a": 1, "b": {"c": 2.5}})
+    output.write_json(None, {"a": 1})
+    output.write_json(tmp_path / "r.json", {"a": 1, "b": {"c": 2.5}})
     assert json.loads((tmp_path / "r.json").read_text()) == {"a": 1, "b": {"c": 2.5}}
 
 
 def test_tables_print(capsys: pytest.CaptureFixture[str]) -> None:
-    report.table("title", ["", "value"], [["items", 1_234_567], ["fsync", True], ["p50_ms", 0.123456], ["none", ""]])
+    output.table("title", ["", "value"], [["items", 1_234_567], ["fsync", True], ["p50_ms", 0.123456], ["none", ""]])
     shown = capsys.readouterr().out
     assert "1,234,567" in shown
     assert "on" in shown

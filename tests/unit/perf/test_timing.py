@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from metad_perf.timing import SystemTime
+from metad_perf.load.timing import SystemTime
 
 
 async def test_wakes_at_or_after_its_time() -> None:

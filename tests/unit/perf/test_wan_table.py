@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metad_perf.wan_table import Cell, Figures, auto_share
+from metad_perf.wan.table import Cell, Figures, auto_share
 
 
 def _figures(p99_ms: float) -> Figures:

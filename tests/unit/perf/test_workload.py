@@ -10,7 +10,7 @@ import pytest
 
 from metad_client.results import Piece, PutResult, TakeoverResult, WriteResult
 from metad_perf.errors import UsageError
-from metad_perf.workload import BROKER, TENANT, VERBS, Settings, kv_keys
+from metad_perf.load.workload import BROKER, TENANT, VERBS, Settings, kv_keys
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError, NotOwnerError
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from metad_client.results import Piece, PutResult, TakeoverResult, WriteResult
-from metad_perf.ledger import Verdict
-from metad_perf.writers import LANES, ChainLane, Lane, OffsetLane, PutLane, SessionLane
+from metad_perf.faults.ledger import Verdict
+from metad_perf.faults.writers import LANES, ChainLane, Lane, OffsetLane, PutLane, SessionLane
 from metad_wire import messages as m
 from metad_wire.errors import (
     ConflictError,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from quic_rig import Handler
 
-from metad_perf import attack_certificates as certificates
+from metad_perf.attack import certificates
 from metad_wire.transport import Listener, split_endpoint
 from metad_wire.transport.credentials import PEERCERT, CertificateError, Role, TlsFiles, principal_of
 from metad_wire.transport.quic import QuicSettings, QuicTransport

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad_perf import attack_certificates as certificates
-from metad_perf.attack_peer import Target, TlsPeer
-from metad_perf.attack_tokens import KeyUpdater
+from metad_perf.attack import certificates
+from metad_perf.attack.peer import Target, TlsPeer
+from metad_perf.attack.tokens import KeyUpdater
 from metad_wire.authority import issue_fleet
 from metad_wire.transport import reload as reloading
 from metad_wire.transport import split_endpoint

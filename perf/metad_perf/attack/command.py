@@ -1,0 +1,301 @@
+"""``metad-perf attack``: strangers and insiders do their worst, one after the other, while a good client works.
+
+A node with TLS and QUIC on loopback; for some attacks one that takes tokens too, or three nodes. Each attack is made
+several times. The good client is measured in peace before, between and after, over the transport that is attacked, and
+during each: a window's ratio is of its p99 to that of the peace around it, and their median counts,
+so that one stall of the machine does not decide. The nodes' memory is sampled all the while. Nodes and client run at a
+higher priority than what else the machine does, where that is allowed, and the attacker behind it, on one processor.
+What his being there costs a good client without touching the node is measured first, by a bystander: where that is
+much, the machine is measured and not the node, and another processor may be better for him (not the one that serves
+the disk's interrupts: on it fsyncs wait for whoever computes).
+
+An attack is refused where it came to nothing, each by its own measure (see there), and where afterwards every node
+lives, every group is led in the term it was in, and the log has not been flooded. Limits are the defaults; where
+these take longer than the good client is measured, the attacker waits for them. A node that was harmed is replaced by
+a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Generator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import PerfError, UsageError
+from ..load.measure import epoch_now
+from ..load.workload import Settings
+from ..report import output
+from ..report.histogram import Latencies
+from ..wan.client import Answer, Order, WanClient, options_for
+from .kinds import ALONE, BYSTANDER, INSIDER, KINDS, STRANGER, Attacker
+from .sites import Site, site
+
+MIB = 1024 * 1024
+GROWTH_MIB_MAX = 64.0
+P99_RATIO_MAX = 2.0
+SLOW_ONE_IN = 10
+"""Of so many attacks one may break the ratio."""
+LOG_LINES_PER_S_MAX = 50.0
+"""Ten a second of each kind, and what the attack has that is rare."""
+_BATCH, _PER_S, _IN_FLIGHT = 10, 200, 16  # of the good client: 2,000 items/s, an open loop
+_DEADLINE_S = 10.0  # of its requests
+_KEYS = 10_000
+_NICE = -10
+_SAMPLE_S = 0.05
+_SETTLE_S = 0.5  # after an attack: what was held is let go
+_GROUPS = {"strangers": STRANGER, "insiders": INSIDER}
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Which attacks, how often, and how long each and each time of peace."""
+
+    names: Sequence[str] = tuple(KINDS)
+    windows: int = 3
+    seconds: float = 2.0
+    quiet_s: float = 1.0
+    processor: int | None = None
+    """The attacker's; None: the first."""
+
+    def checked(self) -> Plan:
+        """Itself, with the names of single attacks. Raises UsageError."""
+        chosen: set[str] = set()
+        for name in self.names:
+            if name in _GROUPS:
+                chosen.update(one for one, kind in KINDS.items() if kind.who == _GROUPS[name])
+            elif name in KINDS:
+                chosen.add(name)
+            else:
+                raise UsageError(f"--only: there is no attack {name!r}, but {', '.join([*_GROUPS, *KINDS])}")
+        if self.seconds <= 0 or self.quiet_s <= 0 or self.windows < 1:
+            raise UsageError("--seconds and --windows must be over 0")
+        processors = sorted(os.sched_getaffinity(0))
+        if self.processor is not None and self.processor not in processors:
+            raise UsageError(f"--attacker-cpu: there is {', '.join(map(str, processors))}")
+        return msgspec.structs.replace(
+            self,
+            names=[name for name in KINDS if name in chosen],
+            processor=processors[0] if self.processor is None else self.processor,
+        )
+
+
+def run(plan: Plan, *, json: Path | None) -> int:
+    """The exit code: 1 where an attack was not refused, took memory, or too many slowed the good client down."""
+    plan = plan.checked()
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)  # what is started from here on inherits it
+    attacks: dict[str, dict[str, Any]] = {}
+    bystander: dict[str, dict[str, Any]] = {}
+    with output.progress("attacks", len(plan.names)) as progress:
+        for place, names in groupby(plan.names, key=lambda name: KINDS[name].site):
+            with contextlib.closing(_Siege(plan, place)) as siege:
+                if place == ALONE:
+                    bystander = {transport: siege.attack(BYSTANDER, transport) for transport in ("tls", "quic")}
+                for name in names:
+                    attacks[name] = siege.attack(name, KINDS[name].transport)
+                    progress(1)
+    made: dict[str, Any] = output.rounded(
+        {
+            "attacks": attacks,
+            "attacker_cpu": plan.processor,
+            "bystander": bystander,
+            "bars": {
+                "server_rss_growth_mib": GROWTH_MIB_MAX,
+                "good_client_p99_ratio": P99_RATIO_MAX,
+                "share_within_ratio": 1 - 1 / SLOW_ONE_IN,
+            },
+            "good_client": f"{_PER_S} puts of {_BATCH} items a second, open loop, over the transport under attack",
+            "windows": plan.windows,
+            "seconds": plan.seconds,
+            "setting": output.machine(),
+            "versions": output.versions(),
+        }
+    )
+    output.write_json(json, made)
+    for transport, one in bystander.items():
+        output.say(
+            f"{transport}: a bystander as busy as an attacker makes the good client's p99 {one['p99_ms']:.1f} ms, "
+            f"{one['good_client_p99_ratio']:.2g} times that in peace"
+        )
+    return _show(made["attacks"])
+
+
+class _Siege:
+    """Attacks on one site, one after the other."""
+
+    def __init__(self, plan: Plan, place: str) -> None:
+        self._plan = plan
+        self._place = place
+        self._client = WanClient()
+        self._sites = self._each()
+        self._site: Site = next(self._sites)
+
+    def _each(self) -> Generator[Site]:
+        """A new one whenever it is asked for."""
+        while True:
+            with site(self._place) as made:
+                for transport in ("tls", "quic") if self._place == ALONE else ("tls",):
+                    # Everything has been touched once before memory is looked at.
+                    self._measure(made, transport, self._plan.quiet_s)
+                yield made
+
+    def close(self) -> None:
+        """End its nodes, and the good client."""
+        self._sites.close()
+        self._client.stop()
+
+    def attack(self, name: str, transport: str) -> dict[str, Any]:
+        """The attack's report."""
+        assert self._plan.processor is not None
+        where = self._site
+        windows: list[_Window] = []
+        problems: list[str] = []
+        health = where.health()
+        lines, before = where.log_lines(), where.rss_bytes()
+        peak = list(before)
+        attacker = Attacker(name, where.target(transport), self._plan.seconds, self._plan.processor)
+        begun_s = time.monotonic()
+        try:
+            peace = self._measure(where, transport, self._plan.quiet_s)
+            for _ in range(self._plan.windows):
+                self._begin(where, transport, self._plan.seconds)
+                attacker.begin()
+                while not attacker.done():
+                    peak = list(map(max, peak, where.rss_bytes()))
+                    time.sleep(_SAMPLE_S)
+                outcome = attacker.outcome()
+                if outcome.problem:
+                    problems.append(outcome.problem)
+                good = self._client.end()
+                time.sleep(_SETTLE_S)
+                after = self._measure(where, transport, self._plan.quiet_s)
+                windows.append(_Window(outcome.tried, good, [peace, after]))
+                peace = after
+        except PerfError as error:
+            problems.append(where.ended() or f"the good client could not work: {error}")
+            self._client.stop()
+            self._client = WanClient()
+        finally:
+            attacker.stop()
+        seconds = time.monotonic() - begun_s
+        problems.append(where.ended() or health.problem(where.health()))
+        if name == "quic_early_replays" and where.replayed():
+            problems.append("the replay is there")
+        if not any(window.tried for window in windows):
+            problems.append("nothing was tried")
+        lines = where.log_lines() - lines
+        if lines > LOG_LINES_PER_S_MAX * seconds:
+            problems.append(f"{lines} lines were logged")
+        found = list(dict.fromkeys(problem for problem in problems if problem))
+        if found:
+            self._site = next(self._sites)
+        return {
+            "refused": not found,
+            "server_rss_growth_mib": max(after - now for now, after in zip(before, peak, strict=True)) / MIB,
+            **_summed(windows),
+            "transport": transport,
+            "who": KINDS[name].who if name in KINDS else BYSTANDER,
+            "site": self._place,
+            "problem": "; ".join(found),
+            "log_lines": lines,
+        }
+
+    def _measure(self, where: Site, transport: str, seconds: float) -> Answer:
+        self._begin(where, transport, seconds)
+        return self._client.end()
+
+    def _begin(self, where: Site, transport: str, seconds: float) -> None:
+        settings = Settings(verb="kv.put", batch=_BATCH, keys=_KEYS, value_bytes=200, epoch=epoch_now())
+        options = options_for(where.options, settings, _IN_FLIGHT)
+        self._client.begin(
+            Order(
+                url=where.url(transport),
+                options=msgspec.structs.replace(options, deadline_s=_DEADLINE_S),
+                settings=settings,
+                in_flight=_IN_FLIGHT,
+                seconds=seconds,
+                interval_ns=1e9 / _PER_S,
+            )
+        )
+
+
+class _Window(msgspec.Struct, frozen=True):
+    """One time of attack, and those of peace around it."""
+
+    tried: int
+    good: Answer
+    peace: list[Answer]
+
+    def ms(self, percentile: float) -> tuple[float, float]:
+        """Of the good client's latencies: under attack, in peace."""
+        quiet = Latencies.merged([one.latencies for one in self.peace])
+        return Latencies.merged([self.good.latencies]).percentile_ms(percentile), quiet.percentile_ms(percentile)
+
+
+def _summed(windows: Sequence[_Window]) -> dict[str, Any]:
+    """Medians over windows. Where there is none, the good client could not work at all."""
+    p99 = [window.ms(99) for window in windows] or [(1e3 * _DEADLINE_S, 1.0)]
+    p50 = [window.ms(50) for window in windows] or [(1e3 * _DEADLINE_S, 1.0)]
+    ratios = [output.ratio(attacked, quiet) for attacked, quiet in p99]
+    return {
+        "good_client_p99_ratio": statistics.median(ratios),
+        "windows": len(windows),
+        "ratios": ratios,
+        "tried": sum(window.tried for window in windows),
+        "p99_ms": statistics.median(attacked for attacked, _ in p99),
+        "quiet_p99_ms": statistics.median(quiet for _, quiet in p99),
+        "p50_ms": statistics.median(attacked for attacked, _ in p50),
+        "quiet_p50_ms": statistics.median(quiet for _, quiet in p50),
+        "good_client_failed": sum(window.good.failed for window in windows) + (not windows),
+    }
+
+
+def _show(attacks: dict[str, dict[str, Any]]) -> int:
+    output.table(
+        "attacks",
+        ["attack", "refused", "tried", "MiB more", "p99 ms", "in peace", "ratio", "failed"],
+        [
+            [
+                name,
+                "yes" if one["refused"] else "NO",
+                one["tried"],
+                one["server_rss_growth_mib"],
+                one["p99_ms"],
+                one["quiet_p99_ms"],
+                one["good_client_p99_ratio"],
+                one["good_client_failed"],
+            ]
+            for name, one in attacks.items()
+        ],
+    )
+    ratios = [one["good_client_p99_ratio"] for one in attacks.values()]
+    slow = [name for name, one in attacks.items() if one["good_client_p99_ratio"] > P99_RATIO_MAX]
+    bad = {name: why for name, one in attacks.items() if (why := _broken(one))}
+    output.say(
+        f"{len(attacks) - len(bad)} of {len(attacks)} attacks were refused within {GROWTH_MIB_MAX:g} MiB with nothing "
+        f"failed; {len(attacks) - len(slow)} kept the good client's p99 within {P99_RATIO_MAX:g} times that in peace "
+        f"(all but one in {SLOW_ONE_IN} have to; median ratio {statistics.median(ratios):.2g})."
+    )
+    for name, why in bad.items():
+        output.say(f"not within bounds: {name}: {why}")
+    if slow:
+        output.say(f"over {P99_RATIO_MAX:g} times: {', '.join(slow)}")
+    return 1 if bad or len(slow) * SLOW_ONE_IN > len(attacks) else 0
+
+
+def _broken(one: dict[str, Any]) -> str:
+    """Which bars an attack has broken, but for the ratio."""
+    found = []
+    if not one["refused"]:
+        found.append(one["problem"] or "not refused")
+    if one["server_rss_growth_mib"] > GROWTH_MIB_MAX:
+        found.append(f"{one['server_rss_growth_mib']:.0f} MiB")
+    if one["good_client_failed"]:
+        found.append(f"{one['good_client_failed']} items of the good client failed")
+    return "; ".join(found)

@@ -1,0 +1,320 @@
+"""Attacks of insiders on the node's time and memory: what is cheap to ask and dear to answer, and very much of what is
+not. Each must end in answers, or in the connection's end; others must go on being served, which the caller measures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import statistics
+import struct
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from metad_wire import cluster as c
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import MetadError
+from metad_wire.frame import FrameType, encode_frame
+from metad_wire.messages import TRANSACTION_ITEMS_MAX
+
+from .insider import GoneError, Insider, cancel
+from .peer import CROWD, CROWD_BROKER, HELLO, LARGE_KEYS, Outcome, Target, TlsPeer, put, request
+
+_MIB = 1024 * 1024
+_UNREAD_TLS, _UNREAD_QUIC = 150, 24  # connections; a handshake of QUIC costs the attacker 20 ms
+_ASKED_EACH = 4
+_HELD = 400
+_BATCH = 1_000
+_LARGE_BATCH_BYTES = 14 * _MIB
+_TRANSACTIONS = 112  # of 128 compares each: 90 KB
+_HOARDERS, _HOARDED_BYTES = 40, 700_000  # together more than the node takes of unfinished frames
+_HONEST_BATCHES = 3
+_SLOWER_MAX = 5.0
+_TRICKLED = 8  # connections that say one byte at a time
+
+_GET_ALL = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", f"k{n}") for n in range(LARGE_KEYS)]))
+_GET_SMALL = m.KvGet([m.KvKey("small", "k")])
+
+
+def unread_replies(target: Target, until_s: float) -> Outcome:
+    """Many connections that each ask for 8 MiB, several times, in 64 bytes, and read nothing. Memory must not grow with
+    them, and who reads must still be answered."""
+    connections = _UNREAD_QUIC if target.transport == "quic" else _UNREAD_TLS
+    with contextlib.ExitStack() as stack:
+        opened = 0
+        for _ in range(connections):
+            with contextlib.suppress(OSError, GoneError):
+                insider = stack.enter_context(Insider(target))
+                insider.stop_reading()
+                for _ in range(_ASKED_EACH):
+                    insider.post(methods.KV_GET, _GET_ALL)
+                opened += 1
+        time.sleep(max(0.0, until_s - time.monotonic()))
+        return Outcome(opened, _unserved(target))
+
+
+def _unserved(target: Target) -> str:
+    """What is wrong with how somebody honest, who comes now, is served."""
+    try:
+        with Insider(target) as insider:
+            insider.ask(methods.KV_GET, _GET_SMALL)
+    except (OSError, GoneError, MetadError) as error:
+        return f"somebody honest was not served: {error!r}"
+    return ""
+
+
+def filtered_listings(target: Target, until_s: float) -> Outcome:
+    """Listings that look through twenty thousand sessions and find none."""
+    asked = [
+        methods.SESSION_LIST.encode_request(m.SessionList("crowd", "", "nobody", m.Page(1))),
+        methods.SESSION_LIST.encode_request(m.SessionList(None, "", "nobody", m.Page(10_000))),
+    ]
+    return _flood(target, until_s, [(methods.SESSION_LIST.code, one) for one in asked], in_flight=500)
+
+
+def whole_listings(target: Target, until_s: float) -> Outcome:
+    """Listings of everything that there is, all pages at once, and of megabytes."""
+    sessions = methods.SESSION_LIST.encode_request(m.SessionList(page=m.Page(10_000)))
+    records = methods.KV_SCAN.encode_request(m.KvScan("large", page=m.Page(10_000)))
+    asked = [(methods.SESSION_LIST.code, sessions), (methods.KV_SCAN.code, records)]
+    return _flood(target, until_s, asked, in_flight=16)
+
+
+def expensive_transactions(target: Target, until_s: float) -> Outcome:
+    """90 KB that compare a record of a MiB fourteen thousand times."""
+    compares = [m.KvCompare("k0", 1)] * TRANSACTION_ITEMS_MAX
+    body = m.KvTransact([m.KvTransaction("large", compares, [])] * _TRANSACTIONS)
+    return _flood(target, until_s, [(methods.KV_TRANSACT.code, methods.KV_TRANSACT.encode_request(body))], in_flight=2)
+
+
+def large_compares(target: Target, until_s: float) -> Outcome:
+    """Transactions that write a MiB and compare with it, which only looking at all of it decides."""
+    almost = bytes(_MIB - 300)
+    compares = [m.KvCompare("compared", None, almost)]
+    body = m.KvTransact([m.KvTransaction("large", compares, [m.KvOperation("compared", almost)])] * 4)
+    return _flood(target, until_s, [(methods.KV_TRANSACT.code, methods.KV_TRANSACT.encode_request(body))], in_flight=4)
+
+
+def largest_reads(target: Target, until_s: float) -> Outcome:
+    """The largest replies that there are, one behind the other, all of them read."""
+    return _flood(target, until_s, [(methods.KV_GET.code, _GET_ALL)], in_flight=16)
+
+
+def restores(target: Target, until_s: float) -> Outcome:
+    """Takeovers of one broker after the other, which have the same ten thousand sessions' properties restored."""
+    items = [m.SessionTakeoverItem("crowd", f"c{n}") for n in range(min(CROWD, 10_000))]
+    bodies = [m.SessionTakeover(broker, 1, items, True) for broker in ("x" * 256, CROWD_BROKER)]
+    payloads = [methods.SESSION_TAKEOVER.encode_request(body) for body in bodies]
+    return _flood(target, until_s, [(methods.SESSION_TAKEOVER.code, one) for one in payloads], in_flight=4)
+
+
+def wide_reads(target: Target, until_s: float) -> Outcome:
+    """Reads of ten thousand records each: of keys that are not there, and of sessions that are."""
+    keys = m.KvGet([m.KvKey("small", f"absent-{n}") for n in range(10_000)])
+    sessions = m.SessionGet([m.SessionKey("crowd", f"c{n}") for n in range(min(CROWD, 10_000))])
+    asked = [
+        (methods.KV_GET.code, methods.KV_GET.encode_request(keys)),
+        (methods.SESSION_GET.code, methods.SESSION_GET.encode_request(sessions)),
+    ]
+    return _flood(target, until_s, asked, in_flight=4)
+
+
+def wide_writes(target: Target, until_s: float) -> Outcome:
+    """Batches of ten thousand different keys with a few bytes each."""
+    body = m.KvPut([m.KvPutItem("flood0", f"wide-{n}", b"v") for n in range(10_000)])
+    return _flood(target, until_s, [(methods.KV_PUT.code, methods.KV_PUT.encode_request(body))], in_flight=4)
+
+
+def status_and_map(target: Target, until_s: float) -> Outcome:
+    """How the node is, and the whole map, again and again."""
+    asked = [
+        (methods.STATUS.code, methods.STATUS.encode_request(m.Status())),
+        (methods.CLUSTER_MAP.code, methods.CLUSTER_MAP.encode_request(c.MapRequest())),
+    ]
+    return _flood(target, until_s, asked)
+
+
+def small_puts(target: Target, until_s: float) -> Outcome:
+    """As many small writes as the window takes."""
+    payloads = [
+        methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem(f"flood{n % 8}", f"k{n}", b"v" * 40)])) for n in range(1_000)
+    ]
+    return _flood(target, until_s, [(methods.KV_PUT.code, one) for one in payloads], in_flight=100_000)
+
+
+def batches(target: Target, until_s: float) -> Outcome:
+    """Batches of a thousand writes, sixteen at a time."""
+    payloads = [
+        methods.KV_PUT.encode_request(
+            m.KvPut([m.KvPutItem(f"flood{n % 8}", f"k{n}-{k}", b"v" * 100) for n in range(_BATCH)])
+        )
+        for k in range(4)
+    ]
+    return _flood(target, until_s, [(methods.KV_PUT.code, one) for one in payloads], in_flight=16)
+
+
+def largest_batches(target: Target, until_s: float) -> Outcome:
+    """Batches as large as frames may be, which are refused, and as large as writes may be, which are not."""
+    asked = []
+    for size in (_LARGE_BATCH_BYTES, m.CHANGE_BYTES_MAX - _MIB):
+        items = [m.KvPutItem("batches", f"k{n}", bytes(size // _BATCH)) for n in range(_BATCH)]
+        asked.append((methods.KV_PUT.code, methods.KV_PUT.encode_request(m.KvPut(items))))
+    return _flood(target, until_s, asked, in_flight=2)
+
+
+def one_key(target: Target, until_s: float) -> Outcome:
+    """Ten thousand conditional writes of one key per batch, nearly all of which conflict."""
+    items = [m.KvPutItem("small", "contended", b"v", n % 7) for n in range(10_000)]
+    payload = methods.KV_PUT.encode_request(m.KvPut(items))
+    return _flood(target, until_s, [(methods.KV_PUT.code, payload)], in_flight=4)
+
+
+def hopeless_deadlines(target: Target, until_s: float) -> Outcome:
+    """Writes and reads that nobody waits for any more a millisecond later."""
+    payload = methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("hopeless", "k", b"v" * 1_000)]), 1)
+    listing = methods.SESSION_LIST.encode_request(m.SessionList("crowd", "", "nobody", m.Page(1)), 1)
+    asked = [(methods.KV_PUT.code, payload)] * 3 + [(methods.SESSION_LIST.code, listing)]
+    return _flood(target, until_s, asked, in_flight=5_000)
+
+
+def cancelled_requests(target: Target, until_s: float) -> Outcome:
+    """Writes, each given up right behind it, and what is not there given up as well."""
+    payload = methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("cancelled", "k", b"v" * 1_000)]))
+
+    def one(number: int) -> bytes:
+        return request(number, methods.KV_PUT.code, payload) + cancel(number) + cancel(number + 1_000_000)
+
+    return _flooded(target, until_s, one, in_flight=5_000)
+
+
+def pings(target: Target, until_s: float) -> Outcome:
+    """Pings without end. The server must answer them, or end the connection."""
+    ping = encode_frame(FrameType.PING, methods.encode(m.Ping(1))) * 500
+    with Insider(target) as insider:
+        tried = 0
+        while time.monotonic() < until_s and not insider.ended:
+            insider.say(ping)
+            tried += 500
+            time.sleep(0.001)
+        return Outcome(tried, _unserved(target))
+
+
+def many_connections(target: Target, until_s: float) -> Outcome:
+    """Hundreds of connections at once, all let in, which ask and stay; then all again. Somebody honest must still get
+    in."""
+    tried = 0
+    with contextlib.ExitStack() as stack:
+        while time.monotonic() < until_s and tried < _HELD:
+            with contextlib.suppress(OSError, GoneError):
+                insider = stack.enter_context(Insider(target))
+                insider.post(methods.KV_GET, methods.KV_GET.encode_request(_GET_SMALL))
+                tried += 1
+        time.sleep(max(0.0, until_s - time.monotonic()))
+        return Outcome(tried, _unserved(target))
+
+
+def comings_and_goings(target: Target, until_s: float) -> Outcome:
+    """Connections that are let in, ask for something large, and are gone before the answer."""
+    tried = 0
+    while time.monotonic() < until_s:
+        with contextlib.suppress(OSError, GoneError), Insider(target) as insider:
+            for _ in range(_ASKED_EACH):
+                insider.post(methods.KV_GET, _GET_ALL)
+            tried += 1
+    return Outcome(tried, _unserved(target))
+
+
+def single_bytes(target: Target, until_s: float) -> Outcome:
+    """Requests that come a byte at a time, each in a TLS record of its own, on some connections at once."""
+    frame = request(1, methods.KV_GET.code, methods.KV_GET.encode_request(_GET_SMALL))
+    tried = 0
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(TlsPeer(target, target.good)) for _ in range(_TRICKLED)]
+        for peer in peers:
+            peer.send(HELLO)
+            peer.read()
+        while time.monotonic() < until_s:
+            for at in range(len(frame)):
+                for peer in peers:
+                    peer.send(frame[at : at + 1])
+            tried += len(frame) * len(peers)
+            for peer in peers:
+                peer.read()
+        silent = sum(peer.heard.responses == 0 for peer in peers)
+    return Outcome(tried, f"{silent} were not answered" if silent else "")
+
+
+def broken_frames(target: Target, until_s: float) -> Outcome:
+    """Connections that are let in and break the protocol at once, each in another way: what is refused is also logged.
+    All must be hung up on."""
+    rng = random.Random(6)
+    ways: Sequence[Callable[[], bytes]] = (
+        lambda: struct.pack(">IBBHQ", 5, FrameType.REQUEST, 0, 1, 1),
+        lambda: HELLO,
+        lambda: encode_frame(FrameType.PEER, b"x"),
+        lambda: request(0, methods.KV_GET.code, _GET_ALL),
+        lambda: request(1, methods.KV_PUT.code, put("small", "twice", b"v")) * 2,
+        lambda: encode_frame(99, rng.randbytes(100)),
+    )
+    kept = tried = 0
+    while time.monotonic() < until_s or tried < len(ways):
+        with contextlib.suppress(OSError, GoneError), Insider(target) as insider:
+            insider.say(ways[tried % len(ways)]())
+            tried += 1
+            hang_up_s = time.monotonic() + 5.0
+            while not insider.ended and time.monotonic() < hang_up_s:
+                insider.say(b"")
+            kept += not insider.ended
+    return Outcome(tried, f"{kept} were not hung up on" if kept else "")
+
+
+def hoarded_frames(target: Target, until_s: float) -> Outcome:
+    """Frames of 15 MiB on many connections, each begun and never ended, and begun again when the server hangs up. An
+    honest batch of 2 MB must not take many times as long as in peace."""
+    begun = struct.pack(">IBBHQ", 15 * _MIB, FrameType.REQUEST, 0, methods.KV_PUT.code, 1) + bytes(_HOARDED_BYTES)
+    batch = m.KvPut([m.KvPutItem("batches", f"h{n}", bytes(20_000)) for n in range(100)])
+    tried = 0
+    with Insider(target) as honest, contextlib.ExitStack() as stack:
+        peace_s = statistics.median(_taken_s(honest, batch) for _ in range(_HONEST_BATCHES))
+        held: list[Insider] = []
+        taken_s: list[float] = []
+        while time.monotonic() < until_s or len(taken_s) < _HONEST_BATCHES:
+            held = [one for one in held if not one.ended]
+            while len(held) < _HOARDERS:
+                held.append(stack.enter_context(Insider(target)))
+                held[-1].say(begun)
+                tried += 1
+            taken_s.append(_taken_s(honest, batch))
+            for one in held:
+                one.say(b"")  # hear whether it is hung up on
+        ratio = statistics.median(taken_s) / peace_s
+    return Outcome(tried, f"an honest batch of 2 MB took {ratio:.0f} times as long" if ratio > _SLOWER_MAX else "")
+
+
+def _taken_s(insider: Insider, batch: m.KvPut) -> float:
+    begun_s = time.monotonic()
+    insider.ask(methods.KV_PUT, batch, wait_s=30.0)
+    return time.monotonic() - begun_s
+
+
+def _flood(target: Target, until_s: float, asked: Sequence[tuple[int, bytes]], *, in_flight: int = 1_000) -> Outcome:
+    """These (method, payload) in turn, as many at once as the window and ``in_flight`` allow."""
+    turns = count()
+
+    def one(number: int) -> bytes:
+        method, payload = asked[next(turns) % len(asked)]
+        return request(number, method, payload)
+
+    return _flooded(target, until_s, one, in_flight=in_flight)
+
+
+def _flooded(target: Target, until_s: float, one: Callable[[int], bytes], *, in_flight: int) -> Outcome:
+    """Each request must be answered, or the connection ended; and somebody honest be served."""
+    with Insider(target) as insider:
+        try:
+            insider.flood(one, until_s, in_flight=in_flight)
+        except GoneError as error:
+            return Outcome(insider.sent, str(error))
+        return Outcome(insider.sent, _unserved(target))

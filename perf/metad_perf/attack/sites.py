@@ -1,0 +1,199 @@
+"""What is attacked: a node that asks for certificates, one that takes tokens as well, or three nodes. Blocking."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from metad_client import Options, connect
+from metad_wire import messages as m
+from metad_wire.errors import MetadError
+from metad_wire.tokens import line_of, new_token
+from metad_wire.transport.credentials import TlsFiles, client_files
+
+from ..faults.members import START_S, Member, temporary_members
+from ..running import run_async
+from ..spawn import disk_directory, metad_serve, security_of
+from . import certificates
+from .kinds import ALONE, THREE
+from .peer import CROWD, CROWD_BROKER, LARGE_BYTES, LARGE_KEYS, Target
+from .quic import REPLAYED
+from .tokens import CONNECTIONS_MAX
+
+_NODE = "node-1"
+_STATUS_S = 10.0  # for all nodes to say how they are
+_SETTLED_S = 20.0  # for every group to have a leader
+_BATCH = 1_000
+_STORAGE = """
+[storage]
+memtable_bytes = 33554432
+row_cache_bytes = 16777216
+"""
+"""Memory that any writes fill, up to what is configured: small, or all growth would be that."""
+
+
+class Health(msgspec.Struct, frozen=True):
+    """How the nodes were at a moment."""
+
+    processes: dict[str, int]
+    terms: dict[str, int]
+    leaders: dict[str, str]
+
+    def problem(self, later: Health) -> str:
+        """What has become worse."""
+        if gone := sorted(set(self.processes) - set(later.processes)):
+            return f"{', '.join(gone)} did not answer afterwards"
+        if led := sorted(name for name in self.leaders if not later.leaders.get(name)):
+            return f"{', '.join(led)} had no leader afterwards"
+        if moved := sorted(name for name, term in self.terms.items() if later.terms.get(name, 0) != term):
+            return f"{', '.join(moved)} had elections"
+        return ""
+
+
+class Site:
+    """Nodes that serve, and what an attacker and a good client need to reach them."""
+
+    def __init__(self, name: str, members: list[Member], good: TlsFiles) -> None:
+        self._members = members
+        self._good = good
+        self.name = name
+        self.options = Options(tls=good, deadline_s=_STATUS_S)
+
+    def url(self, transport: str) -> str:
+        """For the SDK."""
+        if transport == "quic":
+            return "metadq://" + ",".join(member.quic_endpoint for member in self._members)
+        return "metads://" + ",".join(member.endpoint for member in self._members)
+
+    def target(self, transport: str) -> Target:
+        """For the attacker."""
+        parts = [
+            (member.quic_endpoint if transport == "quic" else member.endpoint).rpartition(":")
+            for member in self._members
+        ]
+        return Target(
+            addresses=[(host, int(port)) for host, _, port in parts],
+            transport=transport,
+            good=certificates.client("app") if self.name != THREE else self._good,
+            none=certificates.anonymous(),
+            wrong={kind: certificates.wrong(kind) for kind in certificates.WRONG} if self.name == ALONE else {},
+        )
+
+    def prepare(self) -> None:
+        """Records that attacks read."""
+        run_async(self._prepare())
+
+    async def _prepare(self) -> None:
+        async with connect(self.url("tls"), self.options) as client:
+            for n in range(LARGE_KEYS):
+                await client.kv.put("large", f"k{n}", bytes(LARGE_BYTES))
+            await client.kv.put("small", "k", b"v")
+            items = [
+                m.SessionTakeoverItem("crowd", f"c{n}", False, m.SessionProperties(0, b"p" * 100)) for n in range(CROWD)
+            ]
+            for begin in range(0, CROWD, _BATCH):
+                result = await client.sessions.takeover_many(CROWD_BROKER, 1, items[begin : begin + _BATCH])
+                result.raise_for_error()
+
+    def rss_bytes(self) -> list[int]:
+        """Resident memory of each node now."""
+        return [member.rss_bytes() for member in self._members]
+
+    def log_lines(self) -> int:
+        """Of all nodes so far."""
+        return sum(member.log_lines() for member in self._members)
+
+    def ended(self) -> str:
+        """Which nodes have ended, and their last words; empty: none."""
+        codes = {member: member.ended() for member in self._members}
+        return "; ".join(
+            f"{member.name} ended with {code}: {member.words()}" for member, code in codes.items() if code is not None
+        )
+
+    def health(self) -> Health:
+        """As soon as every group has a leader, or later if none gets one."""
+        until_s = time.monotonic() + _SETTLED_S
+        while True:
+            found = run_async(self._health())
+            if (all(found.leaders.values()) and found.leaders) or time.monotonic() > until_s:
+                return found
+            time.sleep(0.1)
+
+    async def _health(self) -> Health:
+        try:
+            async with connect(self.url("tls"), self.options) as client:
+                statuses = await client.cluster.statuses()
+        except MetadError:
+            return Health({}, {}, {})
+        mine = {member.name for member in self._members}
+        told = {name: status for name, status in statuses.items() if isinstance(status, m.StatusReply) and name in mine}
+        groups = [group for status in told.values() for group in status.groups]
+        return Health(
+            {name: status.pid for name, status in told.items()},
+            {name: max(group.term for group in groups if group.name == name) for name in {g.name for g in groups}},
+            {
+                name: next((group.leader for group in groups if group.name == name and group.leader), "")
+                for name in {g.name for g in groups}
+            },
+        )
+
+    def replayed(self) -> bool:
+        """Whether the write is there that was sent in 0-RTT data."""
+
+        async def look() -> bool:
+            async with connect(self.url("tls"), self.options) as client:
+                return await client.kv.get(*REPLAYED) is not None
+
+        return run_async(look())
+
+
+@contextmanager
+def site(name: str) -> Iterator[Site]:
+    """Started and prepared; ended and removed in any case."""
+    with ExitStack() as stack:
+        directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        if name == THREE:
+            storage = directory / "storage.toml"
+            storage.write_text(_STORAGE)
+            members = stack.enter_context(
+                temporary_members(3, groups="", config=storage, namespaces=False, disks=False, scheme="metads")
+            )
+            assert members.certs is not None
+            made = Site(name, members.all, client_files(str(members.certs), "perf"))
+        else:
+            member = Member(
+                _NODE, directory, metad_serve(), _written(directory, tokens=name != ALONE), "127.0.0.1:0", None
+            )
+            stack.callback(member.kill)
+            made = Site(name, [member], certificates.client("perf"))
+        for one in made._members:
+            one.launch()
+        for one in made._members:
+            one.wait_ready(START_S)
+        made.prepare()
+        yield made
+
+
+def _written(directory: Path, *, tokens: bool) -> Path:
+    """The configuration of a node by itself: default limits, but for connections where there are tokens."""
+    files = certificates.node(_NODE)
+    security = security_of(files)
+    limits: list[str] = []
+    if tokens:
+        path = directory / "tokens"
+        path.write_text(line_of(new_token("somebody")) + "\n")
+        path.chmod(0o600)
+        security["tokens_file"] = str(path)
+        limits = ["[limits]", f"connections_max = {CONNECTIONS_MAX}"]
+    lines = [f'node_id = "{_NODE}"', 'quic = "127.0.0.1:0"', *limits]
+    lines += ["[security]", *(f'{field} = "{value}"' for field, value in security.items())]
+    config = directory / "metad.toml"
+    config.write_text("\n".join(lines) + _STORAGE)
+    return config

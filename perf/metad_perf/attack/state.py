@@ -1,0 +1,342 @@
+"""Attacks of insiders on what is stored, remembered and decided. Over TLS; some on three nodes, where an entry has to
+reach the others. What each must not achieve is in its docstring; that the node lives, still leads in the same term and
+has answered the good client is checked after each by the caller.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from itertools import cycle
+from typing import Any
+
+from metad_wire import cluster as c
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import (
+    IdentityExpiredError,
+    InternalError,
+    MetadError,
+    UnknownOutcomeError,
+)
+from metad_wire.messages import TRANSACTION_ITEMS_MAX
+from metad_wire.methods import Method
+
+from .bodies import encoded, methods_of_records, random_body
+from .insider import GoneError, Insider, leader_of
+from .peer import CROWD_BROKER, Outcome, Target, request
+
+_ANSWER_S = 10.0  # for what is more work than most
+_KEYS = 4_020
+_VALUE_BYTES = 4_096
+_IDENTITIES_MORE = 70_000  # than a group remembers
+_LONG_NAME = "n" * 4_000
+_TRANSACTIONS = 100
+_REFUSED_ITEMS = 10_000
+_GENERATIONS = (2**63 - 1, 2**53 - 1)  # the first is more than there is
+_HONEST_AGE_MS = 100
+
+
+def reused_identities(target: Target, until_s: float) -> Outcome:
+    """Every method that writes, with an identity that another body, and another method, had before. Each must be
+    answered, none with "done" for what was not done."""
+    rng = random.Random(4)
+    writers = methods_of_records(mutating=True)
+    tried = false = unanswered = 0
+    with Insider(target) as insider:
+        _fill_sessions(insider)
+        while time.monotonic() < until_s or tried < len(writers) ** 2:
+            client_id = random.getrandbits(64)  # of this time only, unlike the bodies
+            for seq, (first, second) in enumerate([(a, b) for a in writers for b in writers], 1):
+                tried += 1
+                identity = [client_id, seq, 1, 0]
+                answers = [
+                    _answer(insider, one, encoded(random_body(rng, one), identity=identity)) for one in (first, second)
+                ]
+                unanswered += answers.count("")
+                if insider.ended:
+                    return Outcome(tried, f"hung up after {first.name} and {second.name} with one identity")
+                if time.monotonic() >= until_s and tried >= len(writers) ** 2:
+                    break
+            false += _false_done(insider, client_id, seq + 1)
+            unanswered += _restored(insider, client_id, seq + 2)
+    problems = [f"{false} were told of a write that was not done"] if false else []
+    problems += [f"{unanswered} were not answered, or with a bug"] if unanswered else []
+    return Outcome(tried, "; ".join(problems))
+
+
+def _fill_sessions(insider: Insider) -> None:
+    items = [m.SessionTakeoverItem("reused", f"c{n}", False, m.SessionProperties(1, b"p")) for n in range(10)]
+    insider.ask(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
+
+
+def _answer(insider: Insider, method: Method[Any, Any], payload: bytes) -> str:
+    """What kind of answer there is; empty: none, or a bug."""
+    try:
+        insider.ask_encoded(method, payload)
+    except InternalError:
+        return ""
+    except MetadError as error:
+        return error.name
+    except GoneError:
+        return ""
+    return "done"
+
+
+def _false_done(insider: Insider, client_id: int, seq: int) -> bool:
+    """Whether a put to another key under a known identity is told that it is done, and is not."""
+    identity = m.Identity(client_id, seq, 1)
+    first, second = f"a{seq}-{client_id}", f"b{seq}-{client_id}"
+    insider.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("reused", first, b"1")]), identity=identity)
+    try:
+        reply = insider.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("reused", second, b"2")]), identity=identity)
+    except MetadError:
+        return False
+    found = insider.ask(methods.KV_GET, m.KvGet([m.KvKey("reused", second)])).records[0]
+    return not reply.errors and found is None
+
+
+def _restored(insider: Insider, client_id: int, seq: int) -> bool:
+    """Whether a takeover that restores, under the identity of one with fewer items, stays without an answer."""
+    identity = m.Identity(client_id, seq, 1)
+    for count in (1, 3):
+        items = [m.SessionTakeoverItem("reused", f"c{n}") for n in range(count)]
+        body = m.SessionTakeover("b", 2, items, True)
+        payload = methods.SESSION_TAKEOVER.encode_request(body, 0, identity)
+        if not _answer(insider, methods.SESSION_TAKEOVER, payload):
+            return True
+    return False
+
+
+def random_bodies(target: Target, until_s: float) -> Outcome:
+    """Bodies made up from the types of every method about records, with and without identities, groups and deadlines.
+    Each must be answered, and none with a bug."""
+    rng = random.Random(5)
+    made = methods_of_records(mutating=False)
+    tried = bugs = 0
+    with Insider(target) as insider:
+        while time.monotonic() < until_s or tried < len(made):
+            method = made[tried % len(made)]
+            tried += 1
+            identity = [rng.randrange(4), rng.randrange(1, 100), rng.randrange(1, 50), rng.choice((0, 0, 1, 10**6))]
+            payload = encoded(
+                random_body(rng, method),
+                identity=identity if method.mutates and rng.random() < 0.7 else None,
+                deadline_ms=rng.choice((0, 0, 1, 2**32 - 1)),
+                group=rng.choice(("", "", "", "data-0", "offset-1", "metadata-0", "nonsense")),
+            )
+            bugs += not _answer(insider, method, payload)
+            if insider.ended:
+                return Outcome(tried, f"hung up after {method.name}")
+    return Outcome(tried, f"{bugs} were not answered, or with a bug" if bugs else "")
+
+
+class _Witness:
+    """Somebody honest, who writes to the same group, and whose retries must still be told apart."""
+
+    def __init__(self, insider: Insider, namespace: str) -> None:
+        self._insider = insider
+        self._namespace = namespace
+        self._client_id = random.getrandbits(64)
+        self._seq = 1
+        self._body = m.KvPut([m.KvPutItem(namespace, f"witness-{self._client_id}", b"once")])
+        self._begun_s = time.monotonic()
+        self._reply = self._ask(self._body, 1, 0)
+
+    def _ask(self, body: m.KvPut, seq: int, age_ms: int) -> m.KvPutReply:
+        identity = m.Identity(self._client_id, seq, 1, age_ms)
+        return self._insider.ask(methods.KV_PUT, body, identity=identity, wait_s=_ANSWER_S)
+
+    def problem(self) -> str:
+        """What is wrong with a retry of what was done, and of what was not."""
+        age_ms = 1 + round(1e3 * (time.monotonic() - self._begun_s))
+        try:
+            if self._ask(self._body, 1, age_ms) != self._reply:
+                return "an honest client's retry was answered with something else"
+            self._seq += 1
+            fresh = m.KvPut([m.KvPutItem(self._namespace, f"fresh-{self._client_id}-{self._seq}", b"once")])
+            self._ask(fresh, self._seq, _HONEST_AGE_MS)
+        except IdentityExpiredError as error:
+            return f"an honest client's retry: {error.name}"
+        except GoneError:
+            return "an honest client's retry was not answered"
+        return ""
+
+
+def identity_window(target: Target, until_s: float) -> Outcome:
+    """Small transactions that write nothing and read 8 MiB each, under identities that are never confirmed. A retry of
+    somebody else's must still be told from a new write."""
+    reads = [f"k{n}" for n in range(7)]
+    body = m.KvTransact([m.KvTransaction("large", [], [], [], reads)])
+    return _against_window(target, until_s, "large", methods.KV_TRANSACT, body, in_flight=1)
+
+
+def unmoving_low(target: Target, until_s: float) -> Outcome:
+    """Writes of a client that never says which answers it has. A retry of somebody else's must still be told from a
+    new write."""
+    body = m.KvPut([m.KvPutItem("unmoving", "k", b"v")])
+    return _against_window(
+        target, until_s, "unmoving", methods.KV_PUT, body, in_flight=2_000, at_least=_IDENTITIES_MORE
+    )
+
+
+def refused_items(target: Target, until_s: float) -> Outcome:
+    """Updates of ten thousand sessions whose owner has the longest name: 100 KB ask for 2.8 MB of refusals, which are
+    remembered. A retry of somebody else's must still be told from a new write."""
+    items = [m.SessionUpdateItem("crowd", "c0", m.SessionProperties())] * _REFUSED_ITEMS
+    body = m.SessionUpdate("nobody", 1, items)
+    return _against_window(target, until_s, "crowd", methods.SESSION_UPDATE, body, in_flight=2)
+
+
+def _against_window(
+    target: Target,
+    until_s: float,
+    namespace: str,
+    method: Method[Any, Any],
+    body: m.Message,
+    *,
+    in_flight: int,
+    at_least: int = 1,
+) -> Outcome:
+    """The witness writes to a namespace; where that is another group than the attacked, one more shares its node."""
+    client_id = random.getrandbits(64)
+    with Insider(target) as insider:
+        witnesses = [_Witness(insider, name) for name in {namespace, "large", "unmoving", "w0", "w1", "w2"}]
+        with Insider(target) as flooding:
+
+            def one(number: int) -> bytes:
+                payload = method.encode_request(body, 0, m.Identity(client_id, number, 1))
+                return request(number, method.code, payload)
+
+            flooding.flood(one, until_s, in_flight=in_flight, at_least=at_least)
+            tried = flooding.sent
+        problems = {problem for witness in witnesses if (problem := witness.problem())}
+    return Outcome(tried, "; ".join(sorted(problems)))
+
+
+def highest_generation(target: Target, until_s: float) -> Outcome:
+    """Commits of the highest generation that is taken, to groups of others. Who looks after the group must be able to
+    see that, and to begin again."""
+    tried = fenced = 0
+    with Insider(target) as insider:
+        while time.monotonic() < until_s or tried < 1:
+            tried += 1
+            group = f"g{random.getrandbits(64)}"
+            for generation in _GENERATIONS:
+                item = ["highest", group, "t", 0, 1, generation]
+                _answer(insider, methods.OFFSET_COMMIT, encoded([[item]]))
+            (now,) = insider.ask(
+                methods.OFFSET_GENERATIONS, m.OffsetGenerations([m.ConsumerGroup("highest", group)])
+            ).generations
+            reset = m.OffsetResetGenerations([m.GenerationReset("highest", group, now)])
+            insider.ask(methods.OFFSET_RESET_GENERATIONS, reset)
+            again = m.OffsetCommitItem("highest", group, "t", 0, 2, 1)
+            fenced += bool(insider.ask(methods.OFFSET_COMMIT, m.OffsetCommit([again])).errors)
+            fenced += now not in _GENERATIONS
+    return Outcome(tried, f"{fenced} groups are fenced for ever" if fenced else "")
+
+
+def cluster_changes(target: Target, until_s: float) -> Outcome:
+    """All that changes the cluster, by a plain client: records of 15 MB, names and addresses that are none, group
+    upon group, leadership here and there. All must be refused, and the map stay as it is."""
+    tried = done = 0
+    with Insider(target) as insider:
+        before = _map(insider)
+        joins = [
+            c.NodeRecord("big-1", "x" * 15_000_000, ""),
+            c.NodeRecord("big-2", "", "y" * 15_000_000),
+            *(c.NodeRecord(name, "169.254.169.254:80", "169.254.169.254:80") for name in ("", "\n", "n" * 5_000)),
+        ]
+        asked: list[tuple[Method[Any, Any], m.Message]] = [(methods.CLUSTER_JOIN, c.Join(node)) for node in joins]
+        asked += [(methods.CLUSTER_ADD_GROUP, c.AddGroup(kind)) for kind in ("data", "offset") * 8]
+        asked += [(methods.CLUSTER_TRANSFER, c.Transfer("data-0", node.node_id)) for node in before.nodes]
+        asked += [(methods.CLUSTER_REBALANCE, c.Rebalance())]
+        asked += [(methods.CLUSTER_LEAVE, c.Leave(node.node_id)) for node in before.nodes]
+        asked += [(methods.CLUSTER_STORE, c.StoreMap(before.version, before)), (methods.CLUSTER_MOVED, c.Moved(1))]
+        asked += [(methods.GROUP_COMMAND, c.GroupCommand("data", 0, "open", 1))]
+        while time.monotonic() < until_s or tried < len(asked):
+            method, body = asked[tried % len(asked)]
+            tried += 1
+            try:
+                insider.ask(method, body, wait_s=_ANSWER_S)
+            except MetadError:
+                continue
+            done += 1
+        after = _map(insider)
+    problems = [f"{done} were done"] if done else []
+    if (after.nodes, after.groups, after.moves) != (before.nodes, before.groups, before.moves):
+        problems.append(f"the map has {len(after.nodes)} nodes and {len(after.groups)} groups")
+    return Outcome(tried, "; ".join(problems))
+
+
+def _map(insider: Insider) -> c.ClusterMap:
+    reply = insider.ask(methods.CLUSTER_MAP, c.MapRequest(), wait_s=_ANSWER_S)
+    assert reply.map is not None
+    return reply.map
+
+
+# --- on three nodes --------------------------------------------------------------------------------------
+
+
+def amplified_transactions(target: Target, until_s: float) -> Outcome:
+    """Transactions of some bytes per read, of records whose namespace has 4,000: 400 KB ask for an entry of 50 MB, more
+    than nodes send each other. Each must be answered in time, and others go on."""
+    name = _LONG_NAME
+    reads = ["k"] * TRANSACTION_ITEMS_MAX
+    body = m.KvTransact([m.KvTransaction(name, [], [m.KvOperation("w", b"")], [], reads)] * _TRANSACTIONS)
+    small = m.KvPut([m.KvPutItem(name, "k", b"")])
+    return _at_leader(target, until_s, small, methods.KV_TRANSACT, lambda: body)
+
+
+def large_puts(target: Target, until_s: float) -> Outcome:
+    """Batches of new keys with 4 KB each: as large as a frame, and as large as a write may be. Each must be answered in
+    time, and others go on."""
+    value = bytes(_VALUE_BYTES)
+    sizes = cycle((_KEYS, m.CHANGE_BYTES_MAX // (_VALUE_BYTES + 200)))
+
+    def body() -> m.KvPut:
+        first = random.getrandbits(64)
+        return m.KvPut([m.KvPutItem("batches", f"{first}-{n}", value) for n in range(next(sizes))])
+
+    return _at_leader(target, until_s, m.KvPut([m.KvPutItem("batches", "k", b"")]), methods.KV_PUT, body)
+
+
+def replicated_refusals(target: Target, until_s: float) -> Outcome:
+    """Updates of ten thousand sessions that belong to a broker with the longest name: refusals are remembered, so they
+    travel in the entry. Each must be answered in time, and others go on."""
+    takeover = m.SessionTakeover(CROWD_BROKER, 1, [m.SessionTakeoverItem("crowd", "c0")])
+    items = [m.SessionUpdateItem("crowd", "c0", m.SessionProperties())] * _REFUSED_ITEMS
+    body = m.SessionUpdate("nobody", 1, items)
+    return _at_leader(target, until_s, takeover, methods.SESSION_UPDATE, lambda: body, first=methods.SESSION_TAKEOVER)
+
+
+def _at_leader(
+    target: Target,
+    until_s: float,
+    small: m.Message,
+    method: Method[Any, Any],
+    body: Callable[[], m.Message],
+    *,
+    first: Method[Any, Any] = methods.KV_PUT,
+) -> Outcome:
+    """Ask the leader of the group for more than it can have replicated, under an identity of its own each time, and
+    again where the outcome is unknown, as the SDK does."""
+    tried = 0
+    client_id = random.getrandbits(64)
+    try:
+        insider = leader_of(target, first, small)
+        with insider:
+            while time.monotonic() < until_s or not tried:
+                tried += 1
+                payload = method.encode_request(body(), 0, m.Identity(client_id, tried, tried))
+                try:
+                    insider.ask_encoded(method, payload, wait_s=_ANSWER_S)
+                except UnknownOutcomeError as error:
+                    return Outcome(tried, f"cost the group its leader: {error}")
+                except MetadError:
+                    continue
+        leader_of(target, first, small).close()
+    except GoneError as error:
+        return Outcome(tried, str(error))
+    return Outcome(tried)

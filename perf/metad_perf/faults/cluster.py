@@ -1,0 +1,376 @@
+"""``metad-perf crash --nodes 3``: a cluster under one fault after the other; is every write there, once, in order?
+
+Nodes are run by us, each in a network namespace and on a small disk of its own where the machine lets us. All clients
+are in this process. Three kinds write at once: the lanes of the one-node run, whose ledgers tell lost and repeated
+writes; clients that share registers, whose history is searched for an order that explains it; and probes, which tell
+how long a group took no writes. Readers have hundreds of reads in flight, of the same registers. Nodes join, take part
+and leave. A fault strikes one node, so the others must go on; the next comes when all are well again. In the end
+everything is read through fresh connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from metad_client import Client, Options
+from metad_judge import linearizability
+from metad_wire.messages import StatusReply
+from metad_wire.policy import Backoff
+
+from ..errors import PerfError, ServerError, UsageError
+from ..report import output
+from ..running import run_async
+from ..target import open_client
+from . import disks, kinds, netns
+from .availability import Availability, Window
+from .ledger import Verdict
+from .members import START_S, Member, Members, temporary_members
+from .registers import DEADLINES_S, History, Reader, RegisterClient
+from .visitors import Visitors
+from .writers import LANES, Lane
+
+WRITERS = 3  # clients with lanes
+SHARERS = 6  # clients that share registers
+READERS = 2  # clients that pipeline reads of them
+_VOTERS_MAX = 5  # of each group
+_CALM_S = (0.5, 2.0)  # between faults
+_LEADER_SHARE = 0.7  # of the faults strike the leader of some group
+_PATIENT_S = 90.0
+_SETTLE_S = 60.0
+_POLL_S = 0.1
+_STATUS_S = 2.0
+_RESTART_S = 1.0
+_BACKOFF = Backoff(base_s=0.01, cap_s=0.2)
+STEPS_MAX = 20_000_000
+
+
+class Struck(msgspec.Struct, kw_only=True):
+    """One fault, as it went."""
+
+    fault: str
+    node: str
+    at_s: float
+    what: str
+    lasted_s: float
+    settled_s: float
+    """From its end until all nodes were well."""
+
+
+def run(
+    *,
+    nodes: int,
+    names: list[str],
+    seconds: float,
+    groups: str,
+    seed: int | None,
+    config: Path | None,
+    json: Path | None,
+    scheme: str = "metad",
+) -> int:
+    """The exit code: 1 if the run found anything wrong."""
+    if nodes < 3 or seconds <= 0:
+        raise UsageError("--faults needs --nodes 3 at least, and --seconds over 0")
+    seed = secrets.randbits(32) if seed is None else seed
+    striking, skipped = kinds.possible(names)
+    for name, why in skipped.items():
+        output.say(f"fault {name} is left out: {why}")
+    if not striking:
+        raise UsageError("none of the faults can be done on this machine")
+    namespaces = not netns.missing()
+    if not namespaces:
+        output.say(f"nodes run on loopback, without partitions: {netns.missing()}")
+    small_disks = bool({"diskfull", "slowdisk", "disk-hang"} & set(striking)) and not disks.missing()
+    with temporary_members(
+        nodes,
+        groups=groups,
+        config=config,
+        namespaces=namespaces,
+        disks=small_disks,
+        hangs="disk-hang" in striking,
+        visitors=True,
+        replicas=min(nodes, _VOTERS_MAX),
+        scheme=scheme,
+    ) as members:
+        ordeal = Ordeal(members, striking, seconds, seed)
+        made = run_async(ordeal.run())
+    begin = time.monotonic()
+    searched = linearizability.check(ordeal.history.operations, STEPS_MAX)
+    made |= {
+        "linearizable": searched.linearizable,
+        "linearizability": str(searched),
+        "search_s": time.monotonic() - begin,
+        "faults_skipped": skipped,
+        "network": "a namespace per node" if namespaces else "loopback",
+        "disks": "ext4 on a loop device per node" if small_disks else "shared",
+        "seed": seed,
+        "setting": output.machine(),
+        "versions": output.versions(),
+    }
+    made = output.rounded(made)
+    output.write_json(json, made)
+    return show(made)
+
+
+class Ordeal:
+    """Nodes, who writes to them, and what befalls them. ``names`` are of faults."""
+
+    def __init__(self, members: Members, names: list[str], seconds: float, seed: int) -> None:
+        self.history = History()
+        self._members = members
+        self._names = names
+        self._seconds = seconds
+        self._rng = random.Random(seed)
+        self._seed = seed
+        self._faults = kinds.Faults(members, self._rng)
+        self._verdict = Verdict()
+        self._struck: list[Struck] = []
+        self._windows: list[Window] = []
+        self._problems: list[str] = []
+        self._writing = True
+        self._terms = 0
+        self._begin = 0.0
+
+    async def run(self) -> dict[str, Any]:
+        """Everything but the search. What is wrong is in the report."""
+        await asyncio.to_thread(self._members.start)
+        async with contextlib.AsyncExitStack() as stack:
+            watcher = await stack.enter_async_context(self._client("watcher", _STATUS_S))
+            before = await self._settle(watcher)
+            prelude = await self.prelude(watcher)
+            writers = [await stack.enter_async_context(self._client(f"w{n}", _PATIENT_S)) for n in range(WRITERS)]
+            lanes = [
+                kind(f"w{n}-{kind.__name__}", client, random.Random(f"{self._seed}/{n}/{kind.__name__}"), self._verdict)
+                for n, client in enumerate(writers)
+                for kind in LANES
+            ]
+            sharers = [
+                RegisterClient(
+                    n,
+                    await stack.enter_async_context(self._client(f"r{n}", DEADLINES_S[n % len(DEADLINES_S)])),
+                    random.Random(f"{self._seed}/r{n}"),
+                    self.history,
+                )
+                for n in range(SHARERS)
+            ]
+            readers = [
+                Reader(
+                    await stack.enter_async_context(self._client(f"p{n}", DEADLINES_S[-1])),
+                    random.Random(f"{self._seed}/p{n}"),
+                    self.history,
+                )
+                for n in range(READERS)
+            ]
+            visitors = Visitors(self._members, self._problems)
+            administrator = await stack.enter_async_context(self._client("visitors", _STATUS_S))
+            availability = Availability(await stack.enter_async_context(self._client("probe", _PATIENT_S)))
+            cluster = (await watcher.cluster.map()).map
+            if cluster is None:
+                raise ServerError("the cluster has no map")
+            self._begin = time.monotonic()
+            async with asyncio.TaskGroup() as tasks:
+                for lane in lanes:
+                    tasks.create_task(lane.run(lambda: self._writing))
+                for sharer in sharers:
+                    tasks.create_task(sharer.run(lambda: self._writing))
+                for reader in readers:
+                    tasks.create_task(reader.run(lambda: self._writing))
+                tasks.create_task(visitors.run(administrator, lambda: self._writing))
+                tasks.create_task(availability.run(cluster, lambda: self._writing))
+                watching = tasks.create_task(self._watch())
+                try:
+                    await self._strike(watcher)
+                finally:
+                    self._writing = False
+                    watching.cancel()
+            seconds = time.monotonic() - self._begin
+            after = await self._settle(watcher)
+            retries = sum(client.statistics().retries for client in writers)
+        await self._read_all(lanes)
+        for member in self._members.all:
+            await asyncio.to_thread(self._stop, member)
+        longest = availability.longest_ms(self._windows)
+        return prelude | {
+            "acknowledged": self._verdict.acknowledged + self.history.acknowledged + availability.acknowledged,
+            "lost": self._verdict.lost,
+            "duplicated": self._verdict.duplicated,
+            "operations": len(self.history.operations),
+            "reads_pipelined": sum(reader.asked for reader in readers),
+            "reads_in_flight_max": max(reader.in_flight_max for reader in readers),
+            "joined": visitors.joined,
+            "learners_seen": visitors.learned,
+            "left": visitors.left,
+            "elections": sum(_terms(after).values()) - sum(_terms(before).values()),
+            "failed_calls": self._verdict.unknown
+            + self._verdict.refused
+            + self.history.unknown
+            + self.history.failed
+            + availability.failed,
+            "longest_write_ms": 1e3 * availability.longest_s,
+            "unavailable_ms_max": max(longest.values(), default=0.0),
+            "unavailable_ms_max_by_fault": longest,
+            "settle_s_max": max((one.settled_s for one in self._struck), default=0.0),
+            "unknown": self._verdict.unknown + self.history.unknown,
+            "refused": self._verdict.refused,
+            "failed": self.history.failed,
+            "errors_by_name": self.history.errors,
+            "retries": retries,
+            "nodes": len(self._members.all),
+            "groups": len(_terms(after)),
+            "seconds": seconds,
+            "faults": {name: sum(one.fault == name for one in self._struck) for name in self._names},
+            "problems": self._problems + self._faults.unclear,
+            "examples": self._verdict.examples,
+            "struck": [msgspec.to_builtins(one) for one in self._struck],
+        }
+
+    async def prelude(self, watcher: Client) -> dict[str, Any]:
+        """What is to be known of the cluster in peace, for the report; for others to fill."""
+        return {}
+
+    def _client(self, name: str, deadline_s: float) -> Client:
+        options = Options(deadline_s=deadline_s, backoff=_BACKOFF, client_name=name)
+        return open_client(self._members.target, options)
+
+    async def _strike(self, watcher: Client) -> None:
+        """One fault after the other until the time is over; each kind before any comes again."""
+        until = self._begin + self._seconds
+        waiting: list[str] = []
+        while time.monotonic() < until:
+            await asyncio.sleep(self._rng.uniform(*_CALM_S))
+            if not waiting:
+                waiting = self._rng.sample(self._names, len(self._names))
+            await self._one(waiting.pop(), watcher)
+
+    async def _one(self, name: str, watcher: Client) -> None:
+        victim = self._next() if name == "term" else await self._victim(watcher)
+        begin = time.monotonic()
+        what = await self._faults.named(name)(victim)
+        over = time.monotonic()
+        await self._settle(watcher)
+        settled = time.monotonic()
+        self._windows.append(Window(fault=name, begin_s=begin, end_s=settled))
+        self._struck.append(
+            Struck(
+                fault=name,
+                node=victim.name,
+                at_s=begin - self._begin,
+                what=what,
+                lasted_s=over - begin,
+                settled_s=settled - over,
+            )
+        )
+
+    def _next(self) -> Member:
+        """One node after the other, as they are when a version is rolled out."""
+        self._terms += 1
+        return self._members.all[self._terms % len(self._members.all)]
+
+    async def _victim(self, watcher: Client) -> Member:
+        if self._rng.random() < _LEADER_SHARE:
+            statuses = await self._statuses(watcher)
+            leaders = [one.node_id for one in statuses for group in one.groups if group.role == "leader"]
+            if leaders:
+                name = self._rng.choice(leaders)
+                return next(one for one in self._members.all if one.name == name)
+        return self._rng.choice(self._members.all)
+
+    async def _settle(self, watcher: Client) -> list[StatusReply]:
+        """Wait until every node answers, every group is led, and every replica has what was committed when we asked;
+        the statuses then."""
+        until = time.monotonic() + _SETTLE_S
+        goal: dict[str, int] = {}
+        seen: list[StatusReply] = []
+        while time.monotonic() < until:
+            seen = await self._statuses(watcher)
+            if len(seen) == len(self._members.all):
+                if not goal:
+                    goal = {
+                        group.name: max(g.commit for one in seen for g in one.groups if g.name == group.name)
+                        for one in seen
+                        for group in one.groups
+                    }
+                led = {group.name for one in seen for group in one.groups if group.role == "leader"}
+                behind = any(group.commit < goal.get(group.name, 0) for one in seen for group in one.groups)
+                if led >= goal.keys() and not behind:
+                    return seen
+            await asyncio.sleep(_POLL_S)
+        lag = [
+            f"{one.node_id} {g.name} {g.role} term {g.term} commit {g.commit} of {goal.get(g.name)}"
+            for one in seen
+            for g in one.groups
+            if g.commit < goal.get(g.name, 0)
+        ]
+        self._problems.append(f"not well {_SETTLE_S:g} s after a fault: {len(seen)} nodes answer; {'; '.join(lag[:6])}")
+        return seen
+
+    async def _statuses(self, watcher: Client) -> list[StatusReply]:
+        """Of our own nodes, not of visitors: they come and go."""
+        found = await watcher.cluster.statuses(deadline_s=_STATUS_S)
+        ours = {member.name for member in self._members.all}
+        return [one for one in found.values() if isinstance(one, StatusReply) and one.node_id in ours]
+
+    async def _watch(self) -> None:
+        """A node that ends without a fault that explains it is a finding; it is started again."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            for member in self._members.all:
+                if member.name not in self._faults.expected_down and (code := member.ended()) is not None:
+                    self._problems.append(f"{member.name} ended with {code}, unasked: {member.words()}")
+                    await asyncio.sleep(_RESTART_S)
+                    await asyncio.to_thread(member.start, START_S)
+
+    async def _read_all(self, lanes: Sequence[Lane]) -> None:
+        """Everything once more, through fresh connections."""
+        async with self._client("lanes-reader", _PATIENT_S) as reader:
+            for lane in lanes:
+                await lane.check(reader)
+        async with self._client("registers-reader", _PATIENT_S) as client:
+            registered = RegisterClient(SHARERS, client, random.Random(0), self.history)
+            keys = {operation.key: None for operation in self.history.operations}
+            for key in keys:
+                assert isinstance(key, tuple)
+                await registered.read(key)
+
+    def _stop(self, member: Member) -> None:
+        try:
+            member.stop()
+        except PerfError as error:
+            self._problems.append(f"{member.name}: {error}")
+
+
+def _terms(statuses: Sequence[StatusReply]) -> dict[str, int]:
+    """The highest term of each group."""
+    terms: dict[str, int] = {}
+    for one in statuses:
+        for group in one.groups:
+            terms[group.name] = max(terms.get(group.name, 0), group.term)
+    return terms
+
+
+def show(made: dict[str, Any]) -> int:
+    """The tables; the exit code."""
+    output.table(
+        "crash: what struck whom",
+        ["fault", "node", "at s", "what", "settled after s"],
+        [[one["fault"], one["node"], one["at_s"], one["what"], one["settled_s"]] for one in made["struck"]],
+    )
+    output.table("longest without a write", ["fault", "ms"], made["unavailable_ms_max_by_fault"].items())
+    shown = [row for row in made.items() if not isinstance(row[1], dict | list) and row[0] != "linearizability"]
+    output.table("crash", ["", "value"], shown)
+    for line in (*made["examples"], *made["problems"]):
+        output.say(line)
+    output.say(made["linearizability"])
+    output.say(
+        f"{made['acknowledged']:,} writes were acknowledged through {len(made['struck'])} faults; {made['lost']} lost, "
+        f"{made['duplicated']} duplicated (seed {made['seed']})."
+    )
+    return 1 if made["lost"] or made["duplicated"] or not made["linearizable"] or made["problems"] else 0

@@ -1,0 +1,242 @@
+"""The nodes of the fault run: each a ``metad serve`` of our own, in a namespace and on a disk of its own where the
+machine lets us, so that each can be killed, paused, cut off, filled up and slowed down by itself. Blocking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from metad_wire.transport.credentials import TlsFiles
+
+from ..errors import ServerError
+from ..spawn import Server, disk_directory, issued, metad_serve, security_of
+from ..target import target_of
+from .disks import Disk
+from .netns import Network
+
+_PEER_PORT, _CLIENT_PORT = 7500, 7420  # in a namespace of one's own
+START_S = 60.0
+
+
+class Member(Server):
+    """One node. ``name`` is its node id."""
+
+    def __init__(self, name: str, directory: Path, command: list[str], config: Path, listen: str, disk: Disk | None):
+        super().__init__(directory, command=command, config=config, listen=listen)
+        self.name = name
+        self.disk = disk
+        self.paused = False
+
+    def _data_directory(self) -> Path:
+        return super()._data_directory() if self.disk is None else self.disk.directory / "data"
+
+    def ended(self) -> int | None:
+        """Exit code of a process that ended by itself, None while it runs or was ended by us."""
+        process = self._process
+        code = None if process is None else process.poll()
+        if code is not None:
+            self._process = None
+        return code
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.paused = True
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.paused = False
+        self._signal(signal.SIGCONT)
+
+    def words(self, lines: int = 3) -> str:
+        """The end of its log."""
+        return self._last_words(lines)
+
+    def log_lines(self) -> int:
+        """Said so far."""
+        try:
+            return self._log_file.read_bytes().count(b"\n")
+        except OSError:
+            return 0
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+class Cuts(Protocol):
+    """What can keep nodes apart."""
+
+    def cut(self, source: int, target: int) -> None:
+        """Nothing from the one reaches the other any more."""
+
+    def heal(self) -> None:
+        """Everything arrives again."""
+
+
+class Members:
+    """All of them."""
+
+    def __init__(
+        self,
+        members: list[Member],
+        network: Cuts | None,
+        scheme: str,
+        certs: Path | None,
+        visit: Callable[[str], Member] | None = None,
+    ) -> None:
+        self.all = members
+        self.visit = visit
+        """Makes a node that is to join, in a directory of its own; not started. None where there cannot be one."""
+        self.network = network
+        self._scheme = scheme
+        self.certs = certs
+        """Where the fleet's certificates are."""
+
+    @property
+    def endpoints(self) -> str:
+        """Of every node, with commas between."""
+        return ",".join(member.endpoint for member in self.all)
+
+    @property
+    def target(self) -> str:
+        """All of them, for whoever puts them under load."""
+        return target_of(f"{self._scheme}://{self.endpoints}", certs=str(self.certs or ""))
+
+    def start(self) -> None:
+        """Start all and wait until each serves."""
+        for member in self.all:
+            member.launch()
+        for member in self.all:
+            member.wait_ready(START_S)
+
+
+@contextlib.contextmanager
+def temporary_members(
+    count: int,
+    *,
+    groups: str,
+    config: Path | None,
+    namespaces: bool,
+    disks: bool,
+    hangs: bool = False,
+    visitors: bool = False,
+    replicas: int = 0,
+    scheme: str = "metad",
+) -> Iterator[Members]:
+    """Nodes in temporary directories, not started; everything is ended and removed in any case. ``hangs``: their disks
+    can. ``visitors``: nodes may join. ``replicas`` of each group, 0: as many as the configuration says."""
+    directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
+    network = Network(count + visitors) if namespaces else None
+    mounted: list[Disk] = []
+    members: list[Member] = []
+    guests: list[Member] = []
+    try:
+        if network is not None:
+            network.make()
+            hosts = [(network.address(n), _CLIENT_PORT, _PEER_PORT) for n in range(count + 1)]
+        else:
+            ports = _free_ports(2 * count + 2)
+            hosts = [("127.0.0.1", ports[2 * n], ports[2 * n + 1]) for n in range(count + 1)]
+        seeds = {f"n{n + 1}": f"{host}:{peer}" for n, (host, _, peer) in enumerate(hosts[:count])}
+        certs = directory / "certificates" if scheme != "metad" else None
+        fleet = {} if certs is None else issued(certs, list(seeds))
+        for n, name in enumerate(seeds):
+            home = directory / name
+            home.mkdir()
+            disk = None
+            if disks:
+                disk = Disk(home, hangs=hangs)
+                mounted.append(disk)
+                disk.make()
+            written = home / "metad.toml"
+            files = fleet.get(f"node-{name}")
+            text = _config(config, name, seeds, groups, replicas=replicas, files=files, clear=network is not None)
+            written.write_text(text)
+            command = [*(network.prefix(n) if network is not None else []), *metad_serve()]
+            host, port, _ = hosts[n]
+            if files is not None:
+                command += ["--quic", f"{host}:{port}"]
+            members.append(Member(name, home, command, written, f"{host}:{port}", disk))
+
+        def visit(name: str) -> Member:
+            home = directory / name
+            home.mkdir()
+            written = home / "metad.toml"
+            host, port, peer_port = hosts[count]
+            at = f"{host}:{peer_port}"
+            written.write_text(
+                _config(config, name, seeds, "", joins_at=at, replicas=replicas, clear=network is not None)
+            )
+            command = [*(network.prefix(count) if network is not None else []), *metad_serve()]
+            visitor = Member(name, home, command, written, f"{host}:{port}", None)
+            guests.append(visitor)
+            return visitor
+
+        yield Members(members, network, scheme, certs, visit if visitors and certs is None else None)
+    finally:
+        for disk in mounted:
+            disk.unhang()  # nobody can be killed who waits for it
+        for member in (*members, *guests):
+            member.kill()
+        for disk in mounted:
+            disk.remove()
+        if network is not None:
+            network.remove()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _config(
+    base: Path | None,
+    name: str,
+    seeds: dict[str, str],
+    groups: str,
+    *,
+    joins_at: str = "",
+    replicas: int = 0,
+    files: TlsFiles | None = None,
+    clear: bool = False,
+) -> str:
+    """The given configuration with what makes it this node's in front and behind. ``joins_at``: it is no founder, and
+    listens for its peers there. ``clear``: its addresses are not loopback ones, but nobody else's either. TOML has each
+    table once: a base that sets ``[cluster]`` or ``[groups]`` cannot be used."""
+    text = base.read_text() if base is not None else ""
+    for table in ("[cluster]", "[groups]") if groups else ("[cluster]",):
+        if table in text:
+            raise ServerError(f"{base}: {table} is for the command to set")
+    if joins_at:
+        cluster = [f"join = {json.dumps([*seeds.values()])}", f'listen = "{joins_at}"']
+    else:
+        inline = ", ".join(f'{node} = "{endpoint}"' for node, endpoint in seeds.items())
+        cluster = [f"seeds = {{ {inline} }}", f'listen = "{seeds[name]}"']
+    lines = [f'node_id = "{name}"', text, "[cluster]", *cluster]
+    if replicas:
+        lines.append(f"replicas = {replicas}")
+    if files is not None:
+        if "[security]" in text:
+            raise ServerError(f"{base}: [security] is for the command to set")
+        lines += ["[security]", *(f'{field} = "{path}"' for field, path in security_of(files).items())]
+    elif clear and "[security]" not in text:
+        lines += ["[security]", "plaintext = true"]
+    if groups:
+        lines += ["[groups]", *(part.replace("=", " = ") for part in groups.split(","))]
+    return "\n".join([*lines, ""])
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        ports = []
+        for _ in range(count):
+            sock = held.enter_context(socket.socket())
+            sock.bind(("127.0.0.1", 0))
+            ports.append(sock.getsockname()[1])
+        return ports

@@ -1,0 +1,95 @@
+"""Creates the records that a run needs to find, through the SDK, in full batches, a few in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+from metad_client import Client
+from metad_client.results import WriteResult
+from metad_wire import messages as m
+
+from ..errors import PreparationError
+from .draw import Values
+from .workload import BROKER, EXPIRY_INTERVAL_S, TENANT, Settings, kv_keys, session_names
+
+PREPARE_BATCH = 1_000
+PREPARE_IN_FLIGHT = 6
+Batch = TypeVar("Batch")
+
+
+def records_needed(verb: str) -> bool:
+    """Whether the verb works on what exists."""
+    return verb.startswith("session.") or verb == "kv.get"
+
+
+async def prepare(client: Client, settings: Settings, progress: Callable[[int], None]) -> None:
+    """Create what ``settings.verb`` needs; nothing where it needs nothing. Raises PreparationError."""
+    if settings.verb.startswith("session."):
+        await fill_sessions(client, settings.epoch, settings.keys, settings.value_bytes, progress)
+    elif settings.verb == "kv.get":
+        await _fill_kv(client, settings.keys, settings.value_bytes, progress)
+
+
+async def fill_sessions(
+    client: Client, epoch: int, count: int, value_bytes: int, progress: Callable[[int], None]
+) -> None:
+    """Sessions 0 ≤ i < count, all of :data:`~metad_perf.load.workload.BROKER`, each with a value of its own."""
+    names = session_names(count)
+    values = Values(random.Random(0), value_bytes)
+
+    def batches() -> Iterator[list[m.SessionTakeoverItem]]:
+        for begin in range(0, count, PREPARE_BATCH):
+            chunk = names[begin : begin + PREPARE_BATCH]
+            yield [
+                m.SessionTakeoverItem(TENANT, name, True, m.SessionProperties(EXPIRY_INTERVAL_S, value))
+                for name, value in zip(chunk, values.pick(len(chunk)), strict=True)
+            ]
+
+    async def send(batch: list[m.SessionTakeoverItem]) -> None:
+        result = await client.sessions.takeover_many(BROKER, epoch, batch)
+        _check(result, "sessions")
+        progress(len(batch))
+
+    await pour(batches(), send)
+
+
+async def _fill_kv(client: Client, count: int, value_bytes: int, progress: Callable[[int], None]) -> None:
+    keys = kv_keys(count)
+    values = Values(random.Random(0), value_bytes)
+
+    def batches() -> Iterator[list[m.KvPutItem]]:
+        for begin in range(0, count, PREPARE_BATCH):
+            chunk = keys[begin : begin + PREPARE_BATCH]
+            yield [
+                m.KvPutItem(namespace, key, value)
+                for (namespace, key), value in zip(chunk, values.pick(len(chunk)), strict=True)
+            ]
+
+    async def send(batch: list[m.KvPutItem]) -> None:
+        _check(await client.kv.put_many(batch), "keys")
+        progress(len(batch))
+
+    await pour(batches(), send)
+
+
+async def pour(
+    batches: Iterator[Batch], send: Callable[[Batch], Awaitable[None]], in_flight: int = PREPARE_IN_FLIGHT
+) -> None:
+    """Send every batch, so many at a time; the first failure ends it."""
+
+    async def worker() -> None:
+        for batch in batches:  # shared: each worker takes the next
+            await send(batch)
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(in_flight):
+            workers.create_task(worker())
+
+
+def _check(result: WriteResult, what: str) -> None:
+    if not result.ok:
+        first = next(iter(result.errors.values()))
+        raise PreparationError(f"{len(result.errors)} {what} of a batch could not be created: {first.name}: {first}")

@@ -1,0 +1,230 @@
+"""One class per verb of ``metad-perf load``: what its batches hold, how they are sent, what a right answer is.
+
+A batch is made of message Structs from fresh random keys and values; nothing is kept from one batch to the next
+and nothing is encoded ahead. ``send`` checks every reply and answers how many items failed. ``prepare_*`` creates
+what a verb needs to find.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from metad_client import Client
+from metad_client.results import WriteResult
+from metad_wire import messages as m
+
+from ..errors import UsageError
+from .draw import Names, Values, Walk
+
+TENANT = "tenant-0"
+BROKER = "broker-0"  # owns what the preparation created
+TAKEOVER_BROKERS = 16  # who take sessions over, in turn
+KV_NAMESPACES = 64  # a namespace lives in one group; this many spread over all groups
+PARTITIONS = 64  # of the topic that a consumer group reads
+EXPIRY_INTERVAL_S = 3_600
+ABSENT = "absent"  # an item whose reply says that what must exist does not
+DIFFERENT = "different"  # an item whose reply is not what was stored
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What shapes a workload. ``share``/``shares``: this process's place among the load-generating processes.
+    ``epoch`` is the brokers' epoch: it grows from run to run, so that a run fences the one before it."""
+
+    verb: str
+    batch: int
+    keys: int
+    value_bytes: int
+    epoch: int
+    seed: int = 1
+    share: int = 0
+    shares: int = 1
+    restore: bool = False
+    singles: bool = False
+
+
+class Workload(Protocol):
+    """See the module."""
+
+    def batch(self) -> Any:
+        """The next batch."""
+
+    async def send(self, batch: Any) -> Sequence[str]:
+        """Send it and return a name for each item that failed: of its error, or of what is wrong with the reply."""
+
+
+class SessionUpdate:
+    """session.update of existing sessions by their owner: new properties."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        rng = random.Random(f"{settings.seed}/{settings.share}")
+        self._rng, self._client, self._settings = rng, client, settings
+        self._names = session_names(settings.keys)
+        self._values = Values(rng, settings.value_bytes)
+
+    def batch(self) -> list[m.SessionUpdateItem]:
+        """Uniformly random sessions."""
+        item, properties = m.SessionUpdateItem, m.SessionProperties
+        count = self._settings.batch
+        return [
+            item(TENANT, name, properties(EXPIRY_INTERVAL_S, value))
+            for name, value in zip(self._names.pick(self._rng, count), self._values.pick(count), strict=True)
+        ]
+
+    async def send(self, batch: list[m.SessionUpdateItem]) -> Sequence[str]:
+        """See :class:`Workload`."""
+        return failures(await self._client.sessions.update_many(BROKER, self._settings.epoch, batch))
+
+
+class SessionTakeover:
+    """session.takeover of existing sessions, each from another broker.
+
+    A process walks its own share of the sessions in a scattered order, and every walk is another broker's, so that
+    no session is ever taken over by the broker that has it. A reconnecting client's stored properties stay.
+    """
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client, self._settings = client, settings
+        self._names = session_names(settings.keys)
+        self._walk = Walk(random.Random(settings.seed), settings.keys, settings.share, settings.shares)
+        if self._walk.length < settings.batch:
+            raise UsageError(f"a batch of {settings.batch} needs as many keys per process, not {self._walk.length}")
+
+    def batch(self) -> tuple[str, list[m.SessionTakeoverItem]]:
+        """The broker, and the next sessions of the walk."""
+        names, item = self._names.at(self._walk.take(self._settings.batch)), m.SessionTakeoverItem
+        return f"broker-{1 + self._walk.rounds % TAKEOVER_BROKERS}", [item(TENANT, name) for name in names]
+
+    async def send(self, batch: tuple[str, list[m.SessionTakeoverItem]]) -> Sequence[str]:
+        """See :class:`Workload`. An item whose session was not there has failed too."""
+        broker, items = batch
+        settings = self._settings
+        result = await self._client.sessions.takeover_many(broker, settings.epoch, items, restore=settings.restore)
+        absent = result.previous_index.count(-1)
+        if settings.restore:
+            absent = max(absent, result.restored.count(None))
+        return failures(result) or [ABSENT] * absent
+
+
+class SessionGet:
+    """session.get of existing sessions."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._rng, self._client, self._settings = random.Random(f"{settings.seed}/{settings.share}"), client, settings
+        self._names = session_names(settings.keys)
+
+    def batch(self) -> list[m.SessionKey]:
+        """Uniformly random sessions."""
+        key = m.SessionKey
+        return [key(TENANT, name) for name in self._names.pick(self._rng, self._settings.batch)]
+
+    async def send(self, batch: list[m.SessionKey]) -> Sequence[str]:
+        """See :class:`Workload`. The answer must hold every session asked for, whole."""
+        sessions = await self._client.sessions.get_many(batch)
+        size = self._settings.value_bytes
+        return [
+            ABSENT if one is None else DIFFERENT
+            for asked, one in zip(batch, sessions, strict=True)
+            if one is None or one.client_id != asked.client_id or len(one.properties.payload) != size
+        ]
+
+
+class OffsetCommit:
+    """offset.commit: every commit of a process is higher than its last one."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._rng, self._client, self._settings = random.Random(f"{settings.seed}/{settings.share}"), client, settings
+        groups = -(-settings.keys // PARTITIONS)
+        self._groups = ["group-%06d" % i for i in range(groups)]  # noqa: UP031
+        self._offset = settings.epoch
+
+    def batch(self) -> list[m.OffsetCommitItem]:
+        """All partitions of uniformly random consumer groups, for a group's coordinator commits them together; the
+        last group is cut where the batch is full."""
+        count = self._settings.batch
+        begin = self._offset
+        self._offset = begin + count
+        item = m.OffsetCommitItem
+        groups = self._rng.choices(self._groups, k=-(-count // PARTITIONS))
+        return [item(TENANT, groups[at // PARTITIONS], "orders", at % PARTITIONS, begin + at) for at in range(count)]
+
+    async def send(self, batch: list[m.OffsetCommitItem]) -> Sequence[str]:
+        """See :class:`Workload`."""
+        return failures(await self._client.offsets.commit_many(batch))
+
+
+class KvPut:
+    """kv.put, unconditional."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        rng = random.Random(f"{settings.seed}/{settings.share}")
+        self._rng, self._client, self._settings = rng, client, settings
+        self._keys = kv_keys(settings.keys)
+        self._values = Values(rng, settings.value_bytes)
+
+    def batch(self) -> list[m.KvPutItem]:
+        """Uniformly random keys."""
+        count = self._settings.batch
+        item = m.KvPutItem
+        return [
+            item(namespace, key, value)
+            for (namespace, key), value in zip(
+                self._rng.choices(self._keys, k=count), self._values.pick(count), strict=True
+            )
+        ]
+
+    async def send(self, batch: list[m.KvPutItem]) -> Sequence[str]:
+        """See :class:`Workload`."""
+        result = await self._client.kv.put_many(batch)
+        return failures(result) or [ABSENT] * result.versions.count(0)
+
+
+class KvGet:
+    """kv.get of existing keys."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._rng, self._client, self._settings = random.Random(f"{settings.seed}/{settings.share}"), client, settings
+        self._keys = kv_keys(settings.keys)
+
+    def batch(self) -> list[m.KvKey]:
+        """Uniformly random keys."""
+        key = m.KvKey
+        return [key(namespace, name) for namespace, name in self._rng.choices(self._keys, k=self._settings.batch)]
+
+    async def send(self, batch: list[m.KvKey]) -> Sequence[str]:
+        """See :class:`Workload`. The answer must hold every key asked for, whole."""
+        records = await self._client.kv.get_many(batch)
+        size = self._settings.value_bytes
+        return [
+            ABSENT if one is None else DIFFERENT
+            for asked, one in zip(batch, records, strict=True)
+            if one is None or one.key != asked.key or len(one.value) != size
+        ]
+
+
+VERBS: dict[str, Callable[[Client, Settings], Workload]] = {
+    "session.takeover": SessionTakeover,
+    "session.update": SessionUpdate,
+    "session.get": SessionGet,
+    "offset.commit": OffsetCommit,
+    "kv.put": KvPut,
+    "kv.get": KvGet,
+}
+
+
+def failures(result: WriteResult) -> Sequence[str]:
+    """The names of the errors of the items that failed."""
+    return () if result.ok else [error.name for error in result.errors.values()]
+
+
+def session_names(count: int) -> Names:
+    """The client ids of the key space."""
+    return Names("client-%010d", count)
+
+
+def kv_keys(count: int) -> list[tuple[str, str]]:
+    """(namespace, key) of the key space."""
+    return [("namespace-%02d" % (i % KV_NAMESPACES), "key-%010d" % i) for i in range(count)]  # noqa: UP031

@@ -1,0 +1,1 @@
+"""What metad is compared with: etcd, gRPC, aioquic as it comes. ``metad-perf compare``, ``grpc`` and ``quic``."""

@@ -1,0 +1,146 @@
+"""The baseline server: metad's own node core behind grpc.aio unary calls instead of metad's protocol.
+
+``python -m metad_perf.peers.grpc_server`` takes the flags of ``metad serve``. Requests are evaluated, logged, synced
+and applied by the very code that metad runs; only what stands between the socket and the node differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import resource
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import uvloop
+
+from metad.cli import settle_interpreter
+from metad.config import Config, load_config
+from metad.server.node import Node
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import MetadError
+
+from .baseline import CHANNEL_OPTIONS, pb, stubs
+
+_DRAIN_S = 10.0
+
+
+class Sessions(stubs.SessionsServicer):  # type: ignore[misc]  # made at run time
+    """Translates between protobuf and metad's messages."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def Takeover(self, request: Any, context: Any) -> Any:
+        """See baseline.proto."""
+        items = [
+            m.SessionTakeoverItem(item.tenant, item.client_id, item.clean_start, _properties(item.properties))
+            for item in request.items
+        ]
+        body = m.SessionTakeover(request.broker, request.broker_epoch, items)
+        return _write_reply(await self._call(methods.SESSION_TAKEOVER, body, context))
+
+    async def Update(self, request: Any, context: Any) -> Any:
+        """See baseline.proto."""
+        items = [
+            m.SessionUpdateItem(item.tenant, item.client_id, _properties(item.properties)) for item in request.items
+        ]
+        body = m.SessionUpdate(request.broker, request.broker_epoch, items)
+        return _write_reply(await self._call(methods.SESSION_UPDATE, body, context))
+
+    async def Get(self, request: Any, context: Any) -> Any:
+        """See baseline.proto."""
+        body = m.SessionGet([m.SessionKey(item.tenant, item.client_id) for item in request.items])
+        reply = await self._call(methods.SESSION_GET, body, context)
+        return pb.GetReply(sessions=[pb.Session() if one is None else _session(one) for one in reply.sessions])
+
+    async def Status(self, request: Any, context: Any) -> Any:
+        """See baseline.proto."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return pb.StatusReply(cpu_us=round((used.ru_utime + used.ru_stime) * 1e6))
+
+    async def _call(self, method: methods.Method[Any, Any], body: m.Message, context: Any) -> Any:
+        try:
+            return await self._node.requests.call(method, body)
+        except MetadError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{error.name}: {error}")
+            raise
+
+
+def _write_reply(reply: Any) -> Any:
+    return pb.WriteReply(
+        revisions=[pb.Revision(group=one.group, index=one.index) for one in reply.revisions],
+        errors=[pb.ItemError(index=one.index, code=one.code, message=one.message) for one in reply.errors],
+    )
+
+
+def _session(session: m.Session) -> Any:
+    properties = session.properties
+    return pb.Session(
+        tenant=session.tenant,
+        client_id=session.client_id,
+        connected=session.connected,
+        broker=session.broker,
+        broker_epoch=session.broker_epoch,
+        disconnected_ms=session.disconnected_ms,
+        properties=pb.Properties(expiry_interval_s=properties.expiry_interval_s, payload=properties.payload),
+    )
+
+
+def _properties(properties: Any) -> m.SessionProperties:
+    return m.SessionProperties(properties.expiry_interval_s, properties.payload)
+
+
+@contextlib.asynccontextmanager
+async def _serving(config: Config) -> AsyncIterator[str]:
+    """Yields the endpoint."""
+    node = await Node.open(config)
+    checkpoints = asyncio.create_task(node.run())
+    try:
+        server = grpc.aio.server(options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)])
+        stubs.add_SessionsServicer_to_server(Sessions(node), server)
+        host, _, _ = config.listen.rpartition(":")
+        port = server.add_insecure_port(config.listen)
+        await server.start()
+        try:
+            yield f"{host}:{port}"
+        finally:
+            await server.stop(grace=5.0)
+            await node.drain(_DRAIN_S)
+    finally:
+        checkpoints.cancel()
+        await asyncio.wait([checkpoints])
+        await node.close()
+
+
+async def _serve(config: Config, ready_file: Path) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with _serving(config) as endpoint:
+        settle_interpreter()
+        await asyncio.to_thread(ready_file.write_text, json.dumps({"endpoints": [endpoint]}))
+        await stop.wait()
+
+
+def main() -> int:
+    """Serve until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="metad_perf.peers.grpc_server", description="The gRPC baseline.")
+    parser.add_argument("--data-dir", required=True)
+    parser.add_argument("--listen", default="127.0.0.1:0")
+    parser.add_argument("--ready-file", type=Path, required=True)
+    parser.add_argument("--config", type=Path)
+    args = parser.parse_args()
+    config = load_config(args.config, {"data_dir": args.data_dir, "listen": args.listen})
+    uvloop.run(_serve(config, args.ready_file))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""The relay: a process that joins network namespaces by TUN devices and does to packets what a long path does.
+
+Each place has one device; a packet goes to the place that its destination address names, over a :class:`Line` per
+direction. The process wakes for a batch: it drains every device, delivers what is due, and sleeps until the next packet
+is due or comes. It asks for real-time priority, because a path does not get slower when the machines at its ends are
+busy. The parent shapes, cuts and asks over a pipe; when the pipe ends, so does the relay. Needs root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import multiprocessing
+import os
+import select
+import signal
+import struct
+import time
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias
+
+import msgspec
+
+from ..errors import ServerError, WorkerError
+from .relay_line import Counts, Line, Path
+from .tun import MTU_BYTES, open_tun
+
+_DRAIN_MAX = 64  # packets of one device in a turn: others are due meanwhile
+_START_S = 20.0
+_ANSWER_S = 10.0
+_CLOCK_MONOTONIC = 1
+_TIMER_ABSTIME = 1
+_LATE_NS = 1_000_000  # a packet delivered this long after it was due is counted as late
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """Give a direction a path."""
+
+    source: int
+    target: int
+    path: Path
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Say what was done so far."""
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """What the relay did so far. ``late``: delivered more than 1 ms after they were due; ``late_us_max`` and
+    ``late_us_mean`` are of all delivered packets; ``cpu_s`` is of the process."""
+
+    counts: dict[tuple[int, int], Counts]
+    delivered: int
+    refused: int
+    """By the kernel of the place they came to."""
+    late: int
+    late_us_max: float
+    late_us_mean: float
+    cpu_s: float
+    wakes: int
+
+
+_Held: TypeAlias = tuple[int, int, int, Line, bytes]  # due ns, order of coming, device, its line, packet
+
+
+class Relay:
+    """The parent's handle. Blocking."""
+
+    def __init__(self, devices: Sequence[str], addresses: Sequence[str], seed: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        packed = [bytes(int(part) for part in address.split(".")) for address in addresses]
+        self._process = context.Process(target=_main, args=(list(devices), packed, seed, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._receive(_START_S)
+
+    def shape(self, source: int, target: int, path: Path) -> None:
+        """From now on packets from the one place to the other travel this path."""
+        self._pipe.send(Shape(source, target, path))
+        self._receive(_ANSWER_S)
+
+    def account(self) -> Account:
+        """What it did so far."""
+        self._pipe.send(Ask())
+        answer = self._receive(_ANSWER_S)
+        assert isinstance(answer, Account)
+        return answer
+
+    def stop(self) -> None:
+        """End it; the devices go with it."""
+        self._pipe.close()
+        self._process.join(_ANSWER_S)
+        self._process.kill()
+        self._process.join()
+
+    def _receive(self, timeout_s: float) -> Any:
+        try:
+            if not self._pipe.poll(timeout_s):
+                raise WorkerError("the relay does not answer")
+            answer = self._pipe.recv()
+        except EOFError:
+            raise WorkerError("the relay died") from None
+        if isinstance(answer, ServerError):
+            raise answer
+        return answer
+
+
+def _main(devices: list[str], addresses: list[bytes], seed: int, pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    try:
+        fds = [open_tun(device) for device in devices]
+    except ServerError as error:
+        pipe.send(error)
+        return
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # nothing below makes cycles
+    pipe.send(None)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        _Loop(fds, addresses, seed, pipe).run()
+
+
+class _Loop:
+    def __init__(self, fds: list[int], addresses: list[bytes], seed: int, pipe: Connection) -> None:
+        places = range(len(fds))
+        self._pipe = pipe
+        self._fds = fds
+        self._lines = {(a, b): Line(Path(), f"{seed}/{a}/{b}") for a in places for b in places if a != b}
+        # By device, then by destination: where the packet goes.
+        self._ways = {fds[a]: {addresses[b]: (fds[b], self._lines[a, b]) for b in places if a != b} for a in places}
+        self._held: list[_Held] = []
+        self._order = 0
+        self._delivered = self._late = self._late_ns = self._late_ns_max = self._wakes = self._refused = 0
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._timer = int(self._libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+        if self._timer < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._armed_ns = 0
+
+    def run(self) -> None:
+        """Until the pipe ends."""
+        poller = select.epoll()
+        for fd in (*self._fds, self._timer, self._pipe.fileno()):
+            poller.register(fd, select.EPOLLIN)
+        while True:
+            more = False
+            for fd, _ in poller.poll():
+                if fd in self._ways:
+                    more |= self._drain(fd)
+                elif fd == self._timer:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(fd, 8)
+                    self._armed_ns = 0
+                else:
+                    self._obey()
+            self._wakes += 1
+            self._deliver()
+            if not more:
+                self._arm()
+
+    def _drain(self, fd: int) -> bool:
+        """Take in up to a batch; whether there may be more."""
+        read, clock, ways, held, order = os.read, time.monotonic_ns, self._ways[fd], self._held, self._order
+        try:
+            for _ in range(_DRAIN_MAX):
+                packet = read(fd, MTU_BYTES)
+                way = ways.get(packet[16:20])
+                if way is None or packet[0] >> 4 != 4:  # the kernel's own chatter, IPv6 and multicast
+                    continue
+                target, line = way
+                due_ns = line.due_ns(clock(), len(packet))
+                if due_ns is not None:
+                    order += 1
+                    heappush(held, (due_ns, order, target, line, packet))
+        except BlockingIOError:
+            return False
+        finally:
+            self._order = order
+        return True
+
+    def _deliver(self) -> None:
+        """Hand on what is due."""
+        held, write, clock = self._held, os.write, time.monotonic_ns
+        now_ns = clock()
+        while held and held[0][0] <= now_ns:
+            due_ns, _, target, line, packet = heappop(held)
+            try:
+                write(target, packet)
+            except OSError:  # its kernel has no room, or the packet is none: as on a wire, nobody is told
+                self._refused += 1
+            line.held -= 1
+            late_ns = now_ns - due_ns
+            self._delivered += 1
+            self._late_ns += late_ns
+            if late_ns > self._late_ns_max:
+                self._late_ns_max = late_ns
+            if late_ns > _LATE_NS:
+                self._late += 1
+            now_ns = clock()
+
+    def _arm(self) -> None:
+        """Wake up when the next packet is due."""
+        if not self._held or self._held[0][0] == self._armed_ns:
+            return
+        self._armed_ns = due_ns = self._held[0][0]
+        spec = struct.pack("@qqqq", 0, 0, *divmod(due_ns, 1_000_000_000))
+        if self._libc.timerfd_settime(self._timer, _TIMER_ABSTIME, spec, None):
+            raise OSError(ctypes.get_errno(), "timerfd_settime")
+
+    def _obey(self) -> None:
+        asked = self._pipe.recv()
+        if isinstance(asked, Shape):
+            self._lines[asked.source, asked.target].shape(asked.path)
+            self._pipe.send(None)
+            return
+        self._pipe.send(
+            Account(
+                counts={way: line.counts for way, line in self._lines.items()},
+                delivered=self._delivered,
+                refused=self._refused,
+                late=self._late,
+                late_us_max=self._late_ns_max / 1e3,
+                late_us_mean=self._late_ns / max(self._delivered, 1) / 1e3,
+                cpu_s=time.process_time(),
+                wakes=self._wakes,
+            )
+        )
