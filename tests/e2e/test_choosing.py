@@ -10,7 +10,7 @@ import pytest
 
 import metad.embedded
 from metad_client import Client, Options, connect
-from metad_client import keeper as keeper_module
+from metad_client.connections import manager
 from metad_client.connections.transport_choice import transports_of
 from metad_perf.attack import certificates
 from metad_wire.transport import tls
@@ -22,8 +22,8 @@ CLEAN = PathSample(rtt_s=0.05, sent=1_000, lost=0)
 
 async def test_a_client_changes_over_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """To QUIC as the path begins to lose, and back once it has healed; a real server, on loopback."""
-    monkeypatch.setattr(keeper_module, "STEER_S", 0.02)
-    monkeypatch.setattr(keeper_module, "REFRESH_S", 0.1)
+    monkeypatch.setattr(manager, "STEER_S", 0.02)
+    monkeypatch.setattr(manager, "REFRESH_S", 0.1)
     path = CLEAN
     node = certificates.node("node-1")
     security = {"certificate": node.certificate, "key": node.key, "ca": node.ca}
