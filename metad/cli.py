@@ -31,37 +31,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"metad {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run a node in the foreground")
-    serve.add_argument("--data-dir", metavar="D", help="where log and state live; made if it does not exist")
+    serve.add_argument("--data-dir", metavar="D", help="directory of log and state; created if it does not exist")
     serve.add_argument("--listen", metavar="HOST:PORT", help="address for clients (default 127.0.0.1:7420)")
     serve.add_argument("--quic", metavar="HOST:PORT", help="address for clients over QUIC; needs certificates")
-    serve.add_argument("--tls-cert", metavar="F", help="PEM: this node's certificate; encrypts every connection")
-    serve.add_argument("--tls-key", metavar="F", help="PEM: its key")
-    serve.add_argument("--tls-ca", metavar="F", help="PEM: the authority of clients and nodes")
+    serve.add_argument("--tls-cert", metavar="F", help="PEM file: this node's certificate; encrypts every connection")
+    serve.add_argument("--tls-key", metavar="F", help="PEM file: the key of the certificate")
+    serve.add_argument("--tls-ca", metavar="F", help="PEM file: the trusted authority of clients and nodes")
     serve.add_argument(
-        "--require-client-cert", action="store_true", default=None, help="a token does not do in place of a certificate"
+        "--require-client-cert", action="store_true", default=None, help="clients need a certificate even if they have a token"
     )
-    serve.add_argument("--config", metavar="FILE", type=Path, help="TOML; `metad config` describes it")
+    serve.add_argument("--config", metavar="FILE", type=Path, help="TOML file; `metad config` describes the keys")
     serve.add_argument(
-        "--ready-file", metavar="F", type=Path, help='written with {"endpoints": [...]} once requests are served'
+        "--ready-file", metavar="F", type=Path, help='file to write {"endpoints": [...]} to once the node serves'
     )
-    serve.add_argument("--workers", metavar="W", type=int, default=1, help="processes of this node (default 1)")
+    serve.add_argument("--workers", metavar="W", type=int, default=1, help="number of processes of this node (default 1)")
     cluster = commands.add_parser("cluster", help="run a local cluster in the foreground")
-    cluster.add_argument("--nodes", metavar="N", type=int, help="how many (default 3, or one per region)")
+    cluster.add_argument("--nodes", metavar="N", type=int, help="number of nodes (default 3, or one per region)")
     cluster.add_argument(
         "--regions",
         metavar="A,B,C",
         default="",
-        help="one after the other for the nodes, which speak QUIC across them; implies --tls",
+        help="regions to assign to the nodes in turn; nodes use QUIC between regions; implies --tls",
     )
     cluster.add_argument(
-        "--tls", action="store_true", help="make certificates in the data directory, encrypt, and serve QUIC too"
+        "--tls", action="store_true", help="create certificates in the data directory, encrypt connections, and serve QUIC too"
     )
-    cluster.add_argument("--data-dir", metavar="D", required=True, help="where all of them live")
-    cluster.add_argument("--groups", metavar="G", default="", help="as in metadata=1,offset=2,data=4")
-    cluster.add_argument("--workers", metavar="W", type=int, default=1, help="processes per node (default 1)")
-    cluster.add_argument("--config", metavar="FILE", type=Path, help="TOML for all of them")
+    cluster.add_argument("--data-dir", metavar="D", required=True, help="directory of all nodes")
+    cluster.add_argument("--groups", metavar="G", default="", help="number of groups of each kind, as in offset=2,data=4")
+    cluster.add_argument("--workers", metavar="W", type=int, default=1, help="number of processes per node (default 1)")
+    cluster.add_argument("--config", metavar="FILE", type=Path, help="TOML file for all nodes")
     cluster.add_argument(
-        "--ready-file", metavar="F", type=Path, help='written with {"endpoints": [...], "pids": {...}} once all serve'
+        "--ready-file", metavar="F", type=Path, help='file to write {"endpoints": [...], "pids": {...}} to once all nodes serve'
     )
     commands.add_parser("config", help="print the configuration reference as Markdown")
     arguments = parser.parse_args(argv)

@@ -93,19 +93,19 @@ def _scheme(parser: argparse.ArgumentParser) -> None:
         "--scheme",
         default="metad",
         choices=SCHEMES,
-        help="how the started server is reached; others than metad give it certificates",
+        help="scheme to reach the started server by; all but metad give it certificates",
     )
 
 
 def _identity(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--certs", metavar="DIR", default="", help="files that `metadctl certs` made, for --endpoint")
-    parser.add_argument("--as", dest="name", metavar="NAME", default="", help="which client of --certs to be")
-    parser.add_argument("--token-file", metavar="FILE", default="", help="holds our token, for --endpoint")
+    parser.add_argument("--certs", metavar="DIR", default="", help="directory written by `metadctl certs`, for --endpoint")
+    parser.add_argument("--as", dest="name", metavar="NAME", default="", help="name of the certificate in --certs to use")
+    parser.add_argument("--token-file", metavar="FILE", default="", help="file with our token, for --endpoint")
 
 
 def _shape(parser: argparse.ArgumentParser, nodes: int) -> None:
     parser.add_argument("--nodes", type=int, default=nodes, help="nodes of the started cluster")
-    parser.add_argument("--groups", metavar="G", default="", help="of the started cluster, as in data=4,offset=2")
+    parser.add_argument("--groups", metavar="G", default="", help="groups of the started cluster, as in data=4,offset=2")
     parser.add_argument("--workers", type=int, default=1, help="processes per node of the started cluster")
 
 
@@ -130,7 +130,7 @@ def _load(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--keys", type=_count, default=0, help="size of the key space; 0: min(items, 100,000)")
     parser.add_argument("--restore", action="store_true", help="session.takeover asks for the stored properties")
     parser.add_argument(
-        "--request-each", action="store_true", help="batch 1: a request per item, not the SDK's single calls"
+        "--request-each", action="store_true", help="with --batch 1: one request per item instead of the SDK's single calls"
     )
     parser.add_argument("--seed", type=int, default=1)
 
@@ -165,10 +165,10 @@ def _run_load(args: argparse.Namespace) -> int:
 
 
 def _grpc(commands: Commands[argparse.ArgumentParser]) -> None:
-    parser = _command(commands, "grpc", "metad against grpc.aio, the same service on the same core", _run_grpc)
+    parser = _command(commands, "grpc", "metad against grpc.aio: the same service on the same core", _run_grpc)
     _server_config(parser)
     _scheme(parser)
-    parser.add_argument("--pairs", type=int, default=3, help="runs of each case on each side, in turn")
+    parser.add_argument("--pairs", type=int, default=3, help="runs of each case on each side, alternating")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of one run")
     parser.add_argument("--keys", type=_count, default=100_000, help="sessions")
 
@@ -192,7 +192,7 @@ def _compare(commands: Commands[argparse.ArgumentParser]) -> None:
     _server_config(parser)
     _scheme(parser)
     parser.add_argument("--peers", required=True, choices=("etcd",), help="the other system; `make peers` installs it")
-    parser.add_argument("--pairs", type=int, default=3, help="runs of each load on each side, in turn")
+    parser.add_argument("--pairs", type=int, default=3, help="runs of each load on each side, alternating")
     parser.add_argument("--seconds", type=float, default=6.0, help="length of one run")
     parser.add_argument("--keys", type=_count, default=100_000, help="size of the key space")
     _shape(parser, nodes=3)
@@ -214,17 +214,17 @@ def _run_compare(args: argparse.Namespace) -> int:
 
 
 def _crash(commands: Commands[argparse.ArgumentParser]) -> None:
-    text = "a server killed under load, or a cluster under faults: is every write there, once?"
+    text = "kill a server under load, or put a cluster under faults: is every write there, once?"
     parser = _command(commands, "crash", text, _run_crash)
     _server_config(parser)
     _scheme(parser)
-    parser.add_argument("--rounds", type=int, default=20, help="one node: times it is killed")
-    parser.add_argument("--writers", type=int, default=6, help="one node: clients that write, each its own records")
-    parser.add_argument("--nodes", type=int, default=1, help="3: a cluster, one fault after the other")
-    parser.add_argument("--faults", default="kill,pause,partition", help="of a cluster: " + ", ".join(FAULTS))
-    parser.add_argument("--seconds", type=float, default=60.0, help="of a cluster: how long faults come")
-    parser.add_argument("--groups", metavar="G", default="", help="of a cluster, as in data=4,offset=2")
-    parser.add_argument("--seed", type=int, default=None, help="of the writes and the moments; default: random")
+    parser.add_argument("--rounds", type=int, default=20, help="one node: number of kills")
+    parser.add_argument("--writers", type=int, default=6, help="one node: clients that write, each to its own records")
+    parser.add_argument("--nodes", type=int, default=1, help="3 or more: a cluster, one fault after the other")
+    parser.add_argument("--faults", default="kill,pause,partition", help="faults of a cluster: " + ", ".join(FAULTS))
+    parser.add_argument("--seconds", type=float, default=60.0, help="cluster: duration of the faults")
+    parser.add_argument("--groups", metavar="G", default="", help="groups of a cluster, as in data=4,offset=2")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the writes and the moments; default: random")
 
 
 def _run_crash(args: argparse.Namespace) -> int:
@@ -258,7 +258,7 @@ def _hold(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "hold", "many sessions: memory, restart time, cost of a write", _run_hold)
     _server_config(parser)
     _scheme(parser)
-    parser.add_argument("--sessions", type=_count, default=10_000_000, help="sessions to hold; 1e7 will do")
+    parser.add_argument("--sessions", type=_count, default=10_000_000, help="number of sessions to hold, as in 1e7")
     parser.add_argument("--updates", type=_count, default=1_000_000, help="items written per verb and size")
     parser.add_argument("--value-bytes", type=int, default=200, help="payload of a session")
 
@@ -277,13 +277,13 @@ def _run_hold(args: argparse.Namespace) -> int:
 
 
 def _move(commands: Commands[argparse.ArgumentParser]) -> None:
-    text = "slots moved to a new group while sessions are written: for how long does a write wait, is any lost?"
+    text = "move slots to a new group while sessions are written: how long does a write wait, is any lost?"
     parser = _command(commands, "move", text, _run_move)
     _server_config(parser)
     _shape(parser, nodes=3)
     _scheme(parser)
-    parser.add_argument("--sessions", type=_count, default=1_000_000, help="sessions; 1e6 will do")
-    parser.add_argument("--writers", type=int, default=4, help="batches in flight, each of sessions of its own")
+    parser.add_argument("--sessions", type=_count, default=1_000_000, help="number of sessions, as in 1e6")
+    parser.add_argument("--writers", type=int, default=4, help="batches in flight, each of its own sessions")
     parser.add_argument("--batch", type=int, default=100, help="items in a request")
     parser.add_argument("--value-bytes", type=int, default=200, help="payload of a session")
     parser.add_argument("--rate", type=float, default=0.0, help="requests/s of a writer; 0: closed loop")
@@ -307,10 +307,10 @@ def _run_move(args: argparse.Namespace) -> int:
 
 
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:
-    parser = _command(commands, "demo", "a reconnect storm with a broker and the leader dying in it", _run_demo)
+    parser = _command(commands, "demo", "a reconnect storm in which a broker and the leader die", _run_demo)
     _server_config(parser)
     _scheme(parser)
-    parser.add_argument("--sessions", type=_count, default=100_000, help="sessions that come back at once")
+    parser.add_argument("--sessions", type=_count, default=100_000, help="sessions that reconnect at once")
     parser.add_argument("--brokers", type=int, default=8, help="simulated brokers")
     _shape(parser, nodes=3)
 
@@ -324,36 +324,36 @@ def _run_demo(args: argparse.Namespace) -> int:
 
 
 def _wan(commands: Commands[argparse.ArgumentParser]) -> None:
-    text = "TCP and QUIC over emulated long paths: who wins where, and whether metad+auto:// knows"
+    text = "TCP and QUIC over emulated long paths: which wins where, and whether metad+auto:// chooses it"
     parser = _command(commands, "wan", text, _run_wan)
     _server_config(parser)
     parser.add_argument("--rtt-ms", type=_numbers, metavar="MS,...", default="1,30,100,200", help="round-trip times")
-    parser.add_argument("--loss", type=_numbers, metavar="PCT,...", default="0,0.1,1,3", help="in each direction")
+    parser.add_argument("--loss", type=_numbers, metavar="PCT,...", default="0,0.1,1,3", help="loss in each direction")
     parser.add_argument("--verbs", type=_names, metavar="VERB,...", default="put,batch", help="put, batch")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a heat map as one HTML page")
     parser.add_argument(
-        "--seconds", type=float, default=3.0, help="measured per way and cell; twice that over long lossy paths"
+        "--seconds", type=float, default=3.0, help="measured per transport and cell; twice that over long lossy paths"
     )
     parser.add_argument("--batch", type=int, default=100, help="items in a batch")
-    parser.add_argument("--puts-in-flight", type=int, default=64, help="of put: requests of one item")
-    parser.add_argument("--batches-in-flight", type=int, default=16, help="of batch")
+    parser.add_argument("--puts-in-flight", type=int, default=64, help="requests in flight of verb put, one item each")
+    parser.add_argument("--batches-in-flight", type=int, default=16, help="requests in flight of verb batch")
     parser.add_argument("--value-bytes", type=int, default=200, help="size of a value")
     parser.add_argument(
-        "--controls", type=_names, metavar="NAME,...", default="bbr", help="of TCP, beside the kernel's default"
+        "--controls", type=_names, metavar="NAME,...", default="bbr", help="congestion controls of TCP, beside the kernel's default"
     )
-    parser.add_argument("--no-auto", action="store_true", help="do not ask metad+auto:// what it would choose")
-    parser.add_argument("--jitter-ms", type=float, default=0.0, help="of the path, up and down")
-    parser.add_argument("--reorder", type=float, default=0.0, metavar="PCT", help="packets that are overtaken")
-    parser.add_argument("--mbit-per-s", type=float, default=0.0, help="of the path's bottleneck; 0: none")
-    parser.add_argument("--queue-kib", type=int, default=256, help="of the bottleneck")
-    parser.add_argument("--seed", type=int, default=1, help="of keys, values and the path's luck")
+    parser.add_argument("--no-auto", action="store_true", help="do not measure what metad+auto:// chooses")
+    parser.add_argument("--jitter-ms", type=float, default=0.0, help="jitter of the path, up and down")
+    parser.add_argument("--reorder", type=float, default=0.0, metavar="PCT", help="share of packets that are overtaken")
+    parser.add_argument("--mbit-per-s", type=float, default=0.0, help="rate of the path's bottleneck; 0: none")
+    parser.add_argument("--queue-kib", type=int, default=256, help="queue of the bottleneck")
+    parser.add_argument("--seed", type=int, default=1, help="seed of keys, values and the path's losses")
     parser.add_argument(
-        "--regions", type=_numbers, metavar="AB,AC,BC", help="instead: a cluster across regions, these RTTs in ms apart"
+        "--regions", type=_numbers, metavar="AB,AC,BC", help="instead: a cluster across regions with these RTTs in ms between them"
     )
     parser.add_argument(
-        "--reconnect", action="store_true", help="instead: round trips until a client that comes back is served"
+        "--reconnect", action="store_true", help="instead: round trips until a reconnecting client is served"
     )
-    parser.add_argument("--cuts-s", type=float, default=40.0, help="of --regions: how long regions are cut and healed")
+    parser.add_argument("--cuts-s", type=float, default=40.0, help="with --regions: duration of the cuts")
 
 
 def _run_wan(args: argparse.Namespace) -> int:
@@ -406,11 +406,11 @@ def _attack(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--only", type=_names, metavar="NAME,...", default=None, help="attacks, strangers or insiders; default: all"
     )
-    parser.add_argument("--windows", type=int, default=3, help="times that each attack is made; their median counts")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each time")
-    parser.add_argument("--quick", action="store_true", help="each attack once for a second: whether it is refused")
+    parser.add_argument("--windows", type=int, default=3, help="runs of each attack; their median counts")
+    parser.add_argument("--seconds", type=float, default=2.0, help="duration of each run")
+    parser.add_argument("--quick", action="store_true", help="run each attack once for a second, only to see whether it is refused")
     parser.add_argument(
-        "--attacker-cpu", type=int, metavar="N", default=None, help="the attacker's; default: the first"
+        "--attacker-cpu", type=int, metavar="N", default=None, help="core of the attacker; default: the first"
     )
 
 
@@ -439,7 +439,7 @@ def _names(text: str) -> list[str]:
 
 def _quic(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "quic", "metad's QUIC transport against aioquic's own serve", _run_quic)
-    parser.add_argument("--pairs", type=int, default=3, help="runs of each case on each side, in turn")
+    parser.add_argument("--pairs", type=int, default=3, help="runs of each case on each side, alternating")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a run of puts")
     parser.add_argument("--megabytes", type=int, default=48, help="size of a bulk transfer")
 

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="metad-spark", description="Simulates the storms that no machine here can hold."
+        prog="metad-spark", description="Simulates storms that are too large for one machine."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _simulate(commands)
@@ -52,7 +52,7 @@ def _command(
 ) -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=text, description=text)
     command.set_defaults(run=run)
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the result there as JSON")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON")
     return command
 
 
@@ -60,36 +60,36 @@ def _spark(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--master",
         metavar="URL",
-        help="local[2], spark://HOST:PORT, yarn, k8s://..., or sc://HOST:PORT for Spark Connect; default: what"
-        " spark-submit says, else local[*]",
+        help="local[2], spark://HOST:PORT, yarn, k8s://..., or sc://HOST:PORT for Spark Connect; default: that of"
+        " spark-submit, else local[*]",
     )
     parser.add_argument(
-        "--connect", action="store_true", help="start a Connect server on the local master and go through it"
+        "--connect", action="store_true", help="start a Connect server on the local master and use it"
     )
 
 
 def _storm(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--clients", type=_count, metavar="N", help="1e7 will do; default: the scenario's")
+    parser.add_argument("--clients", type=_count, metavar="N", help="number of clients, as in 1e7; default: the scenario's")
     parser.add_argument(
-        "--scenario", default="default", metavar="NAME|FILE", help="one that comes along, or a TOML file"
+        "--scenario", default="default", metavar="NAME|FILE", help="a built-in scenario, or a TOML file"
     )
-    parser.add_argument("--calibration", metavar="NAME|FILE", help="what serving costs; default: the scenario's")
+    parser.add_argument("--calibration", metavar="NAME|FILE", help="costs of serving; default: the scenario's")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same storm (default 0)")
 
 
 def _simulate(commands: Commands[argparse.ArgumentParser]) -> None:
-    parser = _command(commands, "simulate", "how a storm goes: who is back when, and what it took", _run_simulate)
+    parser = _command(commands, "simulate", "simulate a storm: when clients are back, and at what cost", _run_simulate)
     _storm(parser)
     parser.add_argument(
-        "--model", choices=MODELS, default="vector", help="one client at a time, arrays of them, or means"
+        "--model", choices=MODELS, default="vector", help="one client at a time (exact), arrays of clients (vector), or masses (fluid)"
     )
     parser.add_argument(
-        "--seeds", type=_count, default=1, metavar="N", help="storms to simulate; the middle one is told"
+        "--seeds", type=_count, default=1, metavar="N", help="number of storms; the one with the median t99.9 is reported"
     )
     parser.add_argument(
-        "--target", type=_target, default=Target(), help='what the report holds against it: "t999<=300s"'
+        "--target", type=_target, default=Target(), help='target that the report compares with, as in "t999<=300s"'
     )
-    parser.add_argument("--report", type=Path, metavar="FILE.html", help="draw it")
+    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write a page with charts")
     _spark(parser)
 
 
@@ -112,10 +112,10 @@ def _run_simulate(args: argparse.Namespace) -> int:
 
 
 def _size(commands: Commands[argparse.ArgumentParser]) -> None:
-    parser = _command(commands, "size", "what a cluster needs for a storm to be over in time", _run_size)
+    parser = _command(commands, "size", "find the smallest cluster that ends a storm in time", _run_size)
     parser.add_argument("--target", type=_target, required=True, help='as in "t999<=300s": 99.9 %% back in 300 s')
     _storm(parser)
-    parser.add_argument("--no-check", dest="check", action="store_false", help="do not ask the vector model in the end")
+    parser.add_argument("--no-check", dest="check", action="store_false", help="skip the final check with the vector model")
     _spark(parser)
 
 
@@ -137,14 +137,14 @@ def _run_size(args: argparse.Namespace) -> int:
 
 def _schedule(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(
-        commands, "schedule", "a storm's first attempts as Parquet, to be replayed at a smaller scale", _run_schedule
+        commands, "schedule", "write a storm's first attempts as Parquet, to be replayed at a smaller scale", _run_schedule
     )
     _storm(parser)
     parser.add_argument(
-        "--out", required=True, metavar="DIR", help="a folder that is not there yet; on a cluster, its URL"
+        "--out", required=True, metavar="DIR", help="a new folder; on a cluster, its URL"
     )
-    parser.add_argument("--scale", type=float, default=1.0, help="of clients, rate and queue together, as in 0.01")
-    parser.add_argument("--generators", type=_count, default=4, metavar="N", help="load generators: a file each")
+    parser.add_argument("--scale", type=float, default=1.0, help="scale of clients, rate and queue together, as in 0.01")
+    parser.add_argument("--generators", type=_count, default=4, metavar="N", help="load generators; each gets one file")
     _spark(parser)
 
 
@@ -166,10 +166,10 @@ def _run_schedule(args: argparse.Namespace) -> int:
 
 
 def _verify(commands: Commands[argparse.ArgumentParser]) -> None:
-    text = "the proofs: the models against each other, theory and published results"
+    text = "check the models against each other, theory and published results"
     parser = _command(commands, "verify", text, _run_verify)
     parser.add_argument(
-        "--only", default="", metavar="NAME[,NAME]", help="oracle, fluid, theory, aws, brooker, metastable"
+        "--only", default="", metavar="NAME[,NAME]", help="proofs to run: oracle, fluid, theory, aws, brooker, metastable"
     )
 
 

@@ -310,7 +310,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The grammar. Options that every command has may stand before or behind it."""
     parser = argparse.ArgumentParser(
         prog="metadctl",
-        description="Read and write what metad keeps, and look after a cluster.",
+        description="Read and write the records of metad, and manage a cluster.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -334,67 +334,67 @@ def build_parser() -> argparse.ArgumentParser:
         leaf.set_defaults(command=command)
         return leaf
 
-    plain("status", "how the cluster is", _status)
+    plain("status", "state of the cluster, its nodes and groups", _status)
     plain("members", "the nodes of the cluster", _members)
-    groups = plain("groups", "the groups, and who leads them; or change them", _groups)
+    groups = plain("groups", "the groups and their leaders; or change them", _groups)
     changes = groups.add_subparsers(metavar="CHANGE")
     add = changes.add_parser("add", help="add a group, without slots yet", parents=[common])
     add.add_argument("--kind", required=True, choices=("data", "offset"))
     add.set_defaults(command=_add_group)
-    rebalance = changes.add_parser("rebalance", help="spread replicas and leaders evenly", parents=[common])
+    rebalance = changes.add_parser("rebalance", help="spread slots, replicas and leaders evenly", parents=[common])
     rebalance.set_defaults(command=_rebalance)
-    transfer = plain("transfer", "hand the leadership of a group to a node", _transfer)
-    transfer.add_argument("group", metavar="GROUP", help="as in data-0")
+    transfer = plain("transfer", "make a node the preferred leader of a group", _transfer)
+    transfer.add_argument("group", metavar="GROUP", help="name of the group, as in data-0")
     transfer.add_argument("node", metavar="NODE")
-    join = plain("join", "take a node in; one with [cluster] join set asks by itself", _join)
+    join = plain("join", "add a node; a node with [cluster] join set does this by itself", _join)
     join.add_argument("node", metavar="NODE")
-    join.add_argument("--peer", required=True, type=_endpoint, metavar="HOST:PORT", help="where other nodes reach it")
-    join.add_argument("--clients", type=_endpoint, metavar="HOST:PORT", help="where clients reach it")
-    join.add_argument("--region", default="", help="where it is")
-    leave = plain("leave", "move a node's replicas away; then, said again, forget it", _leave)
+    join.add_argument("--peer", required=True, type=_endpoint, metavar="HOST:PORT", help="address for other nodes")
+    join.add_argument("--clients", type=_endpoint, metavar="HOST:PORT", help="address for clients")
+    join.add_argument("--region", default="", help="region of the node")
+    leave = plain("leave", "move the replicas of a node to others; repeat it until the node is removed", _leave)
     leave.add_argument("node", metavar="NODE")
 
-    certs = plain("certs", "certificates for a fleet: authority, nodes, clients, administrators", _status)
+    certs = plain("certs", "issue certificates for a fleet: authority, nodes, clients, administrators", _status)
     certs.set_defaults(offline=issuing.certs)
-    certs.add_argument("--out", required=True, metavar="DIR", help="where they go; an authority in it is used again")
+    certs.add_argument("--out", required=True, metavar="DIR", help="directory for the files; an authority in it is reused")
     certs.add_argument("--nodes", default="", metavar="A,B,C", help="node ids")
     certs.add_argument("--clients", default="", metavar="A,B", help="names of clients")
-    certs.add_argument("--admins", default="", metavar="A,B", help="names of those who may change the cluster")
-    certs.add_argument("--hosts", default="", metavar="H,H", help="names and addresses of nodes, for who checks those")
-    token = plain("token", "a token for a client; its hash goes into a file for the nodes", _status)
+    certs.add_argument("--admins", default="", metavar="A,B", help="names of clients that may change the cluster")
+    certs.add_argument("--hosts", default="", metavar="H,H", help="host names and addresses of nodes, for clients that check them")
+    token = plain("token", "create a token for a client; its hash goes into a file for the nodes", _status)
     token.set_defaults(offline=issuing.token)
-    token.add_argument("name", metavar="NAME", help="the client's")
-    token.add_argument("--file", required=True, metavar="F", help="[security] tokens_file of the nodes; added to")
+    token.add_argument("name", metavar="NAME", help="name of the client")
+    token.add_argument("--file", required=True, metavar="F", help="[security] tokens_file of the nodes; a line is added")
 
     get = verb("get", "read one record")
     _session_key(get("session", "an MQTT session", _get_session))
     _offset_key(get("offset", "a consumer group's offset", _get_offset))
     _kv_key(get("kv", "a key", _get_kv))
-    _consumer_group(get("generation", "the highest generation a consumer group has shown", _get_generation))
+    _consumer_group(get("generation", "the generation of a consumer group", _get_generation))
 
     put = verb("put", "write one record")
-    session = put("session", "take a session over, or create it", _put_session)
+    session = put("session", "take over a session, or create it", _put_session)
     _session_key(session)
-    session.add_argument("--broker", required=True, help="the broker that owns it from now on")
-    session.add_argument("--epoch", required=True, type=_count, help="that broker's epoch")
-    session.add_argument("--payload", help="what the broker keeps of it; - reads stdin")
+    session.add_argument("--broker", required=True, help="the new owner of the session")
+    session.add_argument("--epoch", required=True, type=_count, help="epoch of the broker")
+    session.add_argument("--payload", help="data that the broker stores with it; - reads stdin")
     session.add_argument("--expiry", type=_count, metavar="S", help="expiry interval in seconds")
-    session.add_argument("--clean-start", action="store_true", help="drop what was stored")
+    session.add_argument("--clean-start", action="store_true", help="forget the stored properties")
     offset = put("offset", "commit an offset", _put_offset)
     _offset_key(offset)
     offset.add_argument("offset", metavar="OFFSET", type=_count)
-    offset.add_argument("--generation", type=_count, default=0, help="of the consumer group")
-    offset.add_argument("--expected", type=int, metavar="N", help="only if it is N now; -1: only if there is none")
-    offset.add_argument("--metadata", default="", help="kept beside it")
-    offset.add_argument("--monotonic", action="store_true", help="refuse to go back")
+    offset.add_argument("--generation", type=_count, default=0, help="generation of the consumer group")
+    offset.add_argument("--expected", type=int, metavar="N", help="only if the current offset is N; -1: only if there is none")
+    offset.add_argument("--metadata", default="", help="a note stored with the offset")
+    offset.add_argument("--monotonic", action="store_true", help="refuse a lower offset")
     kv = put("kv", "write a key", _put_kv)
     _kv_key(kv)
-    kv.add_argument("value", metavar="VALUE", help="- reads stdin")
-    _expected_version(kv, "only if it has version N now; 0: only if it is absent")
-    generation = put("generation", "set a consumer group's generation, also back", _put_generation)
+    kv.add_argument("value", metavar="VALUE", help="the value; - reads stdin")
+    _expected_version(kv, "only if the current version is N; 0: only if the key is absent")
+    generation = put("generation", "set a consumer group's generation, even to a lower one", _put_generation)
     _consumer_group(generation)
-    generation.add_argument("generation", metavar="GENERATION", type=_count, help="0: as if it had shown none")
-    generation.add_argument("--expected", required=True, type=_count, metavar="N", help="only if it is N now")
+    generation.add_argument("generation", metavar="GENERATION", type=_count, help="the new generation; 0: none")
+    generation.add_argument("--expected", required=True, type=_count, metavar="N", help="only if the current generation is N")
 
     delete = verb("delete", "delete one record")
     _session_key(delete("session", "an MQTT session", _delete_session))
@@ -402,21 +402,21 @@ def build_parser() -> argparse.ArgumentParser:
     _consumer_group(delete("group", "all offsets of a consumer group, and its generation", _delete_group))
     kv = delete("kv", "a key", _delete_kv)
     _kv_key(kv)
-    _expected_version(kv, "only if it has version N now")
+    _expected_version(kv, "only if the current version is N")
 
     listing = verb("list", "read many records")
     sessions = listing("sessions", "by tenant and client id", _list_sessions)
-    sessions.add_argument("--tenant", help="only of this tenant")
-    sessions.add_argument("--prefix", default="", help="client ids that start so; needs --tenant")
-    sessions.add_argument("--broker", help="only those this broker owns")
+    sessions.add_argument("--tenant", help="only sessions of this tenant")
+    sessions.add_argument("--prefix", default="", help="only client ids with this prefix; needs --tenant")
+    sessions.add_argument("--broker", help="only sessions that this broker owns")
     _limit(sessions)
     offsets = listing("offsets", "of one consumer group", _list_offsets)
     _consumer_group(offsets)
-    offsets.add_argument("--prefix", default="", help="topics that start so")
+    offsets.add_argument("--prefix", default="", help="only topics with this prefix")
     _limit(offsets)
     keys = listing("kv", "of one namespace", _list_kv)
     keys.add_argument("namespace", metavar="NS")
-    keys.add_argument("--prefix", default="", help="keys that start so")
+    keys.add_argument("--prefix", default="", help="only keys with this prefix")
     _limit(keys)
     return parser
 
@@ -427,20 +427,20 @@ def _common(parser: argparse.ArgumentParser, endpoint: Any, as_json: Any, timeou
         default=endpoint,
         metavar="HOST:PORT",
         help=f"or SCHEME://HOST:PORT[,HOST:PORT...]; default 127.0.0.1:{PORT_DEFAULT}. SCHEME: metad (TCP in clear "
-        "text), metads (TCP with TLS; the default with certificates), metadq (QUIC), metad+auto (as suits the path)",
+        "text), metads (TCP with TLS; the default with certificates), metadq (QUIC), metad+auto (chosen by the path)",
     )
-    parser.add_argument("--certs", default=nothing, metavar="DIR", help="files that `metadctl certs` made")
+    parser.add_argument("--certs", default=nothing, metavar="DIR", help="directory written by `metadctl certs`")
     parser.add_argument(
         "--as",
         dest="name",
         default=nothing,
         metavar="NAME",
-        help="who of --certs to be; default its administrator, or else its client",
+        help="name of the certificate in --certs to use; default its administrator, or else its client",
     )
-    parser.add_argument("--tls-ca", default=nothing, metavar="F", help="PEM: the authority to trust")
-    parser.add_argument("--tls-cert", default=nothing, metavar="F", help="PEM: our certificate")
-    parser.add_argument("--tls-key", default=nothing, metavar="F", help="PEM: its key")
-    parser.add_argument("--token-file", default=nothing, metavar="F", help="holds our token; - reads stdin")
+    parser.add_argument("--tls-ca", default=nothing, metavar="F", help="PEM file: the authority to trust")
+    parser.add_argument("--tls-cert", default=nothing, metavar="F", help="PEM file: our certificate")
+    parser.add_argument("--tls-key", default=nothing, metavar="F", help="PEM file: the key of the certificate")
+    parser.add_argument("--token-file", default=nothing, metavar="F", help="file with our token; - reads stdin")
     parser.add_argument("--json", action="store_true", default=as_json, help="print one JSON document")
     parser.add_argument(
         "--timeout", type=_seconds, default=timeout, metavar="S", help="give up after this long; default 10 s"
@@ -478,7 +478,7 @@ def _limit(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=LIST_LIMIT_DEFAULT,
         metavar="N",
-        help=f"show at most so many, 0 for all; default {LIST_LIMIT_DEFAULT}",
+        help=f"show at most N records, 0 for all; default {LIST_LIMIT_DEFAULT}",
     )
 
 
