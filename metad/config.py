@@ -257,7 +257,7 @@ class Config(_Section, frozen=True):
                 if wanted:
                     raise ConfigError(f"{where}: needs security.certificate, security.key and security.ca")
         elif security.plaintext:
-            raise ConfigError("security.plaintext: with certificates nothing is in clear text")
+            raise ConfigError("security.plaintext: cannot be set together with certificates")
         if self.raft.heartbeat_ms * 3 > self.raft.election_timeout_ms:
             raise ConfigError("raft.heartbeat_ms: at most a third of raft.election_timeout_ms")
         self._check_advertised()
@@ -308,7 +308,7 @@ class Config(_Section, frozen=True):
             ("advertise_quic", self.quic, cluster.advertise_quic),
         ):
             if listens.rpartition(":")[0] in ("0.0.0.0", "[::]", "::") and not advertised:
-                raise ConfigError(f"cluster.{field}: {listens} is every address; say by which this node is reached")
+                raise ConfigError(f"cluster.{field}: {listens} is a wildcard address; give the address at which this node is reached")
 
 
 def is_region(name: str) -> bool:

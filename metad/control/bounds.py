@@ -63,7 +63,7 @@ def check_endpoint(what: str, endpoint: str) -> None:
         address = ipaddress.ip_address(host)
     except ValueError:
         if len(host) > HOST_BYTES_MAX or not _HOST.fullmatch(host) or _NUMBER.fullmatch(host.rpartition(".")[2]):
-            raise InvalidRequestError(f"the {what} {endpoint[:300]!r} names no host") from None
+            raise InvalidRequestError(f"the {what} {endpoint[:300]!r} has no valid host") from None
         return
     address = getattr(address, "ipv4_mapped", None) or address
     broadcast = address.version == 4 and address.is_reserved
@@ -76,4 +76,4 @@ def too_large(changed: ClusterMap) -> InvalidRequestError | None:
     size = len(encode(changed))
     if size <= MAP_BYTES_MAX:
         return None
-    return InvalidRequestError(f"the cluster map would take {size} bytes, and {MAP_BYTES_MAX} are the most")
+    return InvalidRequestError(f"the cluster map would have {size} bytes; the limit is {MAP_BYTES_MAX}")

@@ -293,7 +293,7 @@ class Controller:
         """A request about the cluster. Raises MetadError, or answers."""
         if not self.leads_metadata:
             raise NotLeaderError(
-                "the cluster is decided about elsewhere", leader=self._host.drivers[_METADATA].group.leader or ""
+                "this node does not lead metadata-0", leader=self._host.drivers[_METADATA].group.leader or ""
             )
         if self._host.map is None:
             raise NotLeaderError("the cluster is being formed", retry_after_ms=200)
@@ -319,11 +319,11 @@ class Controller:
         if known is not None:
             node = msgspec.structs.replace(node, leaving=known.leaving)
         if known == node:
-            done(encode(c.Done("known already", current.version)))
+            done(encode(c.Done("already known", current.version)))
             return
         if known is not None and known.store_id and known.store_id != node.store_id:
             raise ConflictError(
-                f"{node.node_id} was here with another data directory; what it had promised is lost. Let it leave, "
+                f"{node.node_id} was here with another data directory; it has lost what it promised. Let it leave, "
                 "then join under a new name."
             )
         nodes = sorted(
@@ -340,7 +340,7 @@ class Controller:
         current = self._map()
         record = next((n for n in current.nodes if n.node_id == body.node_id), None)
         if record is None:
-            raise NotFoundError(f"{body.node_id} is no member")
+            raise NotFoundError(f"{body.node_id} is not a member")
         rest = [node for node in _staying(current.nodes) if node != body.node_id]
         if not rest:
             raise InvalidRequestError("the last node cannot leave")
@@ -386,7 +386,7 @@ class Controller:
             for group in _metadata_on(current.groups, nodes)
         ]
         changed = msgspec.structs.replace(current, nodes=nodes, groups=groups)
-        self._change(changed, done, f"{node_id} is no member any more")
+        self._change(changed, done, f"{node_id} is no longer a member")
 
     def _ask_leaders(self, nodes: Iterable[str], then: Callable[[list[m.GroupStatus]], None]) -> None:
         """What the groups' leaders on these nodes say of them, of those nodes that are connected and answer."""
@@ -459,7 +459,7 @@ class Controller:
         current = self._map()
         move = next((one for one in current.moves if one.move == body.move), None)
         if move is None:
-            done(encode(c.Done("known already", current.version)))
+            done(encode(c.Done("already known", current.version)))
             return
         slots = unpack_slots(current.slots[move.kind])
         for slot in slots_in(move.slots):
@@ -481,9 +481,9 @@ class Controller:
         if record is None:
             raise NotFoundError(f"there is no group {body.group!r}")
         if body.to not in record.replicas:
-            raise InvalidRequestError(f"{body.to!r} is not one of {body.group}'s voters: {', '.join(record.replicas)}")
+            raise InvalidRequestError(f"{body.to!r} is not one of the voters of {body.group}: {', '.join(record.replicas)}")
         groups = [msgspec.structs.replace(g, preferred=body.to) if g is record else g for g in current.groups]
-        self._change(msgspec.structs.replace(current, groups=groups), done, f"{body.group} is handed over to {body.to}")
+        self._change(msgspec.structs.replace(current, groups=groups), done, f"{body.to} is now the preferred leader of {body.group}")
 
     # --- storing -----------------------------------------------------------------------------------------
 

@@ -69,14 +69,14 @@ class Access:
             return None
         principal = principal_of(_certificate(stream))
         if principal is None or not principal.is_node:
-            raise UnauthenticatedError(f"only nodes speak here, and this is {principal or 'nobody that is known'}")
+            raise UnauthenticatedError(f"this port is for nodes only; the peer is {principal or 'unknown'}")
         return principal
 
     def check_node(self, stream: Stream, node_id: str) -> None:
         """Hold a peer to the name it gave itself. Raises UnauthenticatedError."""
         principal = self.admit_node(stream)
         if principal is not None and not principal.may_be(node_id):
-            raise UnauthenticatedError(f"the certificate is of {principal}, not of {node_id!r}")
+            raise UnauthenticatedError(f"the certificate belongs to {principal}, not to {node_id!r}")
 
 
 def _certificate(stream: Stream) -> Any:

@@ -278,7 +278,7 @@ class Connection:
             return reply
         why = "too many bytes of replies are unread on this node"
         if was_write:
-            return UnknownOutcomeError(f"it was done, and {why}", retry_after_ms=50, retry_jitter_ms=50)
+            return UnknownOutcomeError(f"the request was done, but {why}", retry_after_ms=50, retry_jitter_ms=50)
         return OverloadedError(why, retry_after_ms=50, retry_jitter_ms=50)
 
     def _flush(self) -> None:
@@ -335,7 +335,7 @@ class Connection:
 
     def refuse_intake(self) -> None:
         """Close, for others wait for the memory."""
-        self.close(OverloadedError("no memory to wait any longer for the rest of a frame"))
+        self.close(OverloadedError("no memory left to wait for the rest of a frame"))
 
     def close(self, error: MetadError | None = None) -> None:
         """Send what is answered, then close."""

@@ -94,7 +94,7 @@ class GroupDriver:
     def not_leader(self) -> NotLeaderError:
         """Where to go instead; the leader is a node's id."""
         leader = self.group.leader
-        return NotLeaderError(f"{self.group.name} is led elsewhere", leader="" if leader is None else leader)
+        return NotLeaderError(f"this node does not lead {self.group.name}", leader="" if leader is None else leader)
 
     @property
     def stalled(self) -> bool:
@@ -109,7 +109,7 @@ class GroupDriver:
             self._queue = kept
             self._queued_items = sum(work.command.items for work in kept)
             for work in late:
-                work.answer(DeadlineExceededError("the deadline passed before it was begun; nothing was done"))
+                work.answer(DeadlineExceededError("the deadline passed before the request was begun; nothing was done"))
         return not self.stalled
 
     def submit(self, work: Work, now_s: float) -> None:
@@ -151,9 +151,9 @@ class GroupDriver:
             self._queue.popleft()
             self._queued_items -= command.items
             if work.cancelled:
-                work.answer(CancelledError("cancelled before it was begun; nothing was done"))
+                work.answer(CancelledError("the request was cancelled before it was begun; nothing was done"))
             elif work.deadline_s < now_s:
-                work.answer(DeadlineExceededError("the deadline passed before it was begun; nothing was done"))
+                work.answer(DeadlineExceededError("the deadline passed before the request was begun; nothing was done"))
             else:
                 works.append(work)
                 items += command.items
@@ -280,7 +280,7 @@ class GroupDriver:
     def demoted(self) -> None:
         """This replica leads no longer."""
         evaluated = bool(self._in_flight)
-        self._answer_in_flight(UnknownOutcomeError(f"{self.group.name} changed its leader meanwhile"))
+        self._answer_in_flight(UnknownOutcomeError(f"the leader of {self.group.name} changed before the write was committed"))
         self.machine.forget_rows()
         if evaluated and not self.installing:
             self.machine.forget_unapplied()

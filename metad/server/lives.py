@@ -50,7 +50,7 @@ class Lives:
         try:
             self._newest = {} if stored is None else _decode(stored)
         except msgspec.DecodeError as error:
-            raise DamagedStoreError(f"raft/: what it keeps of other nodes is unreadable ({error})") from None
+            raise DamagedStoreError(f"raft/: the record of other nodes' lives is unreadable ({error})") from None
         self._durable = dict(self._newest)
 
     @property

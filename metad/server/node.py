@@ -116,7 +116,7 @@ class Node:
                 await node.serving()
         except BaseException as error:
             # What is scheduled already must not touch the stores any more, and nothing is flushed.
-            node.health.failure = error if isinstance(error, ServerError) else ServerError("the start was given up")
+            node.health.failure = error if isinstance(error, ServerError) else ServerError("the start was cancelled")
             await node.close()
             raise
         return node

@@ -91,7 +91,7 @@ class Gather:
             return encode(self._verb.merge(self._body, merged))
         except ValueError:
             # A group answered a retry with what it had done for other rows as well: their slots have moved since.
-            return UnknownOutcomeError("parts of this were done where the slots were before")
+            return UnknownOutcomeError("parts of this request were done by the group that held the slots before")
         except Exception as error:  # noqa: BLE001 - this runs where entries are applied, which must go on
             name = self._verb.method.name
             bug(name, error)

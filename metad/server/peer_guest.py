@@ -52,7 +52,7 @@ class Guest(Wire):
         like_this = [guest for guest in self._guests if guest.node_id == node_id and not guest.refused]
         if len(like_this) > most:
             silent = min(like_this, key=lambda guest: guest.heard_s)
-            silent.refuse(OverloadedError("there are newer connections than this, and too many"))
+            silent.refuse(OverloadedError("too many connections; this one was silent the longest"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.stream = None
@@ -103,7 +103,7 @@ class Guest(Wire):
         hello = p.decode_hello(frame.payload)
         identity = self.home.node.identity
         if hello.magic != p.PEER_MAGIC:
-            raise HandshakeError("this is the peer listener of a metad node; clients have another")
+            raise HandshakeError("this is the port for nodes of metad; clients use another")
         version = p.agreed_version(hello.version, hello.newest)
         if version is None:
             raise HandshakeError(

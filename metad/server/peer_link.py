@@ -188,7 +188,7 @@ class Link(Wire):
             welcome = p.decode_welcome(frame.payload)
             assert self.stream is not None
             if not p.PEER_VERSION_OLDEST <= welcome.version <= p.PEER_VERSION:
-                raise HandshakeError(f"the peer answers in version {welcome.version}, which it was not offered")
+                raise HandshakeError(f"the peer answers with version {welcome.version}, which was not offered")
             self.home.access.check_node(self.stream, welcome.node_id)
             life = Life(welcome.store_id, welcome.life, welcome.incarnation)
             self.home.check(welcome.cluster_id, welcome.node_id, life)

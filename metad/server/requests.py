@@ -164,7 +164,7 @@ class Requests:
         payload, request = (None, asked) if isinstance(asked, m.Request) else (asked, method.decode_request(asked))
         body = request.body
         if request.requires & ~FEATURES:
-            raise UnsupportedError(f"it requires features {request.requires & ~FEATURES:#x}, which this node has not")
+            raise UnsupportedError(f"the request requires features {request.requires & ~FEATURES:#x}, which this node does not have")
         if method.code in CONTROL:
             self._control(method, body, done)
             return []

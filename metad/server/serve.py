@@ -168,7 +168,7 @@ class Server:
             strangers = (one for one in self._greeting if not one.certified)
             oldest = next(strangers, next(iter(self._greeting)))
             del self._greeting[oldest]
-            oldest.close(OverloadedError("too many connections that have not greeted", retry_after_ms=1_000))
+            oldest.close(OverloadedError("too many connections that have not sent HELLO", retry_after_ms=1_000))
         return True
 
     def _welcomed(self, connection: Connection) -> bool:
@@ -215,7 +215,7 @@ class Server:
                 elif not connection.handshaken and now_s - connection.opened_s > limits.handshake_timeout_ms / 1000:
                     connection.close(FrameError(f"no handshake within {limits.handshake_timeout_ms} ms"))
                 elif connection.worn:
-                    connection.goaway("this connection's keys have been used for long enough; come by a new one")
+                    connection.goaway("the keys of this connection have been used for long enough; open a new connection")
                 elif stalled_s is None and now_s - connection.last_heard_s > limits.idle_timeout_ms / 1000:
                     event("connection idle", logging.DEBUG, peer=connection.peer)
                     connection.close(SlowReaderError(f"nothing was heard for {limits.idle_timeout_ms} ms"))

@@ -71,7 +71,7 @@ class Steps:
             except (NotLeaderError, ConflictError):  # another change of the map was quicker
                 pass
             await asyncio.sleep(_AGAIN_S)
-        raise NotLeaderError("nobody decides about the cluster")
+        raise NotLeaderError("no leader of metadata-0 answered")
 
     async def _ask(self, node: str, method: Method[Body, Reply], body: Body) -> Reply:
         if node == self._node_id:

@@ -96,7 +96,7 @@ class _Client:
 def check_digest(first: int, again: int) -> None:
     """Raise InvalidRequestError where an identity comes with another request than the first time."""
     if first and again and first != again:
-        raise InvalidRequestError("this identity was used for another request: each request takes a seq of its own")
+        raise InvalidRequestError("this identity was used for another request: each request needs its own seq")
 
 
 class DedupeWindow:
@@ -183,7 +183,7 @@ class DedupeWindow:
                 return known[0]
             if identity.seq < client.low:
                 # Its answer was received long ago: this is a copy that was stuck on a connection given up since.
-                raise IdentityExpiredError("this write was answered before; a late copy of it is not done again")
+                raise IdentityExpiredError("this write was answered before; a late copy is not done again")
             if identity.seq <= client.mark:
                 raise IdentityExpiredError("this client has more unconfirmed writes than are remembered")
         forgot_s = self._forgot_s

@@ -129,7 +129,7 @@ def _recall_reads(reader: Reader, command: Command[m.KvTransact], reply: m.KvTra
     try:
         values = iter(reader.get_many(wanted, command.reply_bytes_max))
     except InvalidRequestError:
-        raise IdentityExpiredError("this was done before; what it read has outgrown a reply since") from None
+        raise IdentityExpiredError("this write was done before; the records it reads no longer fit a reply") from None
     results: list[m.KvTransactionResult | None] = []
     for (_, transaction, _), result in zip(command.rows, reply.results, strict=True):
         records = [None if value is None else msgspec.Raw(value) for value in islice(values, len(transaction.reads))]

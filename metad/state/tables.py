@@ -86,7 +86,7 @@ class Reader:
         """For a retry whose answer is read again. Raises IdentityExpiredError where rows have moved away since: what is
         left of them here is old."""
         if self.held is not None and not self.held[rows.crcs & (SLOTS - 1)].all():
-            raise IdentityExpiredError("this was done before; what it read belongs to another group now")
+            raise IdentityExpiredError("this write was done before; the records it reads belong to another group now")
 
     def get_many(self, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
         """Values by position. Raises InvalidRequestError when they are more than ``bytes_max`` together."""
@@ -235,7 +235,7 @@ class Verb(Generic[_Body, _Reply]):
 def check_same_rows(command: Command[Any], answered: int) -> None:
     """Raise IdentityExpiredError where a retry is not about the rows that its first attempt was about."""
     if len(command.rows) != answered:
-        raise IdentityExpiredError("this was done before, for records of which some have moved to another group since")
+        raise IdentityExpiredError("this write was done before; some of its records have moved to another group since")
 
 
 def merge_writes(body: m.Message, parts: list[tuple[Rows, m.WriteReply]]) -> m.WriteReply:

@@ -266,7 +266,7 @@ class View:
                 self.looked_at += len(value)
                 if self.looked_at > LOOKED_AT_BYTES_MAX:
                     raise InvalidRequestError(
-                        f"the records it is about take over {LOOKED_AT_BYTES_MAX} bytes: ask for fewer at once"
+                        f"the records of this request take over {LOOKED_AT_BYTES_MAX} bytes: ask for fewer at once"
                     )
             if self.row_cache:
                 self.rows.read(key, value)

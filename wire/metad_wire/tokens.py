@@ -56,7 +56,7 @@ class Tokens:
                 continue
             match = _LINE.fullmatch(line.strip())
             if match is None:
-                raise TokenFileError(f"line {number} is not NAME sha256:HEX, as `metadctl token` writes it")
+                raise TokenFileError(f"line {number} is not NAME sha256:HEX, the format of `metadctl token`")
             hashes.setdefault(match[1], []).append(bytes.fromhex(match[2]))
         return cls(hashes)
 
