@@ -8,11 +8,11 @@ STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   set everything up, then a reconnect storm of 100,000 sessions on three nodes, whose leader dies in it"
-	@echo "make test   set everything up, then pass every test"
+	@echo "make demo   set everything up, then run a reconnect storm of 100,000 sessions on three nodes; the leader dies in it"
+	@echo "make test   set everything up, then run every test"
 	@echo "make run    set everything up, then serve on 127.0.0.1:7420 in the foreground"
 	@echo "make check  ruff, strict mypy, import-linter"
-	@echo "make peers  install what metad-perf compare measures against: etcd, from Debian's packages"
+	@echo "make peers  install etcd from Debian's packages, for metad-perf compare"
 	@echo "make fuzz   coverage-guided fuzzing of the frame decoder and the session, 60 s each (FUZZ_SECONDS=60)"
 
 setup: $(STAMP)

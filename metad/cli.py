@@ -38,13 +38,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     serve.add_argument("--tls-key", metavar="F", help="PEM file: the key of the certificate")
     serve.add_argument("--tls-ca", metavar="F", help="PEM file: the trusted authority of clients and nodes")
     serve.add_argument(
-        "--require-client-cert", action="store_true", default=None, help="clients need a certificate even if they have a token"
+        "--require-client-cert",
+        action="store_true",
+        default=None,
+        help="clients need a certificate even if they have a token",
     )
     serve.add_argument("--config", metavar="FILE", type=Path, help="TOML file; `metad config` describes the keys")
     serve.add_argument(
         "--ready-file", metavar="F", type=Path, help='file to write {"endpoints": [...]} to once the node serves'
     )
-    serve.add_argument("--workers", metavar="W", type=int, default=1, help="number of processes of this node (default 1)")
+    serve.add_argument(
+        "--workers", metavar="W", type=int, default=1, help="number of processes of this node (default 1)"
+    )
     cluster = commands.add_parser("cluster", help="run a local cluster in the foreground")
     cluster.add_argument("--nodes", metavar="N", type=int, help="number of nodes (default 3, or one per region)")
     cluster.add_argument(
@@ -54,14 +59,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="regions to assign to the nodes in turn; nodes use QUIC between regions; implies --tls",
     )
     cluster.add_argument(
-        "--tls", action="store_true", help="create certificates in the data directory, encrypt connections, and serve QUIC too"
+        "--tls", action="store_true", help="create certificates in the data directory, use TLS, and serve QUIC too"
     )
     cluster.add_argument("--data-dir", metavar="D", required=True, help="directory of all nodes")
-    cluster.add_argument("--groups", metavar="G", default="", help="number of groups of each kind, as in offset=2,data=4")
+    cluster.add_argument(
+        "--groups", metavar="G", default="", help="number of groups of each kind, as in offset=2,data=4"
+    )
     cluster.add_argument("--workers", metavar="W", type=int, default=1, help="number of processes per node (default 1)")
     cluster.add_argument("--config", metavar="FILE", type=Path, help="TOML file for all nodes")
     cluster.add_argument(
-        "--ready-file", metavar="F", type=Path, help='file to write {"endpoints": [...], "pids": {...}} to once all nodes serve'
+        "--ready-file",
+        metavar="F",
+        type=Path,
+        help='file to write {"endpoints": [...], "pids": {...}} to once all nodes serve',
     )
     commands.add_parser("config", help="print the configuration reference as Markdown")
     arguments = parser.parse_args(argv)

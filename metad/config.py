@@ -308,7 +308,7 @@ class Config(_Section, frozen=True):
             ("advertise_quic", self.quic, cluster.advertise_quic),
         ):
             if listens.rpartition(":")[0] in ("0.0.0.0", "[::]", "::") and not advertised:
-                raise ConfigError(f"cluster.{field}: {listens} is a wildcard address; give the address at which this node is reached")
+                raise ConfigError(f"cluster.{field}: {listens} is every address; say by which this node is reached")
 
 
 def is_region(name: str) -> bool:

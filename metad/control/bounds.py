@@ -76,4 +76,4 @@ def too_large(changed: ClusterMap) -> InvalidRequestError | None:
     size = len(encode(changed))
     if size <= MAP_BYTES_MAX:
         return None
-    return InvalidRequestError(f"the cluster map would have {size} bytes; the limit is {MAP_BYTES_MAX}")
+    return InvalidRequestError(f"the cluster map would take {size} bytes, and {MAP_BYTES_MAX} are the most")

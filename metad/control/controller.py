@@ -481,9 +481,13 @@ class Controller:
         if record is None:
             raise NotFoundError(f"there is no group {body.group!r}")
         if body.to not in record.replicas:
-            raise InvalidRequestError(f"{body.to!r} is not one of the voters of {body.group}: {', '.join(record.replicas)}")
+            raise InvalidRequestError(f"{body.to!r} is not one of {body.group}'s voters: {', '.join(record.replicas)}")
         groups = [msgspec.structs.replace(g, preferred=body.to) if g is record else g for g in current.groups]
-        self._change(msgspec.structs.replace(current, groups=groups), done, f"{body.to} is now the preferred leader of {body.group}")
+        self._change(
+            msgspec.structs.replace(current, groups=groups),
+            done,
+            f"{body.to} is now the preferred leader of {body.group}",
+        )
 
     # --- storing -----------------------------------------------------------------------------------------
 

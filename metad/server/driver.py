@@ -280,7 +280,7 @@ class GroupDriver:
     def demoted(self) -> None:
         """This replica leads no longer."""
         evaluated = bool(self._in_flight)
-        self._answer_in_flight(UnknownOutcomeError(f"the leader of {self.group.name} changed before the write was committed"))
+        self._answer_in_flight(UnknownOutcomeError(f"the leader of {self.group.name} changed before the commit"))
         self.machine.forget_rows()
         if evaluated and not self.installing:
             self.machine.forget_unapplied()

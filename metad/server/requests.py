@@ -164,7 +164,9 @@ class Requests:
         payload, request = (None, asked) if isinstance(asked, m.Request) else (asked, method.decode_request(asked))
         body = request.body
         if request.requires & ~FEATURES:
-            raise UnsupportedError(f"the request requires features {request.requires & ~FEATURES:#x}, which this node does not have")
+            raise UnsupportedError(
+                f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
+            )
         if method.code in CONTROL:
             self._control(method, body, done)
             return []

@@ -215,7 +215,7 @@ class Server:
                 elif not connection.handshaken and now_s - connection.opened_s > limits.handshake_timeout_ms / 1000:
                     connection.close(FrameError(f"no handshake within {limits.handshake_timeout_ms} ms"))
                 elif connection.worn:
-                    connection.goaway("the keys of this connection have been used for long enough; open a new connection")
+                    connection.goaway("the keys of this connection are used up; open a new connection")
                 elif stalled_s is None and now_s - connection.last_heard_s > limits.idle_timeout_ms / 1000:
                     event("connection idle", logging.DEBUG, peer=connection.peer)
                     connection.close(SlowReaderError(f"nothing was heard for {limits.idle_timeout_ms} ms"))

@@ -30,7 +30,7 @@ def check_change(size: int) -> None:
     """Raise InvalidRequestError where a command changes too much to be one entry."""
     if size > CHANGE_BYTES_MAX:
         raise InvalidRequestError(
-            f"the request would change over {CHANGE_BYTES_MAX} bytes of one group, keys and replies included: send it in parts"
+            f"the request changes over {CHANGE_BYTES_MAX} bytes of a group, keys and replies included: send it in parts"
         )
 
 

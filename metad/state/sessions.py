@@ -190,7 +190,9 @@ def _recall_restored(
     try:
         values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
     except InvalidRequestError:
-        raise IdentityExpiredError("this write was done before; the properties it restores no longer fit a reply") from None
+        raise IdentityExpiredError(
+            "this write was done before; the restored properties no longer fit a reply"
+        ) from None
     restored = [
         msgspec.Raw(value) if value is not None and number >= 0 and not item.clean_start else None
         for item, number, value in zip(command.rows.items, reply.previous, values, strict=True)

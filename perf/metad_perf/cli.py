@@ -98,14 +98,20 @@ def _scheme(parser: argparse.ArgumentParser) -> None:
 
 
 def _identity(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--certs", metavar="DIR", default="", help="directory written by `metadctl certs`, for --endpoint")
-    parser.add_argument("--as", dest="name", metavar="NAME", default="", help="name of the certificate in --certs to use")
+    parser.add_argument(
+        "--certs", metavar="DIR", default="", help="directory written by `metadctl certs`, for --endpoint"
+    )
+    parser.add_argument(
+        "--as", dest="name", metavar="NAME", default="", help="name of the certificate in --certs to use"
+    )
     parser.add_argument("--token-file", metavar="FILE", default="", help="file with our token, for --endpoint")
 
 
 def _shape(parser: argparse.ArgumentParser, nodes: int) -> None:
     parser.add_argument("--nodes", type=int, default=nodes, help="nodes of the started cluster")
-    parser.add_argument("--groups", metavar="G", default="", help="groups of the started cluster, as in data=4,offset=2")
+    parser.add_argument(
+        "--groups", metavar="G", default="", help="groups of the started cluster, as in data=4,offset=2"
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes per node of the started cluster")
 
 
@@ -130,7 +136,9 @@ def _load(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--keys", type=_count, default=0, help="size of the key space; 0: min(items, 100,000)")
     parser.add_argument("--restore", action="store_true", help="session.takeover asks for the stored properties")
     parser.add_argument(
-        "--request-each", action="store_true", help="with --batch 1: one request per item instead of the SDK's single calls"
+        "--request-each",
+        action="store_true",
+        help="with --batch 1: one request per item instead of the SDK's single calls",
     )
     parser.add_argument("--seed", type=int, default=1)
 
@@ -339,7 +347,11 @@ def _wan(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--batches-in-flight", type=int, default=16, help="requests in flight of verb batch")
     parser.add_argument("--value-bytes", type=int, default=200, help="size of a value")
     parser.add_argument(
-        "--controls", type=_names, metavar="NAME,...", default="bbr", help="congestion controls of TCP, beside the kernel's default"
+        "--controls",
+        type=_names,
+        metavar="NAME,...",
+        default="bbr",
+        help="congestion controls of TCP, beside the kernel's default",
     )
     parser.add_argument("--no-auto", action="store_true", help="do not measure what metad+auto:// chooses")
     parser.add_argument("--jitter-ms", type=float, default=0.0, help="jitter of the path, up and down")
@@ -348,7 +360,10 @@ def _wan(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--queue-kib", type=int, default=256, help="queue of the bottleneck")
     parser.add_argument("--seed", type=int, default=1, help="seed of keys, values and the path's losses")
     parser.add_argument(
-        "--regions", type=_numbers, metavar="AB,AC,BC", help="instead: a cluster across regions with these RTTs in ms between them"
+        "--regions",
+        type=_numbers,
+        metavar="AB,AC,BC",
+        help="instead: a cluster across regions with these RTTs in ms between them",
     )
     parser.add_argument(
         "--reconnect", action="store_true", help="instead: round trips until a reconnecting client is served"
@@ -408,7 +423,9 @@ def _attack(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--windows", type=int, default=3, help="runs of each attack; their median counts")
     parser.add_argument("--seconds", type=float, default=2.0, help="duration of each run")
-    parser.add_argument("--quick", action="store_true", help="run each attack once for a second, only to see whether it is refused")
+    parser.add_argument(
+        "--quick", action="store_true", help="run each attack once for a second, only to see whether it is refused"
+    )
     parser.add_argument(
         "--attacker-cpu", type=int, metavar="N", default=None, help="core of the attacker; default: the first"
     )

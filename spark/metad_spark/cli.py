@@ -63,13 +63,13 @@ def _spark(parser: argparse.ArgumentParser) -> None:
         help="local[2], spark://HOST:PORT, yarn, k8s://..., or sc://HOST:PORT for Spark Connect; default: that of"
         " spark-submit, else local[*]",
     )
-    parser.add_argument(
-        "--connect", action="store_true", help="start a Connect server on the local master and use it"
-    )
+    parser.add_argument("--connect", action="store_true", help="start a Connect server on the local master and use it")
 
 
 def _storm(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--clients", type=_count, metavar="N", help="number of clients, as in 1e7; default: the scenario's")
+    parser.add_argument(
+        "--clients", type=_count, metavar="N", help="number of clients, as in 1e7; default: the scenario's"
+    )
     parser.add_argument(
         "--scenario", default="default", metavar="NAME|FILE", help="a built-in scenario, or a TOML file"
     )
@@ -81,10 +81,17 @@ def _simulate(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "simulate", "simulate a storm: when clients are back, and at what cost", _run_simulate)
     _storm(parser)
     parser.add_argument(
-        "--model", choices=MODELS, default="vector", help="one client at a time (exact), arrays of clients (vector), or masses (fluid)"
+        "--model",
+        choices=MODELS,
+        default="vector",
+        help="one client at a time (exact), arrays of clients (vector), or masses (fluid)",
     )
     parser.add_argument(
-        "--seeds", type=_count, default=1, metavar="N", help="number of storms; the one with the median t99.9 is reported"
+        "--seeds",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="number of storms; the one with the median t99.9 is reported",
     )
     parser.add_argument(
         "--target", type=_target, default=Target(), help='target that the report compares with, as in "t999<=300s"'
@@ -115,7 +122,9 @@ def _size(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "size", "find the smallest cluster that ends a storm in time", _run_size)
     parser.add_argument("--target", type=_target, required=True, help='as in "t999<=300s": 99.9 %% back in 300 s')
     _storm(parser)
-    parser.add_argument("--no-check", dest="check", action="store_false", help="skip the final check with the vector model")
+    parser.add_argument(
+        "--no-check", dest="check", action="store_false", help="skip the final check with the vector model"
+    )
     _spark(parser)
 
 
@@ -137,13 +146,16 @@ def _run_size(args: argparse.Namespace) -> int:
 
 def _schedule(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = _command(
-        commands, "schedule", "write a storm's first attempts as Parquet, to be replayed at a smaller scale", _run_schedule
+        commands,
+        "schedule",
+        "write a storm's first attempts as Parquet, to be replayed at a smaller scale",
+        _run_schedule,
     )
     _storm(parser)
+    parser.add_argument("--out", required=True, metavar="DIR", help="a new folder; on a cluster, its URL")
     parser.add_argument(
-        "--out", required=True, metavar="DIR", help="a new folder; on a cluster, its URL"
+        "--scale", type=float, default=1.0, help="scale of clients, rate and queue together, as in 0.01"
     )
-    parser.add_argument("--scale", type=float, default=1.0, help="scale of clients, rate and queue together, as in 0.01")
     parser.add_argument("--generators", type=_count, default=4, metavar="N", help="load generators; each gets one file")
     _spark(parser)
 
@@ -169,7 +181,7 @@ def _verify(commands: Commands[argparse.ArgumentParser]) -> None:
     text = "check the models against each other, theory and published results"
     parser = _command(commands, "verify", text, _run_verify)
     parser.add_argument(
-        "--only", default="", metavar="NAME[,NAME]", help="proofs to run: oracle, fluid, theory, aws, brooker, metastable"
+        "--only", default="", metavar="NAME[,NAME]", help="of oracle, fluid, theory, aws, brooker, metastable"
     )
 
 

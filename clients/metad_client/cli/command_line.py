@@ -356,15 +356,21 @@ def build_parser() -> argparse.ArgumentParser:
 
     certs = plain("certs", "issue certificates for a fleet: authority, nodes, clients, administrators", _status)
     certs.set_defaults(offline=issuing.certs)
-    certs.add_argument("--out", required=True, metavar="DIR", help="directory for the files; an authority in it is reused")
+    certs.add_argument(
+        "--out", required=True, metavar="DIR", help="directory for the files; an authority in it is reused"
+    )
     certs.add_argument("--nodes", default="", metavar="A,B,C", help="node ids")
     certs.add_argument("--clients", default="", metavar="A,B", help="names of clients")
     certs.add_argument("--admins", default="", metavar="A,B", help="names of clients that may change the cluster")
-    certs.add_argument("--hosts", default="", metavar="H,H", help="host names and addresses of nodes, for clients that check them")
+    certs.add_argument(
+        "--hosts", default="", metavar="H,H", help="host names and addresses of nodes, for clients that check these"
+    )
     token = plain("token", "create a token for a client; its hash goes into a file for the nodes", _status)
     token.set_defaults(offline=issuing.token)
     token.add_argument("name", metavar="NAME", help="name of the client")
-    token.add_argument("--file", required=True, metavar="F", help="[security] tokens_file of the nodes; a line is added")
+    token.add_argument(
+        "--file", required=True, metavar="F", help="[security] tokens_file of the nodes; a line is added"
+    )
 
     get = verb("get", "read one record")
     _session_key(get("session", "an MQTT session", _get_session))
@@ -384,7 +390,9 @@ def build_parser() -> argparse.ArgumentParser:
     _offset_key(offset)
     offset.add_argument("offset", metavar="OFFSET", type=_count)
     offset.add_argument("--generation", type=_count, default=0, help="generation of the consumer group")
-    offset.add_argument("--expected", type=int, metavar="N", help="only if the current offset is N; -1: only if there is none")
+    offset.add_argument(
+        "--expected", type=int, metavar="N", help="only if the current offset is N; -1: only if there is none"
+    )
     offset.add_argument("--metadata", default="", help="a note stored with the offset")
     offset.add_argument("--monotonic", action="store_true", help="refuse a lower offset")
     kv = put("kv", "write a key", _put_kv)
@@ -394,7 +402,9 @@ def build_parser() -> argparse.ArgumentParser:
     generation = put("generation", "set a consumer group's generation, even to a lower one", _put_generation)
     _consumer_group(generation)
     generation.add_argument("generation", metavar="GENERATION", type=_count, help="the new generation; 0: none")
-    generation.add_argument("--expected", required=True, type=_count, metavar="N", help="only if the current generation is N")
+    generation.add_argument(
+        "--expected", required=True, type=_count, metavar="N", help="only if the current generation is N"
+    )
 
     delete = verb("delete", "delete one record")
     _session_key(delete("session", "an MQTT session", _delete_session))
