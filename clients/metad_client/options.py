@@ -52,7 +52,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     but ``metad://``. Files that change are used by the next connection."""
     quic_streams: int = 8
     """Over QUIC requests are spread over so many streams, for a lost packet holds up its own stream only. Each costs
-    the server a credit window, and every packet a look; the transport lets four share a connection."""
+    the server a credit window, and every packet a look; the transport lets eight share a connection."""
     path_rule: PathRule = PathRule()
     """When ``metad+auto://`` takes QUIC."""
     client_name: str = ""
