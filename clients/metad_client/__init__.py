@@ -10,7 +10,7 @@
 
 Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. The way of a call:
 
-- :mod:`metad_client.namespaces`: the verbs of ``m.sessions``, ``m.offsets``, ``m.kv`` and ``m.cluster``
+- :mod:`metad_client.namespaces`: the verbs of ``m.sessions``, ``m.offsets``, ``m.kv``, ``m.cluster``, ``m.table(…)``
 - :mod:`metad_client.requests`: encodes items as requests of one group each; joins singles
 - :mod:`metad_client.dispatch`: each request from submission to outcome: waiting, in flight, redirected, retried, late
 - :mod:`metad_client.connections`: a connection to each node, kept up
@@ -41,6 +41,8 @@ from metad_wire.messages import (
     SessionTakeoverItem,
     SessionUpdateItem,
     StatusReply,
+    TablePutItem,
+    TableRecord,
 )
 from metad_wire.policy import Backoff, RetryBudget
 
@@ -79,6 +81,7 @@ from .errors import (
 )
 from .namespaces.kv import KeyValue
 from .namespaces.offsets import Offsets
+from .namespaces.records import Records
 from .namespaces.sessions import Sessions
 from .options import Options
 from .results import PutResult, Takeover, TakeoverResult, TransactResult, WriteResult
@@ -127,6 +130,7 @@ __all__ = [
     "Owner",
     "PermissionDeniedError",
     "PutResult",
+    "Records",
     "RetryBudget",
     "Revision",
     "Session",
@@ -139,6 +143,8 @@ __all__ = [
     "StaleRouteError",
     "Statistics",
     "StatusReply",
+    "TablePutItem",
+    "TableRecord",
     "Takeover",
     "TakeoverResult",
     "TooEarlyError",

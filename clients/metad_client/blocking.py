@@ -28,15 +28,10 @@ from metad_wire.transport import Transport
 
 from . import client
 from .errors import ClosedError
-from .namespaces.cluster import Cluster
-from .namespaces.kv import KeyValue
-from .namespaces.offsets import Offsets
-from .namespaces.sessions import Sessions
+from .namespaces.facade import Facade
 from .options import Options
 
 T = TypeVar("T")
-
-_NAMESPACES = (Sessions, Offsets, KeyValue, Cluster)
 
 # Records of a listing fetched per hop between the threads: a hop costs about 50 µs, and a page is in memory anyway.
 CHUNK_RECORDS = 256
@@ -102,7 +97,7 @@ class Namespace:
         if name.startswith("_"):
             raise AttributeError(name)
         attribute = getattr(self._target, name)
-        if isinstance(attribute, _NAMESPACES):
+        if isinstance(attribute, Facade):
             return Namespace(self._portal, attribute)
         if not callable(attribute):
             return attribute
@@ -171,7 +166,8 @@ def _face(portal: Portal, function: Callable[..., Any]) -> Callable[..., Any]:
             async def call() -> Any:
                 return function(*args, **kwargs)
 
-            return portal.run(call())
+            result = portal.run(call())
+            return Namespace(portal, result) if isinstance(result, Facade) else result
 
     face.__name__, face.__doc__ = function.__name__, function.__doc__
     return face

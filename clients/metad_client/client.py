@@ -12,6 +12,7 @@ import msgspec
 
 from metad_wire import methods
 from metad_wire.messages import Status, StatusReply
+from metad_wire.table import Table
 from metad_wire.transport import Transport
 
 from .connections.dialer import Dialer
@@ -23,6 +24,7 @@ from .errors import ConnectionLostError, InternalError, MetadError
 from .namespaces.cluster import Cluster
 from .namespaces.kv import KeyValue
 from .namespaces.offsets import Offsets
+from .namespaces.records import Record, Records
 from .namespaces.sessions import Sessions
 from .options import Options
 from .requests.requests import Requests
@@ -147,6 +149,10 @@ class Client:
     async def status(self, node: str = "", *, deadline_s: float | None = None) -> StatusReply:
         """How a node is: groups, log, memory, connections. Without one, any that is connected."""
         return await self._requests.one(methods.STATUS, Status(), deadline_s, node=node)
+
+    def table(self, table: Table[Record]) -> Records[Record]:
+        """The records of a plain table. Raises ValueError where the table has rules of its own."""
+        return Records(self._requests, table)
 
     def statistics(self) -> Statistics:
         """What this client has done so far."""

@@ -22,7 +22,6 @@ from metad_wire.key import TEXT_END as TEXT_END
 from metad_wire.key import text as text
 from metad_wire.key import text2 as text2
 from metad_wire.key import text_prefix as text_prefix
-from metad_wire.key import u32 as u32
 from metad_wire.tables import ROWS
 from metad_wire.tables.cluster import GROUP
 
@@ -50,11 +49,6 @@ def table_prefix(group: bytes, table: int) -> bytes:
     if table not in ROWS:
         raise ValueError(f"no table declares row {table:#04x}")
     return group + bytes((table,))
-
-
-def text3(first: str, second: str, third: str) -> bytes:
-    """Three text fields."""
-    return text2(first, second) + text(third)
 
 
 def split_text(key: bytes, offset: int) -> tuple[str, int]:

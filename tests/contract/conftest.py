@@ -1,6 +1,6 @@
-"""Makes the scripted nodes importable: the tests have no packages."""
+"""Makes the scripted nodes and the requests about plain tables importable: the tests have no packages."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "client"))
+sys.path[:0] = [str(Path(__file__).parent.parent / "unit" / folder) for folder in ("client", "wire")]

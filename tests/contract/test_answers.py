@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import pytest
+from plain_bodies import PLAIN, plain_body
 from scripted import METADATA, Nodes, Server
 
 from metad.testing.nodes.cluster import CLIENT_PORT
@@ -154,6 +156,7 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "kv.delete": lambda name: m.KvDelete([m.KvDeleteItem(name, "k")]),
     "kv.scan": lambda name: m.KvScan(name, ""),
     "kv.transact": lambda name: m.KvTransact([m.KvTransaction(name, [], [])]),
+    **{method: partial(lambda method, name: plain_body(method, [[name]]), method) for method in PLAIN},
 }
 """Bodies about a record with this name."""
 

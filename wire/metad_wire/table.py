@@ -47,7 +47,8 @@ class Table(Generic[Record]):
 
     ``kind``: of the groups that hold it. ``rows``: the rows a record is kept in, as name -> byte behind the group's
     prefix; a byte is never used again. ``record``: what a read returns. ``key``: its fields that identify it, in
-    order. ``routing``: the first of those; records that agree in them live in one group, and can change in one entry.
+    order. ``routing``: the first of those, or all; records that agree in them live in one group, and can change in one
+    entry.
     ``row_cache``: the commands read rows before they write them, and so does every other command that writes them.
     ``value_bytes_max``: of one record's value; ``value_bytes`` says how many an item has.
 
@@ -65,7 +66,7 @@ class Table(Generic[Record]):
         rows: Mapping[str, int],
         record: type[Record] | None = None,
         key: Sequence[str] = (),
-        routing: Sequence[str] = (),
+        routing: Sequence[str] | None = None,
         row_cache: bool = False,
         value_bytes_max: int = m.VALUE_BYTES_MAX,
         value_bytes: Callable[[Any], int] | None = None,
@@ -79,7 +80,7 @@ class Table(Generic[Record]):
         self.rows = dict(rows)
         self.record = record
         self.key = tuple(key)
-        self.routing = tuple(routing)
+        self.routing = self.key if routing is None else tuple(routing)
         self.row_cache = row_cache
         self.value_bytes_max = value_bytes_max
         self.value_bytes = value_bytes or _value_bytes

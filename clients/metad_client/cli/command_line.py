@@ -19,6 +19,7 @@ import msgspec
 
 from metad_wire.cluster import MapReply, NodeRecord
 from metad_wire.messages import SessionProperties, StatusReply
+from metad_wire.tables import TABLES
 from metad_wire.transport import Transport, split_endpoint
 from metad_wire.transport.credentials import TlsFiles, client_files
 
@@ -27,6 +28,7 @@ from ..endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
 from ..errors import MetadError, NotFoundError, UnknownMethodError
 from ..options import Options
 from . import issuing, overview
+from .plain import PlainCommands
 from .printing import Printer
 
 Record = TypeVar("Record")
@@ -428,6 +430,12 @@ def build_parser() -> argparse.ArgumentParser:
     keys.add_argument("namespace", metavar="NS")
     keys.add_argument("--prefix", default="", help="only keys with this prefix")
     _limit(keys)
+
+    for table in TABLES.values():
+        if table.plain is not None:
+            commands = PlainCommands(table)
+            commands.add(get, put, delete)
+            _limit(commands.add_list(listing, _first, _page))
     return parser
 
 

@@ -1,1 +1,1 @@
-"""What a client offers its user by name: ``m.sessions``, ``m.offsets``, ``m.kv`` and ``m.cluster``."""
+"""What a client offers its user by name: ``m.sessions``, ``m.offsets``, ``m.kv``, ``m.cluster``, and ``m.table(…)``."""

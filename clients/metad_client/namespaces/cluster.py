@@ -9,9 +9,10 @@ from metad_wire.messages import Status, StatusReply
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import MetadError, NotFoundError
 from ..requests.requests import Requests
+from .facade import Facade
 
 
-class Cluster:
+class Cluster(Facade):
     """The cluster as a whole. Changes are decided by the leader of ``metadata-0`` and return what was begun: replicas
     and leaders move after it. ``deadline_s`` is seconds from now, None the client's default."""
 

@@ -32,11 +32,12 @@ from ..requests.listing import of_group
 from ..requests.outcomes import with_errors, wrote
 from ..requests.requests import Requests
 from ..results import PutResult, TransactResult, WriteResult, by_position, newest
+from .facade import Facade
 
 Found: TypeAlias = list[Kv | None]
 
 
-class KeyValue:
+class KeyValue(Facade):
     """Keys by (namespace, key).
 
     The ``*_many`` verbs answer per item in their result and raise a MetadError only where the whole call failed;

@@ -29,13 +29,14 @@ from ..requests.listing import of_group
 from ..requests.outcomes import with_errors, wrote
 from ..requests.requests import Requests
 from ..results import WriteResult, by_position, newest
+from .facade import Facade
 
 Fetched: TypeAlias = list[Offset | None]
 
 _DELETED_AT_ONCE = 1_000
 
 
-class Offsets:
+class Offsets(Facade):
     """Offsets by (tenant, group, topic, partition).
 
     The ``*_many`` verbs answer per item in their result and raise a MetadError only where the whole call failed;

@@ -29,11 +29,12 @@ from ..requests.listing import of_all_groups
 from ..requests.outcomes import with_errors, wrote
 from ..requests.requests import Requests
 from ..results import Takeover, TakeoverResult, WriteResult, by_position, newest
+from .facade import Facade
 
 Found: TypeAlias = list[Session | None]
 
 
-class Sessions:
+class Sessions(Facade):
     """Sessions by (tenant, client id).
 
     The ``*_many`` verbs answer per item in their result and raise a MetadError only where the whole call failed;

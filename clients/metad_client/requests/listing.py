@@ -20,7 +20,8 @@ Record = TypeVar("Record")
 
 
 class _Pages(Generic[Record]):
-    """The pages of one group, and how far they were read."""
+    """The pages of one group, and how far they were read. ``follows``: the records go on in the group that their slot
+    has moved to."""
 
     def __init__(
         self,
@@ -31,7 +32,10 @@ class _Pages(Generic[Record]):
         records_of: Callable[[Any], Sequence[Record]],
         page: Page,
         deadline_s: float | None,
+        *,
+        follows: bool = False,
     ) -> None:
+        self._follows = follows
         self._requests = requests
         self._method = method
         self._group = group
@@ -60,7 +64,9 @@ class _Pages(Generic[Record]):
                 if not self._call.moved:
                     raise
                 self._call = None
-                self._group = await self._requests.group_of(self._method, self._body_of(self._page), self._deadline_s)
+                if self._follows:  # otherwise it is this group's share that is wanted, whatever has moved
+                    body = self._body_of(self._page)
+                    self._group = await self._requests.group_of(self._method, body, self._deadline_s)
                 continue
             self._call = None
             self.records, self.read = self._records_of(reply), 0
@@ -87,7 +93,8 @@ async def of_group(
 ) -> AsyncGenerator[Record, None]:
     """A listing that one group answers, in order."""
     group = await requests.group_of(method, body_of(Page()), deadline_s)
-    pages: _Pages[Record] = _Pages(requests, method, group, body_of, records_of, Page(page_size), deadline_s)
+    page = Page(page_size)
+    pages: _Pages[Record] = _Pages(requests, method, group, body_of, records_of, page, deadline_s, follows=True)
     while await pages.more():
         for record in pages.records:
             yield record

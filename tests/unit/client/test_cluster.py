@@ -700,6 +700,31 @@ async def test_a_listing_follows_its_slot(server, nodes, moving, dial, settle):
     assert list(dict.fromkeys(received.request.group for received in server.received)) == ["data-0", "data-1"]
 
 
+@pytest.mark.parametrize("groups", [1, 4])
+async def test_a_listing_of_all_groups_goes_on_where_slots_move(server, nodes, dial, settle, groups):
+    """Guards the error that it used to end with: no slot says where the listing of a group goes on."""
+    nodes.place(data=groups, offset=1)
+    client = await dial()
+    await settle()
+    refused = set()
+
+    def answer(received):
+        group = received.request.group
+        if received.peer.node != nodes.leaders[group]:
+            received.fail(NotLeaderError(leader=nodes.leaders[group]))
+        elif group not in refused:
+            refused.add(group)
+            known = server.map
+            server.map = c.ClusterMap(known.version + 1, known.nodes, known.groups, known.slots)
+            received.fail(StaleRouteError())
+        else:
+            received.reply()
+
+    server.answer = answer
+    assert [session.client_id async for session in client.sessions.list()] == sorted(["c0", "c1", "c2"] * groups)
+    assert len(refused) == groups
+
+
 async def test_until_the_map_says_where_a_slot_is_its_items_wait(server, nodes, moving, dial, settle):
     client = await dial()
     await settle()

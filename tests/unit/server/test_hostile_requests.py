@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from plain_bodies import PLAIN, plain_body
 from server_rig import Answer, Rig
 from wire_strategies import values_of
 
@@ -111,6 +112,8 @@ BODIES: dict[str, dict[str, Any]] = {
 
 def body_of(method: Method[Any, Any]) -> Any:
     """A request that every group has a part of."""
+    if method.name in PLAIN:
+        return plain_body(method.name, [[f"t{i}"] for i in range(30)])
     table = method.name.partition(".")[0]
     values: dict[str, Any] = {"broker": "b", "broker_epoch": 1, "tenant": "t", "group": "g", "namespace": "n"}
     values["items"] = BODIES["items"].get(method.name, BODIES["items"].get(table))

@@ -19,6 +19,7 @@ from metad.storage import keys
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, GroupCommand, slot_bits
+from metad_wire.key import u32
 from metad_wire.methods import (
     CLUSTER_STORE,
     GROUP_COMMAND,
@@ -79,7 +80,7 @@ def test_reads_hand_records_on_whole() -> None:
     transaction = m.KvTransaction("n", [m.KvCompare("k", 1, b"v")], [], reads=["k"])
     assert answer(rig, KV_TRANSACT, m.KvTransact([transaction]))[2] == [[True, [expected]]]
     offsets = Rig("offset")
-    suffix = keys.text2("t", "g") + keys.text("topic") + keys.u32(3)
+    suffix = keys.text2("t", "g") + keys.text("topic") + u32(3)
     put_row(offsets, OFFSET.rows["offset"], suffix, longer(m.Offset("t", "g", "topic", 3, 7, 0, 0, "")))
     expected = ["t", "g", "topic", 3, 7, 0, 0, "", *LATER]
     assert answer(offsets, OFFSET_FETCH, m.OffsetFetch([m.OffsetKey("t", "g", "topic", 3)])) == [[expected]]

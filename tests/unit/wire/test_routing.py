@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_bodies import PLAIN, plain_body
 from wire_document import PROTOCOL, tables
 
 from metad.state.registry import VERBS
@@ -46,6 +48,7 @@ BODIES: dict[str, Any] = {
     "kv.delete": lambda a, b: m.KvDelete(list(map(m.KvDeleteItem, a, b))),
     "kv.transact": lambda a, b: m.KvTransact([m.KvTransaction(x, [], []) for x in a]),
     "kv.scan": lambda a, b: m.KvScan(a[0], b[0]),
+    **{name: partial(lambda name, a, b: plain_body(name, list(zip(a, b, strict=True))), name) for name in PLAIN},
 }
 
 

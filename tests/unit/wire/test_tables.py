@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -13,8 +15,10 @@ from wire_strategies import values_of
 
 from metad_wire import messages as m
 from metad_wire.errors import InvalidRequestError
+from metad_wire.fields import U32
+from metad_wire.key import text
 from metad_wire.messages import KEY_BYTES_MAX
-from metad_wire.method import METHODS
+from metad_wire.method import METHODS, METHODS_BY_NAME, For, encode
 from metad_wire.routing import KINDS, ROUTES
 from metad_wire.table import Table
 from metad_wire.tables import ROWS, TABLES, moving_rows
@@ -70,11 +74,12 @@ def test_every_row_of_a_routed_table_moves() -> None:
         ("other", {"routing": ()}, "not the first of the key"),
         ("other", {"key": ("namespace", "value")}, "field value of the key is neither"),
         ("other", {"key": ("namespace", "nothing")}, "field nothing of the key is neither"),
+        ("other", {"code": 0x0FF1, "rows": {"one": 0xEE, "two": 0xEF}}, "a record, in one row"),
         ("other", {"record": m.OffsetKey, "key": ("partition",), "routing": ("partition",)}, "field partition"),
     ],
 )
 def test_what_makes_no_sense_is_refused(name: str, change: dict[str, Any], complaint: str) -> None:
-    before = (dict(TABLES), dict(ROWS))
+    before = (dict(TABLES), dict(ROWS), dict(METHODS))
     declaration: dict[str, Any] = {
         "kind": "data",
         "rows": {"record": 0xEE},
@@ -84,4 +89,90 @@ def test_what_makes_no_sense_is_refused(name: str, change: dict[str, Any], compl
     }
     with pytest.raises(TypeError, match=complaint):
         Table(name, **{**declaration, **change})
-    assert before == (TABLES, ROWS)
+    assert before == (TABLES, ROWS, METHODS)
+
+
+class Note(m.Message, frozen=True):
+    """A record of a table that only a test declares."""
+
+    space: str
+    number: U32
+    text: str
+    value: bytes = b""
+
+
+@pytest.fixture
+def notes() -> Iterator[Table[Note]]:
+    """A plain table, for as long as the test takes."""
+    registries: list[dict[Any, Any]] = [METHODS, METHODS_BY_NAME, TABLES, ROWS]
+    before = [dict(registry) for registry in registries]
+    yield Table(
+        "note",
+        kind="data",
+        rows={"note": 0xEE},
+        code=0x0FF1,
+        record=Note,
+        key=("space", "number"),
+        routing=("space",),
+        writers=For.ADMINS,
+    )
+    for registry, was in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(was)
+
+
+def test_a_plain_table_has_its_methods_from_its_declaration(notes: Table[Note]) -> None:
+    plain = notes.plain
+    assert plain is not None
+    assert [(e.code, e.name, e.mutates, e.whose) for e in notes.methods] == [
+        (0x0FF1, "note.get", False, For.CLIENTS),
+        (0x0FF2, "note.put", True, For.ADMINS),
+        (0x0FF3, "note.delete", True, For.ADMINS),
+        (0x0FF4, "note.list", False, For.CLIENTS),
+    ]
+    assert all(METHODS[method.code] is method for method in notes.methods)
+    assert plain.values == ("text", "value")
+    note, key = Note("s", 7, "t"), plain.key("s", 7)
+    for method, items in (
+        (plain.get, [key]),
+        (plain.put, [m.TablePutItem(note, 3), m.TablePutItem(note)]),
+        (plain.delete, [m.TableDeleteItem(key, 3)]),
+    ):
+        body = method.decode_request(method.encode_request(method.body(items))).body
+        assert body.items == items
+        keyed = notes.routed[method]
+        keys, crcs = notes.keys(body.items if keyed is None else keyed(body.items))
+        assert set(keys) == {text("s") + b"\0\0\0\x07"}
+        assert set(crcs) == {crc32(text("s"))}
+    reply = plain.get.reply([m.TableRecord(note, 1, 2, 3), None])
+    assert plain.get.decode_reply(encode(reply)) == reply
+    with pytest.raises(InvalidRequestError, match="Expected `int`"):
+        plain.get.decode_request(encode([0, None, [[["s", -1]]]]))
+
+
+def test_what_a_plain_table_is_listed_by_says_the_group(notes: Table[Note]) -> None:
+    assert notes.plain is not None
+    listed = notes.routed[notes.plain.list]
+    assert listed is not None
+    assert list(notes.crcs(listed([m.TableList(["s", 7]), m.TableList(["s"])]))) == [crc32(text("s"))] * 2
+    assert [notes.is_text(number) for number in (0, 1)] == [True, False]
+    assert notes.key_of(["s"]) == text("s")
+
+
+def test_how_long_a_value_is(notes: Table[Note]) -> None:
+    kv, session, offset = TABLES["kv"], TABLES["session"], TABLES["offset"]
+    assert notes.value_bytes(m.TablePutItem(Note("s", 7, "t", b"12345"))) == len(encode(Note("s", 7, "t", b"12345")))
+    assert kv.value_bytes(m.KvPutItem("n", "k", b"123")) == 3
+    operations = [m.KvOperation("k", b"1"), m.KvOperation("k", b"12345"), m.KvOperation("k")]
+    assert kv.value_bytes(m.KvTransaction("n", [], operations[:1], operations[1:])) == 5
+    assert session.value_bytes(m.SessionUpdateItem("t", "c", m.SessionProperties(0, b"1234"))) == 4
+    assert session.value_bytes(m.SessionTakeoverItem("t", "c")) == 0
+    assert offset.value_bytes(m.OffsetCommitItem("t", "g", "o", 0, 1, metadata="\u00e9")) == 2
+    keys = (
+        m.KvKey("n", "k"),
+        m.SessionKey("t", "c"),
+        m.OffsetKey("t", "g", "o", 0),
+        m.TableDeleteItem(m.KvKey("n", "k")),
+    )
+    for table, item in zip((kv, session, offset, notes), keys, strict=True):
+        assert table.value_bytes(item) == 0

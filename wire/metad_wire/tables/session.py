@@ -40,7 +40,6 @@ SESSION = Table(
     rows={"owner": 0x10, "properties": 0x11},
     record=m.Session,
     key=("tenant", "client_id"),
-    routing=("tenant", "client_id"),
     value_bytes=_value_bytes,
     crcs=_crcs,
     keys=_keys,

@@ -1,0 +1,129 @@
+"""The commands of plain tables, made of their declarations: get, put, delete and list."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from metad_wire.messages import TableRecord
+from metad_wire.table import Table
+
+from ..client import Client
+from ..errors import NotFoundError
+from .printing import Printer
+
+Arguments = argparse.Namespace
+Leaf = Callable[[str, str, Any], argparse.ArgumentParser]
+"""Adds a command for a kind of record: (its name, help, what it does)."""
+_DEST = "field_"  # in front of a field's name, which may be that of an option
+
+
+class PlainCommands:
+    """Of one table."""
+
+    def __init__(self, table: Table[Any]) -> None:
+        assert table.record is not None
+        assert table.plain is not None
+        self._table = table
+        self._record = table.record
+        self._values = table.plain.values
+        self._fields = {field.name: field for field in msgspec.structs.fields(table.record)}
+
+    def add(self, get: Leaf, put: Leaf, delete: Leaf) -> None:
+        """Add those that are about one record."""
+        name, help = self._table.name, f"a record of table {self._table.name}"
+        self._key(get(name, help, self._get))
+        parser = delete(name, help, self._delete)
+        self._key(parser)
+        self._expected(parser, "only if it has version N now")
+        parser = put(name, help, self._put)
+        self._key(parser)
+        for value in self._values:
+            field = self._fields[value]
+            note = "; - reads stdin" if field.type is bytes else ""
+            if field.required:
+                parser.add_argument(_DEST + value, metavar=value.upper(), type=_reader(field.type), help=note[2:])
+            else:
+                default = f"default {field.default!r}{note}"
+                parser.add_argument(
+                    f"--{value.replace('_', '-')}", dest=_DEST + value, type=_reader(field.type), help=default
+                )
+        self._expected(parser, "only if it has version N now; 0: only if it is absent")
+
+    def add_list(self, listing: Leaf, first: Callable[[AsyncIterator[Any], int], Any], page: Any) -> Any:
+        """Add the listing; returns its parser. ``first`` takes as many records as are to be shown, ``page`` says how
+        many are asked for at once."""
+
+        async def run(m: Client, a: Arguments, printer: Printer) -> None:
+            if len(a.key) > len(self._table.key):
+                raise ValueError(f"the key of {self._table.name} has {len(self._table.key)} fields")
+            try:
+                fields = [
+                    _reader(self._fields[name].type)(text) for name, text in zip(self._table.key, a.key, strict=False)
+                ]
+            except argparse.ArgumentTypeError as error:
+                raise ValueError(str(error)) from None
+            records = m.table(self._table).list(*fields, prefix=a.prefix, page_size=page(a))
+            printer.many([_flat(found) for found in await first(records, a.limit)])
+
+        parser = listing(self._table.name, f"records of table {self._table.name}", run)
+        parser.add_argument("key", nargs="*", metavar="KEY", help=f"the first of {', '.join(self._table.key)}")
+        parser.add_argument("--prefix", default="", help="what the next of them starts with")
+        return parser
+
+    async def _get(self, m: Client, a: Arguments, printer: Printer) -> None:
+        found = await m.table(self._table).get(*self._key_of(a))
+        if found is None:
+            raise NotFoundError(self._complaint(a))
+        printer.one(_flat(found))
+
+    async def _put(self, m: Client, a: Arguments, printer: Printer) -> None:
+        given = {name: getattr(a, _DEST + name) for name in self._fields}
+        record = self._record(**{name: value for name, value in given.items() if value is not None})
+        printer.one({"version": await m.table(self._table).put(record, expected_version=a.expected_version)})
+
+    async def _delete(self, m: Client, a: Arguments, printer: Printer) -> None:
+        try:
+            await m.table(self._table).delete(*self._key_of(a), expected_version=a.expected_version)
+        except NotFoundError:
+            raise NotFoundError(self._complaint(a)) from None
+        printer.one({"deleted": True})
+
+    def _key(self, parser: argparse.ArgumentParser) -> None:
+        for name in self._table.key:
+            parser.add_argument(_DEST + name, metavar=name.upper(), type=_reader(self._fields[name].type))
+
+    def _key_of(self, a: Arguments) -> list[Any]:
+        return [getattr(a, _DEST + name) for name in self._table.key]
+
+    def _complaint(self, a: Arguments) -> str:
+        return f"no {self._table.name} {'/'.join(map(str, self._key_of(a)))}"
+
+    def _expected(self, parser: argparse.ArgumentParser, help: str) -> None:
+        parser.add_argument("--expected-version", type=int, metavar="N", help=help)
+
+
+def _flat(found: TableRecord[Any]) -> dict[str, Any]:
+    """A record's fields, and behind them its version and revisions."""
+    numbers = msgspec.structs.asdict(found)
+    return msgspec.structs.asdict(numbers.pop("record")) | numbers
+
+
+def _reader(type_: Any) -> Callable[[str], Any]:
+    """Makes a field's value of an argument. What is neither text nor bytes is JSON."""
+
+    def read(text: str) -> Any:
+        if type_ is str:
+            return text
+        if type_ is bytes:
+            return sys.stdin.buffer.read() if text == "-" else text.encode()
+        try:
+            return msgspec.convert(msgspec.json.decode(text), type_)
+        except msgspec.MsgspecError as error:
+            raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+
+    return read

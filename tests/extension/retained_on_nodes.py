@@ -1,0 +1,185 @@
+"""The table of "Adding a table" on real nodes. Run by test_adding_a_table.py, where the table is declared."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e_server import Server, free_ports
+from metad_wire.tables.retained import RETAINED, Retained
+
+from metad_client import Client, ConflictError, TablePutItem, blocking, connect
+from metad_wire.cluster import unpack_slots
+from metad_wire.messages import StatusReply
+from metad_wire.tables.kv import KV
+
+CONFIG = """
+[groups]
+data = 1
+offset = 1
+[raft]
+log_cache_bytes = 100000
+[storage]
+log_retained_bytes = 100000
+block_cache_bytes = 8388608
+memtable_bytes = 33554432
+owner_cache_bytes = 1000000
+"""
+NAMES = ("n1", "n2", "n3")
+TOPICS = [f"sensors/{number}" for number in range(60)]
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[dict[str, Server]]:
+    ports = free_ports(6)
+    seeds = ", ".join(f'{name} = "127.0.0.1:{port}"' for name, port in zip(NAMES, ports, strict=False))
+    with ExitStack() as stack:
+        servers = {}
+        for name, port in zip(NAMES, ports[3:], strict=True):
+            config = f'node_id = "{name}"\n[cluster]\nseeds = {{ {seeds} }}\n{CONFIG}'
+            servers[name] = stack.enter_context(Server(tmp_path / name, config=config, listen=f"127.0.0.1:{port}"))
+        for server in servers.values():
+            server.ready()
+        yield servers
+
+
+def ctl(url: str, *arguments: str, status: int = 0) -> Any:
+    """What ``metadctl`` prints as JSON; its complaint where it is to fail."""
+    command = [str(Path(sys.executable).with_name("metadctl")), "--endpoint", url, *arguments]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout) if status == 0 else done.stderr
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    try:
+        async with asyncio.timeout(40):
+            while not await condition():  # noqa: ASYNC110 - the nodes do not call back
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{what}: not within 40 s") from None
+
+
+async def log_of(client: Client, group: str) -> dict[str, tuple[int, int]]:
+    """Node -> where a group's log begins and ends there."""
+    statuses = [s for s in (await client.cluster.statuses(deadline_s=2)).values() if isinstance(s, StatusReply)]
+    return {s.node_id: (g.first, g.last) for s in statuses for g in s.groups if g.name == group}
+
+
+async def check(client: Client, rounds: int) -> None:
+    records = client.table(RETAINED)
+    expected = [(topic, b"%d" % (rounds - 1), rounds) for topic in TOPICS]
+    found = await records.get_many([("acme", topic) for topic in TOPICS])
+    assert [(r.record.topic, r.record.payload, r.version) for r in found if r is not None] == expected
+    listed = [r async for r in records.list("acme")]
+    assert [(r.record.topic, r.record.payload, r.version) for r in listed] == sorted(expected)
+
+
+async def test_nothing_is_lost_on_the_way(nodes: dict[str, Server]) -> None:
+    url = ",".join(server.endpoint for server in nodes.values())
+    stopping, rounds = asyncio.Event(), 0
+
+    async def write(client: Client) -> None:
+        nonlocal rounds
+        while not stopping.is_set():
+            items = [TablePutItem(Retained("acme", topic, b"%d" % rounds), rounds) for topic in TOPICS]
+            (await client.table(RETAINED).put_many(items)).raise_for_error()
+            rounds += 1
+            await asyncio.sleep(0.002)
+
+    async with connect(f"metad://{url}") as client:
+        writer = asyncio.create_task(write(client))
+
+        # Slots move under writes.
+        await client.cluster.add_group("data")
+
+        async def ordered() -> bool:
+            try:
+                await client.cluster.rebalance()
+            except ConflictError:  # another change was quicker
+                return False
+            return True
+
+        async def moved() -> bool:
+            known = (await client.cluster.map()).map
+            assert known is not None
+            return not known.moves and set(unpack_slots(known.slots["data"])) == {0, 1}
+
+        await until(ordered, "the order to rebalance")
+        await until(moved, "the slots' move")
+
+        # A node that was away gets a snapshot.
+        away = await log_of(client, "data-1")
+        nodes["n3"].kill()
+
+        async def cut() -> bool:
+            found = await log_of(client, "data-1")
+            return all(found[name][0] > away["n3"][1] + 1 for name in ("n1", "n2") if name in found) and len(found) == 2
+
+        await until(cut, "logs that begin behind what n3 has")
+        config = (nodes["n3"].home / "metad.toml").read_text()
+        with Server(nodes["n3"].data_dir, config=config, listen=nodes["n3"].endpoint) as again:
+            await asyncio.to_thread(again.ready)
+
+            async def installed() -> bool:
+                return "data-1" in {event["group"] for event in again.events("snapshot installed")}
+
+            await until(installed, "the snapshot")
+            stopping.set()
+            await writer
+            assert rounds > 20
+
+            # It leads, another is killed, and everything is read.
+            for group in ("data-0", "data-1"):
+
+                async def led(group: str = group) -> bool:
+                    if (await client.cluster.map()).leaders.get(group) == "n3":
+                        return True
+                    await client.cluster.transfer(group, "n3")
+                    return False
+
+                await until(led, f"n3 leading {group}")
+            nodes["n1"].kill()
+            await check(client, rounds)
+            async with connect(f"metad://{again.endpoint}") as other:
+                await check(other, rounds)
+
+
+def test_every_face_has_its_verbs(nodes: dict[str, Server]) -> None:
+    """The blocking client's, and metadctl's."""
+    url = nodes["n1"].endpoint
+    with blocking.connect(f"metad://{url}") as m:
+        records = m.table(RETAINED)
+        assert records.put(Retained("acme", "a", b"\x00", 2)) == 1
+        assert [found.record.topic for found in records.list("acme")] == ["a"]
+        with pytest.raises(ConflictError):
+            records.put(Retained("acme", "a", b""), expected_version=0)
+        assert records.get("acme", "nothing") is None
+        with pytest.raises(ValueError, match="kv is no plain table"):
+            m.table(KV)
+    assert ctl(url, "put", "retained", "acme", "b", "21.5", "--qos", "1") == {"version": 1}
+    assert ctl(url, "put", "retained", "acme", "b", "22", "--expected-version", "1") == {"version": 2}
+    found = ctl(url, "get", "retained", "acme", "b")
+    assert {key: found[key] for key in ("tenant", "topic", "payload", "qos", "version")} == {
+        "tenant": "acme",
+        "topic": "b",
+        "payload": "22",
+        "qos": 0,
+        "version": 2,
+    }
+    assert [each["topic"] for each in ctl(url, "list", "retained", "acme")] == ["a", "b"]
+    assert [each["topic"] for each in ctl(url, "list", "retained", "acme", "--prefix", "b")] == ["b"]
+    assert "conflict" in ctl(url, "delete", "retained", "acme", "b", "--expected-version", "1", status=1)
+    assert ctl(url, "delete", "retained", "acme", "b") == {"deleted": True}
+    assert "no retained acme/b" in ctl(url, "get", "retained", "acme", "b", status=1)
+    assert "no retained acme/b" in ctl(url, "delete", "retained", "acme", "b", status=1)
+    assert "--qos: -1: Expected `int` >= 0" in ctl(url, "put", "retained", "acme", "b", "22", "--qos", "-1", status=2)
+    assert "the key of retained has 2 fields" in ctl(url, "list", "retained", "a", "b", "c", status=2)
