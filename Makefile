@@ -24,9 +24,9 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 # Spark runs on Java 17 or newer. Only the simulation needs it, so a machine without one is set up all the same.
-JDK = $(BIN)/python -m metad_spark.java 2>/dev/null || { \
+JDK = $(BIN)/python -m metad_spark.pipeline.java 2>/dev/null || { \
 	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-	apt-get update --quiet=2 && apt-get install --quiet=2 --yes openjdk-17-jre-headless; } || $(BIN)/python -m metad_spark.java || true
+	apt-get update --quiet=2 && apt-get install --quiet=2 --yes openjdk-17-jre-headless; } || $(BIN)/python -m metad_spark.pipeline.java || true
 
 demo: setup
 	$(BIN)/metad-perf demo

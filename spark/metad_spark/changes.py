@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from .calibration import Calibration
 from .scenario import ROUND_TRIPS, Scenario, Sdk, Transports
-from .svg import seconds, short
+from .wording import seconds, short
 
 QUEUE_FACTORS = (0.25, 1.0, 4.0, 16.0, 64.0)
 NODE_FACTORS = (0.25, 0.5, 1.0, 2.0)

@@ -10,8 +10,23 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from .calibration import Calibration
+from .errors import UsageError
 from .scenario import Scenario
-from .schedule import scaled
+
+
+def scaled(scenario: Scenario, scale: float) -> Scenario:
+    """The storm with clients, queues and brokers' handshakes scaled, and every time as it was. The third thing that
+    must be scaled is what the cluster serves, and that is for who replays it. Raises UsageError."""
+    if not 0 < scale <= 1:
+        raise UsageError(f"--scale must be over 0 and at most 1, not {scale:g}")
+    cluster, brokers = scenario.cluster, scenario.brokers
+    queue = max(1, round(cluster.queue_items * scale)) if cluster.queue_items else 0
+    return replace(
+        scenario,
+        clients=max(1, round(scenario.clients * scale)),
+        cluster=replace(cluster, queue_items=queue),
+        brokers=replace(brokers, connects_per_s=brokers.connects_per_s * scale),
+    )
 
 
 def reduced(scenario: Scenario, calibration: Calibration, clients_max: int) -> tuple[Scenario, Calibration, float]:

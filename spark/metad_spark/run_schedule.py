@@ -11,11 +11,12 @@ import msgspec
 
 from .calibration import load_calibration
 from .errors import SparkFailed, UsageError
-from .jobs import cause, mark
 from .output import say, table, write_json
+from .pipeline.context import open_context
+from .pipeline.jobs import cause, mark
+from .pipeline.schedule import SCHEMA, Part, batches, parts
+from .reduced import scaled
 from .scenario import load_scenario
-from .schedule import SCHEMA, Part, batches, parts, scaled
-from .stage import open_stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,12 +50,12 @@ def run(
         raise UsageError(f"{out} is not empty")
     work = parts(small, costs, seed=seed, generators=generators)
     target = f"{out.rstrip('/') if here is None else here}/{FOLDER}"
-    with open_stage(master=master, connect=connect) as stage:
-        with stage.steps.step(f"writing {small.clients:,} first attempts", generators) as done_file:
-            _write(stage.session, work, target, done_file)
-        with stage.steps.step("reading them back"):
-            files = _written(stage.session, target)
-        cost = stage.cost()
+    with open_context(master=master, connect=connect) as context:
+        with context.steps.step(f"writing {small.clients:,} first attempts", generators) as done_file:
+            _write(context.session, work, target, done_file)
+        with context.steps.step("reading them back"):
+            files = _written(context.session, target)
+        cost = context.cost()
     if sum(file["rows"] for file in files) != small.clients or len(files) != generators:
         raise SparkFailed(f"{target} does not hold what was written: {files}")
     cluster = small.cluster

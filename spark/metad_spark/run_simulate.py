@@ -7,18 +7,18 @@ from typing import Any
 
 import msgspec
 
-from . import story
+from .brokers.storm import Storms, clients_by_region, simulate_storms
 from .calibration import Calibration, load_calibration
 from .changes import changes, grid
+from .models.results import StormResult
+from .models.simulate import Model
 from .output import say, table, write_json
-from .page import Page
-from .results import StormResult
+from .pipeline.context import Context, open_context
+from .report import content
+from .report.page import Page
 from .scenario import Scenario, load_scenario
-from .simulate import Model
-from .stage import Stage, open_stage
-from .storm import Storms, clients_by_region, simulate_storms
-from .svg import seconds, short
 from .target import Target
+from .wording import seconds, short
 
 KEYS = (
     *("clients", "restored", "t50_s", "t99_s", "t999_s", "p50_s", "p99_s", "p999_s"),
@@ -47,12 +47,12 @@ def run(
     costs = load_calibration(calibration or wanted.calibration)
     if clients is not None:
         wanted = msgspec.structs.replace(wanted, clients=clients)
-    with open_stage(master=master, connect=connect) as stage:
-        found = simulate_storms(wanted, costs, model=model, seeds=range(seed, seed + seeds), run=stage.run)
+    with open_context(master=master, connect=connect) as context:
+        found = simulate_storms(wanted, costs, model=model, seeds=range(seed, seed + seeds), run=context.run)
         storm, storms = found.middle, found.by_seed
         if report is not None:
-            report.write_text(_report(wanted, costs, found, target, stage, model).html(), encoding="utf-8")
-        cost = stage.cost()
+            report.write_text(_report(wanted, costs, found, target, context, model).html(), encoding="utf-8")
+        cost = context.cost()
     told: dict[str, Any] = {key: getattr(storm, key) for key in (*KEYS, *MORE)}
     told |= cost | {"model": model, "seeds": seeds, "seed": seed, "scenario": wanted.name, "calibration": costs.setting}
     told["settled"] = found.settled
@@ -64,15 +64,17 @@ def run(
     return 0
 
 
-def _report(scenario: Scenario, costs: Calibration, found: Storms, target: Target, stage: Stage, model: Model) -> Page:
+def _report(
+    scenario: Scenario, costs: Calibration, found: Storms, target: Target, context: Context, model: Model
+) -> Page:
     """Draws the storm, and lets the fluid model answer what else could have been."""
     tried = [change for change in changes(scenario, costs) if change.scenario.cluster.groups <= scenario.clients]
     around = grid(scenario, costs)
     flat = [one for line in around.scenarios for one in line]
     asked = [*(change.scenario for change in tried), *flat]
-    answers = stage.sweep(asked, costs)
+    answers = context.sweep(asked, costs)
     cells = iter(answers[len(tried) :])
-    return story.report(
+    return content.report(
         scenario=scenario,
         calibration=costs,
         storm=found.middle,
@@ -81,7 +83,7 @@ def _report(scenario: Scenario, costs: Calibration, found: Storms, target: Targe
         changes=list(zip(tried, answers, strict=False)),
         grid=around,
         cells=[[next(cells) for _ in line] for line in around.scenarios],
-        settings=[("model", model), *story.settings(scenario, costs)],
+        settings=[("model", model), *content.settings(scenario, costs)],
     )
 
 
@@ -97,7 +99,7 @@ def _print(storm: StormResult, storms: list[StormResult], cost: dict[str, float]
     table(f"A storm of {storm.clients:,} clients", ["what", "value"], [*times, *waits, *rest])
     if len(storms) > 1:
         say(f"Of {len(storms)} seeds the middle one; 99.9 % back: {', '.join(_time(each.t999_s) for each in storms)}.")
-    say(story.verdict(storm, target))
+    say(content.verdict(storm, target))
     say(f"{cost['wall_s']:.1f} s, {cost['rss_max_mib']:,.0f} MiB.")
 
 

@@ -9,20 +9,20 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from . import story
+from .brokers.storm import simulate_storms
 from .calibration import load_calibration
 from .changes import Grid, grid
 from .errors import UsageError
+from .models.results import StormResult
 from .output import say, table, write_json
+from .pipeline.context import open_context
 from .reduced import reduced
-from .results import StormResult
+from .report import content
 from .run_simulate import KEYS
 from .scenario import Scenario, load_scenario
 from .sizing import Option, Sizing, size
-from .stage import open_stage
-from .storm import simulate_storms
-from .svg import seconds, short
 from .target import Target
+from .wording import seconds, short
 
 _OPTIONS_SHOWN = 12
 _CHECKED_CLIENTS_MAX = 10_000_000
@@ -48,18 +48,18 @@ def run(
         wanted = replace(wanted, clients=clients)
     if target.seconds >= wanted.horizon_s:
         raise UsageError(f"the scenario ends after {wanted.horizon_s:g} s: no target can be later than that")
-    with open_stage(master=master, connect=connect) as stage:
-        found = size(wanted, costs, target, stage.sweep)
+    with open_context(master=master, connect=connect) as context:
+        found = size(wanted, costs, target, context.sweep)
         chosen = found.nearest
         around = grid(chosen.scenario, costs)
-        flat = stage.sweep([one for line in around.scenarios for one in line], costs)
+        flat = context.sweep([one for line in around.scenarios for one in line], costs)
         wide = len(around.columns)
         cells = [flat[at : at + wide] for at in range(0, len(flat), wide)]
         checked: StormResult | None = None
         checkable, checkable_costs, scale = reduced(chosen.scenario, costs, _CHECKED_CLIENTS_MAX)
         if check and found.best is not None:
-            checked = simulate_storms(checkable, checkable_costs, model="vector", seeds=[seed], run=stage.run).middle
-        cost = stage.cost()
+            checked = simulate_storms(checkable, checkable_costs, model="vector", seeds=[seed], run=context.run).middle
+        cost = context.cost()
     agreed = checked is None or _meets(checked, target)
     write_json(json, _told(found, around, cells, checked, scale) | {"scenario": wanted.name, "seed": seed} | cost)
     _print(found, wanted, around, cells, checked, scale)
@@ -110,7 +110,7 @@ def _keys(storm: StormResult) -> dict[str, Any]:
 
 
 def _meets(storm: StormResult, target: Target) -> bool:
-    reached = story.reached_s(storm, target)
+    reached = content.reached_s(storm, target)
     return reached is not None and reached <= target.seconds
 
 
@@ -146,8 +146,8 @@ def _print(
         return
     say(
         f"{cluster.nodes} nodes with {cluster.groups} groups meet it: {found.target.share * 100:g} % are back after"
-        f" {seconds(story.reached_s(chosen.storm, found.target) or 0)} by the fluid model"
-        + (f", {_time(story.reached_s(checked, found.target))} by the vector model" if checked is not None else "")
+        f" {seconds(content.reached_s(chosen.storm, found.target) or 0)} by the fluid model"
+        + (f", {_time(content.reached_s(checked, found.target))} by the vector model" if checked is not None else "")
         + (f" with everything at {scale:.3g} of its size." if checked is not None and scale < 1 else ".")
     )
 
@@ -160,9 +160,9 @@ def _row(option: Option, target: Target) -> list[str]:
         short(cluster.queue_items) if cluster.queue_items else "no bound",
         f"{cluster.batch_items:,}",
         f"{option.scenario.brokers.linger_ms:g}",
-        _time(story.reached_s(option.storm, target)),
+        _time(content.reached_s(option.storm, target)),
         f"{option.storm.attempts_per_client:.3g}",
-        story.percent(option.storm.restored / option.storm.clients),
+        content.percent(option.storm.restored / option.storm.clients),
     ]
 
 
@@ -172,7 +172,7 @@ def _returns(scenario: Scenario) -> str:
 
 
 def _cell(cell: StormResult) -> str:
-    return _time(cell.t999_s) if cell.t999_s is not None else f"never: {story.percent(cell.restored / cell.clients)}"
+    return _time(cell.t999_s) if cell.t999_s is not None else f"never: {content.percent(cell.restored / cell.clients)}"
 
 
 def _time(value: float | None) -> str:

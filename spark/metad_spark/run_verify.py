@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from .errors import UsageError
-from .memory import watched
 from .output import say, write_json
-from .verify import PROOFS, Proof, verify
+from .pipeline.memory import watched
+from .proofs.verify import PROOFS, Proof, verify
 
 
 def run(*, only: Sequence[str], json: Path | None) -> int:

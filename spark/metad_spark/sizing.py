@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from .brokers.runner import Sweep
 from .calibration import Calibration
 from .changes import queue_s, serves, wise_queue_items
-from .results import StormResult
-from .runner import Sweep
+from .models.results import StormResult
 from .scenario import NODES_MAX, Scenario
 from .target import Target
 

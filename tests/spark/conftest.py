@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from metad_spark.errors import JavaMissing
-from metad_spark.java import find_java
-from metad_spark.stage import Stage, open_stage
+from metad_spark.pipeline.context import Context, open_context
+from metad_spark.pipeline.java import find_java
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -27,6 +27,6 @@ def java() -> None:
 
 
 @pytest.fixture(scope="session")
-def stage(java: None) -> Iterator[Stage]:
-    with open_stage(master="local[2]", connect=False, quiet=True) as opened:
+def context(java: None) -> Iterator[Context]:
+    with open_context(master="local[2]", connect=False, quiet=True) as opened:
         yield opened

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from spark_rig import write_storm
 
+from metad_spark.brokers.runner import Task, run_here, sweep_here
+from metad_spark.brokers.storm import simulate_storms
 from metad_spark.calibration import load_calibration
-from metad_spark.cases import node_cases
 from metad_spark.errors import SparkFailed
-from metad_spark.runner import Task, run_here, sweep_here
+from metad_spark.models.node_input import node_inputs
+from metad_spark.models.simulate import MODELS, Model
+from metad_spark.pipeline.context import Context
 from metad_spark.scenario import Scenario, load_scenario
-from metad_spark.simulate import MODELS, Model
-from metad_spark.stage import Stage
-from metad_spark.storm import simulate_storms
 
 
 @pytest.fixture
@@ -24,10 +24,10 @@ def scenario(tmp_path: Path) -> Scenario:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_nodes_come_back_as_they_are_here_and_in_order(stage: Stage, scenario: Scenario, model: Model) -> None:
-    cases = node_cases(scenario, load_calibration(scenario.calibration), merged=model == "fluid")
-    tasks = [Task(case=case, seed=seed, model=model) for seed in (3, 4) for case in cases]
-    there = [result.encode() for result in stage.run(tasks)]
+def test_nodes_come_back_as_they_are_here_and_in_order(context: Context, scenario: Scenario, model: Model) -> None:
+    inputs = node_inputs(scenario, load_calibration(scenario.calibration), merged=model == "fluid")
+    tasks = [Task(input=node_input, seed=seed, model=model) for seed in (3, 4) for node_input in inputs]
+    there = [result.encode() for result in context.run(tasks)]
     assert there == [result.encode() for result in run_here(tasks)]
     if model != "fluid":
         assert len(set(there)) == len(tasks)  # all different, so their order is seen
@@ -40,25 +40,25 @@ def test_the_storm_is_one_worth_comparing(scenario: Scenario) -> None:
     assert storms.delay_max_s > 0
 
 
-def test_seeds_differ_and_the_middle_is_one_of_them(stage: Stage, scenario: Scenario) -> None:
+def test_seeds_differ_and_the_middle_is_one_of_them(context: Context, scenario: Scenario) -> None:
     storms = simulate_storms(
-        scenario, load_calibration(scenario.calibration), model="vector", seeds=[0, 1, 2], run=stage.run
+        scenario, load_calibration(scenario.calibration), model="vector", seeds=[0, 1, 2], run=context.run
     )
     times = [storm.t999_s or float("inf") for storm in storms.by_seed]
     assert len(set(times)) == 3
     assert storms.middle.t999_s == sorted(times)[1]
 
 
-def test_sweeps_answer_in_order(stage: Stage, scenario: Scenario) -> None:
+def test_sweeps_answer_in_order(context: Context, scenario: Scenario) -> None:
     calibration = load_calibration(scenario.calibration)
     asked = [msgspec.structs.replace(scenario, clients=clients) for clients in (600, 6000, 1200)]
-    assert stage.sweep(asked, calibration) == sweep_here(asked, calibration)
-    assert [storm.clients for storm in stage.sweep(asked, calibration)] == [600, 6000, 1200]
+    assert context.sweep(asked, calibration) == sweep_here(asked, calibration)
+    assert [storm.clients for storm in context.sweep(asked, calibration)] == [600, 6000, 1200]
 
 
-def test_what_fails_in_a_worker_is_told_in_one_line(stage: Stage, scenario: Scenario) -> None:
-    case = node_cases(scenario, load_calibration(scenario.calibration))[0]
-    many = msgspec.structs.replace(case, kinds=(msgspec.structs.replace(case.kinds[0], clients=2_000_000),))
+def test_what_fails_in_a_worker_is_told_in_one_line(context: Context, scenario: Scenario) -> None:
+    node_input = node_inputs(scenario, load_calibration(scenario.calibration))[0]
+    many = msgspec.structs.replace(node_input, kinds=(msgspec.structs.replace(node_input.kinds[0], clients=2_000_000),))
     with pytest.raises(SparkFailed, match="the exact model holds") as caught:
-        stage.run([Task(case=many, seed=0, model="exact")])
+        context.run([Task(input=many, seed=0, model="exact")])
     assert "\n" not in str(caught.value)

@@ -12,11 +12,12 @@ from spark_rig import metad_spark, write_storm
 
 from metad_spark import run_schedule
 from metad_spark.calibration import load_calibration
-from metad_spark.cases import node_cases
 from metad_spark.errors import UsageError
-from metad_spark.population import firsts_us
+from metad_spark.models.node_input import node_inputs
+from metad_spark.models.population import firsts_us
+from metad_spark.pipeline.schedule import Part, parts, rows
+from metad_spark.reduced import scaled
 from metad_spark.scenario import Scenario, load_scenario
-from metad_spark.schedule import Part, parts, rows, scaled
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def test_generators_share_the_clients_and_each_client_has_the_models_time(scenar
     whole = [rows(part) for part in _parts(scenario, 3)]
     clients = np.concatenate([part["client_id"] for part in whole])
     times = np.concatenate([part["t_ns"] for part in whole])
-    cases = node_cases(scenario, load_calibration(scenario.calibration))
-    expected = np.concatenate([firsts_us(case, 5) for case in cases]) * 1000
+    inputs = node_inputs(scenario, load_calibration(scenario.calibration))
+    expected = np.concatenate([firsts_us(node_input, 5) for node_input in inputs]) * 1000
     assert sorted(clients.tolist()) == list(range(scenario.clients))
     np.testing.assert_array_equal(times[np.argsort(clients)], expected)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metad_spark.errors import JavaMissing
-from metad_spark.java import find_java
+from metad_spark.pipeline.java import find_java
 
 
 def _java(folder: Path, script: str) -> Path:

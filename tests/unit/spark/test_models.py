@@ -8,45 +8,46 @@ import msgspec
 import numpy as np
 import pytest
 
-from metad_spark import exact, fluid, trials, vector
-from metad_spark.cases import NodeCase
 from metad_spark.errors import SimulationError
-from metad_spark.histogram import quantile_s
+from metad_spark.models import exact, fluid, vector
+from metad_spark.models.histogram import quantile_s
+from metad_spark.models.node_input import NodeInput
+from metad_spark.models.simulate import MODELS, simulate_node
+from metad_spark.proofs import trials
+from metad_spark.proofs.verify import differences
 from metad_spark.scenario import Disconnect, Keepalive, Scenario, load_scenario
-from metad_spark.simulate import MODELS, simulate_node
-from metad_spark.verify import differences
 from metad_wire.policy import FAMILIES, Admission, Backoff, BatchWindow, RetryBudget, ReturnSlots
 
 
 @pytest.mark.parametrize("scenario", trials.EQUAL, ids=lambda scenario: scenario.name)
 def test_the_oracle_and_the_arrays_agree_to_the_last_bit(scenario: Scenario) -> None:
-    case = trials.case_of(scenario, trials.NOISY)
-    case = msgspec.structs.replace(
-        case, kinds=tuple(msgspec.structs.replace(k, clients=k.clients // 3) for k in case.kinds)
+    node_input = trials.input_of(scenario, trials.NOISY)
+    node_input = msgspec.structs.replace(
+        node_input, kinds=tuple(msgspec.structs.replace(k, clients=k.clients // 3) for k in node_input.kinds)
     )
-    one, other = exact.simulate(case, 7), vector.simulate(case, 7)
+    one, other = exact.simulate(node_input, 7), vector.simulate(node_input, 7)
     assert differences(one, other) == []
     assert one.restored > 0
     assert one.attempts > one.clients * 0.9
 
 
-def _random_case(seed: int) -> NodeCase:
+def _random_input(seed: int) -> NodeInput:
     """A node in which anything may be: what nobody thought of when the trials were chosen."""
     rng = random.Random(seed)
-    case = trials.case_of(rng.choice(trials.EQUAL), trials.NOISY)
+    node_input = trials.input_of(rng.choice(trials.EQUAL), trials.NOISY)
     base = rng.choice((0.0, 0.05, 1.0))
     family = rng.choice(FAMILIES)
     timeout_us = rng.choice((30_000, 300_000, 3_000_000))
     return msgspec.structs.replace(
-        case,
-        kinds=tuple(msgspec.structs.replace(k, clients=rng.randint(1, 900)) for k in case.kinds),
+        node_input,
+        kinds=tuple(msgspec.structs.replace(k, clients=rng.randint(1, 900)) for k in node_input.kinds),
         first_client=rng.randint(0, 10**9),
         backoffs=tuple(
-            Backoff(base_s=base, cap_s=rng.choice((base, 2.0, 9.0)) + base, family=family) for _ in case.backoffs
+            Backoff(base_s=base, cap_s=rng.choice((base, 2.0, 9.0)) + base, family=family) for _ in node_input.backoffs
         ),
-        rtt_us=tuple(2 * rng.randint(500, 60_000) for _ in case.rtt_us),
+        rtt_us=tuple(2 * rng.randint(500, 60_000) for _ in node_input.rtt_us),
         latency_us=rng.choice((0, 250, 20_000)),
-        loss=tuple(rng.choice((0.0, 0.1)) for _ in case.loss),
+        loss=tuple(rng.choice((0.0, 0.1)) for _ in node_input.loss),
         timeout_us=timeout_us,
         horizon_us=rng.choice((800_000, 6_000_000)),
         spread_us=rng.choice((0, 1, 500_000)),
@@ -57,7 +58,7 @@ def _random_case(seed: int) -> NodeCase:
         budget=RetryBudget(burst=rng.randint(1, 3), interval_s=0.7) if rng.random() < 0.3 else None,
         window=BatchWindow(items_max=rng.choice((1, 4, 1_000)), linger_s=rng.choice((0.0, 0.003, 0.2))),
         turn_us=float(rng.choice((1, 900, 40_000))),
-        delays_us=tuple(tuple(rng.randint(0, 400_000) for _ in range(20)) for _ in case.regions)
+        delays_us=tuple(tuple(rng.randint(0, 400_000) for _ in range(20)) for _ in node_input.regions)
         if rng.random() < 0.4
         else (),
     )
@@ -65,20 +66,20 @@ def _random_case(seed: int) -> NodeCase:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_they_agree_in_cases_that_nobody_chose(seed: int) -> None:
-    case = _random_case(seed)
-    assert differences(exact.simulate(case, seed), vector.simulate(case, seed)) == []
+    node_input = _random_input(seed)
+    assert differences(exact.simulate(node_input, seed), vector.simulate(node_input, seed)) == []
 
 
 def test_the_comparison_finds_a_microsecond() -> None:
-    case = trials.case_of(trials.EQUAL[0], trials.NOISY)
-    later = msgspec.structs.replace(case, turn_us=case.turn_us + 1.5)
-    assert differences(exact.simulate(case, 1), exact.simulate(later, 1))
+    node_input = trials.input_of(trials.EQUAL[0], trials.NOISY)
+    later = msgspec.structs.replace(node_input, turn_us=node_input.turn_us + 1.5)
+    assert differences(exact.simulate(node_input, 1), exact.simulate(later, 1))
 
 
 @pytest.mark.parametrize("scenario", trials.NEAR, ids=lambda scenario: scenario.name)
 def test_the_fluid_is_near(scenario: Scenario) -> None:
-    case = trials.case_of(scenario, trials.STEADY)
-    one, other = vector.simulate(case, 3), fluid.simulate(case, 3)
+    node_input = trials.input_of(scenario, trials.STEADY)
+    one, other = vector.simulate(node_input, 3), fluid.simulate(node_input, 3)
     for share in (0.5, 0.99, 0.999):
         expected, measured = (quantile_s(result.storm, share, result.clients) for result in (one, other))
         assert measured == pytest.approx(expected, rel=0.03 if share == 0.5 else 0.02)
@@ -90,9 +91,9 @@ def test_the_fluid_is_near(scenario: Scenario) -> None:
 def test_the_fluid_keeps_every_client() -> None:
     """What flows is neither lost nor made: in the end all are back, once."""
     for scenario in trials.NEAR[::3]:
-        case = trials.case_of(scenario, trials.STEADY)
-        result = fluid.simulate(case, 1)
-        assert result.restored == pytest.approx(case.clients, rel=1e-5)
+        node_input = trials.input_of(scenario, trials.STEADY)
+        result = fluid.simulate(node_input, 1)
+        assert result.restored == pytest.approx(node_input.clients, rel=1e-5)
         assert result.storm.sum() == pytest.approx(result.restored, rel=1e-9)
         assert result.restored_by_s.sum() == pytest.approx(result.restored, rel=1e-9)
 
@@ -100,8 +101,8 @@ def test_the_fluid_keeps_every_client() -> None:
 def test_the_fluid_is_not_far_with_a_budget_of_several_retries_at_once() -> None:
     scenario = next(scenario for scenario in trials.NEAR if scenario.name == "retry budget")
     several = msgspec.structs.replace(scenario, retry_budget=RetryBudget(burst=3, interval_s=8.0), clients=300_000)
-    case = trials.case_of(several, trials.STEADY)
-    one, other = vector.simulate(case, 3), fluid.simulate(case, 3)
+    node_input = trials.input_of(several, trials.STEADY)
+    one, other = vector.simulate(node_input, 3), fluid.simulate(node_input, 3)
     assert other.attempts == pytest.approx(one.attempts, rel=0.05)
     assert quantile_s(other.storm, 0.999, other.clients) == pytest.approx(
         quantile_s(one.storm, 0.999, one.clients), rel=0.05
@@ -111,8 +112,10 @@ def test_the_fluid_is_not_far_with_a_budget_of_several_retries_at_once() -> None
 def test_the_fluid_knows_how_long_clients_waited_that_learnt_late() -> None:
     """It once counted from the mean of all first attempts, and said three times too much."""
     late = Disconnect(spread_s=2, silent_share=0.3, keepalives=(Keepalive(share=1.0, keepalive_s=25),))
-    case = trials.case_of(msgspec.structs.replace(trials.NEAR[0], clients=300_000, disconnect=late), trials.STEADY)
-    one, other = vector.simulate(case, 3), fluid.simulate(case, 3)
+    node_input = trials.input_of(
+        msgspec.structs.replace(trials.NEAR[0], clients=300_000, disconnect=late), trials.STEADY
+    )
+    one, other = vector.simulate(node_input, 3), fluid.simulate(node_input, 3)
     for share in (0.2, 0.5, 0.9):
         expected, measured = (quantile_s(result.own, share, result.restored) for result in (one, other))
         assert measured == pytest.approx(expected, rel=0.25)
@@ -121,17 +124,17 @@ def test_the_fluid_knows_how_long_clients_waited_that_learnt_late() -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_seed_gives_one_result_and_another_another(model: str) -> None:
-    case = trials.case_of(trials.EQUAL[0], trials.NOISY)
-    first, again = (simulate_node(case, 5, model).encode() for _ in range(2))  # type: ignore[arg-type]
+    node_input = trials.input_of(trials.EQUAL[0], trials.NOISY)
+    first, again = (simulate_node(node_input, 5, model).encode() for _ in range(2))  # type: ignore[arg-type]
     assert first == again
     if model != "fluid":
-        assert first != simulate_node(case, 6, model).encode()  # type: ignore[arg-type]
+        assert first != simulate_node(node_input, 6, model).encode()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_waves_add_up(model: str) -> None:
-    case = trials.case_of(trials.EQUAL[9], trials.NOISY)
-    result = simulate_node(case, 5, model)  # type: ignore[arg-type]
+    node_input = trials.input_of(trials.EQUAL[9], trials.NOISY)
+    result = simulate_node(node_input, 5, model)  # type: ignore[arg-type]
     assert result.restored_by_s.sum() == pytest.approx(result.restored)
     assert result.storm.sum() == pytest.approx(result.restored)
     assert result.own.sum() == pytest.approx(result.restored)
@@ -155,8 +158,8 @@ def test_the_queue_bound_decides_between_recovery_and_lockout() -> None:
 
     def storm(bound: int) -> tuple[float, list[float]]:
         cluster = msgspec.structs.replace(impatient.cluster, queue_items=bound)
-        case = trials.case_of(msgspec.structs.replace(impatient, cluster=cluster), trials.STEADY)
-        result = fluid.simulate(case, 1)
+        node_input = trials.input_of(msgspec.structs.replace(impatient, cluster=cluster), trials.STEADY)
+        result = fluid.simulate(node_input, 1)
         return result.restored / result.clients, (result.restored_by_s.sum(axis=1) / (result.clients / 8)).tolist()
 
     restored, _ = storm(60_000)
@@ -168,8 +171,8 @@ def test_the_queue_bound_decides_between_recovery_and_lockout() -> None:
 
 
 def test_too_many_clients_for_the_oracle_are_refused_with_what_to_do() -> None:
-    case = trials.case_of(
+    node_input = trials.input_of(
         msgspec.structs.replace(load_scenario("default"), cluster=trials.NEAR[0].cluster), trials.STEADY
     )
     with pytest.raises(SimulationError, match="take the vector model"):
-        exact.simulate(case, 1)
+        exact.simulate(node_input, 1)

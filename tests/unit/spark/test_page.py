@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 
-from metad_spark import charts
-from metad_spark.charts import Cell
-from metad_spark.page import Page, Picture, Table
+from metad_spark.report import charts
+from metad_spark.report.charts import Cell
+from metad_spark.report.page import Page, Picture, Table
 
 _SVG = "{http://www.w3.org/2000/svg}"
 

@@ -1,4 +1,4 @@
-"""Scenarios, cases, results, brokers and nodes in agreement, calibration, theory: what is around the models."""
+"""Scenarios, node inputs, results, brokers and nodes in agreement, calibration, theory: what is around the models."""
 
 from __future__ import annotations
 
@@ -8,33 +8,37 @@ import msgspec
 import numpy as np
 import pytest
 
-from metad_spark import calibrate, coupling, theory, trials
+from metad_spark import calibrate
+from metad_spark.brokers import coupling
+from metad_spark.brokers.coupling import broker_waves, relax, run_here
+from metad_spark.brokers.runner import sweep_here
 from metad_spark.calibration import Calibration, load_calibration
-from metad_spark.cases import NodeCase, apportioned, node_cases, shares
-from metad_spark.coupling import broker_waves, relax, run_here
 from metad_spark.errors import CalibrationError, ScenarioError, SimulationError
-from metad_spark.histogram import counted, quantile_s
+from metad_spark.models.histogram import counted, quantile_s
+from metad_spark.models.node_input import NodeInput, apportioned, node_inputs, shares
+from metad_spark.models.results import NodeResult, added, merge
+from metad_spark.proofs import theory, trials
+from metad_spark.proofs.verify import Proof, verify
 from metad_spark.reduced import reduced
-from metad_spark.results import NodeResult, added, merge
-from metad_spark.runner import sweep_here
 from metad_spark.scenario import Brokers, Scenario, Tenants, load_scenario, scenario_names
 from metad_spark.sizing import size
 from metad_spark.target import Target
-from metad_spark.verify import Proof, verify
 
 
 @pytest.mark.parametrize("name", scenario_names())
-def test_shipped_scenarios_are_read_and_make_cases(name: str) -> None:
+def test_shipped_scenarios_are_read_and_make_node_inputs(name: str) -> None:
     scenario = load_scenario(name)
-    cases = node_cases(scenario, load_calibration(scenario.calibration))
-    assert sum(case.clients for case in cases) == scenario.clients
-    assert sum(case.groups for case in cases) == scenario.cluster.groups
-    firsts = [case.first_client for case in cases]
-    assert firsts == np.cumsum([0, *(case.clients for case in cases)])[:-1].tolist()
-    assert NodeCase.decode(cases[0].encode()) == cases[0]
-    alike = node_cases(scenario, load_calibration(scenario.calibration), merged=True)
-    assert len(alike) < len(cases)
-    assert sum(case.clients * case.copies for case in alike) == pytest.approx(scenario.clients, rel=1e-12)
+    inputs = node_inputs(scenario, load_calibration(scenario.calibration))
+    assert sum(node_input.clients for node_input in inputs) == scenario.clients
+    assert sum(node_input.groups for node_input in inputs) == scenario.cluster.groups
+    firsts = [node_input.first_client for node_input in inputs]
+    assert firsts == np.cumsum([0, *(node_input.clients for node_input in inputs)])[:-1].tolist()
+    assert NodeInput.decode(inputs[0].encode()) == inputs[0]
+    alike = node_inputs(scenario, load_calibration(scenario.calibration), merged=True)
+    assert len(alike) < len(inputs)
+    assert sum(node_input.clients * node_input.copies for node_input in alike) == pytest.approx(
+        scenario.clients, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,30 +109,30 @@ def test_quantiles_are_those_of_the_times() -> None:
 
 
 def test_results_add_up_and_come_back_from_bytes() -> None:
-    case = trials.case_of(trials.EQUAL[0], trials.NOISY)
-    parts = [msgspec.structs.replace(case, node=node) for node in range(3)]
+    node_input = trials.input_of(trials.EQUAL[0], trials.NOISY)
+    parts = [msgspec.structs.replace(node_input, node=node) for node in range(3)]
     results = run_here(parts, 1, "vector")
     again = [NodeResult.decode(result.encode()) for result in results]
-    storm = merge(again, case.regions, [(0.5, 2.0), (0.5, float("inf"))])
-    assert storm == merge(results, case.regions, [(0.5, 2.0), (0.5, float("inf"))])
-    assert storm.clients == 3 * case.clients
+    storm = merge(again, node_input.regions, [(0.5, 2.0), (0.5, float("inf"))])
+    assert storm == merge(results, node_input.regions, [(0.5, 2.0), (0.5, float("inf"))])
+    assert storm.clients == 3 * node_input.clients
     assert storm.attempts_per_client == pytest.approx(sum(r.attempts for r in results) / storm.clients)
     assert storm.queue_max == max(result.queue_max for result in results)
     copied = added([msgspec.structs.replace(results[0], copies=3)])
     assert copied.attempts == 3 * results[0].attempts
     with pytest.raises(SimulationError, match="nothing to merge"):
-        merge([], case.regions)
+        merge([], node_input.regions)
 
 
 def test_a_storm_that_nobody_ends_has_collapsed_and_one_cut_short_has_not() -> None:
     endless = next(scenario for scenario in trials.EQUAL if scenario.name == "endless queue")
-    case = trials.case_of(endless, trials.NOISY)
-    storm = merge(run_here([case], 1, "vector"), case.regions)
+    node_input = trials.input_of(endless, trials.NOISY)
+    storm = merge(run_here([node_input], 1, "vector"), node_input.regions)
     assert storm.collapsed
     assert storm.t999_s is None
     short = next(scenario for scenario in trials.EQUAL if scenario.name == "cut short")
-    case = trials.case_of(short, trials.NOISY)
-    assert not merge(run_here([case], 1, "vector"), case.regions).collapsed
+    node_input = trials.input_of(short, trials.NOISY)
+    assert not merge(run_here([node_input], 1, "vector"), node_input.regions).collapsed
 
 
 def _busy(connects_per_s: float) -> Scenario:
@@ -140,7 +144,7 @@ def test_brokers_that_are_not_busy_keep_nobody_waiting() -> None:
     relaxed = relax(_busy(0.0), trials.NOISY, None, 1, "vector")
     assert relaxed.settled
     assert [each.model for each in relaxed.passes] == ["fluid", "vector"]
-    assert relaxed.cases[0].delays_us == ()
+    assert relaxed.inputs[0].delays_us == ()
 
 
 def test_brokers_and_nodes_come_to_agree() -> None:
@@ -153,21 +157,21 @@ def test_brokers_and_nodes_come_to_agree() -> None:
     # 1,200 handshakes a second are all that the brokers can do.
     assert quantile_s(total.storm, 0.999, total.clients) > scenario.clients / 1_200 * 0.95  # type: ignore[operator]
     # The waves that the result answers with are those that it was made with, but for chance: it has few clients.
-    waves = np.array(relaxed.cases[0].delays_us, np.float64)
+    waves = np.array(relaxed.inputs[0].delays_us, np.float64)
     assert np.abs(broker_waves(scenario, total) - waves).mean() < 0.2 * waves.mean()
 
 
 def test_a_wave_is_of_who_knocks_at_its_point() -> None:
     """They once were of who knocked at the next point, and brokers whose queue grew kept everybody for longer."""
     scenario = _busy(300.0)
-    (case,) = node_cases(scenario, trials.NOISY)
-    (result,) = run_here([case], 1, "fluid")
+    (node_input,) = node_inputs(scenario, trials.NOISY)
+    (result,) = run_here([node_input], 1, "fluid")
     serves = 4 * 300 * result.wave_s  # in a point, and half as many again knock, all in the first region
     knocks = np.zeros_like(result.knocks)
     knocks[0] = 1.5 * serves * scenario.brokers.count
     total = msgspec.structs.replace(result, knocks=knocks, held=np.zeros_like(result.held))
     waves_s = broker_waves(scenario, total)[0] * 1e-6
-    growth = 1.5 * scenario.brokers.count / case.brokers[0] * 4 - 1
+    growth = 1.5 * scenario.brokers.count / node_input.brokers[0] * 4 - 1
     points = np.arange(len(waves_s))
     assert waves_s == pytest.approx(np.minimum(points * result.wave_s * growth, scenario.client_timeout_s), abs=1e-5)
 
@@ -197,7 +201,7 @@ def test_one_pass_finds_out_what_brokers_do_where_nodes_are_alike() -> None:
     assert last.delay_max_s > 5.0
     assert first.end_s == pytest.approx(last.end_s, rel=0.005)
     assert first.attempts_per_client == pytest.approx(last.attempts_per_client, rel=0.01)
-    waves = np.array(relaxed.cases[0].delays_us, np.float64)
+    waves = np.array(relaxed.inputs[0].delays_us, np.float64)
     assert np.abs(broker_waves(scenario, added(relaxed.results)) - waves).mean() < 0.01 * waves.mean()
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad_spark.svg import POINTS_MAX, Axis, Plane, round_step, seconds, short, spread, thinned
+from metad_spark.report.svg import POINTS_MAX, Axis, Plane, round_step, spread, thinned
+from metad_spark.wording import seconds, short
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import SparkFailed, UsageError
+from ..errors import SparkFailed, UsageError
 from .java import find_java
 from .shipping import package_zip
 

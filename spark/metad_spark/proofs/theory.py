@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .errors import SimulationError
+from ..errors import SimulationError
 
 _STATES_MAX = 20_000
 

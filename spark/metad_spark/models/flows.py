@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from metad_wire.policy import Backoff, RetryBudget
 
-from .cases import Kind, NodeCase
+from .node_input import Kind, NodeInput
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -110,10 +110,10 @@ def _decorrelated(policy: Backoff, budget: RetryBudget | None, elapsed_s: float)
 
 
 class Cells:
-    """All cells of a case in arrays: one entry per cell, region by region, and one per block, cell by cell."""
+    """All cells of a node in arrays: one entry per cell, region by region, and one per block, cell by cell."""
 
-    def __init__(self, case: NodeCase, kinds: Sequence[Kind], elapsed_s: Sequence[float]) -> None:
-        """``kinds``: the case's, in the order of their regions. ``elapsed_s``: for each, as in :func:`blocks_of`."""
+    def __init__(self, node_input: NodeInput, kinds: Sequence[Kind], elapsed_s: Sequence[float]) -> None:
+        """``kinds``: the node's, in the order of their regions. ``elapsed_s``: for each, as in :func:`blocks_of`."""
         of_cell, first = [], [0]
         source: list[int] = []
         following: list[int] = []
@@ -121,7 +121,7 @@ class Cells:
         high: list[float] = []
         share: list[float] = []
         for number, (kind, elapsed) in enumerate(zip(kinds, elapsed_s, strict=True)):
-            states, blocks = blocks_of(case.backoffs[kind.sdk], case.budget, elapsed)
+            states, blocks = blocks_of(node_input.backoffs[kind.sdk], node_input.budget, elapsed)
             base = first[-1]
             for block in blocks:
                 source.append(base + block.state)
@@ -136,7 +136,7 @@ class Cells:
         """Of each kind, the cell of those that have not failed yet."""
         self.kind: Ints = np.array(of_cell)
         regions = np.array([kinds[kind].region for kind in of_cell])
-        self.begin: Ints = np.searchsorted(regions, np.arange(len(case.regions) + 1))
+        self.begin: Ints = np.searchsorted(regions, np.arange(len(node_input.regions) + 1))
         """Each region's first cell, and the number of cells."""
         self.source: Ints = np.array(source)
         self.block: Ints = np.searchsorted(self.source, np.arange(self.count + 1))

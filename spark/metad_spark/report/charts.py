@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .svg import FAINT, INK, Plane, seconds, short
+from ..wording import seconds, short
+from .svg import FAINT, INK, Plane
 
 COLOURS = ("#2563eb", "#d97706", "#0d9488", "#be185d", "#7c3aed", "#65a30d", "#0891b2", "#92400e")
 """Of regions, in order; they repeat after eight."""

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 
 from pyspark.sql import SparkSession
 
+from ..brokers.runner import Task
+from ..calibration import Calibration
+from ..models.results import NodeResult, StormResult
+from ..scenario import Scenario
 from . import jobs
-from .calibration import Calibration
 from .memory import Peak, watched
 from .progress import Steps
-from .results import NodeResult, StormResult
-from .runner import Task
-from .scenario import Scenario
 from .session import open_session
 
 
-class Stage:
+class Context:
     """A session at work."""
 
     def __init__(self, session: SparkSession, steps: Steps, peak: Peak, began_s: float) -> None:
@@ -28,14 +28,14 @@ class Stage:
         self._peak, self._began_s = peak, began_s
 
     def run(self, tasks: Sequence[Task]) -> list[NodeResult]:
-        """The nodes' results, in the tasks' order, by one job (:data:`metad_spark.runner.RunTasks`)."""
+        """The nodes' results, in the tasks' order, by one job (:data:`metad_spark.brokers.runner.RunTasks`)."""
         self.jobs += 1
         models = "+".join(sorted({task.model for task in tasks}))
         with self.steps.step(f"job {self.jobs}, nodes by the {models} model", len(tasks)) as done_file:
             return jobs.run(self.session, tasks, done_file=done_file)
 
     def sweep(self, scenarios: Sequence[Scenario], calibration: Calibration) -> list[StormResult]:
-        """The scenarios' storms by the fluid model, by one job (:data:`metad_spark.runner.Sweep`)."""
+        """The scenarios' storms by the fluid model, by one job (:data:`metad_spark.brokers.runner.Sweep`)."""
         self.jobs += 1
         with self.steps.step(f"job {self.jobs}, storms by the fluid model", len(scenarios)) as done_file:
             return jobs.sweep(self.session, scenarios, calibration, done_file=done_file)
@@ -47,11 +47,11 @@ class Stage:
 
 
 @contextlib.contextmanager
-def open_stage(*, master: str | None, connect: bool, quiet: bool = False) -> Iterator[Stage]:
-    """Starts Spark, and ends it. Raises as :func:`metad_spark.session.open_session`."""
+def open_context(*, master: str | None, connect: bool, quiet: bool = False) -> Iterator[Context]:
+    """Starts Spark, and ends it. Raises as :func:`metad_spark.pipeline.session.open_session`."""
     began_s = time.monotonic()
     steps = Steps(quiet=quiet)
     with watched() as peak, contextlib.ExitStack() as stack:
         with steps.step("starting Spark"):
             session = stack.enter_context(open_session(master=master, connect=connect))
-        yield Stage(session, steps, peak, began_s)
+        yield Context(session, steps, peak, began_s)

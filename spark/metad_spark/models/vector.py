@@ -1,4 +1,4 @@
-"""One node's storm for millions of clients: the events of :mod:`metad_spark.exact`, a bucket of time at once.
+"""One node's storm for millions of clients: the events of :mod:`.exact`, a bucket of time at once.
 
 Nothing that happens at a leader can bring it an item before the shortest handshake is over. So a bucket as long as that
 (the lookahead of conservative parallel simulation; Chandy and Misra, 1979) can be handled as arrays: sort what arrives,
@@ -18,11 +18,11 @@ from metad_wire.policy import BatchWindow, uniform
 from metad_wire.policy.draw import stream
 from metad_wire.policy.vector import Backoffs, batch_ends, reserve_slots_ns, reserve_us, slot_waits_us, uniforms
 
+from ..errors import SimulationError
 from . import population
 from .calendar import CLIENT_BITS, CLIENT_MASK, Calendar
-from .cases import NodeCase, Outage
-from .errors import SimulationError
 from .exact import turn_us
+from .node_input import NodeInput, Outage
 from .results import NodeResult
 from .tally import Tally
 
@@ -87,50 +87,50 @@ class Queue:
 class Clients:
     """All clients of the node and what each is about to do."""
 
-    def __init__(self, case: NodeCase, seed: int, step_us: int, begin_us: int) -> None:
-        self.case = case
-        self.tally = Tally(case)
-        self.knocks = Calendar(step_us, begin_us, case.horizon_us)
-        self.deadlines = Calendar(step_us, begin_us, case.horizon_us)
-        self.kind = population.kinds_of(case)
-        self.first_us = population.firsts_us(case, seed)
-        self.done_us = np.full(case.clients, -1, np.int64)
-        self.deadline_us = np.zeros(case.clients, np.int64)
-        self.attempt = np.full(case.clients, -1, np.int32)  # the one under way
-        self._backoffs = Backoffs(case.backoffs)
-        self._wait_us = np.zeros(case.clients, np.int64) if self._backoffs.remembers else None
-        self._clock_us = np.zeros(case.clients, np.int64) if case.budget else None
+    def __init__(self, node_input: NodeInput, seed: int, step_us: int, begin_us: int) -> None:
+        self.input = node_input
+        self.tally = Tally(node_input)
+        self.knocks = Calendar(step_us, begin_us, node_input.horizon_us)
+        self.deadlines = Calendar(step_us, begin_us, node_input.horizon_us)
+        self.kind = population.kinds_of(node_input)
+        self.first_us = population.firsts_us(node_input, seed)
+        self.done_us = np.full(node_input.clients, -1, np.int64)
+        self.deadline_us = np.zeros(node_input.clients, np.int64)
+        self.attempt = np.full(node_input.clients, -1, np.int32)  # the one under way
+        self._backoffs = Backoffs(node_input.backoffs)
+        self._wait_us = np.zeros(node_input.clients, np.int64) if self._backoffs.remembers else None
+        self._clock_us = np.zeros(node_input.clients, np.int64) if node_input.budget else None
         self._backoff, self._jitter = stream(seed, population.BACKOFF), stream(seed, population.JITTER)
         self._loss = stream(seed, population.LOSS)
-        kinds = case.kinds
+        kinds = node_input.kinds
         self.region = np.array([kind.region for kind in kinds])
-        self.back_us = np.array([case.back_us(kind.region) for kind in kinds])
+        self.back_us = np.array([node_input.back_us(kind.region) for kind in kinds])
         self._sdk = np.array([kind.sdk for kind in kinds])
-        self._forth_us = np.array([case.forth_us(kind.region, kind.transport) for kind in kinds])
-        losses = np.array([population.loss_shares(case, kind.region, kind.transport) for kind in kinds])
+        self._forth_us = np.array([node_input.forth_us(kind.region, kind.transport) for kind in kinds])
+        losses = np.array([population.loss_shares(node_input, kind.region, kind.transport) for kind in kinds])
         self._losses = losses.T.copy() if losses.any() else None
         self._loss_us = np.array([population.loss_us(lost) for lost in range(population.LOST_MAX + 1)])
-        self._delays_us = np.array(case.delays_us, np.int64) if case.delays_us else None
+        self._delays_us = np.array(node_input.delays_us, np.int64) if node_input.delays_us else None
         self._noted: list[tuple[Ints, Ints, Ints]] = []  # regions, starts, knocks; counted when there are many
         self._noted_count = 0
         self.restored = 0
 
     def begin(self) -> None:
         """Everybody's first attempt."""
-        for at in range(0, self.case.clients, _CHUNK):
-            client = np.arange(at, min(at + _CHUNK, self.case.clients), dtype=np.int64)
+        for at in range(0, self.input.clients, _CHUNK):
+            client = np.arange(at, min(at + _CHUNK, self.input.clients), dtype=np.int64)
             self._attempt(client, self.kind.take(client), self.first_us[client])
 
     def retry(self, client: Ints, at_us: Ints, slots_ns: Ints | None = None) -> None:
         """These clients' attempts have failed at these times of the leader's clock."""
         if not len(client):
             return
-        case = self.case
+        node_input = self.input
         kind = self.kind.take(client)
         attempt = self.attempt.take(client).astype(np.int64)
-        name = client + case.first_client
-        if slots_ns is not None and case.returns is not None:
-            wait_us = slot_waits_us(case.returns, at_us, slots_ns, uniforms(self._jitter, name, attempt))
+        name = client + node_input.first_client
+        if slots_ns is not None and node_input.returns is not None:
+            wait_us = slot_waits_us(node_input.returns, at_us, slots_ns, uniforms(self._jitter, name, attempt))
         else:
             before = self._wait_us.take(client) if self._wait_us is not None else None
             u = uniforms(self._backoff, name, attempt)
@@ -138,20 +138,20 @@ class Clients:
             if self._wait_us is not None:
                 self._wait_us[client] = wait_us
         start_us = at_us + self.back_us.take(kind) + wait_us
-        if case.budget is not None and self._clock_us is not None:
-            start_us, self._clock_us[client] = reserve_us(case.budget, start_us, self._clock_us.take(client))
+        if node_input.budget is not None and self._clock_us is not None:
+            start_us, self._clock_us[client] = reserve_us(node_input.budget, start_us, self._clock_us.take(client))
         self._attempt(client, kind, start_us)
 
     def _attempt(self, client: Ints, kind: npt.NDArray[np.uint16], start_us: Ints) -> None:
         """These clients' next attempts, begun at ``start_us``."""
-        case = self.case
+        node_input = self.input
         attempt = self.attempt.take(client) + 1
         self.attempt[client] = attempt
-        deadline_us = start_us + case.timeout_us - self.back_us.take(kind)
+        deadline_us = start_us + node_input.timeout_us - self.back_us.take(kind)
         self.deadline_us[client] = deadline_us
         reached_us = start_us + self._forth_us.take(kind)
         if self._losses is not None:
-            u = uniforms(self._loss, client + case.first_client, attempt.astype(np.int64))
+            u = uniforms(self._loss, client + node_input.first_client, attempt.astype(np.int64))
             lost = (u < self._losses[0].take(kind)).astype(np.int64)
             if lost.any():
                 for shares in self._losses[1:]:
@@ -160,7 +160,7 @@ class Clients:
         region = self.region.take(kind)
         self._note(region, start_us, reached_us)
         knock_us = reached_us if self._delays_us is None else reached_us + self._delay_us(region, reached_us)
-        begun = start_us < case.horizon_us
+        begun = start_us < node_input.horizon_us
         in_time = knock_us <= deadline_us
         if in_time.all() and begun.all():
             self.knocks.add(knock_us, client)
@@ -172,7 +172,7 @@ class Clients:
 
     def _delay_us(self, region: Ints, at_us: Ints) -> Ints:
         assert self._delays_us is not None
-        wave_us, last = self.case.wave_us, self._delays_us.shape[1] - 1
+        wave_us, last = self.input.wave_us, self._delays_us.shape[1] - 1
         at = np.minimum(at_us // wave_us, last)
         delay = self._delays_us[region, at]
         rise = self._delays_us[region, np.minimum(at + 1, last)] - delay
@@ -189,15 +189,15 @@ class Clients:
         """Count the attempts that were noted."""
         for column, width_us, counts in (
             (1, _SECOND_US, self.tally.attempts),
-            (2, self.case.wave_us, self.tally.knocks),
+            (2, self.input.wave_us, self.tally.knocks),
         ):
             if not self._noted:
                 return
             region = np.concatenate([noted[0] for noted in self._noted])
             at_us = np.concatenate([noted[column] for noted in self._noted])
             # A client whose next attempt would begin past the horizon makes none, and knocks nowhere.
-            begun = np.concatenate([noted[1] for noted in self._noted]) < self.case.horizon_us
-            begun &= at_us < self.case.horizon_us
+            begun = np.concatenate([noted[1] for noted in self._noted]) < self.input.horizon_us
+            begun &= at_us < self.input.horizon_us
             place = region[begun] * counts.shape[1] + at_us[begun] // width_us
             counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
         self._noted.clear()
@@ -223,12 +223,12 @@ class Brokers:
     """Joins clients that knock at one broker for one group, where brokers wait for company."""
 
     def __init__(self, clients: Clients) -> None:
-        case = clients.case
-        self._case = case
+        node_input = clients.input
+        self._input = node_input
         self._clients = clients
-        self._window: BatchWindow = case.window
-        self._lane = self._lanes() if case.window.linger_us else None
-        self._lane_max = sum(case.brokers) * case.groups
+        self._window: BatchWindow = node_input.window
+        self._lane = self._lanes() if node_input.window.linger_us else None
+        self._lane_max = sum(node_input.brokers) * node_input.groups
         self._waiting = Items(_NONE, _NONE, _NONE)  # in batches that are open; ``at_us`` is when they knocked
 
     def __len__(self) -> int:
@@ -236,16 +236,16 @@ class Brokers:
 
     def _lanes(self) -> npt.NDArray[np.uint32]:
         """A number for each client's pair of broker and group."""
-        case = self._case
-        bases = population.broker_bases(case)
-        if bases[-1] * case.groups >= 1 << CLIENT_BITS:
+        node_input = self._input
+        bases = population.broker_bases(node_input)
+        if bases[-1] * node_input.groups >= 1 << CLIENT_BITS:
             raise SimulationError("brokers times groups of a node are too many for the vector model")
-        lanes = np.empty(case.clients, np.uint32)
+        lanes = np.empty(node_input.clients, np.uint32)
         first = 0
-        for kind in case.kinds:
+        for kind in node_input.kinds:
             client = np.arange(first, first + kind.clients)
-            broker = bases[kind.region] + client // case.groups % case.brokers[kind.region]
-            lanes[first : first + kind.clients] = broker * case.groups + client % case.groups
+            broker = bases[kind.region] + client // node_input.groups % node_input.brokers[kind.region]
+            lanes[first : first + kind.clients] = broker * node_input.groups + client % node_input.groups
             first += kind.clients
         return lanes
 
@@ -297,15 +297,15 @@ class Node:
     """The node: a queue for each group, and turns."""
 
     def __init__(self, clients: Clients, seed: int) -> None:
-        self.case = clients.case
+        self.input = clients.input
         self._clients = clients
         self._tally = clients.tally
         self._service = stream(seed, population.SERVICE)
-        self._queues = [Queue() for _ in range(self.case.groups)]
+        self._queues = [Queue() for _ in range(self.input.groups)]
         self._turns = 0
         self._free_us = 0
-        self._slots_ns = [0] * self.case.groups
-        self._aborted: list[list[Items]] = [[] for _ in range(self.case.groups)]
+        self._slots_ns = [0] * self.input.groups
+        self._aborted: list[list[Items]] = [[] for _ in range(self.input.groups)]
 
     def waiting(self) -> int:
         """Items of all groups."""
@@ -317,7 +317,7 @@ class Node:
 
     def run(self, items: Items, from_us: int, until_us: int) -> None:
         """Handle what arrives in [``from_us``, ``until_us``)."""
-        for outage in self.case.outages:
+        for outage in self.input.outages:
             if from_us <= outage.at_us < until_us:
                 cut = int(np.searchsorted(items.at_us, outage.at_us))
                 self._serve(items.where(slice(0, cut)), outage.at_us, outage)
@@ -327,7 +327,7 @@ class Node:
                 cut = int(np.searchsorted(items.at_us, outage.until_us))
                 self._refuse_all(items.where(slice(0, cut)))
                 items, from_us = items.where(slice(cut, None)), min(outage.until_us, until_us)
-        self._serve(items, until_us, next((o for o in self.case.outages if o.at_us >= until_us), None))
+        self._serve(items, until_us, next((o for o in self.input.outages if o.at_us >= until_us), None))
 
     def _by_group(self, items: Items) -> list[Items]:
         if len(self._queues) == 1:
@@ -357,7 +357,7 @@ class Node:
 
     def _refuse(self, refused: list[Items]) -> None:
         """Refuse these items, by group; clients that still listen will try again."""
-        returns = self.case.returns
+        returns = self.input.returns
         slots: list[Ints] = []
         if returns is not None:
             for group, items in enumerate(refused):
@@ -382,7 +382,7 @@ class Node:
 
     def _serve(self, items: Items, until_us: int, ahead: Outage | None) -> None:
         """Admit items, and take the turns that start before ``until_us``; ``ahead`` may cut one off."""
-        case, queues = self.case, self._queues
+        node_input, queues = self.input, self._queues
         groups = range(len(queues))
         arriving = self._by_group(items)
         times = [each.at_us for each in arriving]
@@ -392,7 +392,7 @@ class Node:
         waiting = [queue.waiting for queue in queues]
         taken: list[list[int]] = [[] for _ in groups]  # items of each turn
         finishes: list[int] = []
-        limit = case.admission.items_max
+        limit = node_input.admission.items_max
 
         def extend(slices: list[tuple[int, int]], begin: int, end: int) -> None:
             if slices and slices[-1][1] == begin:
@@ -427,18 +427,18 @@ class Node:
                     admit(group, int(times[group].searchsorted(start_us, side="right")))
             second = start_us // _SECOND_US
             self._tally.queue[second] = max(self._tally.queue[second], max(waiting))
-            counts = [min(case.batch_items, each) for each in waiting]
-            u = uniform(self._service, case.node, self._turns) if len(case.factors) > 1 else 0.0
+            counts = [min(node_input.batch_items, each) for each in waiting]
+            u = uniform(self._service, node_input.node, self._turns) if len(node_input.factors) > 1 else 0.0
             self._turns += 1
             total = sum(counts)
-            finish_us = start_us + turn_us(case, start_us, sum(map(bool, counts)), total, u)
+            finish_us = start_us + turn_us(node_input, start_us, sum(map(bool, counts)), total, u)
             aborted = ahead is not None and finish_us > ahead.at_us
             for group in groups:
                 waiting[group] -= counts[group]
                 taken[group].append(counts[group])
             finishes.append(finish_us)
             self._free_us = finish_us
-            if finish_us < case.horizon_us and not aborted:
+            if finish_us < node_input.horizon_us and not aborted:
                 self._tally.served[finish_us // _SECOND_US] += total
         for group in groups:
             admit(group, len(times[group]))
@@ -491,12 +491,12 @@ class Node:
 
     def _finish(self, items: Items, at_us: Ints) -> None:
         """These items' turns end at these times."""
-        if at_us[-1] >= self.case.horizon_us or at_us.max() >= self.case.horizon_us:
-            counts = at_us < self.case.horizon_us
+        if at_us[-1] >= self.input.horizon_us or at_us.max() >= self.input.horizon_us:
+            counts = at_us < self.input.horizon_us
             items, at_us = items.where(counts), at_us[counts]
             if not len(at_us):
                 return
-        wave = items.at_us // self.case.wave_us
+        wave = items.at_us // self.input.wave_us
         self._tally_add(self._tally.held_us, wave, at_us - items.at_us)
         self._tally_add(self._tally.held, wave)
         in_time = at_us <= items.deadline_us
@@ -507,30 +507,31 @@ class Node:
         self._clients.succeed(items.client[in_time], at_us[in_time])
 
 
-def lookahead_us(case: NodeCase) -> int:
+def lookahead_us(node_input: NodeInput) -> int:
     """How long nothing that happens at a leader can bring it another item, nor another deadline."""
-    nearest = min(case.round_trips[kind.transport] * case.rtt_us[kind.region] for kind in case.kinds)
-    return min(nearest + 2 * case.latency_us, case.timeout_us)
+    nearest = min(node_input.round_trips[kind.transport] * node_input.rtt_us[kind.region] for kind in node_input.kinds)
+    return min(nearest + 2 * node_input.latency_us, node_input.timeout_us)
 
 
-def simulate(case: NodeCase, seed: int) -> NodeResult:
+def simulate(node_input: NodeInput, seed: int) -> NodeResult:
     """What becomes of the node's clients. Raises SimulationError over :data:`CLIENTS_MAX`."""
-    if case.clients > CLIENTS_MAX:
+    if node_input.clients > CLIENTS_MAX:
         raise SimulationError(
-            f"the vector model holds {CLIENTS_MAX:,} clients of a node, not {case.clients:,}: take more nodes or fluid"
+            f"the vector model holds {CLIENTS_MAX:,} clients of a node, not {node_input.clients:,}: "
+            "take more nodes or fluid"
         )
-    step_us = lookahead_us(case)
+    step_us = lookahead_us(node_input)
     # Where clients are less patient than the way is long, their first deadline at the leader is before the storm.
-    ahead_us = max(0, max(case.back_us(kind.region) for kind in case.kinds) - case.timeout_us)
+    ahead_us = max(0, max(node_input.back_us(kind.region) for kind in node_input.kinds) - node_input.timeout_us)
     begin_us = -(-ahead_us // step_us) * -step_us
-    clients = Clients(case, seed, step_us, begin_us)
+    clients = Clients(node_input, seed, step_us, begin_us)
     brokers, node = Brokers(clients), Node(clients, seed)
     clients.begin()
-    for bucket in range(-((begin_us - case.horizon_us) // step_us)):
+    for bucket in range(-((begin_us - node_input.horizon_us) // step_us)):
         from_us = begin_us + bucket * step_us
-        until_us = min(from_us + step_us, case.horizon_us)
+        until_us = min(from_us + step_us, node_input.horizon_us)
         items = brokers.pass_on(clients.knocks.take(bucket), until_us)
-        dies = any(from_us <= outage.at_us < until_us for outage in case.outages)
+        dies = any(from_us <= outage.at_us < until_us for outage in node_input.outages)
         if len(items.client) or node.busy() or dies:
             node.run(items, from_us, until_us)
         clients.give_up(clients.deadlines.take(bucket))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+import metad_spark
 import metad_wire
 
 _SUFFIXES = {".py", ".toml", ".json"}
@@ -14,7 +15,7 @@ def package_zip(folder: Path) -> Path:
     """Writes ``metad_packages.zip`` into the folder. What the packages import (numpy, pyarrow, pandas, msgspec) is for
     the cluster to have."""
     made = folder / "metad_packages.zip"
-    roots = (Path(__file__).parent, Path(metad_wire.__path__[0]))
+    roots = (Path(metad_spark.__path__[0]), Path(metad_wire.__path__[0]))
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for root in roots:
             for file in sorted(root.rglob("*")):

@@ -7,10 +7,10 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from metad_spark import story
 from metad_spark.calibration import load_calibration
 from metad_spark.changes import changes, grid
-from metad_spark.results import StormResult
+from metad_spark.models.results import StormResult
+from metad_spark.report import content
 from metad_spark.scenario import load_scenario
 from metad_spark.target import Target
 
@@ -55,19 +55,19 @@ HALF = replace(STORM, restored=4000, t99_s=None, t999_s=None, collapsed=True)
     ],
 )
 def test_the_verdict(storm: StormResult, target_s: float, said: str) -> None:
-    assert story.verdict(storm, Target(seconds=target_s)) == said
+    assert content.verdict(storm, Target(seconds=target_s)) == said
 
 
 @pytest.mark.parametrize(
     ("share", "text"), [(1.0, "100 %"), (0.9999999, "99.99 %"), (0.5, "50 %"), (0.12345, "12.35 %")]
 )
 def test_nobody_who_is_missing_is_rounded_away(share: float, text: str) -> None:
-    assert story.percent(share) == text
+    assert content.percent(share) == text
 
 
 def _html(storm: StormResult) -> str:
     around = grid(SCENARIO, COSTS)
-    return story.report(
+    return content.report(
         scenario=SCENARIO,
         calibration=COSTS,
         storm=storm,
@@ -76,7 +76,7 @@ def _html(storm: StormResult) -> str:
         changes=[(change, storm) for change in changes(SCENARIO, COSTS)],
         grid=around,
         cells=[[storm for _ in line] for line in around.scenarios],
-        settings=story.settings(SCENARIO, COSTS),
+        settings=content.settings(SCENARIO, COSTS),
     ).html()
 
 

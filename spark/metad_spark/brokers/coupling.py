@@ -1,7 +1,7 @@
 """Brokers and nodes, each simulated as if it knew what the other does, in turn, until they agree.
 
-Nodes share nothing but the brokers, so they are simulated apart (:mod:`metad_spark.simulate`), given for how long each
-region's brokers keep a client waiting at each time. How long that is follows from what all nodes say about their
+Nodes share nothing but the brokers, so they are simulated apart (``models/simulate``), given for how long
+each region's brokers keep a client waiting at each time. How long that is follows from what all nodes say about their
 clients' knocks and how long they held requests. Going to and fro between the two is waveform relaxation (Lelarasmee,
 Ruehli, Sangiovanni-Vincentelli, 1982): whole histories are exchanged, and one pass over the nodes is one job.
 
@@ -23,15 +23,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from .calibration import Calibration
-from .cases import NodeCase, apportioned, node_cases
-from .histogram import quantile_s
-from .results import Array, NodeResult, added
-from .scenario import Scenario
-from .simulate import Model, simulate_node
+from ..calibration import Calibration
+from ..models.histogram import quantile_s
+from ..models.node_input import NodeInput, apportioned, node_inputs
+from ..models.results import Array, NodeResult, added
+from ..models.simulate import Model, simulate_node
+from ..scenario import Scenario
 
-Runner = Callable[[Sequence[NodeCase], int, Model], list[NodeResult]]
-"""Simulates cases with a seed and a model; one Spark job, or a loop."""
+Runner = Callable[[Sequence[NodeInput], int, Model], list[NodeResult]]
+"""Simulates nodes with a seed and a model; one Spark job, or a loop."""
 
 MOVED_MAX = 0.005
 """Passes end when t99.9 and attempts move by less than this share of themselves."""
@@ -57,7 +57,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
 class Relaxed(msgspec.Struct, kw_only=True):
     """Nodes that agree with their brokers."""
 
-    cases: list[NodeCase]
+    inputs: list[NodeInput]
     """With the brokers' waves in them."""
     results: list[NodeResult]
     passes: list[Pass]
@@ -65,9 +65,9 @@ class Relaxed(msgspec.Struct, kw_only=True):
     """False where the passes ran out before the storm stood still."""
 
 
-def run_here(cases: Sequence[NodeCase], seed: int, model: Model) -> list[NodeResult]:
-    """All cases in this process, one after the other."""
-    return [simulate_node(case, seed, model) for case in cases]
+def run_here(inputs: Sequence[NodeInput], seed: int, model: Model) -> list[NodeResult]:
+    """All nodes in this process, one after the other."""
+    return [simulate_node(node_input, seed, model) for node_input in inputs]
 
 
 def relax(
@@ -103,12 +103,12 @@ def relax(
         if on_pass is not None:
             on_pass(passes[-1])
 
-    fluid_cases = node_cases(scenario, calibration, clients, merged=True)
-    waves = np.zeros((len(scenario.regions), fluid_cases[0].waves))
+    fluid_inputs = node_inputs(scenario, calibration, clients, merged=True)
+    waves = np.zeros((len(scenario.regions), fluid_inputs[0].waves))
     results: list[NodeResult] = []
     settled = False
     for number in range(FLUID_PASSES_MAX):
-        asked = with_waves(fluid_cases, waves) if number else with_doors(scenario, fluid_cases)
+        asked = with_waves(fluid_inputs, waves) if number else with_doors(scenario, fluid_inputs)
         results = run(asked, seed, "fluid")
         note("fluid", added(results), waves)
         answer = broker_waves(scenario, added(results))
@@ -117,12 +117,12 @@ def relax(
             break
         waves = (answer + waves) / 2 if number else answer
     if model == "fluid":
-        return Relaxed(cases=with_waves(fluid_cases, waves), results=results, passes=passes, settled=settled)
+        return Relaxed(inputs=with_waves(fluid_inputs, waves), results=results, passes=passes, settled=settled)
 
     settled = False
     for number in range(MODEL_PASSES_MAX):
-        pilots = run(with_waves(fluid_cases, waves), seed, model)
-        stand_for = [case.copies for case in fluid_cases]
+        pilots = run(with_waves(fluid_inputs, waves), seed, model)
+        stand_for = [node_input.copies for node_input in fluid_inputs]
         pilots = [msgspec.structs.replace(one, copies=copies) for one, copies in zip(pilots, stand_for, strict=True)]
         note(model, added(pilots), waves)
         answer = broker_waves(scenario, added(pilots))
@@ -130,12 +130,12 @@ def relax(
             settled = True
             break
         waves = (waves + answer) / 2
-    cases = node_cases(scenario, calibration, clients)
+    inputs = node_inputs(scenario, calibration, clients)
     results = pilots
     if max(stand_for) > 1:
-        results = run(with_waves(cases, waves), seed, model)
+        results = run(with_waves(inputs, waves), seed, model)
         note(model, added(results), waves)
-    return Relaxed(cases=with_waves(cases, waves), results=results, passes=passes, settled=settled)
+    return Relaxed(inputs=with_waves(inputs, waves), results=results, passes=passes, settled=settled)
 
 
 def _end_s(total: NodeResult, horizon_s: float) -> float:
@@ -149,25 +149,25 @@ def _still(passes: Sequence[Pass]) -> bool:
     return moved is not None and moved < MOVED_MAX
 
 
-def with_waves(cases: Sequence[NodeCase], waves_us: Array) -> list[NodeCase]:
+def with_waves(inputs: Sequence[NodeInput], waves_us: Array) -> list[NodeInput]:
     """Cases whose brokers keep clients waiting like that (region, point), in microseconds."""
     if not waves_us.size or waves_us.max() < 1.0:
-        return [msgspec.structs.replace(case, delays_us=()) for case in cases]
+        return [msgspec.structs.replace(node_input, delays_us=()) for node_input in inputs]
     delays = tuple(tuple(row) for row in np.rint(waves_us).astype(np.int64).tolist())
-    return [msgspec.structs.replace(case, delays_us=delays) for case in cases]
+    return [msgspec.structs.replace(node_input, delays_us=delays) for node_input in inputs]
 
 
-def with_doors(scenario: Scenario, cases: Sequence[NodeCase]) -> list[NodeCase]:
+def with_doors(scenario: Scenario, inputs: Sequence[NodeInput]) -> list[NodeInput]:
     """Cases, of the fluid model, that have their share of each region's brokers to themselves."""
     brokers = scenario.brokers
     per_s = brokers.connects_per_s or float("inf")
     in_flight = float(brokers.concurrency * brokers.batch_items)
-    total = sum(case.clients * case.copies for case in cases)
+    total = sum(node_input.clients * node_input.copies for node_input in inputs)
     found = []
-    for case in cases:
-        shares = [count * case.clients / total for count in case.brokers]
+    for node_input in inputs:
+        shares = [count * node_input.clients / total for count in node_input.brokers]
         doors_per_s, items = tuple(per_s * share for share in shares), tuple(in_flight * share for share in shares)
-        found.append(msgspec.structs.replace(case, doors_per_s=doors_per_s, in_flight_items=items, delays_us=()))
+        found.append(msgspec.structs.replace(node_input, doors_per_s=doors_per_s, in_flight_items=items, delays_us=()))
     return found
 
 

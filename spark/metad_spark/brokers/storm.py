@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..calibration import Calibration
+from ..models.node_input import node_inputs
+from ..models.results import StormResult
+from ..models.simulate import Model
+from ..scenario import Scenario
 from . import coupling
-from .calibration import Calibration
-from .cases import node_cases
 from .coupling import Pass
-from .results import StormResult
-from .runner import RunTasks, Task, cases_by, merged
-from .scenario import Scenario
-from .simulate import Model
+from .runner import RunTasks, Task, inputs_by, merged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,13 @@ def simulate_storms(
 ) -> Storms:
     """A storm for each seed. Brokers are settled with the first; the others, which differ from it only by chance, meet
     the same brokers, all in one job."""
-    relaxed = coupling.relax(scenario, calibration, None, seeds[0], model, cases_by(run))
+    relaxed = coupling.relax(scenario, calibration, None, seeds[0], model, inputs_by(run))
     storms = [merged(scenario, relaxed.results)]
     if len(seeds) > 1:
-        results = run([Task(case=case, seed=seed, model=model) for seed in seeds[1:] for case in relaxed.cases])
-        size = len(relaxed.cases)
+        results = run(
+            [Task(input=node_input, seed=seed, model=model) for seed in seeds[1:] for node_input in relaxed.inputs]
+        )
+        size = len(relaxed.inputs)
         storms += [merged(scenario, results[at : at + size]) for at in range(0, len(results), size)]
     delay_max_s = relaxed.passes[-1].delay_max_s
     return Storms(by_seed=storms, passes=relaxed.passes, settled=bool(relaxed.settled), delay_max_s=delay_max_s)
@@ -51,8 +53,8 @@ def simulate_storms(
 def clients_by_region(scenario: Scenario, calibration: Calibration) -> list[int]:
     """How many clients of the storm each region has, in the scenario's order."""
     counts = [0] * len(scenario.regions)
-    for case in node_cases(scenario, calibration):
-        for kind in case.kinds:
+    for node_input in node_inputs(scenario, calibration):
+        for kind in node_input.kinds:
             counts[kind.region] += kind.clients
     return counts
 

@@ -1,6 +1,6 @@
 """The oracle: one node's storm event by event from a heap, one client at a time, as plainly as can be written.
 
-Slow, and there to be believed: :mod:`metad_spark.vector` must give the same result to the last bit. What happens at the
+Slow, and there to be believed: :mod:`.vector` must give the same result to the last bit. What happens at the
 same microsecond happens in the order of the kinds below; among arrivals of one kind, in the order of the clients.
 
 The leaders' clock runs ahead by the way from the brokers, so a request *arrives* when its broker sends it, and the
@@ -18,9 +18,9 @@ import numpy as np
 from metad_wire.policy import uniform
 from metad_wire.policy.draw import stream
 
+from ..errors import SimulationError
 from . import population
-from .cases import NodeCase
-from .errors import SimulationError
+from .node_input import NodeInput
 from .results import NodeResult
 from .tally import Tally
 
@@ -85,44 +85,44 @@ class _Batch:
 
 
 class _Node:
-    def __init__(self, case: NodeCase, seed: int) -> None:
-        self.case, self.seed = case, seed
-        self.tally = Tally(case)
+    def __init__(self, node_input: NodeInput, seed: int) -> None:
+        self.input, self.seed = node_input, seed
+        self.tally = Tally(node_input)
         self.heap: list[tuple[int, Event, int, int, object]] = []
         self.pushed = 0
         self.streams = [stream(seed, purpose) for purpose in range(5)]
         self.open_batches: dict[tuple[int, int], _Batch] = {}
-        self.waiting: list[deque[tuple[_Client, int, int]]] = [deque() for _ in range(case.groups)]
+        self.waiting: list[deque[tuple[_Client, int, int]]] = [deque() for _ in range(node_input.groups)]
         self.turn: list[tuple[_Client, int, int]] = []  # client, its attempt, arrival
         self.turns = 0
         self.is_busy = False
-        self.slots_ns = [0] * case.groups
-        self.kind_of: list[int] = population.kinds_of(case).tolist()
-        bases = population.broker_bases(case)
+        self.slots_ns = [0] * node_input.groups
+        self.kind_of: list[int] = population.kinds_of(node_input).tolist()
+        bases = population.broker_bases(node_input)
         self.clients = []
         for number, kind in enumerate(self.kind_of):
-            region = case.kinds[kind].region
-            broker = bases[region] + number // case.groups % case.brokers[region]
-            self.clients.append(_Client(number, case.first_client + number, number % case.groups, broker))
+            region = node_input.kinds[kind].region
+            broker = bases[region] + number // node_input.groups % node_input.brokers[region]
+            self.clients.append(_Client(number, node_input.first_client + number, number % node_input.groups, broker))
 
     def push(self, at_us: int, event: Event, order: int, what: object) -> None:
-        if at_us < self.case.horizon_us:
+        if at_us < self.input.horizon_us:
             self.pushed += 1
             heapq.heappush(self.heap, (at_us, event, order, self.pushed, what))
 
     def run(self) -> NodeResult:
-        case = self.case
-        for outage in case.outages:
+        node_input = self.input
+        for outage in node_input.outages:
             self.push(outage.at_us, Event.OUTAGE, 0, None)
         firsts = []
         for client in self.clients:
-            firsts.append(population.first_us(case, self.seed, client.number))
+            firsts.append(population.first_us(node_input, self.seed, client.number))
             self.attempt(client, firsts[-1])
         while self.heap:
             now, event, _, _, what = heapq.heappop(self.heap)
             self.handle(now, event, what)
         done = np.array([client.done_us for client in self.clients], np.int64)
-        regions = np.array([case.kinds[kind].region for kind in self.kind_of])
+        regions = np.array([node_input.kinds[kind].region for kind in self.kind_of])
         return self.tally.result(np.array(firsts, np.int64), done, regions)
 
     def handle(self, now: int, event: Event, what: object) -> None:
@@ -150,20 +150,20 @@ class _Node:
 
     def attempt(self, client: _Client, start_us: int) -> None:
         """The client's next attempt, begun at ``start_us``."""
-        case = self.case
-        if start_us >= case.horizon_us:
+        node_input = self.input
+        if start_us >= node_input.horizon_us:
             return
-        kind = case.kinds[self.kind_of[client.number]]
+        kind = node_input.kinds[self.kind_of[client.number]]
         self.tally.attempts[kind.region, start_us // _SECOND_US] += 1
         client.open = True
-        client.deadline_us = start_us + case.timeout_us - self.back_us(kind.region)
+        client.deadline_us = start_us + node_input.timeout_us - self.back_us(kind.region)
         lost = 0
-        if case.loss[kind.region]:
+        if node_input.loss[kind.region]:
             u = uniform(self.streams[population.LOSS], client.name, client.attempt)
-            lost = sum(u < share for share in population.loss_shares(case, kind.region, kind.transport))
-        reached_us = start_us + case.forth_us(kind.region, kind.transport) + population.loss_us(lost)
-        if reached_us < case.horizon_us:
-            self.tally.knocks[kind.region, reached_us // case.wave_us] += 1
+            lost = sum(u < share for share in population.loss_shares(node_input, kind.region, kind.transport))
+        reached_us = start_us + node_input.forth_us(kind.region, kind.transport) + population.loss_us(lost)
+        if reached_us < node_input.horizon_us:
+            self.tally.knocks[kind.region, reached_us // node_input.wave_us] += 1
         knock_us = reached_us + self.delay_us(kind.region, reached_us)
         if knock_us <= client.deadline_us:  # otherwise the client is gone before the broker would send anything on
             self.push(knock_us, Event.KNOCK, client.number, client)
@@ -171,29 +171,29 @@ class _Node:
 
     def retry(self, client: _Client, now: int, slot_ns: int | None) -> None:
         """An attempt has failed at the leader's time ``now``: by a refusal, with or without a slot, or a timeout."""
-        case = self.case
-        kind = case.kinds[self.kind_of[client.number]]
+        node_input = self.input
+        kind = node_input.kinds[self.kind_of[client.number]]
         client.open = False
-        if slot_ns is not None and case.returns is not None:
+        if slot_ns is not None and node_input.returns is not None:
             u = uniform(self.streams[population.JITTER], client.name, client.attempt)
-            wait_us = case.returns.wait_us(now, slot_ns, u)
+            wait_us = node_input.returns.wait_us(now, slot_ns, u)
         else:
             u = uniform(self.streams[population.BACKOFF], client.name, client.attempt)
-            wait_us = case.backoffs[kind.sdk].wait_us(client.attempt, client.wait_us, u)
+            wait_us = node_input.backoffs[kind.sdk].wait_us(client.attempt, client.wait_us, u)
             client.wait_us = wait_us
         start_us = now + self.back_us(kind.region) + wait_us
-        if case.budget is not None:
-            start_us, client.clock_us = case.budget.reserve_us(start_us, client.clock_us)
+        if node_input.budget is not None:
+            start_us, client.clock_us = node_input.budget.reserve_us(start_us, client.clock_us)
         client.attempt += 1
         self.attempt(client, start_us)
 
     def back_us(self, region: int) -> int:
-        return self.case.back_us(region)
+        return self.input.back_us(region)
 
     def delay_us(self, region: int, at_us: int) -> int:
-        if not self.case.delays_us:
+        if not self.input.delays_us:
             return 0
-        delays, wave_us = self.case.delays_us[region], self.case.wave_us
+        delays, wave_us = self.input.delays_us[region], self.input.wave_us
         at = min(at_us // wave_us, len(delays) - 1)
         following = min(at + 1, len(delays) - 1)
         return delays[at] + (delays[following] - delays[at]) * (at_us % wave_us) // wave_us
@@ -201,7 +201,7 @@ class _Node:
     # -- brokers -----------------------------------------------------------------------------------------------------
 
     def knock(self, now: int, client: _Client) -> None:
-        window = self.case.window
+        window = self.input.window
         if not window.linger_us:
             self.push(now, Event.ARRIVE, client.number, (client, client.attempt))
             return
@@ -225,11 +225,11 @@ class _Node:
     # -- the node ----------------------------------------------------------------------------------------------------
 
     def arrive(self, now: int, client: _Client, attempt: int) -> None:
-        case = self.case
+        node_input = self.input
         waiting = self.waiting[client.group]
-        if any(outage.at_us <= now < outage.until_us for outage in case.outages):
+        if any(outage.at_us <= now < outage.until_us for outage in node_input.outages):
             self.refuse(now, client, attempt)
-        elif case.admission.admitted(len(waiting), 1):
+        elif node_input.admission.admitted(len(waiting), 1):
             waiting.append((client, attempt, now))
             if not self.is_busy:
                 self.is_busy = True
@@ -240,39 +240,39 @@ class _Node:
     def refuse(self, now: int, client: _Client, attempt: int) -> None:
         self.tally.rejected[now // _SECOND_US] += 1
         slot_ns = None
-        if self.case.returns is not None:
+        if self.input.returns is not None:
             group = client.group
-            slot_ns, self.slots_ns[group] = self.case.returns.reserve_ns(now * 1000, self.slots_ns[group])
+            slot_ns, self.slots_ns[group] = self.input.returns.reserve_ns(now * 1000, self.slots_ns[group])
         if client.open and client.attempt == attempt:
             self.retry(client, now, slot_ns)
 
     def start(self, now: int) -> None:
         if self.turn:
             return  # begun by an arrival at the same time
-        case, groups = self.case, 0
+        node_input, groups = self.input, 0
         second = now // _SECOND_US
         for waiting in self.waiting:
             self.tally.queue[second] = max(self.tally.queue[second], len(waiting))
-            taken = min(case.batch_items, len(waiting))
+            taken = min(node_input.batch_items, len(waiting))
             groups += taken > 0
             self.turn += [waiting.popleft() for _ in range(taken)]
         if not self.turn:
             self.is_busy = False
             return
-        u = uniform(self.streams[population.SERVICE], case.node, self.turns)
+        u = uniform(self.streams[population.SERVICE], node_input.node, self.turns)
         self.turns += 1
-        self.push(now + turn_us(case, now, groups, len(self.turn), u), Event.FINISH, 0, self.turns)
+        self.push(now + turn_us(node_input, now, groups, len(self.turn), u), Event.FINISH, 0, self.turns)
 
     def finish(self, now: int, turn: int) -> None:
         if turn != self.turns or not self.turn:
             return  # the node died meanwhile
         self.tally.served[now // _SECOND_US] += len(self.turn)
         for client, attempt, arrived_us in self.turn:
-            self.tally.held_us[arrived_us // self.case.wave_us] += now - arrived_us
-            self.tally.held[arrived_us // self.case.wave_us] += 1
+            self.tally.held_us[arrived_us // self.input.wave_us] += now - arrived_us
+            self.tally.held[arrived_us // self.input.wave_us] += 1
             if client.open and client.attempt == attempt:
                 client.open = False
-                client.done_us = now + self.back_us(self.case.kinds[self.kind_of[client.number]].region)
+                client.done_us = now + self.back_us(self.input.kinds[self.kind_of[client.number]].region)
             else:
                 self.tally.wasted += 1
         self.turn = []
@@ -289,19 +289,20 @@ class _Node:
                 self.refuse(now, client, attempt)
 
 
-def turn_us(case: NodeCase, now: int, groups: int, items: int, u: float) -> int:
+def turn_us(node_input: NodeInput, now: int, groups: int, items: int, u: float) -> int:
     """How long a turn takes that starts at ``now`` with ``items`` of ``groups``; ``u`` in [0, 1) draws the factor."""
-    factor = case.factors[int(u * len(case.factors))]
-    for outage in case.outages:
+    factor = node_input.factors[int(u * len(node_input.factors))]
+    for outage in node_input.outages:
         if outage.until_us <= now:
             factor *= outage.slowdown
-    return max(1, int(factor * (case.turn_us + case.entry_us * groups + case.item_us * items)))
+    return max(1, int(factor * (node_input.turn_us + node_input.entry_us * groups + node_input.item_us * items)))
 
 
-def simulate(case: NodeCase, seed: int) -> NodeResult:
+def simulate(node_input: NodeInput, seed: int) -> NodeResult:
     """What becomes of the node's clients. Raises SimulationError over :data:`CLIENTS_MAX`."""
-    if case.clients > CLIENTS_MAX:
+    if node_input.clients > CLIENTS_MAX:
         raise SimulationError(
-            f"the exact model holds {CLIENTS_MAX:,} clients of a node, not {case.clients:,}: take the vector model"
+            f"the exact model holds {CLIENTS_MAX:,} clients of a node, not {node_input.clients:,}: "
+            "take the vector model"
         )
-    return _Node(case, seed).run()
+    return _Node(node_input, seed).run()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .cases import NodeCase
 from .histogram import counted
+from .node_input import NodeInput
 from .results import Array, NodeResult
 
 Ints = npt.NDArray[np.int64]
@@ -16,9 +16,9 @@ _SECOND_US = 1_000_000
 class Tally:
     """Counters of one node. The models write to them directly; times are microseconds until :meth:`result`."""
 
-    def __init__(self, case: NodeCase) -> None:
-        self.case = case
-        regions, seconds, waves = len(case.regions), case.seconds, case.waves
+    def __init__(self, node_input: NodeInput) -> None:
+        self.input = node_input
+        regions, seconds, waves = len(node_input.regions), node_input.seconds, node_input.waves
         self.attempts = np.zeros((regions, seconds), np.int64)
         self.rejected = np.zeros(seconds, np.int64)
         self.served = np.zeros(seconds, np.int64)
@@ -31,14 +31,16 @@ class Tally:
 
     def result(self, first_us: Ints, done_us: Ints, region: npt.NDArray[np.integer]) -> NodeResult:
         """With the clients' own times: of the first attempt, of CONNACK (-1: never), and their regions."""
-        case = self.case
+        node_input = self.input
         back = done_us >= 0
         done, own = done_us[back], (done_us - first_us)[back]
-        second = np.minimum(done // _SECOND_US, case.seconds - 1)
-        restored = np.bincount(region[back] * case.seconds + second, minlength=len(case.regions) * case.seconds)
+        second = np.minimum(done // _SECOND_US, node_input.seconds - 1)
+        restored = np.bincount(
+            region[back] * node_input.seconds + second, minlength=len(node_input.regions) * node_input.seconds
+        )
         return NodeResult(
-            node=case.node,
-            clients=float(case.clients),
+            node=node_input.node,
+            clients=float(node_input.clients),
             restored=float(len(done)),
             attempts=float(self.attempts.sum()),
             rejected=float(self.rejected.sum()),
@@ -48,25 +50,25 @@ class Tally:
             own_s_sum=float(own.sum()) * 1e-6,
             storm=counted(done),
             own=counted(own),
-            restored_by_s=restored.reshape(len(case.regions), case.seconds).astype(np.float64),
+            restored_by_s=restored.reshape(len(node_input.regions), node_input.seconds).astype(np.float64),
             attempts_by_s=self.attempts.astype(np.float64),
             rejected_by_s=self.rejected.astype(np.float64),
             served_by_s=self.served.astype(np.float64),
             queue_by_s=self.queue.astype(np.float64),
-            capacity_by_s=capacity_by_s(case),
+            capacity_by_s=capacity_by_s(node_input),
             knocks=self.knocks.astype(np.float64),
             held_s=self.held_us.astype(np.float64) * 1e-6,
             held=self.held.astype(np.float64),
-            wave_s=case.wave_us * 1e-6,
+            wave_s=node_input.wave_us * 1e-6,
         )
 
 
-def capacity_by_s(case: NodeCase) -> Array:
+def capacity_by_s(node_input: NodeInput) -> Array:
     """Items that the node could serve in each second, outages and what follows them considered."""
-    best = case.items_per_s()
-    seconds = np.arange(case.seconds, dtype=np.float64)
-    capacity = np.full(case.seconds, best)
-    for outage in case.outages:
+    best = node_input.items_per_s()
+    seconds = np.arange(node_input.seconds, dtype=np.float64)
+    capacity = np.full(node_input.seconds, best)
+    for outage in node_input.outages:
         at, until = outage.at_us * 1e-6, outage.until_us * 1e-6
         down = np.clip(np.minimum(seconds + 1, until) - np.maximum(seconds, at), 0, 1)
         after = np.clip(seconds + 1 - np.maximum(until, seconds), 0, 1)

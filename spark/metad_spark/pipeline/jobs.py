@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .calibration import Calibration
-from .cases import NodeCase
-from .errors import SparkFailed
-from .results import NodeResult, StormResult
-from .runner import Task, fluid_storm
-from .scenario import Scenario
+from ..brokers.runner import Task, fluid_storm
+from ..calibration import Calibration
+from ..errors import SparkFailed
+from ..models.node_input import NodeInput
+from ..models.results import NodeResult, StormResult
+from ..models.simulate import Model, simulate_node
+from ..scenario import Scenario
 from .session import first_line
-from .simulate import Model, simulate_node
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,18 +34,18 @@ SCHEMA = "task long, result binary"
 def run(session: SparkSession, tasks: Sequence[Task], *, done_file: str | None = None) -> list[NodeResult]:
     """What became of each node, in the tasks' order. ``done_file``: where tasks on this machine leave a byte each when
     they end. Raises SparkFailed, and what a model raises as that too."""
-    places: dict[int, int] = {}  # cases that several tasks share travel once
-    cases: list[bytes] = []
+    places: dict[int, int] = {}  # inputs that several tasks share travel once
+    inputs: list[bytes] = []
     order: list[tuple[int, int, Model]] = []
     for task in tasks:
-        if id(task.case) not in places:
-            places[id(task.case)] = len(cases)
-            cases.append(zlib.compress(task.case.encode(), 1))
-        order.append((places[id(task.case)], task.seed, task.model))
+        if id(task.input) not in places:
+            places[id(task.input)] = len(inputs)
+            inputs.append(zlib.compress(task.input.encode(), 1))
+        order.append((places[id(task.input)], task.seed, task.model))
 
     def simulate(index: int) -> bytes:
         at, seed, model = order[index]
-        return simulate_node(NodeCase.decode(zlib.decompress(cases[at])), seed, model).encode()
+        return simulate_node(NodeInput.decode(zlib.decompress(inputs[at])), seed, model).encode()
 
     return [NodeResult.decode(result) for result in _each(session, len(tasks), simulate, done_file)]
 
@@ -53,7 +53,7 @@ def run(session: SparkSession, tasks: Sequence[Task], *, done_file: str | None =
 def sweep(
     session: SparkSession, scenarios: Sequence[Scenario], calibration: Calibration, *, done_file: str | None = None
 ) -> list[StormResult]:
-    """Each scenario by :func:`metad_spark.runner.fluid_storm`, a whole storm in one task, in the scenarios' order.
+    """Each scenario by :func:`~metad_spark.brokers.runner.fluid_storm`, a whole storm in one task, in their order.
     Raises SparkFailed."""
     packed = [msgspec.msgpack.encode(scenario) for scenario in scenarios]
     costs = msgspec.msgpack.encode(calibration)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from ..wording import short
+
 INK, FAINT, GRID = "#1f2937", "#6b7280", "#e5e7eb"
 POINTS_MAX = 600
 """Of a line: the picture is not wider than this many pixels that an eye can tell apart."""
@@ -53,21 +55,6 @@ def round_step(rough: float) -> float:
         return 1.0
     ten = 10.0 ** math.floor(math.log10(rough))
     return next(ten * one for one in (1, 2, 5, 10) if ten * one >= rough * 0.999)
-
-
-def short(value: float) -> str:
-    """A number as a person says it: 1,200 as 1.2 k, 31,500,000 as 31.5 M."""
-    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(value) >= size * 0.9995:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
-
-
-def seconds(value: float) -> str:
-    """A duration: 0.4 s, 83 s, 18 min, 3.5 h."""
-    if value < 1000:
-        return f"{value:.3g} s"
-    return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:.3g} h"
 
 
 class Plane:

@@ -14,9 +14,10 @@ import numpy as np
 
 from metad_wire.policy import Backoff
 
-from . import anchors, exact, fluid, theory, trials, vector
-from .histogram import quantile_s
-from .results import NodeResult
+from ..models import exact, fluid, vector
+from ..models.histogram import quantile_s
+from ..models.results import NodeResult
+from . import anchors, theory, trials
 
 FLUID_ERROR_MAX = 0.02
 THEORY_ERROR_MAX = 0.005
@@ -57,8 +58,8 @@ def differences(first: NodeResult, second: NodeResult) -> list[str]:
 
 def _oracle() -> Iterator[Proof]:
     for scenario in trials.EQUAL:
-        case = trials.case_of(scenario, trials.NOISY)
-        one, other = exact.simulate(case, 1), vector.simulate(case, 1)
+        node_input = trials.input_of(scenario, trials.NOISY)
+        one, other = exact.simulate(node_input, 1), vector.simulate(node_input, 1)
         wrong = differences(one, other)
         yield _proof(
             f"oracle = vector: {scenario.name}",
@@ -72,8 +73,8 @@ def _oracle() -> Iterator[Proof]:
 
 def _fluid() -> Iterator[Proof]:
     for scenario in trials.NEAR:
-        case = trials.case_of(scenario, trials.STEADY)
-        one, other = vector.simulate(case, 1), fluid.simulate(case, 1)
+        node_input = trials.input_of(scenario, trials.STEADY)
+        one, other = vector.simulate(node_input, 1), fluid.simulate(node_input, 1)
         times = [quantile_s(result.storm, 0.999, result.clients) or float("inf") for result in (one, other)]
         attempts = [result.attempts / result.clients for result in (one, other)]
         error = max(abs(pair[1] / pair[0] - 1) for pair in (times, attempts))
@@ -125,7 +126,7 @@ def _shapes() -> Iterator[Proof]:
         (80_000, 4.0, "recovers"),
     ):
         scenario = trials.patience(queue_items, cap_s)
-        result = fluid.simulate(trials.case_of(scenario, trials.STEADY), 1)
+        result = fluid.simulate(trials.input_of(scenario, trials.STEADY), 1)
         found = outcome(result)
         yield _proof(
             f"queue against patience: {scenario.name if queue_items else f'no bound, waits up to {cap_s:g} s'}",

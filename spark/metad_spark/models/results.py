@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from .errors import SimulationError
+from ..errors import SimulationError
 from .histogram import BINS, bin_of, quantile_s
 
 Array = npt.NDArray[np.float64]

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from .calibration import Calibration
-from .cases import NodeCase, node_cases, transport_name
-from .errors import UsageError
-from .population import broker_bases, firsts_us, kinds_of
-from .scenario import Scenario
+from ..calibration import Calibration
+from ..errors import UsageError
+from ..models.node_input import NodeInput, node_inputs, transport_name
+from ..models.population import broker_bases, firsts_us, kinds_of
+from ..scenario import Scenario
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,23 +35,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     generator: int
     generators: int
     seed: int
-    cases: tuple[bytes, ...]
+    inputs: tuple[bytes, ...]
     """All nodes, as they are sent."""
-
-
-def scaled(scenario: Scenario, scale: float) -> Scenario:
-    """The storm with clients, queues and brokers' handshakes scaled, and every time as it was. The third thing that
-    must be scaled is what the cluster serves, and that is for who replays it. Raises UsageError."""
-    if not 0 < scale <= 1:
-        raise UsageError(f"--scale must be over 0 and at most 1, not {scale:g}")
-    cluster, brokers = scenario.cluster, scenario.brokers
-    queue = max(1, round(cluster.queue_items * scale)) if cluster.queue_items else 0
-    return msgspec.structs.replace(
-        scenario,
-        clients=max(1, round(scenario.clients * scale)),
-        cluster=msgspec.structs.replace(cluster, queue_items=queue),
-        brokers=msgspec.structs.replace(brokers, connects_per_s=brokers.connects_per_s * scale),
-    )
 
 
 def parts(scenario: Scenario, calibration: Calibration, *, seed: int, generators: int) -> list[Part]:
@@ -64,8 +49,10 @@ def parts(scenario: Scenario, calibration: Calibration, *, seed: int, generators
         )
     if generators > scenario.brokers.count:
         raise UsageError(f"--generators must be at most the scenario's brokers, {scenario.brokers.count}")
-    cases = tuple(case.encode() for case in node_cases(scenario, calibration))
-    return [Part(generator=generator, generators=generators, seed=seed, cases=cases) for generator in range(generators)]
+    inputs = tuple(node_input.encode() for node_input in node_inputs(scenario, calibration))
+    return [
+        Part(generator=generator, generators=generators, seed=seed, inputs=inputs) for generator in range(generators)
+    ]
 
 
 def rows(part: Part) -> dict[str, Any]:
@@ -76,31 +63,32 @@ def rows(part: Part) -> dict[str, Any]:
     names: list[tuple[str, str, str]] = []
     first_group = 0
     linger_us = items_max = 1
-    for data in part.cases:
-        case = NodeCase.decode(data)
-        kind = kinds_of(case)
-        number = np.arange(case.clients, dtype=np.int64)
-        bases = broker_bases(case)
-        region_of = np.array([each.region for each in case.kinds], dtype=np.int64)[kind]
-        place = number // case.groups % np.array(case.brokers, dtype=np.int64)[region_of]
+    for data in part.inputs:
+        node_input = NodeInput.decode(data)
+        kind = kinds_of(node_input)
+        number = np.arange(node_input.clients, dtype=np.int64)
+        bases = broker_bases(node_input)
+        region_of = np.array([each.region for each in node_input.kinds], dtype=np.int64)[kind]
+        place = number // node_input.groups % np.array(node_input.brokers, dtype=np.int64)[region_of]
         broker = np.array(bases, dtype=np.int64)[region_of] + place
         mine = broker % part.generators == part.generator
-        times = firsts_us(case, part.seed)[mine]
+        times = firsts_us(node_input, part.seed)[mine]
         number, broker = number[mine], broker[mine]
         found.append(
             (
                 times,
-                number + case.first_client,
-                number % case.groups + first_group,
+                number + node_input.first_client,
+                number % node_input.groups + first_group,
                 kind[mine].astype(np.int64) + len(names),
                 broker,
             )
         )
         names += [
-            (case.regions[each.region], transport_name(each.transport), case.sdks[each.sdk]) for each in case.kinds
+            (node_input.regions[each.region], transport_name(each.transport), node_input.sdks[each.sdk])
+            for each in node_input.kinds
         ]
-        first_group += case.groups
-        linger_us, items_max = max(1, case.window.linger_us), case.window.items_max
+        first_group += node_input.groups
+        linger_us, items_max = max(1, node_input.window.linger_us), node_input.window.items_max
     columns = [np.concatenate(column) for column in zip(*found, strict=True)]
     order = np.lexsort((columns[1], columns[0]))
     times, client, group, kinds, brokers = (column[order] for column in columns)

@@ -1,6 +1,6 @@
 """A node's clients, made where they are needed and never sent: who each is and when it first tries.
 
-Everything about a client follows from the case, the seed and its number.
+Everything about a client follows from the node's input, the seed and its number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from metad_wire.policy import uniform
 from metad_wire.policy.draw import stream
 from metad_wire.policy.vector import uniforms
 
-from .cases import NodeCase
+from .node_input import NodeInput
 
 Ints = npt.NDArray[np.int64]
 
@@ -24,27 +24,27 @@ _RETRANSMIT_US = 1_000_000
 """The first retransmission timeout where no round trip is known yet, of TCP (RFC 6298) as of QUIC (RFC 9002)."""
 
 
-def kind_bounds(case: NodeCase) -> list[int]:
+def kind_bounds(node_input: NodeInput) -> list[int]:
     """Number of the first client after each kind."""
     bounds: list[int] = []
-    for kind in case.kinds:
+    for kind in node_input.kinds:
         bounds.append((bounds[-1] if bounds else 0) + kind.clients)
     return bounds
 
 
-def broker_bases(case: NodeCase) -> list[int]:
+def broker_bases(node_input: NodeInput) -> list[int]:
     """The number of each region's first broker, and how many there are in all."""
     bases = [0]
-    for count in case.brokers:
+    for count in node_input.brokers:
         bases.append(bases[-1] + count)
     return bases
 
 
-def loss_shares(case: NodeCase, region: int, transport: int) -> tuple[float, ...]:
+def loss_shares(node_input: NodeInput, region: int, transport: int) -> tuple[float, ...]:
     """The shares of attempts with at least one, two, ... packets lost in a row: any packet of the handshake may be the
     first, and is then lost again like any other."""
-    loss = case.loss[region]
-    any_lost = 1.0 - (1.0 - loss) ** (2 * case.round_trips[transport])
+    loss = node_input.loss[region]
+    any_lost = 1.0 - (1.0 - loss) ** (2 * node_input.round_trips[transport])
     return tuple(any_lost * loss**more for more in range(LOST_MAX))
 
 
@@ -53,35 +53,35 @@ def loss_us(lost: int) -> int:
     return _RETRANSMIT_US * ((1 << lost) - 1)
 
 
-def first_us(case: NodeCase, seed: int, client: int) -> int:
+def first_us(node_input: NodeInput, seed: int, client: int) -> int:
     """When a client (its number in the node) first tries."""
-    start, name = stream(seed, FIRST), case.first_client + client
+    start, name = stream(seed, FIRST), node_input.first_client + client
     when = uniform(start, name, 0)
-    if not uniform(start, name, 1) < case.silent_share:
-        return int(when * case.spread_us)
+    if not uniform(start, name, 1) < node_input.silent_share:
+        return int(when * node_input.spread_us)
     which, share = uniform(start, name, 2), 0.0
-    for keepalive in case.keepalives:
+    for keepalive in node_input.keepalives:
         share += keepalive.share
         if which < share:
             break
     return int(when * round(keepalive.keepalive_s * 1e6))
 
 
-def firsts_us(case: NodeCase, seed: int) -> Ints:
+def firsts_us(node_input: NodeInput, seed: int) -> Ints:
     """:func:`first_us` of all clients of the node."""
     start = stream(seed, FIRST)
-    names = np.arange(case.first_client, case.first_client + case.clients, dtype=np.int64)
-    width: float | npt.NDArray[np.float64] = float(case.spread_us)
-    if case.silent_share:
-        shares = np.cumsum([keepalive.share for keepalive in case.keepalives])
-        widths = np.array([float(round(keepalive.keepalive_s * 1e6)) for keepalive in case.keepalives])
+    names = np.arange(node_input.first_client, node_input.first_client + node_input.clients, dtype=np.int64)
+    width: float | npt.NDArray[np.float64] = float(node_input.spread_us)
+    if node_input.silent_share:
+        shares = np.cumsum([keepalive.share for keepalive in node_input.keepalives])
+        widths = np.array([float(round(keepalive.keepalive_s * 1e6)) for keepalive in node_input.keepalives])
         which = np.searchsorted(shares, uniforms(start, names, 2), side="right")
-        silent = uniforms(start, names, 1) < case.silent_share
+        silent = uniforms(start, names, 1) < node_input.silent_share
         width = np.where(silent, widths[np.minimum(which, len(widths) - 1)], width)
     firsts: Ints = (uniforms(start, names, 0) * width).astype(np.int64)
     return firsts
 
 
-def kinds_of(case: NodeCase) -> npt.NDArray[np.uint16]:
-    """The kind of each client, an index into ``case.kinds``."""
-    return np.repeat(np.arange(len(case.kinds), dtype=np.uint16), [kind.clients for kind in case.kinds])
+def kinds_of(node_input: NodeInput) -> npt.NDArray[np.uint16]:
+    """The kind of each client, an index into ``node_input.kinds``."""
+    return np.repeat(np.arange(len(node_input.kinds), dtype=np.uint16), [kind.clients for kind in node_input.kinds])

@@ -1,6 +1,6 @@
-"""The fluid model's steps, compiled. :mod:`metad_spark.fluid` makes the arrays that go in and reads them afterwards.
+"""The fluid model's steps, compiled. :mod:`.fluid` makes the arrays that go in and reads them afterwards.
 
-All of it is one file, because what is kept of it goes by this file's text (:mod:`metad_spark.compiled`). Cells are in
+All of it is one file, because what is kept of it goes by this file's text (:mod:`.compiled`). Cells are in
 the order of their regions, so what a region has in common is looked up once and its sums stay in registers. What is yet
 to come is kept in rings: a place for each step ahead, and after the last one the first again.
 """
@@ -114,7 +114,7 @@ class Clients(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Where what fails in a cell goes (:mod:`metad_spark.flows`)."""
+    """Where what fails in a cell goes (:mod:`.flows`)."""
 
     begin: Ints
     """(cell + 1): each cell's first block."""
@@ -123,7 +123,7 @@ class Blocks(NamedTuple):
     low_us: Array
     high_us: Array
     refusal: tuple[Ints, Array]
-    """(block, 2) and (block, 4) of :meth:`metad_spark.flows.Cells.places`: of who is refused at once."""
+    """(block, 2) and (block, 4) of :meth:`.flows.Cells.places`: of who is refused at once."""
     timeout: tuple[Ints, Array]
     """(losses, block, 2) and (losses, block, 4): of who gives up, from the step on in which it knocked."""
     left: tuple[Ints, Array]
@@ -184,7 +184,7 @@ class Scratch(NamedTuple):
 
 
 class Books(NamedTuple):
-    """What is counted, as in :class:`metad_spark.results.NodeResult`."""
+    """What is counted, as in :class:`.results.NodeResult`."""
 
     storm: Array
     own: Array
@@ -647,7 +647,7 @@ def _waited(setting: Setting, books: Books, state: Any, mass: float, own_s: floa
 
 @compiled
 def _bin_of(setting: Setting, books: Books, time_s: float) -> int:
-    """:func:`metad_spark.histogram.bin_of`."""
+    """:func:`.histogram.bin_of`."""
     time_s = max(time_s, setting.time_min_s)
     return min(int(math.log(time_s / setting.time_min_s) / setting.log_ratio), len(books.storm) - 1)
 

@@ -1,7 +1,7 @@
 """Whether there is a Java that Spark can run on, told in one line and not by Spark's stack trace.
 
 Looks where Spark's own launcher looks, and nowhere else: ``JAVA_HOME``, then the path. Knows nothing of Spark itself,
-so that ``python -m metad_spark.java`` answers (exit code 0 or 1) before anything heavy is installed or loaded.
+so that ``python -m metad_spark.pipeline.java`` answers (exit code 0 or 1) before anything heavy is installed or loaded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from .errors import JavaMissing
+from ..errors import JavaMissing
 
 JAVA_MIN = 17
 """The oldest Java that PySpark 4 runs on."""

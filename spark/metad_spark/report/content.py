@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from ..calibration import Calibration
+from ..changes import Change, Grid, patience_s, queue_s, serves
+from ..models.results import StormResult
+from ..scenario import Scenario
+from ..target import Target
+from ..wording import seconds, short
 from . import charts
-from .calibration import Calibration
-from .changes import Change, Grid, patience_s, queue_s, serves
 from .charts import Cell
 from .page import Page, Picture, Table
-from .results import StormResult
-from .scenario import Scenario
-from .svg import seconds, short
-from .target import Target
 
 
 def verdict(storm: StormResult, target: Target) -> str:

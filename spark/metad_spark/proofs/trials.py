@@ -6,9 +6,9 @@ import msgspec
 
 from metad_wire.policy import RetryBudget
 
-from .calibration import Calibration
-from .cases import NodeCase, node_cases
-from .scenario import (
+from ..calibration import Calibration
+from ..models.node_input import NodeInput, node_inputs
+from ..scenario import (
     Brokers,
     Cluster,
     Disconnect,
@@ -153,13 +153,13 @@ def patience(queue_items: int, cap_s: float) -> Scenario:
     )
 
 
-def case_of(scenario: Scenario, calibration: Calibration) -> NodeCase:
+def input_of(scenario: Scenario, calibration: Calibration) -> NodeInput:
     """The one node of a trial."""
-    (case,) = node_cases(scenario, calibration)
-    return case
+    (node_input,) = node_inputs(scenario, calibration)
+    return node_input
 
 
-def queue(arrivals_per_s: float, fixed_s: float, item_s: float, batch_max: int, jobs: int) -> NodeCase:
+def queue(arrivals_per_s: float, fixed_s: float, item_s: float, batch_max: int, jobs: int) -> NodeInput:
     """Jobs that arrive at random and never come back, at a node that takes at most ``batch_max`` at a time: a queue
     that theory knows. Their own times are longer by a handshake, :data:`QUEUE_ROUND_TRIPS` milliseconds."""
     scenario = Scenario(
@@ -174,8 +174,8 @@ def queue(arrivals_per_s: float, fixed_s: float, item_s: float, batch_max: int, 
         brokers=Brokers(count=1, latency_ms=0),
     )
     # A longer handshake than 1 ms keeps the model's buckets, and with them the work, few.
-    case = case_of(scenario, Calibration(turn_s=fixed_s, item_s=item_s))
-    return _change(case, round_trips=(1, 1, QUEUE_ROUND_TRIPS))
+    node_input = input_of(scenario, Calibration(turn_s=fixed_s, item_s=item_s))
+    return _change(node_input, round_trips=(1, 1, QUEUE_ROUND_TRIPS))
 
 
 QUEUE_ROUND_TRIPS = 50

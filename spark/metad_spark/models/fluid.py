@@ -1,7 +1,7 @@
 """One node's storm as a fluid: clients as masses that flow between cells, for sweeps and for a billion of them.
 
-The mean field of :mod:`metad_spark.vector`: within a step, what arrives is admitted in equal shares, waits equally
-long, and moves on by the policies' blocks (:mod:`metad_spark.flows`). The cost depends on kinds, failures and steps,
+The mean field of :mod:`.vector`: within a step, what arrives is admitted in equal shares, waits equally
+long, and moves on by the policies' blocks (:mod:`.flows`). The cost depends on kinds, failures and steps,
 not on clients. A step must not be longer than the shortest handshake: with longer ones retries meet a queue that is not
 the one they would have met, and there are twice as many of them at ten times the length.
 
@@ -10,7 +10,7 @@ first retry past a budget's burst is timed from the mean of those before it, whi
 more; and what clients waited themselves is exact where the first attempt succeeds, and otherwise counted from the mean
 first attempt of those that are told, which says too much of those that learn late that they are cut off, and fail.
 
-Here a case becomes arrays, and arrays become a result; the steps between are :mod:`metad_spark.fluid_steps`.
+Here a node's input becomes arrays, and arrays become a result; the steps between are :mod:`.fluid_steps`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import math
 import numpy as np
 
 from . import fluid_steps, population
-from .cases import NodeCase
 from .flows import Array, Cells, Ints
 from .histogram import BINS, RATIO, TIME_MIN_S
+from .node_input import NodeInput
 from .results import NodeResult
 from .tally import capacity_by_s
 
@@ -33,39 +33,42 @@ _LINE = 8
 """Numbers that a processor fetches at once."""
 
 
-def step_us(case: NodeCase) -> int:
+def step_us(node_input: NodeInput) -> int:
     """How long a step is."""
-    nearest = min(case.round_trips[kind.transport] * case.rtt_us[kind.region] for kind in case.kinds)
-    return max(1_000, min(STEP_US_MAX, nearest, case.timeout_us))
+    nearest = min(node_input.round_trips[kind.transport] * node_input.rtt_us[kind.region] for kind in node_input.kinds)
+    return max(1_000, min(STEP_US_MAX, nearest, node_input.timeout_us))
 
 
-def simulate(case: NodeCase, seed: int) -> NodeResult:
+def simulate(node_input: NodeInput, seed: int) -> NodeResult:
     """What becomes of the node's clients, on average. ``seed`` is not used: nothing is drawn."""
-    return _Storm(case).run()
+    return _Storm(node_input).run()
 
 
 class _Storm:
-    """A case as arrays."""
+    """A node's input as arrays."""
 
-    def __init__(self, case: NodeCase) -> None:
-        self._case = case
-        self._step_us = float(step_us(case))
-        self._kinds = sorted(case.kinds, key=lambda kind: kind.region)
-        forth = np.array([case.forth_us(kind.region, kind.transport) for kind in self._kinds], dtype=np.float64)
-        back = np.array([case.back_us(kind.region) for kind in self._kinds], dtype=np.float64)
-        self._cells = Cells(case, self._kinds, ((forth + back) * 1e-6).tolist())
+    def __init__(self, node_input: NodeInput) -> None:
+        self._input = node_input
+        self._step_us = float(step_us(node_input))
+        self._kinds = sorted(node_input.kinds, key=lambda kind: kind.region)
+        forth = np.array([node_input.forth_us(kind.region, kind.transport) for kind in self._kinds], dtype=np.float64)
+        back = np.array([node_input.back_us(kind.region) for kind in self._kinds], dtype=np.float64)
+        self._cells = Cells(node_input, self._kinds, ((forth + back) * 1e-6).tolist())
         self._forth_us, self._back_us = forth[self._cells.kind], back[self._cells.kind]
-        shares = [population.loss_shares(case, kind.region, kind.transport) for kind in self._kinds]
+        shares = [population.loss_shares(node_input, kind.region, kind.transport) for kind in self._kinds]
         at_least = np.array([(1.0, *each[: _LOSSES - 1], 0.0) for each in shares]).T
         losses = _LOSSES if at_least[1].any() else 1
         self._loss_share = (at_least[:-1] - at_least[1:])[:losses, self._cells.kind]
         self._loss_us = np.array([float(population.loss_us(lost)) for lost in range(losses)])
         self._delays = fluid_steps.NO_DELAYS
         self._delay_max_us = 0.0
-        if any(any(row) for row in case.delays_us):
-            self._delays, self._delay_max_us = fluid_steps.GIVEN_DELAYS, float(max(max(row) for row in case.delays_us))
-        elif case.doors_per_s and not case.delays_us:
-            self._delays, self._delay_max_us = fluid_steps.DOORS, float(case.timeout_us)
+        if any(any(row) for row in node_input.delays_us):
+            self._delays, self._delay_max_us = (
+                fluid_steps.GIVEN_DELAYS,
+                float(max(max(row) for row in node_input.delays_us)),
+            )
+        elif node_input.doors_per_s and not node_input.delays_us:
+            self._delays, self._delay_max_us = fluid_steps.DOORS, float(node_input.timeout_us)
 
     def run(self) -> NodeResult:
         """All steps, and what they come to."""
@@ -87,21 +90,21 @@ class _Storm:
         return self._result(books, {name: float(states[name][0]) for name in fluid_steps.STATE.names or ()})
 
     def _setting(self) -> fluid_steps.Setting:
-        case, returns = self._case, self._case.returns
+        node_input, returns = self._input, self._input.returns
         return fluid_steps.Setting(
-            clients=float(case.clients),
-            steps=int(-(-case.horizon_us // self._step_us)),
+            clients=float(node_input.clients),
+            steps=int(-(-node_input.horizon_us // self._step_us)),
             step_us=self._step_us,
-            horizon_us=float(case.horizon_us),
-            wave_us=float(case.wave_us),
-            timeout_us=float(case.timeout_us),
-            spread_us=float(case.spread_us),
-            groups=float(case.groups),
-            latency_us=float(case.latency_us),
-            linger_us=float(case.window.linger_us),
-            window_items=float(case.window.items_max),
+            horizon_us=float(node_input.horizon_us),
+            wave_us=float(node_input.wave_us),
+            timeout_us=float(node_input.timeout_us),
+            spread_us=float(node_input.spread_us),
+            groups=float(node_input.groups),
+            latency_us=float(node_input.latency_us),
+            linger_us=float(node_input.window.linger_us),
+            window_items=float(node_input.window.items_max),
             delays=self._delays,
-            slot_interval_us=1e6 / returns.per_s / case.groups if returns is not None else 0.0,
+            slot_interval_us=1e6 / returns.per_s / node_input.groups if returns is not None else 0.0,
             slot_wait_us=returns.wait_min_s * 1e6 if returns is not None else 0.0,
             slot_jitter_us=float(returns.jitter_us) if returns is not None else 0.0,
             time_min_s=TIME_MIN_S,
@@ -109,19 +112,21 @@ class _Storm:
         )
 
     def _node(self) -> fluid_steps.Node:
-        case = self._case
-        outages = [(outage.at_us, outage.until_us, outage.slowdown) for outage in case.outages]
+        node_input = self._input
+        outages = [(outage.at_us, outage.until_us, outage.slowdown) for outage in node_input.outages]
         return fluid_steps.Node(
-            items_max=float(case.admission.items_max * case.groups) if case.admission.items_max else math.inf,
-            batch_items=float(case.batch_items * case.groups),
-            factor=sum(case.factors) / len(case.factors),
-            fixed_us=case.turn_us + case.entry_us * case.groups,
-            item_us=case.item_us,
+            items_max=float(node_input.admission.items_max * node_input.groups)
+            if node_input.admission.items_max
+            else math.inf,
+            batch_items=float(node_input.batch_items * node_input.groups),
+            factor=sum(node_input.factors) / len(node_input.factors),
+            fixed_us=node_input.turn_us + node_input.entry_us * node_input.groups,
+            item_us=node_input.item_us,
             outages=np.array(outages, dtype=np.float64).reshape(len(outages), 3),
         )
 
     def _clients(self) -> fluid_steps.Clients:
-        case = self._case
+        node_input = self._input
         is_first = np.zeros(self._cells.count)
         is_first[self._cells.first] = 1.0
         return fluid_steps.Clients(
@@ -132,13 +137,13 @@ class _Storm:
             loss_share=self._loss_share,
             loss_us=self._loss_us,
             patience_us=self._patience_us(),
-            region_back_us=np.array(case.rtt_us, dtype=np.float64) / 2 + 2 * case.latency_us,
-            lanes=np.array(case.brokers, dtype=np.float64) * case.groups,
+            region_back_us=np.array(node_input.rtt_us, dtype=np.float64) / 2 + 2 * node_input.latency_us,
+            lanes=np.array(node_input.brokers, dtype=np.float64) * node_input.groups,
         )
 
     def _blocks(self, steps: int) -> fluid_steps.Blocks:
         cells, half = self._cells, self._step_us / 2
-        timeout_us = float(self._case.timeout_us) - self._loss_us[:, None] + np.full((1, cells.count), half)
+        timeout_us = float(self._input.timeout_us) - self._loss_us[:, None] + np.full((1, cells.count), half)
         timeouts = [cells.places(each, self._step_us, steps) for each in timeout_us]
         left = [cells.places(each, self._step_us, steps) for each in timeout_us - self._door_steps() * self._step_us]
         return fluid_steps.Blocks(
@@ -154,7 +159,7 @@ class _Storm:
 
     def _patience_us(self) -> Array:
         """(losses, cell): what timeout and way leave for waiting."""
-        patience_us: Array = self._case.timeout_us - self._forth_us - self._back_us - self._loss_us[:, None]
+        patience_us: Array = self._input.timeout_us - self._forth_us - self._back_us - self._loss_us[:, None]
         return patience_us
 
     def _door_steps(self) -> Ints:
@@ -162,19 +167,23 @@ class _Storm:
         return np.maximum(self._patience_us() // self._step_us + 1, 0).astype(np.int64)
 
     def _rings(self) -> fluid_steps.Rings:
-        case, cells = self._case, self._cells.count
+        node_input, cells = self._input, self._cells.count
         longest_wait = (
-            float(self._cells.high_us.max()) + case.timeout_us + float((self._forth_us + self._back_us).max())
+            float(self._cells.high_us.max()) + node_input.timeout_us + float((self._forth_us + self._back_us).max())
         )
-        longest_first = max([case.spread_us, *(keepalive.keepalive_s * 1e6 for keepalive in case.keepalives)])
+        longest_first = max(
+            [node_input.spread_us, *(keepalive.keepalive_s * 1e6 for keepalive in node_input.keepalives)]
+        )
         slots = 0.0
-        if case.returns is not None:
-            slots = case.clients / case.groups / case.returns.per_s * 1e6 + case.horizon_us * 0.1
+        if node_input.returns is not None:
+            slots = (
+                node_input.clients / node_input.groups / node_input.returns.per_s * 1e6 + node_input.horizon_us * 0.1
+            )
         span = max(longest_wait, longest_first + float(self._forth_us.max())) + slots + 1e6
-        steps = int(min(span, case.horizon_us + 2e6) / self._step_us) + 4
+        steps = int(min(span, node_input.horizon_us + 2e6) / self._step_us) + 4
         # An odd number of lines, so that the cells' steps do not all fall on the same few places of a cache.
         wide = (-(-steps // _LINE) | 1) * _LINE
-        losses, regions = len(self._loss_us), len(case.regions)
+        losses, regions = len(self._loss_us), len(node_input.regions)
         door = self._door_rows()
         lost = int((self._loss_us[-1] + 1) / self._step_us) + 3
         return fluid_steps.Rings(
@@ -191,13 +200,13 @@ class _Storm:
         return int(self._delay_max_us / self._step_us) + 3 if self._delays else 0
 
     def _doors(self) -> fluid_steps.Doors:
-        case, regions = self._case, len(self._case.regions)
+        node_input, regions = self._input, len(self._input.regions)
         doors = self._delays == fluid_steps.DOORS
         given = self._delays == fluid_steps.GIVEN_DELAYS
         return fluid_steps.Doors(
-            given_us=np.array(case.delays_us if given else [[0.0]] * regions, dtype=np.float64),
-            per_us=np.array(case.doors_per_s if doors else [0.0] * regions) * 1e-6,
-            in_flight=np.array(case.in_flight_items if doors else [0.0] * regions),
+            given_us=np.array(node_input.delays_us if given else [[0.0]] * regions, dtype=np.float64),
+            per_us=np.array(node_input.doors_per_s if doors else [0.0] * regions) * 1e-6,
+            in_flight=np.array(node_input.in_flight_items if doors else [0.0] * regions),
             patience=self._door_steps(),
             queue=np.zeros((self._door_rows(), regions)),
             head=np.zeros(regions, dtype=np.int64),
@@ -205,9 +214,9 @@ class _Storm:
 
     def _firsts(self) -> fluid_steps.Firsts:
         """Everybody's first attempt."""
-        case = self._case
-        widths = [(1.0 - case.silent_share, float(case.spread_us))]
-        widths += [(case.silent_share * each.share, each.keepalive_s * 1e6) for each in case.keepalives]
+        node_input = self._input
+        widths = [(1.0 - node_input.silent_share, float(node_input.spread_us))]
+        widths += [(node_input.silent_share * each.share, each.keepalive_s * 1e6) for each in node_input.keepalives]
         widths = [(share, width_us) for share, width_us in widths if share]
         clients = np.array([kind.clients for kind in self._kinds], dtype=np.float64)
         low_us = self._forth_us[self._cells.first]
@@ -219,7 +228,7 @@ class _Storm:
         )
 
     def _scratch(self) -> fluid_steps.Scratch:
-        cells, regions, losses = self._cells.count, len(self._case.regions), len(self._loss_us)
+        cells, regions, losses = self._cells.count, len(self._input.regions), len(self._loss_us)
         return fluid_steps.Scratch(
             reached=np.zeros(cells),
             arriving=np.zeros((losses, cells)),
@@ -233,7 +242,7 @@ class _Storm:
         )
 
     def _books(self) -> fluid_steps.Books:
-        regions, seconds, waves = len(self._case.regions), self._case.seconds, self._case.waves
+        regions, seconds, waves = len(self._input.regions), self._input.seconds, self._input.waves
         return fluid_steps.Books(
             storm=np.zeros(BINS),
             own=np.zeros(BINS),
@@ -248,11 +257,11 @@ class _Storm:
         )
 
     def _result(self, books: fluid_steps.Books, state: dict[str, float]) -> NodeResult:
-        case = self._case
+        node_input = self._input
         return NodeResult(
-            node=case.node,
-            copies=case.copies,
-            clients=float(case.clients),
+            node=node_input.node,
+            copies=node_input.copies,
+            clients=float(node_input.clients),
             restored=state["restored"],
             attempts=float(books.attempts_by_s.sum()),
             rejected=state["rejected"],
@@ -267,9 +276,9 @@ class _Storm:
             rejected_by_s=books.rejected_by_s,
             served_by_s=books.served_by_s,
             queue_by_s=books.queue_by_s,
-            capacity_by_s=capacity_by_s(case),
+            capacity_by_s=capacity_by_s(node_input),
             knocks=books.knocks,
             held_s=books.held_s,
             held=books.held,
-            wave_s=case.wave_us * 1e-6,
+            wave_s=node_input.wave_us * 1e-6,
         )

@@ -1,7 +1,7 @@
 """One node of a storm as numbers: all that a task needs to simulate it, small enough to be sent.
 
 Groups of one node share its CPU and its disk, so a node's groups are simulated together, and nodes apart. What nodes
-share, the brokers, comes in as delays over time (:mod:`metad_spark.coupling`).
+share, the brokers, comes in as delays over time (:mod:`metad_spark.brokers.coupling`).
 
 Times are whole microseconds. Clients have numbers from ``first_client`` on; inside of a node they are counted from 0,
 and number i belongs to group i mod ``groups`` and, in its region, to broker (i div ``groups``) mod ``brokers``. Clients
@@ -15,9 +15,9 @@ import numpy as np
 
 from metad_wire.policy import Admission, Backoff, BatchWindow, RetryBudget, ReturnSlots
 
-from .calibration import Calibration
-from .errors import ScenarioError
-from .scenario import ROUND_TRIPS, TRANSPORTS, Keepalive, Scenario
+from ..calibration import Calibration
+from ..errors import ScenarioError
+from ..scenario import ROUND_TRIPS, TRANSPORTS, Keepalive, Scenario
 
 WAVES_MAX = 4_096
 """Points of a wave over the horizon: finer shows nothing that a person or the coupling could use."""
@@ -41,7 +41,7 @@ class Outage(msgspec.Struct, frozen=True, array_like=True):
     slowdown: float
 
 
-class NodeCase(msgspec.Struct, frozen=True, kw_only=True):
+class NodeInput(msgspec.Struct, frozen=True, kw_only=True):
     """One node and its clients."""
 
     node: int
@@ -127,13 +127,13 @@ class NodeCase(msgspec.Struct, frozen=True, kw_only=True):
         return _ENCODER.encode(self)
 
     @classmethod
-    def decode(cls, data: bytes) -> NodeCase:
+    def decode(cls, data: bytes) -> NodeInput:
         """As it was sent. Raises msgspec.DecodeError."""
         return _DECODER.decode(data)
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(NodeCase)
+_DECODER = msgspec.msgpack.Decoder(NodeInput)
 
 
 def shares(scenario: Scenario) -> dict[tuple[int, int, int], float]:
@@ -178,11 +178,11 @@ def apportioned(total: int, parts: list[float]) -> list[int]:
     return counts
 
 
-def node_cases(
+def node_inputs(
     scenario: Scenario, calibration: Calibration, clients: int | None = None, *, merged: bool = False
-) -> list[NodeCase]:
+) -> list[NodeInput]:
     """The nodes of a storm of ``clients`` (the scenario's number where None). With ``merged``, for the fluid model,
-    nodes that differ only by chance are one case with ``copies``. Raises ScenarioError where there are fewer clients
+    nodes that differ only by chance are one input with ``copies``. Raises ScenarioError where there are fewer clients
     than groups."""
     total = scenario.clients if clients is None else clients
     cluster = scenario.cluster
@@ -210,7 +210,7 @@ def node_cases(
         else None
     )
     mean_factor = sum(calibration.factors) / len(calibration.factors)
-    cases: list[NodeCase] = []
+    inputs: list[NodeInput] = []
     alike: dict[tuple[int, tuple[Outage, ...]], int] = {}
     first = 0
     for node in range(cluster.nodes):
@@ -218,13 +218,13 @@ def node_cases(
         first_client, first = first, first + clients_of[node]
         if merged and key in alike:
             at = alike[key]
-            more = clients_of[node] / cases[at].clients
-            cases[at] = msgspec.structs.replace(cases[at], copies=cases[at].copies + more)
+            more = clients_of[node] / inputs[at].clients
+            inputs[at] = msgspec.structs.replace(inputs[at], copies=inputs[at].copies + more)
             continue
-        alike[key] = len(cases)
+        alike[key] = len(inputs)
         counts = apportioned(clients_of[node], weights)
-        cases.append(
-            NodeCase(
+        inputs.append(
+            NodeInput(
                 node=node,
                 first_client=first_client,
                 kinds=tuple(Kind(*kind, count) for kind, count in zip(kinds_of, counts, strict=True) if count),
@@ -255,7 +255,7 @@ def node_cases(
                 wave_us=max(_WAVE_US_MIN, -(-horizon_us // WAVES_MAX)),
             )
         )
-    return cases
+    return inputs
 
 
 def _outages(scenario: Scenario) -> dict[int, tuple[Outage, ...]]:

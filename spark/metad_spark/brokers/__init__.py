@@ -1,0 +1,1 @@
+"""Brokers and nodes brought into agreement, and the storms that come of it."""

@@ -1,0 +1,1 @@
+"""Why the simulation can be believed: proofs, and what they compare with."""

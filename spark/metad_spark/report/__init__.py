@@ -1,0 +1,1 @@
+"""A storm's result as a page: what to tell, HTML, pictures."""
