@@ -15,7 +15,6 @@ from metad_wire.messages import Status, StatusReply
 from metad_wire.table import Table
 from metad_wire.transport import Transport
 
-from .connections.dialer import Dialer
 from .connections.manager import ConnectionManager
 from .connections.transport_choice import TransportChoice, transports_of
 from .dispatch.dispatcher import Dispatcher
@@ -80,10 +79,8 @@ class Client:
         self._endpoints = list(endpoints)
         self._options = options
         self._rng = rng
-        self._dispatcher = Dispatcher(options, rng)
-        self._dispatcher.routes.by_quic = transports.by_quic
-        self._dialer = Dialer(transports, self._dispatcher, options)
-        self._manager = ConnectionManager(endpoints, self._dialer, self._dispatcher, options, rng)
+        self._dispatcher = Dispatcher(options, rng, by_quic=transports.by_quic)
+        self._manager = ConnectionManager(endpoints, transports, self._dispatcher, options, rng)
         self._requests = Requests(self._dispatcher, options)
         self._first: asyncio.Future[None] = self._loop.create_future()  # there is a connection, and perhaps a map
         self._runner: asyncio.Task[None] | None = None
@@ -157,19 +154,19 @@ class Client:
     def statistics(self) -> Statistics:
         """What this client has done so far."""
         dispatcher, connects = self._dispatcher, self._manager.connects
-        up = [lane.connection for lane in dispatcher.lanes.values() if lane.connection is not None]
+        up = {queue.node: connection for queue in dispatcher.nodes.up() if (connection := queue.connection) is not None}
         return Statistics(
             requests=dispatcher.requests,
             answers=dispatcher.answers,
             retries=dispatcher.retries,
             batches=self._requests.batches,
             connects=connects,
-            reconnects=connects - dispatcher.nodes_reached,
+            reconnects=connects - dispatcher.nodes.reached,
             nodes=len(up),
             in_flight=dispatcher.in_flight,
             waiting=dispatcher.waiting,
-            endpoint=up[0].endpoint if up else "",
-            via={lane.node: lane.connection.via for lane in dispatcher.lanes.values() if lane.connection is not None},
+            endpoint=next((connection.endpoint for connection in up.values()), ""),
+            via={node: connection.via for node, connection in up.items()},
             changes=self._manager.changes,
         )
 

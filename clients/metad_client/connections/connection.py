@@ -1,14 +1,13 @@
 """One connection: between a stream of bytes and the calls that are in flight on it.
 
-Drives one :class:`metad_wire.session.ClientSession`. Frames written in one turn of the event loop leave in one
-write at its end. Knows nothing of retries, deadlines or other connections: what happens to it, it tells its
-:class:`ConnectionListener`.
+It drives one :class:`metad_wire.session.ClientSession`. Frames written in one turn of the event loop leave in one
+write at its end. It knows nothing of retries, deadlines or other connections, and tells its
+:class:`~metad_client.dispatch.node_connection.ConnectionListener` what happens.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from metad_wire.errors import ConnectionLostError, MetadError, UnauthenticatedError
 from metad_wire.frame import FrameType
@@ -20,7 +19,6 @@ from metad_wire.transport.path import path_of
 
 from ..dispatch.call import Call
 from ..dispatch.node_connection import ConnectionListener
-from ..dispatch.node_queue import NodeQueue
 
 _RESPONSE = int(FrameType.RESPONSE)
 _ERROR = int(FrameType.ERROR)
@@ -29,8 +27,7 @@ _GOAWAY = int(FrameType.GOAWAY)
 
 
 class Connection:
-    """From dialling to the end. ``welcomed`` ends with the handshake, ``closed`` once the stream has gone. ``lane`` is
-    that of the node which greeted, once somebody wants the connection."""
+    """From dialling to the end. ``welcomed`` ends with the handshake, ``closed`` once the stream has gone."""
 
     def __init__(
         self,
@@ -49,10 +46,9 @@ class Connection:
         self.early = False  # requests go out before the handshake is over
         self._assumed = assumed
         self.session = ClientSession(credentials, client_name)
-        self.calls: dict[int, Call] = {}
+        self._calls: dict[int, Call] = {}  # in flight, by request id
         self.welcomed: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
-        self.lane: NodeQueue | None = None
         self.was_useful = False  # it has said more than its greeting
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -71,13 +67,24 @@ class Connection:
         self._unanswered_pings = 0
         self._path_sent = self._path_lost = 0  # packets, when the path was last looked at
 
-    def path(self) -> PathSample | None:
-        """What the transport knows of the path; None where that is nothing."""
-        return path_of(self._stream) if self._stream is not None else None
+    @property
+    def welcome(self) -> Welcome:
+        """The node's greeting, once ``welcomed`` has ended."""
+        assert self.session.welcome is not None, "asked before the node has greeted"
+        return self.session.welcome
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """The longest frame that the node takes."""
+        return self.session.decoder.frame_bytes_max
+
+    def calls(self) -> list[Call]:
+        """Those in flight, the one that was sent first in front."""
+        return list(self._calls.values())
 
     def path_lately(self) -> PathSample | None:
-        """The same, with the packets since the last call."""
-        sample = self.path()
+        """What the transport knows of the path, with the packets since the last call; None if that is nothing."""
+        sample = path_of(self._stream) if self._stream is not None else None
         if sample is None:
             return None
         sent, lost = sample.sent - self._path_sent, sample.lost - self._path_lost
@@ -91,18 +98,17 @@ class Connection:
         return not self._paused and self.session.can_send(payload_bytes)
 
     def send(self, call: Call, payload: bytes) -> None:
-        """Start an attempt. Raises FrameError where the payload is over the server's frame limit."""
+        """Start an attempt. Raises FrameError if the payload is over the server's frame limit."""
         request_id = self.session.request(call.method.code, payload)
-        self.calls[request_id] = call
-        call.request_id = request_id
-        call.carrier = self
+        self._calls[request_id] = call
+        call.carried(self, request_id)
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def cancel(self, call: Call) -> None:
         """The answer is no longer wanted; tells the peer."""
-        if self.calls.pop(call.request_id, None) is not None:
+        if self._calls.pop(call.request_id, None) is not None:
             self.session.cancel(call.request_id)
             if not self._flush_scheduled:
                 self._flush_scheduled = True
@@ -134,7 +140,7 @@ class Connection:
 
     # --- from the peer: StreamHandler ---
 
-    def connection_made(self, stream: Any) -> None:
+    def connection_made(self, stream: Stream) -> None:
         """Greet."""
         self._stream = stream
         if self._assumed is not None and stream.get_extra_info("early"):
@@ -151,7 +157,7 @@ class Connection:
             return
         self.bytes_received += len(data)
         self.was_useful = self.welcomed.done()
-        session, calls, listener = self.session, self.calls, self._listener
+        session, calls, listener = self.session, self._calls, self._listener
         next_event = session.next_event
         session.receive_data(data)
         try:
@@ -159,13 +165,13 @@ class Connection:
                 kind = frame.type
                 if kind == _RESPONSE:
                     call = calls.pop(frame.request_id, None)
-                    if call is not None:  # else it was given up; the session has taken the credit back
-                        call.carrier = None
+                    if call is not None:  # otherwise it was given up; the session has taken the credit back
+                        call.carried(None)
                         listener.answered(call, frame.payload)
                 elif kind == _ERROR:
                     call = calls.pop(frame.request_id, None)
                     if call is not None:
-                        call.carrier = None
+                        call.carried(None)
                         listener.failed(self, call, decode_error(frame.payload))
                 elif kind == _WELCOME:
                     self._opened()
@@ -180,7 +186,7 @@ class Connection:
         self._close_if_done()
 
     def eof_received(self) -> bool | None:
-        """The peer has closed its side: so do we."""
+        """The peer has closed its side, and so do we."""
         return None
 
     def pause_writing(self) -> None:
@@ -207,8 +213,7 @@ class Connection:
 
     def _opened(self) -> None:
         self.early = False
-        welcome = self.session.welcome
-        assert welcome is not None
+        welcome = self.welcome
         holder = principal_of(self._stream.get_extra_info(PEERCERT)) if self._stream is not None else None
         if holder is not None and not holder.may_be(welcome.node_id):
             said = f"{self.endpoint} says it is {welcome.node_id!r}"
@@ -246,7 +251,7 @@ class Connection:
 
     def _close_if_done(self) -> None:
         """After a goaway, the last answer ends the connection."""
-        if (self._leaving or self.session.state is State.DRAINING) and not self.calls:
+        if (self._leaving or self.session.state is State.DRAINING) and not self._calls:
             self.close()
 
     def _end(self, error: MetadError) -> None:
@@ -261,11 +266,11 @@ class Connection:
         self._retire(error)
         if not self.welcomed.done():
             self.welcomed.set_exception(error)
-            self.welcomed.exception()  # whoever dials may have given up already: then nobody else looks at it
+            self.welcomed.exception()  # the dialer may have given up already: then nobody else looks at it
         if self._stream is not None:
             self._stream.close()
-        calls = list(self.calls.values())
-        self.calls.clear()
+        calls = self.calls()
+        self._calls.clear()
         for call in calls:
-            call.carrier = None
+            call.carried(None)
         self._listener.lost(self, calls, error)

@@ -1,8 +1,8 @@
-"""From an endpoint to a connection that has greeted, or to a typed error. The one place where the operating
+"""From an endpoint to a connection whose node has greeted, or to a typed error. The one place where the operating
 system's errors become metad's.
 
-Where there are two ways to an endpoint the second is tried when the first has failed or has not come up in a second,
-and whichever has greeted first is taken: a path that filters UDP, or all but it, costs that second once in a while.
+If an endpoint is reached by two transports, the second is tried when the first has failed or has not come up in a
+second, and the first to greet is taken: a path that filters UDP, or all but it, costs that second once in a while.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from .multi_stream import MultiStreamConnection
 from .transport_choice import TransportChoice
 
 HEAD_START_S = 1.0
-"""Of the way that is preferred: three round trips of a path around the world."""
+"""Of the preferred transport: three round trips of a path around the world."""
 
 
 class Dialer:
     """Opens connections for one listener."""
 
     def __init__(self, transports: TransportChoice, listener: ConnectionListener, options: Options) -> None:
-        self.transports = transports
+        self._transports = transports
         self._listener = listener
         self._options = options
         self._welcomes: dict[Endpoint, Welcome] = {}  # of QUIC, for the next connection's 0-RTT data
 
     async def dial(self, endpoint: Endpoint) -> NodeConnection:
-        """Connect and shake hands within the handshake timeout. Raises ConnectionLostError where nobody answers,
-        HandshakeError or UnauthenticatedError where the peer does not want us."""
-        first, *others = self.transports.plan(endpoint)
+        """Connect and shake hands within the handshake timeout. Raises ConnectionLostError if nobody answers,
+        HandshakeError or UnauthenticatedError if the peer refuses us."""
+        first, *others = self._transports.plan(endpoint)
         if not others:
             return await self.dial_by(endpoint, first)
         return await self._race(endpoint, first, others[0])
@@ -64,11 +64,11 @@ class Dialer:
                     except UnauthenticatedError:
                         raise  # who we are is the same on both
                     except MetadError as error:
-                        self.transports.failed(endpoint, name)
+                        self._transports.failed(endpoint, name)
                         errors.append(error)
                         continue
                     if name != first:
-                        self.transports.failed(endpoint, first)
+                        self._transports.failed(endpoint, first)
                     return connection
                 if second:
                     attempts[asyncio.create_task(self.dial_by(endpoint, second))] = second
@@ -82,19 +82,17 @@ class Dialer:
         raise errors[0]
 
     async def dial_by(self, endpoint: Endpoint, name: str) -> NodeConnection:
-        """The same by one transport. Over QUIC a link is several streams, of which the first is waited for."""
+        """The same by one transport. A connection over QUIC has several streams, of which the first is waited for."""
         if name != "quic":
             return await self._stream(endpoint, name, self._listener)
-        bundle = MultiStreamConnection(self._listener)
-        bundle.begin(
-            await self._stream(endpoint, name, bundle),
-            lambda: self._stream(endpoint, name, bundle),
-            self._options.quic_streams,
+        connection = MultiStreamConnection(
+            self._listener, lambda listener: self._stream(endpoint, name, listener), self._options.quic_streams
         )
-        return bundle
+        await connection.open()
+        return connection
 
     async def _stream(self, endpoint: Endpoint, name: str, listener: ConnectionListener) -> Connection:
-        transport, place = self.transports.by_name[name], self.transports.place(endpoint, name)
+        transport, place = self._transports.by_name[name], self._transports.place(endpoint, name)
         endpoint_name = name_of(endpoint)
         connection = Connection(
             endpoint_name,
@@ -118,7 +116,7 @@ class Dialer:
             raise HandshakeError(f"{endpoint_name} does not speak metad's protocol: {error}") from error
         except ConnectionLostError as error:
             if name == "tcp" and connection.bytes_received == 0 and connection.bytes_sent:
-                hint = "hung up before it greeted; who has certificates is reached by metads:// or metadq://"
+                hint = "hung up before it greeted; a server with certificates is reached by metads:// or metadq://"
                 raise ConnectionLostError(f"{endpoint_name} {hint}") from error
             raise
         except MetadError:

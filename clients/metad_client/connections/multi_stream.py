@@ -12,106 +12,107 @@ The dispatcher sees one :class:`~metad_client.dispatch.node_connection.NodeConne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
-from metad_wire.session import ClientSession
+from metad_wire.messages import Welcome
 from metad_wire.transport.credentials import PathSample
 
 from ..dispatch.call import Call
 from ..dispatch.node_connection import ConnectionListener, NodeConnection
-from ..dispatch.node_queue import NodeQueue
 from ..errors import MetadError
 from .connection import Connection
 
+Dial = Callable[[ConnectionListener], Awaitable[Connection]]
+"""Opens one more stream for this listener."""
+
 
 class MultiStreamConnection:
-    """See the module. It is the listener of the connections that are to be its members."""
+    """At most ``count`` streams. It is usable once :meth:`open` has returned."""
 
-    def __init__(self, listener: ConnectionListener) -> None:
+    def __init__(self, listener: ConnectionListener, dial: Dial, count: int) -> None:
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listener = listener
-        self._members: list[Connection] = []
+        self._dial = dial
+        self._count = count
+        self._joined: list[Connection] = []  # all that ever did, the first stream in front
+        self._streams: list[Connection] = []  # those of them that are not lost
         self._joining: set[asyncio.Task[None]] = set()
         self._lost: list[Call] = []
-        self._open = 0  # members whose streams have not gone yet
+        self._open = 0  # streams that are not closed yet
         self._retired = False
         self._reported = False
-        self._broken = False  # one has, and takes the others with it
-        self.lane: NodeQueue | None = None
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._broken = False  # a stream is, and takes the others with it
 
-    def begin(self, first: Connection, more: Callable[[], Awaitable[Connection]], count: int) -> None:
-        """With a connection that has greeted; ``more`` makes others, which join as they come up."""
-        self._first = first
-        self._add(first)
-        for _ in range(count - 1):
-            task = asyncio.get_running_loop().create_task(self._join(more), name="metad-client stream")
+    async def open(self) -> None:
+        """Dial the first stream, and begin to dial the others. Raises MetadError."""
+        self._add(await self._dial(self))
+        for _ in range(self._count - 1):
+            task = asyncio.get_running_loop().create_task(self._join(), name="metad-client stream")
             self._joining.add(task)
             task.add_done_callback(self._joining.discard)
 
-    async def _join(self, more: Callable[[], Awaitable[Connection]]) -> None:
+    async def _join(self) -> None:
         try:
-            member = await more()
+            stream = await self._dial(self)
         except MetadError:
-            return  # those that are there will do
-        theirs, ours = member.session.welcome, self.session.welcome
-        assert theirs is not None
-        assert ours is not None
+            return  # the others will do
+        theirs, ours = stream.welcome, self.welcome
         if self._retired or (theirs.node_id, theirs.cluster_id) != (ours.node_id, ours.cluster_id):
-            member.close()
+            stream.close()
             return
-        self._add(member)
+        self._add(stream)
         self._listener.ready(self)
 
-    def _add(self, member: Connection) -> None:
-        self._members.append(member)
+    def _add(self, stream: Connection) -> None:
+        self._joined.append(stream)
+        self._streams.append(stream)
         self._open += 1
-        member.closed.add_done_callback(self._closed)
+        stream.closed.add_done_callback(self._closed)
 
-    # --- a connection, to the dispatcher ---
+    # --- a node's connection: NodeConnection ---
 
     @property
     def endpoint(self) -> str:
         """host:port."""
-        return self._first.endpoint
+        return self._joined[0].endpoint
 
     @property
     def via(self) -> str:
         """The transport's name."""
-        return self._first.via
+        return self._joined[0].via
 
     @property
-    def session(self) -> ClientSession:
-        """The first stream's: what was agreed is the same on all."""
-        return self._first.session
+    def welcome(self) -> Welcome:
+        """The node's greeting, on the first stream."""
+        return self._joined[0].welcome
 
     @property
-    def calls(self) -> Calls:
-        """Those in flight, on all streams."""
-        return Calls(self._members)
+    def frame_bytes_max(self) -> int:
+        """The longest frame that the node takes, on any stream."""
+        return self._joined[0].frame_bytes_max
 
     @property
     def was_useful(self) -> bool:
         """It has said more than its greeting."""
-        return self._first.was_useful
+        return self._joined[0].was_useful
+
+    def calls(self) -> list[Call]:
+        """Those in flight on all streams, the one that was sent first in front."""
+        return sorted((call for stream in self._streams for call in stream.calls()), key=lambda call: call.sent)
 
     def path_lately(self) -> PathSample | None:
         """Of the path that all share."""
-        return self._first.path_lately()
+        return self._joined[0].path_lately()
 
     def can_send(self, payload_bytes: int) -> bool:
         """Whether a request of this size fits a window now."""
-        return not self._retired and any(member.can_send(payload_bytes) for member in self._members)
+        return not self._retired and any(stream.can_send(payload_bytes) for stream in self._streams)
 
     def send(self, call: Call, payload: bytes) -> None:
-        """Start an attempt. Raises FrameError where the payload is over the server's frame limit."""
+        """Start an attempt. Raises FrameError if the payload is over the server's frame limit."""
         size = len(payload)
-        fitting = [member for member in self._members if member.can_send(size)] or self._members
+        fitting = [stream for stream in self._streams if stream.can_send(size)] or self._streams
         min(fitting, key=_unanswered_bytes).send(call, payload)
-
-    def cancel(self, call: Call) -> None:
-        """The answer is no longer wanted; tells the peer."""
-        if call.carrier is not None:
-            call.carrier.cancel(call)
 
     def leave(self) -> None:
         """Take no new requests, and hang up once those in flight are answered."""
@@ -120,45 +121,45 @@ class MultiStreamConnection:
     def close(self) -> None:
         """Send what is buffered and hang up. Calls in flight are reported lost."""
         self._retire(None)
-        for member in list(self._members):
-            member.close()
+        for stream in list(self._streams):
+            stream.close()
 
     def abort(self) -> None:
         """Hang up at once."""
-        for member in list(self._members):
-            member.abort()
+        for stream in list(self._streams):
+            stream.abort()
 
-    # --- the listener of its members: ConnectionListener ---
+    # --- the listener of its streams: ConnectionListener ---
 
     def answered(self, call: Call, payload: bytes) -> None:
-        """See :class:`ConnectionListener`."""
+        """A stream has the reply."""
         self._listener.answered(call, payload)
 
     def failed(self, connection: NodeConnection, call: Call, error: MetadError) -> None:
-        """See :class:`ConnectionListener`."""
+        """The peer answered with an error on a stream."""
         self._listener.failed(self, call, error)
 
     def ready(self, connection: NodeConnection) -> None:
-        """See :class:`ConnectionListener`."""
-        if self._members:
+        """There may be room on a stream."""
+        if self._streams:
             self._listener.ready(self)
 
     def retired(self, connection: NodeConnection, error: MetadError | None) -> None:
-        """See :class:`ConnectionListener`. A member that is still being dialled is nobody's yet."""
-        if connection in self._members:
+        """A stream takes no new requests. One that is still being dialled has not joined: nothing follows from it."""
+        if connection in self._streams:
             self._broken = self._broken or (error is not None and not self._retired)
             self._retire(error)
 
     def lost(self, connection: NodeConnection, calls: list[Call], error: MetadError) -> None:
-        """See :class:`ConnectionListener`. What was in flight on any is reported once, when none is left."""
-        if connection not in self._members:
+        """A stream has ended. What was in flight on any is reported once, when none is left."""
+        if connection not in self._streams:
             return
-        self._members = [member for member in self._members if member is not connection]
+        self._streams = [stream for stream in self._streams if stream is not connection]
         self._lost += calls
         if self._broken:
-            for member in self._members:
-                member.abort()
-        if not self._members and not self._reported:
+            for stream in self._streams:
+                stream.abort()
+        if not self._streams and not self._reported:
             self._reported = True
             self._listener.lost(self, self._lost, error)
 
@@ -169,8 +170,8 @@ class MultiStreamConnection:
         for task in self._joining:
             task.cancel()
         self._listener.retired(self, error)
-        for member in list(self._members):
-            member.leave()
+        for stream in list(self._streams):
+            stream.leave()
 
     def _closed(self, _: asyncio.Future[None]) -> None:
         self._open -= 1
@@ -178,19 +179,5 @@ class MultiStreamConnection:
             self.closed.set_result(None)
 
 
-class Calls:
-    """The calls of several connections, to look at."""
-
-    def __init__(self, members: Iterable[Connection]) -> None:
-        self._members = members
-
-    def __len__(self) -> int:
-        return sum(len(member.calls) for member in self._members)
-
-    def values(self) -> Iterable[Call]:
-        """The one that was sent first in front."""
-        return sorted((call for member in self._members for call in member.calls.values()), key=lambda call: call.sent)
-
-
-def _unanswered_bytes(member: Connection) -> int:
-    return member.session.unanswered_bytes
+def _unanswered_bytes(stream: Connection) -> int:
+    return stream.session.unanswered_bytes

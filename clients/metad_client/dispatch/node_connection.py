@@ -1,34 +1,19 @@
-"""What the dispatcher needs of a connection to a node, and what the connection tells in return."""
+"""What the dispatcher needs of a connection to a node, and what a connection tells in return."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from metad_wire.errors import MetadError
-from metad_wire.session import ClientSession
+from metad_wire.messages import Welcome
 from metad_wire.transport.credentials import PathSample
 
 from .call import Call
 
-if TYPE_CHECKING:
-    from .node_queue import NodeQueue
-
-
-class InFlight(Protocol):
-    """The calls in flight on a connection: how many, and which, the oldest first."""
-
-    def __len__(self) -> int: ...
-
-    def values(self) -> Iterable[Call]:
-        """The calls."""
-
 
 class NodeConnection(Protocol):
-    """The way to one node, to whom it belongs: a :class:`Connection`, or a bundle of them."""
-
-    lane: NodeQueue | None
+    """A connection to one node that has greeted: one stream, or several."""
 
     @property
     def endpoint(self) -> str:
@@ -39,12 +24,12 @@ class NodeConnection(Protocol):
         """The transport's name."""
 
     @property
-    def session(self) -> ClientSession:
-        """What was agreed with the server."""
+    def welcome(self) -> Welcome:
+        """The node's greeting."""
 
     @property
-    def calls(self) -> InFlight:
-        """Those in flight."""
+    def frame_bytes_max(self) -> int:
+        """The longest frame that the node takes."""
 
     @property
     def closed(self) -> asyncio.Future[None]:
@@ -54,17 +39,17 @@ class NodeConnection(Protocol):
     def was_useful(self) -> bool:
         """It has said more than its greeting."""
 
+    def calls(self) -> list[Call]:
+        """Those in flight, the one that was sent first in front."""
+
     def path_lately(self) -> PathSample | None:
-        """What the transport knows of the path, with the packets since the last call."""
+        """What the transport knows of the path, with the packets since the last call; None if that is nothing."""
 
     def can_send(self, payload_bytes: int) -> bool:
         """Whether a request of this size fits the window now."""
 
     def send(self, call: Call, payload: bytes) -> None:
-        """Start an attempt. Raises FrameError where the payload is over the server's frame limit."""
-
-    def cancel(self, call: Call) -> None:
-        """The answer is no longer wanted; tells the peer."""
+        """Start an attempt. Raises FrameError if the payload is over the server's frame limit."""
 
     def leave(self) -> None:
         """Take no new requests, and hang up once those in flight are answered."""
@@ -77,7 +62,7 @@ class NodeConnection(Protocol):
 
 
 class ConnectionListener(Protocol):
-    """Who is told what happens on a connection."""
+    """Is told what happens on a connection."""
 
     def answered(self, call: Call, payload: bytes) -> None:
         """The reply has come."""
@@ -89,7 +74,7 @@ class ConnectionListener(Protocol):
         """There may be room for more requests."""
 
     def retired(self, connection: NodeConnection, error: MetadError | None) -> None:
-        """It takes no new requests: goaway or loss, with the error where there was one. Called once."""
+        """It takes no new requests: goaway or loss, with the error if there was one. Called once."""
 
     def lost(self, connection: NodeConnection, calls: list[Call], error: MetadError) -> None:
         """The connection has ended before these calls were answered."""

@@ -1,30 +1,48 @@
-"""The way to one node: its connection, while there is one, and what waits for it."""
+"""The calls for one node: its connection, while there is one, and what waits for room on it, or for another."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 
 from ..errors import MetadError
-from .call import Call
+from .call import ENVELOPE_BYTES_MAX
+from .call_queue import Backlog, CallQueue
 from .node_connection import NodeConnection
 
 
 class NodeQueue:
-    """See the module. ``connection`` takes new requests; None while there is none."""
+    """One for each node of the map. ``connection`` takes new requests; it is None while there is none."""
 
-    __slots__ = ("asked_s", "connection", "connects", "down", "node", "obstacle", "suspect", "waiting")
+    __slots__ = ("connection", "connects", "down", "node", "obstacle", "waiting")
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, backlog: Backlog) -> None:
         self.node = node
+        self.waiting = CallQueue(backlog)
         self.connection: NodeConnection | None = None
-        self.waiting: OrderedDict[Call, None] = OrderedDict()  # for room in the window, or for the node itself
         self.obstacle: MetadError | None = None  # why there is no connection, as far as known
-        self.down = asyncio.Event()  # it wants a connection
+        self.down = asyncio.Event()  # set while a connection is wanted
         self.down.set()
         self.connects = 0
-        self.asked_s = 0.0  # when it was last asked for the map
-        self.suspect = False  # something has been unanswered for long: it may have stopped, or lead no longer
 
     def __repr__(self) -> str:
         return f"<NodeQueue {self.node} {'up' if self.connection is not None else 'down'}>"
+
+    def open_for(self, body_bytes: int) -> NodeConnection | None:
+        """The connection, if it can send a request with a body of this size now."""
+        connection = self.connection
+        return connection if connection is not None and connection.can_send(body_bytes + ENVELOPE_BYTES_MAX) else None
+
+    def connect(self, connection: NodeConnection) -> None:
+        """New requests go to this connection from now on."""
+        self.connection, self.obstacle = connection, None
+        self.connects += 1
+        self.down.clear()
+
+    def disconnect(self, obstacle: MetadError | None) -> None:
+        """No connection takes new requests."""
+        self.connection, self.obstacle = None, obstacle
+        self.down.set()
+
+    def unreachable(self, obstacle: MetadError) -> None:
+        """The node could not be connected to."""
+        self.obstacle = obstacle

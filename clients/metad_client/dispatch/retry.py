@@ -1,4 +1,4 @@
-"""Whether a failed attempt is tried again, when, and what the caller is told when it is not. Pure.
+"""Whether a failed attempt is retried, when, and what the caller is told if it is not. Pure.
 
 Reads and writes are retried alike: a write carries an identity, so it happens once however often it is sent.
 """
@@ -7,24 +7,14 @@ from __future__ import annotations
 
 import heapq
 import random
-from typing import Any, TypeVar
+from typing import Any
 
 from metad_wire.errors import ERRORS
-from metad_wire.messages import Message
 from metad_wire.methods import Method
 from metad_wire.policy import Backoff, RetryBudget
 
-from ..errors import (
-    ConnectionLostError,
-    DeadlineExceededError,
-    InternalError,
-    InvalidRequestError,
-    MetadError,
-    error_of_item,
-)
+from ..errors import ConnectionLostError, DeadlineExceededError, MetadError, error_of_item
 from .call import Call
-
-Reply = TypeVar("Reply", bound=Message)
 
 
 def lost(error: MetadError) -> ConnectionLostError:
@@ -32,19 +22,11 @@ def lost(error: MetadError) -> ConnectionLostError:
     return error if isinstance(error, ConnectionLostError) else ConnectionLostError(str(error))
 
 
-def reply_of(method: Method[Any, Reply], payload: bytes) -> Reply:
-    """Raises InternalError where the server's answer makes no sense: the caller's request is not to blame."""
-    try:
-        return method.decode_reply(payload)
-    except InvalidRequestError as error:
-        raise InternalError(str(error)) from None
-
-
 def worth_a_retry(method: Method[Any, Any], reply: Any) -> MetadError | None:
-    """The first item's error that a retry of the whole request may heal; None where there is none.
+    """The first item's error that a retry of the whole request may heal; None if there is none.
 
-    A group whose leader went away answers its part with such errors while the others have done theirs. With the
-    same identity those answer again what they did, and the rest is found out, or done.
+    A server may answer so for items that it could not finish. With the same identity, it answers for the others what
+    it did before.
     """
     if not method.mutates:
         return None
@@ -95,7 +77,7 @@ def verdict(
             budget.take(wanted)
         return due
     # No attempt fits before the deadline. An error that says "nothing was done" is worth more than a timeout,
-    # but only where no earlier attempt is in doubt.
+    # but only if no earlier attempt is in doubt.
     return error if error.outcome_known and not call.in_doubt else deadline_error(call, error)
 
 
@@ -121,7 +103,7 @@ class RetryQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Call]] = []
-        self._numbers: dict[Call, int] = {}  # of the entry that counts, where a call was brought forward
+        self._numbers: dict[Call, int] = {}  # of the entry that counts, if a call was brought forward
         self._pushed = 0
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""What a client believes about the cluster: which group holds an item, and which node leads the group. Pure.
+"""What a client knows of the cluster map: which nodes there are, and which group holds an item. Pure.
 
-Beliefs may be out of date. Nothing here decides what is true: a node that is asked in vain says so, and whoever is told
-something newer calls :meth:`Routes.learn` or sets a leader.
+The map may be out of date. A node that is asked for items that its group does not hold refuses them, and the client
+asks for a newer map.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from metad_wire.routing import KINDS, ROUTES, SLOT_MASK, split
 METADATA = group_name("metadata", 0)
 """The group whose leader decides about the cluster."""
 ANY = ""
-"""In place of a group: whoever is connected may answer."""
+"""In place of a group: any node may answer."""
 
-Parts = dict[str, list[int]]
+ByGroup = dict[str, list[int]]
 """Group -> positions of its items."""
 
 
@@ -34,27 +34,31 @@ class _Kind:
 
 
 class Routes:
-    """See the module. ``alone`` is for a server that knows no clusters: it takes everything as it comes."""
+    """The newest map that is known, and what follows from it. ``by_quic``: the endpoints wanted are those of QUIC."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_quic: bool = False) -> None:
         self.map: ClusterMap | None = None
         self.alone = False
-        self.leaders: dict[str, str] = {}
-        """Group -> node id, as far as known."""
-        self.by_quic = False
-        """Whether endpoints are wanted that speak QUIC."""
+        """The server knows no clusters: it takes everything as it comes."""
+        self._by_quic = by_quic
+        self._doubted = True
         self._kinds: dict[str, _Kind] = {}
 
     @property
     def version(self) -> int:
-        """Of the map; 0 where there is none."""
+        """Of the map; 0 if there is none."""
         return self.map.version if self.map is not None else 0
 
     @property
+    def wanted(self) -> int:
+        """A map is wanted that is newer than this."""
+        return 0 if self._doubted else self.version
+
+    @property
     def endpoints(self) -> dict[str, str]:
-        """Node id -> where it says that clients reach it; empty where it has not said."""
+        """Node id -> where clients reach it, as it says; empty if it has not said."""
         nodes = self.map.nodes if self.map is not None else []
-        return {node.node_id: node.quic_endpoint if self.by_quic else node.endpoint for node in nodes}
+        return {node.node_id: node.quic_endpoint if self._by_quic else node.endpoint for node in nodes}
 
     @property
     def twins(self) -> dict[str, str]:
@@ -63,25 +67,32 @@ class Routes:
         return {node.endpoint: node.quic_endpoint for node in nodes if node.endpoint and node.quic_endpoint}
 
     def replicas(self, group: str) -> list[str]:
-        """The nodes that have one, as far as known."""
+        """The nodes that have a replica of a group, as far as known."""
         groups = self.map.groups if self.map is not None else []
         return next((each.replicas for each in groups if group_name(each.kind, each.ordinal) == group), [])
 
-    def learn(self, reply: MapReply, *, anew: bool = False) -> bool:
-        """Take over the map of a reply, if it is newer than what is known (``anew``: in any case); whether it was.
+    def preferred(self) -> dict[str, str]:
+        """Group -> the node that should lead it, where the map names one."""
+        groups = self.map.groups if self.map is not None else []
+        return {group_name(each.kind, each.ordinal): each.preferred for each in groups if each.preferred}
 
-        Groups whose leader nobody has named are believed to be led by who should.
-        """
-        if reply.map is None or (not anew and reply.map.version <= self.version):
+    def stand_alone(self) -> None:
+        """The server says that it knows no clusters."""
+        self.alone = True
+
+    def doubt(self) -> None:
+        """No node is connected that knows this map: the next one replaces it, whatever its version."""
+        self._doubted = True
+
+    def learn(self, reply: MapReply) -> bool:
+        """Replace the map by that of a reply, if it is newer; whether it was."""
+        if reply.map is None or (not self._doubted and reply.map.version <= self.version):
             return False
         try:
             kinds = {kind: _Kind(kind, unpack_slots(packed)) for kind, packed in reply.map.slots.items()}
-        except ValueError:  # a map of some other making: the groups themselves say where to go
+        except ValueError:  # the map is malformed: the groups themselves say where to go
             return False
-        self.map, self._kinds, self.alone = reply.map, kinds, False
-        for group in reply.map.groups:
-            if group.preferred:
-                self.leaders.setdefault(group_name(group.kind, group.ordinal), group.preferred)
+        self.map, self._kinds, self.alone, self._doubted = reply.map, kinds, False, False
         return True
 
     def knows(self, method: Method[Any, Any]) -> bool:
@@ -89,7 +100,7 @@ class Routes:
         return self.alone or KINDS[method.code] in self._kinds
 
     def group_of(self, method: Method[Any, Any], item: Any) -> str | None:
-        """The group of one item; None where it is not known yet."""
+        """The group of one item; None if it is not known yet."""
         if self.alone:
             return ANY
         route = ROUTES[method.code]
@@ -102,8 +113,8 @@ class Routes:
             return kind.names[kind.slots[0]]
         return kind.names[kind.slots[crc & SLOT_MASK]]
 
-    def split(self, method: Method[Any, Any], items: Sequence[Any]) -> str | Parts | None:
-        """The group of all items, or positions by group where there are several; None where it is not known yet.
+    def split(self, method: Method[Any, Any], items: Sequence[Any]) -> str | ByGroup | None:
+        """The group of all items, or positions by group if there are several; None if they are not known yet.
 
         Values of a wrong type have no slot. Their request goes to some group, whose leader says what is wrong with it.
         """
@@ -114,15 +125,15 @@ class Routes:
         if kind is None or kind.only is not None:
             return kind.only if kind is not None else None
         try:
-            parts = split(route, items, kind.slots, kind.ordinals)
+            by_ordinal = split(route, items, kind.slots, kind.ordinals)
         except (AttributeError, TypeError):
             return kind.names[kind.slots[0]]
         names = kind.names
-        if len(parts) == 1:
-            return names[next(iter(parts))]
-        return {names[ordinal]: positions for ordinal, positions in parts.items()}
+        if len(by_ordinal) == 1:
+            return names[next(iter(by_ordinal))]
+        return {names[ordinal]: positions for ordinal, positions in by_ordinal.items()}
 
     def groups(self, method: Method[Any, Any]) -> list[tuple[int, str]]:
-        """(ordinal, name) of the groups that a method's items are spread over; empty where they are not known."""
+        """(ordinal, name) of the groups that a method's items are spread over; empty if they are not known."""
         kind = self._kinds.get(KINDS[method.code])
         return [] if self.alone or kind is None else [(ordinal, kind.names[ordinal]) for ordinal in kind.groups]

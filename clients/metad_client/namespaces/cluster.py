@@ -29,7 +29,7 @@ class Cluster(Facade):
         """How every node is, by id; the error where one cannot be asked."""
         calls = {
             node: self._requests.begin(methods.STATUS, Status(), deadline_s, node=node)
-            for node in sorted(self._dispatcher.lanes)
+            for node in sorted(self._dispatcher.nodes.queues)
         }
         found: dict[str, StatusReply | MetadError] = {}
         try:

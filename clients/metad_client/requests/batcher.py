@@ -110,7 +110,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
         if not items:
             return
         if group is None:
-            self._hold(items, futures, deadline)
+            self._wait_for_map(items, futures, deadline)
             return
         try:
             body = encode(self._body_of(items))
@@ -144,10 +144,10 @@ class Batcher(Generic[Item, Reply, Outcome]):
 
         call.future.add_done_callback(done)
 
-    def _hold(self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float) -> None:
+    def _wait_for_map(self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float) -> None:
         """Wait until it is known which groups there are."""
         try:
-            call = self._dispatcher.hold(self._method, deadline)
+            call = self._dispatcher.wait_for_map(self._method, deadline)
         except MetadError as error:
             self._fail(futures, error)
             return

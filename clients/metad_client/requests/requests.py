@@ -20,7 +20,7 @@ from metad_wire.policy import BatchWindow
 
 from ..dispatch.call import Call
 from ..dispatch.dispatcher import Dispatcher
-from ..dispatch.routes import ANY, METADATA, Parts
+from ..dispatch.routes import ANY, METADATA, ByGroup
 from ..errors import InvalidRequestError, MetadError, StaleRouteError
 from ..options import DEADLINE_S_MAX, Options
 from ..results import Piece
@@ -101,14 +101,14 @@ class Requests:
         """(ordinal, name) of the groups that a listing is spread over; empty where a server is alone."""
         deadline = self._deadline(deadline_s)
         while not self._routes.knows(method):
-            await self.reply(self._dispatcher.hold(method, deadline))
+            await self.reply(self._dispatcher.wait_for_map(method, deadline))
         return self._routes.groups(method)
 
     async def group_of(self, method: Method[Any, Any], item: Any, deadline_s: float | None = None) -> str:
         """The group of one item."""
         deadline = self._deadline(deadline_s)
         while (group := self._routes.group_of(method, item)) is None:
-            await self.reply(self._dispatcher.hold(method, deadline))
+            await self.reply(self._dispatcher.wait_for_map(method, deadline))
         return group
 
     async def many(
@@ -129,8 +129,8 @@ class Requests:
         if not items:
             return []
         while not self._routes.knows(method):
-            await self.reply(self._dispatcher.hold(method, deadline))
-        parts: str | Parts | None = None
+            await self.reply(self._dispatcher.wait_for_map(method, deadline))
+        parts: str | ByGroup | None = None
         if len(items) <= items_max:
             parts = self._routes.split(method, items)
             if type(parts) is str:
@@ -235,7 +235,7 @@ class Requests:
         body_of: Callable[[list[Item]], Body],
         deadline: float,
         items_max: int,
-        parts: str | Parts | None,
+        parts: str | ByGroup | None,
     ) -> list[Piece[Reply]]:
         pieces: list[Piece[Reply]] = []
         in_flight: deque[tuple[Sequence[int], Call]] = deque()
@@ -303,7 +303,7 @@ class Requests:
         items: Sequence[Item],
         body_of: Callable[[list[Item]], Body],
         items_max: int,
-        parts: str | Parts | None,
+        parts: str | ByGroup | None,
     ) -> Iterator[tuple[Sequence[int], str, int, bytes]]:
         """(positions, group, version of the map, encoded body) of each request: of one group's items, at most
         ``items_max``, halved until it fits a frame. ``parts`` of all items, where they have been split already."""

@@ -23,7 +23,7 @@ from metad_client import (
     StaleRouteError,
     UnknownOutcomeError,
 )
-from metad_client.dispatch.dispatcher import SEEK_MAX_S
+from metad_client.dispatch.discovery import SEEK_MAX_S
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.methods import CLUSTER_ADD_GROUP, CLUSTER_MAP
@@ -165,12 +165,9 @@ async def test_news_of_a_leader_end_the_wait_of_those_that_were_refused(server, 
     nodes.leaders["data-1"] = "n3"
     call = start(client.kv.put_many([put(1)]))
     await settle()
-    dispatcher = client._dispatcher
-    (refused,) = dispatcher._retrying.calls()
-    dispatcher._retrying.push(loop.time() + 9, refused)
     begun = loop.time()
     server.leaders = nodes.leaders
-    dispatcher._seek(at_once=True)
+    client._dispatcher.seek(at_once=True)
     assert (await call).ok
     assert loop.time() == begun
 
@@ -217,7 +214,7 @@ async def test_a_node_that_left_is_hung_up_on_once_it_has_answered(server, nodes
     (received,) = await server.requests(1)
     assert received.peer.node == "n3"
     nodes.place(version=2, nodes={"n1": "a:7420", "n2": "b:7420"}, data=4)
-    client._dispatcher._seek(at_once=True)
+    client._dispatcher.seek(at_once=True)
     await asyncio.sleep(0.1)
     assert not received.peer.gone
     received.reply()
@@ -377,7 +374,7 @@ async def test_a_node_that_moved_is_followed_and_its_past_life_left(server, node
     server.answer = nodes.answer
     await server.listen("e", "n2")
     nodes.place(version=2, nodes={**ENDPOINTS, "n2": "e:7420"}, data=4)
-    client._dispatcher._seek(at_once=True)
+    client._dispatcher.seek(at_once=True)
     await server.until(lambda: len(server.live_of("n2")) == 2)
     server.received[0].reply()
     assert (await call).ok
@@ -539,7 +536,7 @@ async def test_changes_go_to_who_decides(server, nodes, dial, settle):
         c.Rebalance(),
         c.Transfer("data-2", "n1"),
     ]
-    assert client._dispatcher.routes.leaders["data-2"] == "n3", "who decides about it leads it not"
+    assert client._dispatcher._leaders.by_group["data-2"] == "n3", "who decides about it leads it not"
     with pytest.raises(NotFoundError, match="there is no group data-9"):
         await client.cluster.transfer("data-9", "n1")
     reply = await client.cluster.map()
@@ -594,7 +591,7 @@ async def test_the_question_carries_what_is_known(server, nodes, dial, settle):
     nodes.place(version=9, data=4)
     client = await dial()
     await settle()
-    client._dispatcher._seek(at_once=True)
+    client._dispatcher.seek(at_once=True)
     await asyncio.sleep(0.1)
     assert (server.map_requests[0][1], server.map_requests[-1][1]) == (0, 9)
 
@@ -604,7 +601,7 @@ async def test_a_map_that_makes_no_sense_changes_nothing(server, nodes, dial, se
     await settle()
     server.answer = lambda received: received.reply()
     server.map = c.ClusterMap(2, [], [], {"data": b"short"})
-    client._dispatcher._seek(at_once=True)
+    client._dispatcher.seek(at_once=True)
     await asyncio.sleep(0.1)
     assert (await client.kv.put_many([put(0)])).ok
     assert client.statistics().nodes == 3

@@ -375,7 +375,7 @@ async def test_a_bug_in_the_supervisor_is_loud(server, dial, monkeypatch):
     async def broken(endpoint):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(client._dialer, "dial", broken)
+    monkeypatch.setattr(client._manager._dialer, "dial", broken)
     with pytest.raises(ZeroDivisionError):
         await client.open()
     dial.clients.clear()

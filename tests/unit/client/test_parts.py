@@ -23,6 +23,7 @@ from metad_client.cli.printing import cell, plain, plain_table
 from metad_client.connections.dialer import explain
 from metad_client.dispatch.call import Call
 from metad_client.dispatch.identity import IdentitySource
+from metad_client.dispatch.leaders import Leaders
 from metad_client.dispatch.retry import RetryQueue, SharedBudget, verdict
 from metad_client.dispatch.routes import ANY, Routes
 from metad_client.endpoint import name_of, parse_url
@@ -43,7 +44,8 @@ class Future:
 
 def a_call(method: Any = KV_PUT, deadline: float = 10.0, attempts: int = 1) -> Call:
     call = Call(method, b"", deadline, cast("Any", Future()))
-    call.attempts = attempts
+    for _ in range(attempts):
+        call.attempt(0.0)
     return call
 
 
@@ -119,7 +121,7 @@ def test_what_a_server_did_not_begin_an_earlier_attempt_may_have_done():
     call = a_call()
     error = DeadlineExceededError("the deadline passed before it was begun; nothing was done")
     assert verdict(call, error, 0.0, Backoff(), random.Random(1)) is error
-    call.in_doubt = True
+    call.lost()
     assert "the write may have happened" in str(verdict(call, error, 0.0, Backoff(), random.Random(1)))
 
 
@@ -141,7 +143,7 @@ def test_calls_share_a_budget_of_retries_and_wait_for_its_tokens():
 
 def test_a_read_in_doubt_is_just_late():
     call = a_call(KV_GET)
-    call.in_doubt = True
+    call.lost()
     outcome = verdict(call, ConnectionLostError(retry_after_ms=60_000), 0.0, Backoff(), random.Random(1))
     assert isinstance(outcome, DeadlineExceededError)
     assert "write" not in str(outcome)
@@ -181,7 +183,7 @@ def test_without_a_map_nothing_has_a_group():
     routes = Routes()
     assert (routes.split(KV_GET, keys("a")), routes.group_of(KV_GET, keys("a")[0])) == (None, None)
     assert not routes.knows(SESSION_LIST)
-    routes.alone = True
+    routes.stand_alone()
     assert (routes.split(KV_GET, keys("a")), routes.group_of(KV_GET, keys("a")[0])) == (ANY, ANY)
     assert (routes.knows(SESSION_LIST), routes.groups(SESSION_LIST)) == (True, [])
     assert (routes.version, routes.endpoints, routes.replicas("data-0")) == (0, {}, [])
@@ -226,15 +228,46 @@ def test_the_newest_map_is_kept_unless_it_is_to_be_replaced():
     assert not routes.learn(a_reply(version=4))
     assert not routes.learn(c.MapReply(9, None, {}))
     assert routes.version == 5
-    assert routes.learn(a_reply(version=2), anew=True)
+    routes.doubt()
+    assert routes.wanted == 0
+    assert routes.learn(a_reply(version=2))
     assert routes.version == 2
 
 
-def test_a_leader_nobody_named_is_who_should_lead():
+def test_a_map_names_who_should_lead():
     routes = Routes()
-    routes.leaders["data-0"] = "n2"
+    assert routes.preferred() == {}
     routes.learn(a_reply(preferred="n1"))
-    assert routes.leaders == {"data-0": "n2", "data-1": "n1"}
+    assert routes.preferred() == {"data-0": "n1", "data-1": "n1"}
+
+
+# --- leaders ---
+
+
+def test_a_leader_nobody_named_is_who_should_lead():
+    leaders = Leaders()
+    assert leaders.learn("data-0", "n2")
+    assert not leaders.learn("data-0", "n2")
+    leaders.prefer({"data-0": "n1", "data-1": "n1"})
+    assert leaders.by_group == {"data-0": "n2", "data-1": "n1"}
+
+
+def test_only_the_node_that_is_believed_to_lead_is_forgotten():
+    leaders = Leaders()
+    leaders.learn("data-0", "n2")
+    assert not leaders.forget("data-0", "n1")
+    assert leaders.forget("data-0", "n2")
+    assert leaders.forget("data-0", "n1"), "nobody is believed to lead"
+    assert leaders.by_group == {}
+
+
+def test_a_refusal_counts_for_a_moment():
+    leaders = Leaders()
+    leaders.refuse("data-0", "n1", 10.0)
+    assert leaders.refuted("data-0", "n1", 10.4)
+    assert not leaders.refuted("data-0", "n2", 10.4)
+    assert not leaders.refuted("data-1", "n1", 10.4)
+    assert not leaders.refuted("data-0", "n1", 10.5)
 
 
 # --- errors ---

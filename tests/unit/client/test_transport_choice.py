@@ -141,9 +141,11 @@ class Link:
 Attempt = Callable[[], Any]
 
 
-def racing(monkeypatch: pytest.MonkeyPatch, **attempts: Attempt) -> tuple[Dialer, list[str]]:
+def racing(
+    monkeypatch: pytest.MonkeyPatch, transports: TransportChoice | None = None, **attempts: Attempt
+) -> tuple[Dialer, list[str]]:
     """A dialer whose transports do as told, and the order in which they are asked."""
-    dialer = Dialer(both(), None, Options())  # type: ignore[arg-type]
+    dialer = Dialer(transports or both(), None, Options())  # type: ignore[arg-type]
     asked: list[str] = []
 
     async def dial_by(endpoint: Any, name: str) -> Link:
@@ -178,11 +180,12 @@ async def test_the_preferred_way_alone_is_dialled_where_it_gets_through(monkeypa
 
 
 async def test_the_other_way_is_taken_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    dialer, asked = racing(monkeypatch, tls=never, quic=at_once)
+    transports = both()
+    dialer, asked = racing(monkeypatch, transports, tls=never, quic=at_once)
     assert (await dialer.dial(AT)).via == "quic"
     assert asked == ["tls", "quic"]
-    assert dialer.transports.is_blocked(AT, "tls")
-    assert dialer.transports.plan(AT) == ["quic", "tls"]
+    assert transports.is_blocked(AT, "tls")
+    assert transports.plan(AT) == ["quic", "tls"]
 
 
 async def test_a_refusal_of_the_network_does_not_cost_the_head_start(monkeypatch: pytest.MonkeyPatch) -> None:

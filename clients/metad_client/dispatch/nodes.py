@@ -1,0 +1,82 @@
+"""The nodes that a client knows: a queue for each, and the connections that they are reached by."""
+
+from __future__ import annotations
+
+import asyncio
+
+from metad_wire.messages import Welcome
+
+from .call_queue import Backlog
+from .node_connection import NodeConnection
+from .node_queue import NodeQueue
+
+
+class Nodes:
+    """``queues`` by node id; ``connections`` are those that may have calls in flight, draining ones included, with the
+    queue of their node. ``changed`` is set when a node was added or removed, or the map was replaced."""
+
+    def __init__(self, backlog: Backlog) -> None:
+        self.queues: dict[str, NodeQueue] = {}
+        self.connections: dict[NodeConnection, NodeQueue] = {}
+        self.changed = asyncio.Event()
+        self.reached = 0  # nodes that were ever connected to
+        self._backlog = backlog
+        self._cluster_id = ""
+
+    def up(self) -> list[NodeQueue]:
+        """The queues of the nodes that take requests now."""
+        return [queue for queue in self.queues.values() if queue.connection is not None]
+
+    def any_up(self) -> NodeQueue | None:
+        """One of them."""
+        for queue in self.queues.values():
+            if queue.connection is not None:
+                return queue
+        return None
+
+    def attach(self, connection: NodeConnection) -> NodeQueue | None:
+        """The queue whose new requests go to this connection from now on. None if it is not wanted: the node has one,
+        or is not of the cluster while nodes of the cluster are connected."""
+        welcome = connection.welcome
+        queue = self.queues.get(welcome.node_id)
+        if self.any_up() is None:
+            self._cluster_id = welcome.cluster_id
+        elif queue is None or queue.connection is not None or self._is_foreign(welcome):
+            return None
+        if queue is None:
+            queue = self._add(welcome.node_id)
+        self._cluster_id = welcome.cluster_id or self._cluster_id
+        self.reached += not queue.connects
+        self._use(queue, connection)
+        return queue
+
+    def exchange(self, queue: NodeQueue, connection: NodeConnection) -> NodeConnection | None:
+        """New requests to a node go to this connection instead of the one it has, which is returned. None if that is
+        not wanted: the new one led elsewhere, or there is nothing to exchange any more."""
+        old, welcome = queue.connection, connection.welcome
+        if old is None or welcome.node_id != queue.node or self._is_foreign(welcome):
+            return None
+        self._use(queue, connection)
+        return old
+
+    def follow(self, nodes: dict[str, str]) -> list[NodeQueue]:
+        """Have a queue for each of these nodes and no other. Returns those that were removed."""
+        removed = [self.queues.pop(node) for node in list(self.queues) if node not in nodes]
+        for node in nodes:
+            if node not in self.queues:
+                self._add(node)
+        self.changed.set()
+        return removed
+
+    def _add(self, node: str) -> NodeQueue:
+        queue = self.queues[node] = NodeQueue(node, self._backlog)
+        self.changed.set()
+        return queue
+
+    def _use(self, queue: NodeQueue, connection: NodeConnection) -> None:
+        queue.connect(connection)
+        self.connections[connection] = queue
+
+    def _is_foreign(self, welcome: Welcome) -> bool:
+        """Whether this is a node of another cluster. One that is being formed has no name yet."""
+        return bool(welcome.cluster_id and self._cluster_id) and welcome.cluster_id != self._cluster_id

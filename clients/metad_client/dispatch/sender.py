@@ -1,0 +1,62 @@
+"""Sends attempts: each with what is left of the deadline, and a write with its identity.
+
+**A write happens once**, through any number of leaders: all its attempts carry one identity, and one group answers for
+it, which remembers identities in its replicated state. The request names that group, so no other one does the write.
+The identities of each group are a series of their own (a random client id, and numbers), so a group that cannot be
+reached keeps no other from forgetting what was answered; and two series never meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from metad_wire.methods import encode
+
+from ..errors import FrameError, InvalidRequestError
+from .call import Call
+from .identity import IdentitySource
+from .node_connection import NodeConnection
+from .node_queue import NodeQueue
+from .suspects import Suspects
+
+
+class Sender:
+    """The attempts of one client."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random, suspects: Suspects) -> None:
+        self.retries = 0
+        self._loop = loop
+        self._rng = rng
+        self._suspects = suspects
+        self._identities: dict[str | None, IdentitySource] = {}  # by group
+
+    def send(self, connection: NodeConnection, call: Call) -> None:
+        """Begin an attempt on a connection that has room for it."""
+        now = self._loop.time()
+        if call.attempts:
+            self.retries += 1
+        if call.identities is None and call.method.mutates:
+            call.identify(self._identities_of(call.group), now)
+        try:
+            connection.send(call, encode(call.attempt(now)))
+        except FrameError as error:  # over the limit of this server, which no retry changes
+            call.fail(InvalidRequestError(f"{call.method.name}: {error}"))
+        self._suspects.watch()
+
+    def send_waiting(self, queue: NodeQueue) -> None:
+        """Send what waits for a node, as far as it fits."""
+        waiting = queue.waiting
+        while waiting:
+            call = next(iter(waiting))
+            connection = queue.open_for(len(call.body))
+            if connection is None:
+                return
+            waiting.remove(call)
+            self.send(connection, call)
+
+    def _identities_of(self, group: str | None) -> IdentitySource:
+        source = self._identities.get(group)
+        if source is None:
+            source = self._identities[group] = IdentitySource(self._rng.getrandbits(64))
+        return source
