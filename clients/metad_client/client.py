@@ -154,7 +154,7 @@ class Client:
     def statistics(self) -> Statistics:
         """What this client has done so far."""
         dispatcher, connects = self._dispatcher, self._manager.connects
-        up = {queue.node: connection for queue in dispatcher.nodes.up() if (connection := queue.connection) is not None}
+        up = {queue.node: connection for queue, connection in dispatcher.nodes.up()}
         return Statistics(
             requests=dispatcher.requests,
             answers=dispatcher.answers,

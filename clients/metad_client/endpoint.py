@@ -1,7 +1,7 @@
 """Where to dial: ``metad://host[:port][,host[:port]...]`` -> a list of (host, port). Pure.
 
-The scheme says by what: ``metad`` TCP in clear text, ``metads`` TCP with TLS, ``metadq`` QUIC, ``metad+auto`` one of
-the last two, as the path asks for. Ports of TCP and UDP are the same number unless the cluster says otherwise.
+The scheme names the transport: ``metad`` TCP in clear text, ``metads`` TCP with TLS, ``metadq`` QUIC, ``metad+auto``
+one of the last two, as suits the path. Ports of TCP and UDP are the same number unless the cluster says otherwise.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Endpoint = tuple[str, int]
 
 
 def as_url(text: str, *, encrypted: bool = False) -> str:
-    """A URL as it is; ``host:port`` without a scheme means ``metads://`` where certificates are given, else
-    ``metad://``."""
+    """A URL as it is; ``host:port`` without a scheme means ``metads://`` if certificates are given, and ``metad://``
+    otherwise."""
     return text if "://" in text else f"{'metads' if encrypted else 'metad'}://{text}"
 
 
 def scheme_of(url: str) -> str:
-    """The scheme of a URL. Raises ValueError where there is none, or one that is not known."""
+    """The scheme of a URL. Raises ValueError if there is none, or one that is not known."""
     scheme, separator, _ = url.partition("://")
     if not separator:
         raise ValueError(f"not a metad URL: {url!r}; write metad://HOST:PORT[,HOST:PORT...]")

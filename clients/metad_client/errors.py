@@ -1,42 +1,42 @@
-"""The errors a caller may meet: the wire's table, and the one that only a client can raise.
+"""The errors that a caller may meet: the wire's, and one that only a client can raise.
 
-Catch :class:`MetadError` and nothing of metad escapes. ``error.retryable`` says whether the same call may
-succeed later; ``error.outcome_known`` is False where a write may have happened; ``error.current`` is the version,
+All are a :class:`MetadError`. ``error.retryable`` says whether the same call may
+succeed later; ``error.outcome_known`` is False if a write may have happened; ``error.current`` is the version,
 offset, generation or epoch that a condition did not match.
 """
 
 from __future__ import annotations
 
 from metad_wire.errors import (
-    CancelledError,
-    ConflictError,
-    ConnectionLostError,
-    CreditError,
-    DeadlineExceededError,
-    DrainingError,
+    CancelledError as CancelledError,
+    ConflictError as ConflictError,
+    ConnectionLostError as ConnectionLostError,
+    CreditError as CreditError,
+    DeadlineExceededError as DeadlineExceededError,
+    DrainingError as DrainingError,
     ErrorBody,
-    FencedError,
-    FrameError,
-    FrameTooLargeError,
-    HandshakeError,
-    IdentityExpiredError,
-    InternalError,
-    InvalidRequestError,
-    MetadError,
-    NotFoundError,
-    NotLeaderError,
-    NotOwnerError,
-    OffsetRegressionError,
-    OverloadedError,
-    PermissionDeniedError,
-    SlowReaderError,
-    StaleRouteError,
-    TooEarlyError,
-    UnauthenticatedError,
-    UnexpectedFrameError,
-    UnknownMethodError,
-    UnknownOutcomeError,
-    UnsupportedError,
+    FencedError as FencedError,
+    FrameError as FrameError,
+    FrameTooLargeError as FrameTooLargeError,
+    HandshakeError as HandshakeError,
+    IdentityExpiredError as IdentityExpiredError,
+    InternalError as InternalError,
+    InvalidRequestError as InvalidRequestError,
+    MetadError as MetadError,
+    NotFoundError as NotFoundError,
+    NotLeaderError as NotLeaderError,
+    NotOwnerError as NotOwnerError,
+    OffsetRegressionError as OffsetRegressionError,
+    OverloadedError as OverloadedError,
+    PermissionDeniedError as PermissionDeniedError,
+    SlowReaderError as SlowReaderError,
+    StaleRouteError as StaleRouteError,
+    TooEarlyError as TooEarlyError,
+    UnauthenticatedError as UnauthenticatedError,
+    UnexpectedFrameError as UnexpectedFrameError,
+    UnknownMethodError as UnknownMethodError,
+    UnknownOutcomeError as UnknownOutcomeError,
+    UnsupportedError as UnsupportedError,
     error_of,
 )
 from metad_wire.messages import ItemError
@@ -57,7 +57,7 @@ def error_of_item(item: ItemError) -> MetadError:
 
 
 def another(error: MetadError) -> MetadError:
-    """An equal error for another caller: an exception gathers the traceback of whoever raises it."""
+    """An equal error for another caller: an exception keeps the traceback of the place that raises it."""
     twin = type(error)(
         error.message,
         retry_after_ms=error.retry_after_ms,
@@ -67,38 +67,3 @@ def another(error: MetadError) -> MetadError:
     twin.current = error.current
     twin.__cause__ = error.__cause__
     return twin
-
-
-__all__ = [
-    "CancelledError",
-    "ClosedError",
-    "ConflictError",
-    "ConnectionLostError",
-    "CreditError",
-    "DeadlineExceededError",
-    "DrainingError",
-    "FencedError",
-    "FrameError",
-    "FrameTooLargeError",
-    "HandshakeError",
-    "IdentityExpiredError",
-    "InternalError",
-    "InvalidRequestError",
-    "MetadError",
-    "NotFoundError",
-    "NotLeaderError",
-    "NotOwnerError",
-    "OffsetRegressionError",
-    "OverloadedError",
-    "PermissionDeniedError",
-    "SlowReaderError",
-    "StaleRouteError",
-    "TooEarlyError",
-    "UnauthenticatedError",
-    "UnexpectedFrameError",
-    "UnknownMethodError",
-    "UnknownOutcomeError",
-    "UnsupportedError",
-    "another",
-    "error_of_item",
-]

@@ -1,4 +1,4 @@
-"""What a user may set about a client. Frozen; validated once, when built."""
+"""What a user may set about a client. Frozen, and validated once, when it is built."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.transport.credentials import TlsFiles
 
 DEADLINE_S_MAX = 86_400.0
-"""A day; whoever waits longer has forgotten that it waits."""
+"""A day: a caller that waits longer has forgotten that it waits."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one client. Raises ValueError where a value makes no sense."""
+    """Settings of one client. Raises ValueError if a value makes no sense."""
 
     deadline_s: float = 10.0
     """A call without a deadline of its own ends after this long, retries and waiting included."""
     batch_items: int = 1_000
-    """Items in one request: what is more is cut, and singles that meet are joined up to here. More than 1,000
+    """Items in one request at most: longer calls are cut, and singles that meet are joined up to here. More than 1,000
     no longer pays, and makes the other requests wait longer."""
     batch_bytes: int = 1024 * 1024
     """Singles are joined up to about this many bytes: bounds the memory of one batch."""
@@ -29,7 +29,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     small. Two keep the server's disk busy; four leave room for a slow one."""
     waiting_max: int = 10_000
     """Requests that may wait for the connection or its window; one more raises OverloadedError. At 10,000 the
-    last of them waits a fraction of a second at full speed: who waits longer should hear it."""
+    last of them waits a fraction of a second at full speed: a caller that would wait longer is told so."""
     waiting_bytes_max: int = 64 * 1024 * 1024
     """The same bound, in bytes of memory."""
     connect_timeout_s: float = 10.0
@@ -37,22 +37,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     handshake_timeout_s: float = 3.0
     """One endpoint has this long to accept a connection and to greet."""
     ping_interval_s: float = 5.0
-    """A quiet connection is pinged this often (or at a third of the server's idle limit, where that is shorter);
+    """A quiet connection is pinged this often (or at a third of the server's idle limit, if that is shorter);
     a peer that leaves two pings unanswered counts as dead."""
     backoff: Backoff = Backoff()
     """Waits between retries of a request, and between rounds of dialling."""
     retry_budget: RetryBudget | None = None
-    """Retries that all calls together may make, so that a cluster in trouble is not asked several times over; a retry
+    """Retries that all calls together may make, so that an overloaded cluster is not asked several times over; a retry
     that finds no token waits for one. None: each call retries as its backoff says."""
     credentials: bytes = b""
-    """A token, as ``metadctl token`` prints it: the way in for who has no certificate. Not for ``metad://``, where
-    everybody could read it."""
+    """A token, as ``metadctl token`` prints it, for a client without a certificate. Not for ``metad://``, which would
+    show it to everybody."""
     tls: TlsFiles | None = None
-    """Whom to trust (``ca``), and who to be (``certificate`` and ``key``, empty for who has a token), for every scheme
-    but ``metad://``. Files that change are used by the next connection."""
+    """The authority to trust (``ca``), and this client's ``certificate`` and ``key`` (empty for a client with a token),
+    for every scheme but ``metad://``. Files that change are used by the next connection."""
     quic_streams: int = 8
-    """Over QUIC requests are spread over so many streams, for a lost packet holds up its own stream only. Each costs
-    the server a credit window, and every packet a look; the transport lets eight share a connection."""
+    """Over QUIC, requests are spread over so many streams, because a lost packet holds up only its own stream. Each
+    costs the server a credit window, and every packet a look; the transport lets eight share a connection."""
     path_rule: PathRule = PathRule()
     """When ``metad+auto://`` takes QUIC."""
     client_name: str = ""

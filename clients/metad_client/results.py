@@ -1,8 +1,8 @@
 """What a call on many items returns: one answer per item, kept in bulk.
 
 A reply lists only the items that failed, so a result costs nothing per item until something is asked of it.
-Where a call became several requests, for it is long or its items belong to several groups, positions are those of the
-caller's sequence throughout.
+If a call became several requests, because it is long or its items belong to several groups, positions are still those
+of the caller's sequence.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def newest(revisions: Sequence[Revision]) -> list[Revision]:
 
 
 class Piece(Generic[Reply]):
-    """One request of a call: the items at the positions ``where`` (those from ``start`` on, where that is all there is
-    to say), and either their reply or why there is none."""
+    """One request of a call: the items at the positions ``where`` (by default ``count`` from ``start`` on), and either
+    their reply or why there is none."""
 
     __slots__ = ("count", "error", "reply", "start", "where")
 
@@ -55,12 +55,17 @@ class Piece(Generic[Reply]):
         self.error = error
         self.where = range(start, start + count) if where is None else where
 
+    def within(self, positions: Sequence[int]) -> Piece[Reply]:
+        """The piece of a longer call, whose items at ``positions`` were this call's."""
+        where = [positions[i] for i in self.where]
+        return Piece(where[0], self.count, self.reply, self.error, where)
+
 
 def by_position(
     pieces: Sequence[Piece[Reply]], values_of: Callable[[Reply], list[Value]], missing: Value
 ) -> list[Value]:
-    """What the replies say of their items, by position of the caller's sequence; ``missing`` where there is no reply.
-    Raises InternalError where a reply does not fit its request."""
+    """What the replies say of their items, by position of the caller's sequence; ``missing`` if there is no reply.
+    Raises InternalError if a reply does not fit its request."""
     if len(pieces) == 1 and (reply := pieces[0].reply) is not None:
         return values_of(reply)
     merged = [missing] * sum(piece.count for piece in pieces)
@@ -104,7 +109,7 @@ class WriteResult:
 
     @property
     def errors(self) -> dict[int, MetadError]:
-        """The items that failed: position in the caller's sequence -> error. Empty when all went well."""
+        """The items that failed: position in the caller's sequence -> error. Empty if none did."""
         if self._errors is None:
             self._errors = {where[error.index]: error_of_item(error) for where, error in self._item_errors}
             for piece in self._lost_pieces:
@@ -115,7 +120,7 @@ class WriteResult:
         return self._errors
 
     def raise_for_error(self) -> None:
-        """Raise the error of the first item that failed, with a note of how many did; return where none did."""
+        """Raise the error of the first item that failed, with a note of how many did; return if none did."""
         if self.ok:
             return
         errors = self.errors
@@ -128,8 +133,8 @@ class WriteResult:
 class TakeoverResult(WriteResult):
     """The outcome of a batch of takeovers. By position of the caller's sequence:
 
-    - ``previous_index[i]``: index in ``owners`` of item i's previous owner, -1 where there was none or i failed;
-    - ``restored``: the stored properties where ``restore`` was asked for, otherwise empty.
+    - ``previous_index[i]``: index in ``owners`` of item i's previous owner, -1 if there was none or i failed;
+    - ``restored``: the stored properties if ``restore`` was asked for, otherwise empty.
     """
 
     def __init__(self, pieces: Sequence[Piece[SessionTakeoverReply]], items: Sequence[SessionTakeoverItem]) -> None:
@@ -147,18 +152,18 @@ class TakeoverResult(WriteResult):
             self.restored = by_position(pieces, lambda reply: reply.properties or [None] * len(reply.previous), None)
 
     def _renumbered(self, reply: SessionTakeoverReply) -> list[int]:
-        """``previous`` in numbers of the list that all replies share. Owners are few: the same life of a broker gets
-        one number, however many requests the call became."""
+        """``previous`` as indexes into the list of owners that all replies share. Owners are few: one life of a broker
+        has one index, however many requests the call became."""
         table = []
         for owner in reply.owners:
             if owner not in self.owners:
                 self.owners.append(owner)
             table.append(self.owners.index(owner))
-        table.append(-1)  # where -1 points
+        table.append(-1)  # what index -1 finds
         return [table[index] for index in reply.previous]
 
     def previous(self, i: int) -> Owner | None:
-        """Who owned item i before; None where there was no session."""
+        """The previous owner of item i; None if there was no session."""
         index = self.previous_index[i]
         return self.owners[index] if index >= 0 else None
 
@@ -167,12 +172,12 @@ class TakeoverResult(WriteResult):
         return self.previous_index[i] >= 0 and not self._items[i].clean_start
 
     def properties(self, i: int) -> SessionProperties | None:
-        """What was stored, where ``restore`` was asked for and a session was present."""
+        """What was stored, if ``restore`` was asked for and a session was present."""
         return self.restored[i] if self.restored else None
 
 
 class Takeover(msgspec.Struct, frozen=True):
-    """The outcome of one takeover. ``properties`` is what was stored, where ``restore`` was asked for."""
+    """The outcome of one takeover. ``properties`` is what was stored, if ``restore`` was asked for."""
 
     previous: Owner | None
     session_present: bool
@@ -180,7 +185,7 @@ class Takeover(msgspec.Struct, frozen=True):
 
 
 class PutResult(WriteResult):
-    """The outcome of a batch of puts. ``versions`` by position; 0 where the item failed."""
+    """The outcome of a batch of puts. ``versions`` by position; 0 if the item failed."""
 
     def __init__(self, pieces: Sequence[Piece[KvPutReply]]) -> None:
         super().__init__(pieces)
@@ -188,7 +193,7 @@ class PutResult(WriteResult):
 
 
 class TransactResult(WriteResult):
-    """The outcome of a batch of transactions. ``results`` by position; None where the item failed."""
+    """The outcome of a batch of transactions. ``results`` by position; None if the item failed."""
 
     def __init__(self, pieces: Sequence[Piece[KvTransactReply]]) -> None:
         super().__init__(pieces)

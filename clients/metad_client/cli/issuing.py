@@ -1,4 +1,4 @@
-"""``metadctl certs`` and ``metadctl token``: what nodes and clients prove with who they are. No cluster is asked."""
+"""``metadctl certs`` and ``metadctl token``: certificates and tokens of nodes and clients. No cluster is asked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def token(arguments: argparse.Namespace) -> int:
     try:
         made = new_token(arguments.name)
         before = path.read_text() if path.exists() else ""
-        Tokens.parse(before)  # what nodes would refuse is not added to
+        Tokens.parse(before)  # a file that nodes would refuse is left alone
         _replace(path, before + ("" if not before or before.endswith("\n") else "\n") + line_of(made) + "\n")
     except ValueError as error:
         return _failed(str(error), 2)
@@ -68,7 +68,7 @@ def _replace(path: Path, text: str) -> None:
     temporary.unlink(missing_ok=True)
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            if before is not None:  # or those who read it could not any more
+            if before is not None:  # otherwise its readers could not read it any more
                 made = os.fstat(file.fileno())
                 if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
                     os.fchown(file.fileno(), before.st_uid, before.st_gid)

@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 def groups(known: MapReply, statuses: Statuses) -> list[Row]:
-    """A row for each group, as its leader says, or whoever is nearest to knowing."""
+    """A row for each group, as its leader says, or else the replica that knows most."""
     heard: dict[str, GroupStatus] = {}
     for status in statuses.values():
         if not isinstance(status, StatusReply):
@@ -49,7 +49,7 @@ def _group(name: str, status: GroupStatus | None) -> Row:
 
 
 def members(known: MapReply, statuses: Statuses, via: Mapping[str, str]) -> list[Row]:
-    """A row for each node: where it is, what it leads, how it is. ``via`` says by which transport we reach it."""
+    """A row for each node: where it is, what it leads, how it is. ``via`` names the transport that reaches it."""
     led: dict[str, int] = {}
     for group in groups(known, statuses):
         led[group["leader"]] = led.get(group["leader"], 0) + 1
@@ -79,7 +79,7 @@ def members(known: MapReply, statuses: Statuses, via: Mapping[str, str]) -> list
             row["connections"] = status.connections
             row["links"] = [_link(link) for link in status.links]
         elif status is not None:
-            row["error"] = str(status.__cause__ or status)  # that time is up says less than why
+            row["error"] = str(status.__cause__ or status)  # the cause says more than a passed deadline
     return rows
 
 

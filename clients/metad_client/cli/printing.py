@@ -16,7 +16,7 @@ CELL_CHARS_MAX = 60
 
 
 def plain(value: Any) -> Any:
-    """A record as JSON values. Bytes are text where they are UTF-8; otherwise their key ends in ``_base64``."""
+    """A record as JSON values. Bytes are text if they are UTF-8; otherwise their key ends in ``_base64``."""
     if isinstance(value, msgspec.Struct):
         return plain(msgspec.structs.asdict(value))
     if isinstance(value, dict):
@@ -47,7 +47,7 @@ def flat(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def cell(value: Any) -> str:
-    """A value in one line, without what a terminal would obey."""
+    """A value in one line, without control characters."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -115,7 +115,7 @@ class Printer:
             self._out.write(plain_table(header, rows) + "\n")
 
     def _rich_table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-        """The same in colour where rich is installed, which the base install does without."""
+        """In colour, if rich is installed, which the base install does without; False otherwise."""
         try:
             console, table, text = (importlib.import_module(f"rich.{name}") for name in ("console", "table", "text"))
         except ImportError:

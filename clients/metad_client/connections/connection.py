@@ -75,15 +75,12 @@ class Connection:
 
     @property
     def frame_bytes_max(self) -> int:
-        """The longest frame that the node takes."""
         return self.session.decoder.frame_bytes_max
 
     def calls(self) -> list[Call]:
-        """Those in flight, the one that was sent first in front."""
         return list(self._calls.values())
 
     def path_lately(self) -> PathSample | None:
-        """What the transport knows of the path, with the packets since the last call; None if that is nothing."""
         sample = path_of(self._stream) if self._stream is not None else None
         if sample is None:
             return None
@@ -94,11 +91,9 @@ class Connection:
     # --- towards the peer ---
 
     def can_send(self, payload_bytes: int) -> bool:
-        """Whether a request of this size fits the window now."""
         return not self._paused and self.session.can_send(payload_bytes)
 
     def send(self, call: Call, payload: bytes) -> None:
-        """Start an attempt. Raises FrameError if the payload is over the server's frame limit."""
         request_id = self.session.request(call.method.code, payload)
         self._calls[request_id] = call
         call.carried(self, request_id)
@@ -107,7 +102,6 @@ class Connection:
             self._loop.call_soon(self._flush)
 
     def cancel(self, call: Call) -> None:
-        """The answer is no longer wanted; tells the peer."""
         if self._calls.pop(call.request_id, None) is not None:
             self.session.cancel(call.request_id)
             if not self._flush_scheduled:
@@ -116,17 +110,14 @@ class Connection:
             self._close_if_done()
 
     def leave(self) -> None:
-        """Take no new requests, and hang up once those in flight are answered."""
         self._leaving = True
         self._retire(None)
         self._close_if_done()
 
     def close(self) -> None:
-        """Send what is buffered and hang up. Calls in flight are reported lost."""
         self._end(ConnectionLostError(f"the connection to {self.endpoint} was closed"))
 
     def abort(self) -> None:
-        """Hang up at once."""
         self.close()
         if self._stream is not None:
             self._stream.abort()
@@ -141,7 +132,6 @@ class Connection:
     # --- from the peer: StreamHandler ---
 
     def connection_made(self, stream: Stream) -> None:
-        """Greet."""
         self._stream = stream
         if self._assumed is not None and stream.get_extra_info("early"):
             self.early = True
@@ -152,7 +142,6 @@ class Connection:
             self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Hand out the answers in a chunk."""
         if self._lost:
             return
         self.bytes_received += len(data)
@@ -190,16 +179,13 @@ class Connection:
         return None
 
     def pause_writing(self) -> None:
-        """The peer reads too slowly: treated as a full window."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """It reads again."""
         self._paused = False
         self._listener.ready(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The stream has ended."""
         self._stream = None  # it takes no more bytes
         if isinstance(exc, CertificateError):  # in TLS 1.3 a client hears of it behind its own handshake
             self._end(UnauthenticatedError(f"{self.endpoint}: {exc}"))

@@ -62,7 +62,7 @@ class Dialer:
                     try:
                         connection = done.result()
                     except UnauthenticatedError:
-                        raise  # who we are is the same on both
+                        raise  # the other transport would show the same certificate or token
                     except MetadError as error:
                         self._transports.failed(endpoint, name)
                         errors.append(error)

@@ -99,7 +99,7 @@ class ConnectionManager:
         except MetadError:
             self._transports.failed(endpoint, name)
             return
-        if queue.connection is old and self._dispatcher.exchange(queue, connection):
+        if queue.connection is old and self._dispatcher.attach(connection, instead_of=old):
             self.connects += 1
             self.changes += 1
         else:
@@ -142,7 +142,7 @@ class ConnectionManager:
         return ConnectionLostError(f"{name_of(endpoint)} is {answered}, not {node}")
 
     def _follow_endpoints(self) -> None:
-        """A node that says it is elsewhere is not where it was: what answers there is a past life of it."""
+        """Hang up on a node at an address that it has left: what answers there is an earlier process of it."""
         advertised: dict[str, Endpoint] = {}
         for node, text in self._dispatcher.routes.endpoints.items():
             try:
@@ -159,7 +159,7 @@ class ConnectionManager:
                 connection.leave()
         self._advertised = advertised
         twins = self._dispatcher.routes.twins
-        with contextlib.suppress(ValueError):  # a node that says nonsense of itself
+        with contextlib.suppress(ValueError):  # a node has named a malformed endpoint
             self._transports.learn({split_endpoint(tcp): split_endpoint(quic) for tcp, quic in twins.items()})
 
     async def _keep(self, queue: NodeQueue) -> None:

@@ -73,27 +73,22 @@ class MultiStreamConnection:
 
     @property
     def endpoint(self) -> str:
-        """host:port."""
         return self._joined[0].endpoint
 
     @property
     def via(self) -> str:
-        """The transport's name."""
         return self._joined[0].via
 
     @property
     def welcome(self) -> Welcome:
-        """The node's greeting, on the first stream."""
         return self._joined[0].welcome
 
     @property
     def frame_bytes_max(self) -> int:
-        """The longest frame that the node takes, on any stream."""
         return self._joined[0].frame_bytes_max
 
     @property
     def was_useful(self) -> bool:
-        """It has said more than its greeting."""
         return self._joined[0].was_useful
 
     def calls(self) -> list[Call]:
@@ -105,38 +100,31 @@ class MultiStreamConnection:
         return self._joined[0].path_lately()
 
     def can_send(self, payload_bytes: int) -> bool:
-        """Whether a request of this size fits a window now."""
         return not self._retired and any(stream.can_send(payload_bytes) for stream in self._streams)
 
     def send(self, call: Call, payload: bytes) -> None:
-        """Start an attempt. Raises FrameError if the payload is over the server's frame limit."""
         size = len(payload)
         fitting = [stream for stream in self._streams if stream.can_send(size)] or self._streams
         min(fitting, key=_unanswered_bytes).send(call, payload)
 
     def leave(self) -> None:
-        """Take no new requests, and hang up once those in flight are answered."""
         self._retire(None)
 
     def close(self) -> None:
-        """Send what is buffered and hang up. Calls in flight are reported lost."""
         self._retire(None)
         for stream in list(self._streams):
             stream.close()
 
     def abort(self) -> None:
-        """Hang up at once."""
         for stream in list(self._streams):
             stream.abort()
 
     # --- the listener of its streams: ConnectionListener ---
 
     def answered(self, call: Call, payload: bytes) -> None:
-        """A stream has the reply."""
         self._listener.answered(call, payload)
 
     def failed(self, connection: NodeConnection, call: Call, error: MetadError) -> None:
-        """The peer answered with an error on a stream."""
         self._listener.failed(self, call, error)
 
     def ready(self, connection: NodeConnection) -> None:

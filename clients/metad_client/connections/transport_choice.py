@@ -1,5 +1,5 @@
-"""By which transport an endpoint is reached: the one a URL's scheme names, or with ``metad+auto://`` the one that the
-measured path asks for and that gets through.
+"""Which transport reaches an endpoint: the one that a URL's scheme names, or with ``metad+auto://`` the one that suits
+the measured path and gets through.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..endpoint import Endpoint
 from ..options import Options
 
 BLOCKED_S = 30.0
-"""A transport that did not get through to an endpoint is not preferred there for this long."""
+"""After a transport did not get through to an endpoint, it is not preferred there for this long."""
 
 _NAMES = {Way.TCP: "tls", Way.QUIC: "quic"}
 _BY_NAME = {name: way for way, name in _NAMES.items()}
 
 
 class TransportChoice:
-    """The transports of one client by name (``tcp``, ``tls``, ``quic``). Where there are two, ``rule`` says when to
-    take which."""
+    """The transports of one client by name (``tcp``, ``tls``, ``quic``). If there are two, ``rule`` says when to take
+    which."""
 
     def __init__(
         self, transports: Mapping[str, Transport], rule: PathRule, *, clock: Callable[[], float] = time.monotonic
@@ -45,18 +45,18 @@ class TransportChoice:
 
     @property
     def by_quic(self) -> bool:
-        """Whether QUIC is the only one: endpoints are those of QUIC then."""
+        """Whether QUIC is the only one. Then the endpoints are those of QUIC."""
         return list(self.by_name) == ["quic"]
 
     def learn(self, twins: Mapping[Endpoint, Endpoint]) -> None:
-        """Where endpoints of TCP are reached over QUIC; those that nothing is said of, under the same address."""
+        """Learn where endpoints of TCP are reached over QUIC. An endpoint that is not named has the same address."""
         for endpoint, twin in twins.items():
             if self._twins.get(endpoint) != twin:
-                self._blocked.pop((endpoint, "quic"), None)  # that was elsewhere
+                self._blocked.pop((endpoint, "quic"), None)  # it was blocked at another address
         self._twins = twins
 
     def knows_twins(self, endpoints: Iterable[Endpoint]) -> bool:
-        """Whether all of these have been said to be reached over QUIC somewhere."""
+        """Whether it is known where each of these is reached over QUIC."""
         return all(endpoint in self._twins for endpoint in endpoints)
 
     def plan(self, endpoint: Endpoint) -> list[str]:
@@ -68,19 +68,19 @@ class TransportChoice:
         return sorted(names, key=lambda name: self.is_blocked(endpoint, name))
 
     def place(self, endpoint: Endpoint, name: str) -> Endpoint:
-        """Where a transport is to dial."""
+        """The address that a transport dials for an endpoint."""
         return self._twins.get(endpoint, endpoint) if name == "quic" and self.chooses else endpoint
 
     def is_blocked(self, endpoint: Endpoint, name: str) -> bool:
-        """Whether it did not get through lately."""
+        """Whether a transport did not get through lately."""
         return self._blocked.get((endpoint, name), 0.0) > self._clock()
 
     def failed(self, endpoint: Endpoint, name: str) -> None:
-        """It did not get through, or so late that the other one did before."""
+        """A transport did not get through, or later than the other one."""
         self._blocked[endpoint, name] = self._clock() + BLOCKED_S
 
     def note(self, endpoint: Endpoint, name: str, path: PathSample | None) -> str:
-        """What was measured on a connection since it was noted last; the transport to be on from now on."""
+        """Note what was measured on a connection since the last note. Returns the transport to use from now on."""
         if not self.chooses:
             return name
         choice = self._choices.get(endpoint)
@@ -97,7 +97,7 @@ class TransportChoice:
 
 
 def transports_of(scheme: str, options: Options) -> TransportChoice:
-    """The transports that a URL's scheme names. Raises ValueError where the options lack what they need, or name files
+    """The transports that a URL's scheme names. Raises ValueError if the options lack what these need, or name files
     that cannot be used."""
     makers: dict[str, tuple[tuple[str, Callable[[TlsFiles], Transport]], ...]] = {
         "metads": (("tls", _tls),),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -32,6 +33,7 @@ class Queue(Protocol):
         """The call does not wait any more."""
 
 
+@dataclass(eq=False, slots=True)
 class Call:
     """A request between submission and outcome. ``future`` ends with the reply or a MetadError.
 
@@ -40,71 +42,31 @@ class Call:
     the event loop's clock, in seconds.
     """
 
-    __slots__ = (
-        "astray",
-        "attempts",
-        "body",
-        "carrier",
-        "deadline",
-        "first_sent",
-        "future",
-        "group",
-        "identities",
-        "in_doubt",
-        "internal",
-        "method",
-        "moved",
-        "node",
-        "obstacle",
-        "once",
-        "probes",
-        "queue",
-        "redirects",
-        "refused_by",
-        "request_id",
-        "sent",
-        "seq",
-        "stale",
-        "version",
-    )
-
-    def __init__(
-        self,
-        method: Method[Any, Any],
-        body: bytes,
-        deadline: float,
-        future: asyncio.Future[Any],
-        group: str | None = "",
-        node: str = "",
-        version: int = 0,
-        once: bool = False,
-        internal: bool = False,
-    ) -> None:
-        self.method = method
-        self.body = body
-        self.deadline = deadline
-        self.future = future
-        self.group = group  # empty: of none; None: not known yet
-        self.node = node  # only this one can answer; empty: whoever leads the group, or any
-        self.version = version  # of the map by which ``group`` holds the items
-        self.once = once  # not to be sent again if it may have been done
-        self.internal = internal  # the client's own question
-        self.carrier: Carrier | None = None  # of the attempt in flight
-        self.request_id = 0  # of the attempt in flight
-        self.queue: Queue | None = None  # where it waits to be sent
-        self.identities: IdentitySource | None = None  # the source of ``seq``; None until a write is first sent
-        self.seq = 0  # of the identity
-        self.first_sent = 0.0
-        self.sent = 0.0  # when the last attempt was
-        self.attempts = 0
-        self.in_doubt = False  # an attempt ended without an answer: it may have been carried out
-        self.obstacle: MetadError | None = None  # why the last attempt failed
-        self.astray = False  # because the node was not the leader, or is not any more: another may do it at once
-        self.refused_by = ""  # the node that said so
-        self.probes = ""  # the node that leads the group if it answers: it was tried on no better grounds
-        self.redirects = 0  # attempts in a row that followed a hint without a wait
-        self.stale = False  # the group does not hold the items any more
-        self.moved = False  # ended for that, with nothing done: a newer map says where the items are
+    method: Method[Any, Any]
+    body: bytes
+    deadline: float
+    future: asyncio.Future[Any]
+    group: str | None = ""  # empty: of none; None: not known yet
+    node: str = ""  # only this one can answer; empty: the leader of the group, or any node
+    version: int = 0  # of the map by which ``group`` holds the items
+    once: bool = False  # not to be sent again if it may have been done
+    internal: bool = False  # the client's own question
+    carrier: Carrier | None = None  # of the attempt in flight
+    request_id: int = 0  # of the attempt in flight
+    queue: Queue | None = None  # where it waits to be sent
+    identities: IdentitySource | None = None  # the source of ``seq``; None until a write is first sent
+    seq: int = 0  # of the identity
+    first_sent: float = 0.0
+    sent: float = 0.0  # when the last attempt was
+    attempts: int = 0
+    in_doubt: bool = False  # an attempt ended without an answer: it may have been carried out
+    obstacle: MetadError | None = None  # why the last attempt failed
+    astray: bool = False  # because the node was not the leader, or is not any more: another may do it at once
+    refused_by: str = ""  # the node that said so
+    probes: str = ""  # the node that leads the group if it answers: it was tried on no better grounds
+    redirects: int = 0  # attempts in a row that followed a hint without a wait
+    stale: bool = False  # because the group does not hold the items any more
+    moved: bool = False  # ended for that, with nothing done: a newer map says where the items are
 
     # --- attempts ---
 
@@ -140,9 +102,9 @@ class Call:
 
     def refused(self, node: str, error: MetadError) -> None:
         """A node answered the attempt with an error."""
-        self.astray = isinstance(error, NotLeaderError | UnknownOutcomeError | DrainingError)
-        self.refused_by, self.probes = node, ""
+        self.astray = bool(self.group) and isinstance(error, NotLeaderError | UnknownOutcomeError | DrainingError)
         self.stale = bool(self.group) and isinstance(error, StaleRouteError)
+        self.refused_by, self.probes = node, ""
 
     def redirected(self, error: MetadError) -> None:
         """The next attempt follows a hint at once."""
@@ -166,14 +128,11 @@ class Call:
         if self.queue is not None:
             self.queue.remove(self)
 
-    def retried(self) -> None:
-        """The wait for the next attempt is over: perhaps the slots have come back."""
-        self.stale = False
-
     # --- the end ---
 
     def release(self) -> None:
-        """No other attempt is made."""
+        """No other attempt is made, and the one in flight is given up."""
+        self.withdraw()
         if self.identities is not None:
             self.identities.release(self.seq)
         self.unqueue()
@@ -185,13 +144,9 @@ class Call:
         if not self.future.done():
             self.future.set_result(reply)
 
-    def fail(self, error: MetadError) -> None:
-        """End with an error."""
+    def fail(self, error: MetadError, *, moved: bool = False) -> None:
+        """End with an error. ``moved``: because a newer map says that other groups hold the items."""
+        self.moved = moved
         self.release()
         if not self.future.done():
             self.future.set_exception(error)
-
-    def move(self, error: MetadError) -> None:
-        """End with an error that says: a newer map knows the groups of the items."""
-        self.moved = True
-        self.fail(error)

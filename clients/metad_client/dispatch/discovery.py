@@ -1,17 +1,18 @@
-"""Asks the nodes for the map, and who leads: one question at a time, however many calls wait for the answer."""
+"""Asks the nodes for the map and the leaders: one question at a time, however many calls wait for the answer."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 from metad_wire.cluster import MapReply, MapRequest
 from metad_wire.methods import CLUSTER_MAP, encode
 
 from ..errors import UnknownMethodError
+from .alarm import Alarm
 from .call import Call
-from .deadlines import Deadlines
 from .node_queue import NodeQueue
 from .nodes import Nodes
 from .router import Router
@@ -28,87 +29,76 @@ PROBE_AFTER_SEEKS = 5
 SEEK_DEADLINE_S = 1.0
 
 
+@dataclass(eq=False, slots=True)
 class Discovery:
-    """``learn`` is given each answer, and the queue of the node that gave it."""
+    """``learn`` is given each answer, and the queue of the node that gave it. ``asked`` ends with the first answer, or
+    when the first question ends without one."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        nodes: Nodes,
-        routes: Routes,
-        router: Router,
-        sender: Sender,
-        suspects: Suspects,
-        deadlines: Deadlines,
-        learn: Callable[[NodeQueue, MapReply], None],
-    ) -> None:
-        self.asked: asyncio.Future[None] = loop.create_future()
-        """Ends with the first answer, or when the first question ends without one."""
-        self._loop = loop
-        self._nodes = nodes
-        self._routes = routes
-        self._router = router
-        self._sender = sender
-        self._suspects = suspects
-        self._deadlines = deadlines
-        self._learn = learn
-        self._timer: asyncio.TimerHandle | None = None
-        self._question: Call | None = None  # in flight
-        self._seeks = 0  # questions in a row after which calls still wait
-        self._asked_at: dict[str, float] = {}  # node -> when it was asked last
-        self._closed = False
+    loop: asyncio.AbstractEventLoop
+    nodes: Nodes
+    routes: Routes
+    router: Router
+    sender: Sender
+    suspects: Suspects
+    deadlines: Alarm
+    learn: Callable[[NodeQueue, MapReply], None]
+    asked: asyncio.Future[None]
+    timer: asyncio.TimerHandle | None = None
+    question: Call | None = None  # in flight
+    seeks: int = 0  # questions in a row after which calls still wait
+    asked_at: dict[str, float] = field(default_factory=dict)  # node -> when it was asked last
+    closed: bool = False
 
     def seek(self, *, at_once: bool = False) -> None:
         """Ask soon: the fewer questions in a row have helped nobody, the sooner."""
-        if self._closed or self._question is not None:
+        if self.closed or self.question is not None:
             return
-        if self._timer is not None:
+        if self.timer is not None:
             if not at_once:
                 return
-            self._timer.cancel()
-        delay_s = 0.0 if at_once else min(SEEK_MAX_S, SEEK_MIN_S * 2.0 ** min(self._seeks, 8))
-        self._timer = self._loop.call_later(delay_s, self._ask)
+            self.timer.cancel()
+        delay_s = 0.0 if at_once else min(SEEK_MAX_S, SEEK_MIN_S * 2.0 ** min(self.seeks, 8))
+        self.timer = self.loop.call_later(delay_s, self._ask)
 
     def close(self) -> None:
         """Ask no more."""
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self.closed = True
+        if self.timer is not None:
+            self.timer.cancel()
 
     def _ask(self) -> None:
-        self._timer = None
-        up = [queue for queue in self._nodes.up() if queue.open_for(0)]
+        self.timer = None
+        up = [(queue, connection) for queue, connection in self.nodes.up() if queue.open_for(0)]
         if not up:
             return  # the next node to be connected is asked
-        suspects, asked_at = self._suspects.connections, self._asked_at
-        queue = min(up, key=lambda queue: (queue.connection in suspects, asked_at.get(queue.node, 0.0)))
-        now = self._loop.time()
-        self._asked_at = {node: at for node, at in asked_at.items() if node in self._nodes.queues} | {queue.node: now}
-        body = encode(MapRequest(self._routes.wanted))
-        self._question = question = Call(
-            CLUSTER_MAP, body, now + SEEK_DEADLINE_S, self._loop.create_future(), internal=True
+        suspects, asked_at = self.suspects.connections, self.asked_at
+        queue, connection = min(up, key=lambda each: (each[1] in suspects, asked_at.get(each[0].node, 0.0)))
+        now = self.loop.time()
+        self.asked_at = {node: at for node, at in asked_at.items() if node in self.nodes.queues} | {queue.node: now}
+        body = encode(MapRequest(self.routes.wanted))
+        self.question = question = Call(
+            CLUSTER_MAP, body, now + SEEK_DEADLINE_S, self.loop.create_future(), internal=True
         )
-        self._seeks += 1
+        self.seeks += 1
         question.future.add_done_callback(partial(self._told, queue))
-        assert queue.connection is not None
-        self._sender.send(queue.connection, question)
-        self._deadlines.alarm.set(question.deadline)
+        self.sender.send(connection, question)
+        self.deadlines.set(question.deadline)
 
     def _told(self, queue: NodeQueue, answer: asyncio.Future[MapReply]) -> None:
-        self._question = None
+        self.question = None
         error = None if answer.cancelled() else answer.exception()  # which counts as seen from here on
-        if self._closed or answer.cancelled():
+        if self.closed or answer.cancelled():
             return
         if error is None:
-            self._learn(queue, answer.result())
-        elif isinstance(error, UnknownMethodError) and self._routes.map is None:
-            self._routes.stand_alone()
-        self._router.release()
-        if self._seeks >= PROBE_AFTER_SEEKS:
-            self._router.probe()
+            self.learn(queue, answer.result())
+        elif isinstance(error, UnknownMethodError) and self.routes.map is None:
+            self.routes.stand_alone()
+        self.router.release()
+        if self.seeks >= PROBE_AFTER_SEEKS:
+            self.router.probe()
         if not self.asked.done():
             self.asked.set_result(None)
-        if self._router.has_leaders():
-            self._seeks = 0
-        elif not self._routes.alone:
+        if self.router.has_leaders():
+            self.seeks = 0
+        elif not self.routes.alone:
             self.seek()

@@ -4,11 +4,9 @@ The way of a call: :meth:`Dispatcher.submit` -> (waiting) -> a node's connection
 retried, until its deadline. All of it happens in callbacks: a request costs no task, and no timer of its own.
 
 A call is about one group, and goes to the node that is believed to lead it. The dispatcher decides what becomes of a
-call when something happens to it; each part knows one thing: :mod:`.router` where a call goes, :mod:`.leaders` who
-leads, :mod:`.discovery` how to find out, :mod:`.suspects` which nodes do not answer, :mod:`.sender` how an attempt is
-sent, :mod:`.retries` and :mod:`.deadlines` when the next one is and when the last one was.
-
-If slots have moved, a group that does not remember a write refuses it for good, and the items go on as other writes.
+call when something happens to it. Its components know one thing each: :mod:`.router` where a call goes,
+:mod:`.leaders` which node leads, :mod:`.discovery` how to find out, :mod:`.suspects` which nodes do not answer,
+:mod:`.sender` how an attempt is sent, :mod:`.retries` when the next one is, :mod:`.deadlines` when time is up.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from metad_wire.methods import Method
 
 from ..errors import (
     ClosedError,
-    DrainingError,
     InternalError,
     InvalidRequestError,
     MetadError,
@@ -31,7 +28,6 @@ from ..errors import (
     NotLeaderError,
     StaleRouteError,
     TooEarlyError,
-    UnknownOutcomeError,
 )
 from ..options import Options
 from .call import ENVELOPE_BYTES_MAX, Call
@@ -73,6 +69,8 @@ class Dispatcher:
         self._sender = Sender(loop, rng, self._suspects)
         self._router = Router(self.nodes, self._leaders, self.routes, self._sender, self._backlog, rng, self.seek)
         self._deadlines = Deadlines(loop, self._calls, self._expire)
+        self.asked: asyncio.Future[None] = loop.create_future()
+        """Ends with the first answer to the question for the map, or without one."""
         self._discovery = Discovery(
             loop,
             self.nodes,
@@ -80,8 +78,9 @@ class Dispatcher:
             self._router,
             self._sender,
             self._suspects,
-            self._deadlines,
+            self._deadlines.alarm,
             self._learn,
+            self.asked,
         )
 
     # --- callers ---
@@ -133,24 +132,17 @@ class Dispatcher:
 
     def abandon(self, call: Call) -> None:
         """The caller no longer waits. What is in flight is cancelled at the server."""
-        call.withdraw()
         call.release()
         call.future.cancel()
 
     @property
     def body_bytes_max(self) -> int:
         """The largest body of a request that the server takes."""
-        queue = self.nodes.any_up()
-        connection = queue.connection if queue is not None else None
+        connection = self.nodes.any_up()
         frame_bytes_max = FRAME_BYTES_MAX if connection is None else connection.frame_bytes_max
         return frame_bytes_max - HEADER_BYTES - ENVELOPE_BYTES_MAX
 
     # --- the client and its connection manager ---
-
-    @property
-    def asked(self) -> asyncio.Future[None]:
-        """Ends with the first answer to the question for the map, or without one."""
-        return self._discovery.asked
 
     @property
     def retries(self) -> int:
@@ -167,31 +159,20 @@ class Dispatcher:
         """Requests that wait for room, for a leader, or for their next attempt."""
         return self._backlog.calls
 
-    def attach(self, connection: NodeConnection) -> bool:
-        """New requests to the node that has greeted go to this connection from now on. False if it is not wanted."""
-        if self._closed or not connection.can_send(0):
-            return False
-        queue = self.nodes.attach(connection)
+    def attach(self, connection: NodeConnection, instead_of: NodeConnection | None = None) -> bool:
+        """New requests to the node that has greeted go to this connection from now on; the one ``instead_of`` which
+        they do hangs up once it is answered. False if the connection is not wanted."""
+        queue = self.nodes.attach(connection, instead_of) if not self._closed and connection.can_send(0) else None
         if queue is None:
             return False
         if self.routes.map is None:  # another server at the same place: then the last one is no more
             self._follow({queue.node: ""})
         self._router.release()
         self._sender.send_waiting(queue)
-        if self.routes.map is None or queue.connects > 1 or not self._router.has_leaders():
+        if instead_of is not None:
+            instead_of.leave()
+        elif self.routes.map is None or queue.connects > 1 or not self._router.has_leaders():
             self.seek(at_once=True)
-        return True
-
-    def exchange(self, queue: NodeQueue, connection: NodeConnection) -> bool:
-        """New requests to a node go to this connection instead of the one it has, which hangs up once it is answered.
-        False if it is not wanted."""
-        if self._closed or not connection.can_send(0):
-            return False
-        old = self.nodes.exchange(queue, connection)
-        if old is None:
-            return False
-        self._sender.send_waiting(queue)
-        old.leave()
         return True
 
     def unreachable(self, queue: NodeQueue, obstacle: MetadError) -> None:
@@ -205,9 +186,8 @@ class Dispatcher:
 
     def hang_up(self) -> None:
         """End the connections that there are. The connection manager makes others."""
-        for queue in self.nodes.up():
-            if queue.connection is not None:
-                queue.connection.abort()
+        for _, connection in self.nodes.up():
+            connection.abort()
 
     def close(self) -> list[NodeConnection]:
         """Every call ends with :class:`ClosedError`, and none is taken any more. Returns the connections, closing."""
@@ -220,7 +200,6 @@ class Dispatcher:
         self._suspects.close()
         for call in self._calls():
             sent = call.carrier is not None or call.in_doubt
-            call.withdraw()
             call.fail(ClosedError("" if sent else _CLOSED))
         connections = list(self.nodes.connections)
         for connection in connections:
@@ -230,7 +209,6 @@ class Dispatcher:
     # --- connections: their ConnectionListener ---
 
     def answered(self, call: Call, payload: bytes) -> None:
-        """The reply has come."""
         self.answers += not call.internal
         if call.probes:
             self._lead(call.group or ANY, call.probes)
@@ -251,23 +229,13 @@ class Dispatcher:
         self.answers += 1
         queue = self.nodes.connections[connection]
         call.refused(queue.node, error)
-        if isinstance(error, TooEarlyError) and not call.future.done():
+        if call.future.done():
+            call.release()
+        elif isinstance(error, TooEarlyError):
             self._router.to_front(call, queue)  # the handshake is over by now
-        elif not call.group or call.future.done():
+        elif not self._redirect(call, error, queue) and not self._moved(call):
             self._again(call, error)
-        elif isinstance(error, NotLeaderError):
-            if not self._redirect(call, error, queue):
-                self._again(call, error)
-                self.seek()
-        elif isinstance(error, StaleRouteError):
-            # The group has looked whether it did this before, and had not: a newer map may send the items elsewhere,
-            # as other writes.
-            if not self._moved(call):
-                self._again(call, error)
-                self.seek()
-        else:
-            self._again(call, error)
-            if isinstance(error, UnknownOutcomeError | DrainingError):
+            if call.astray or call.stale:
                 self.seek()
 
     def retired(self, connection: NodeConnection, error: MetadError | None) -> None:
@@ -292,7 +260,6 @@ class Dispatcher:
                 self._again(call, lost(error))
 
     def ready(self, connection: NodeConnection) -> None:
-        """There may be room for what waits."""
         queue = self.nodes.connections.get(connection)
         if queue is not None and queue.waiting:
             self._sender.send_waiting(queue)
@@ -320,29 +287,30 @@ class Dispatcher:
         self._router.route(reversed(calls), first=True)  # they have waited longest
 
     def _moved(self, call: Call) -> bool:
-        """End a call whose group does not hold its items, once there is a newer map than the one that said so."""
+        """End a call whose group does not hold its items, once there is a newer map than the one that said so. The
+        group has looked whether it did this before, and had not: the items go on as other writes."""
         if not call.stale or self.routes.version <= call.version:
             return False
-        call.move(StaleRouteError())
+        call.fail(StaleRouteError(), moved=True)
         return True
 
     def _expire(self, call: Call) -> None:
         """The deadline has passed."""
-        error = deadline_error(call, call.obstacle or self._router.obstacle(call))
-        call.withdraw()
-        call.fail(error)
+        call.fail(deadline_error(call, call.obstacle or self._router.obstacle(call)))
 
     def _calls(self) -> list[Call]:
         in_flight = [call for connection in self.nodes.connections for call in connection.calls()]
         waiting = [call for queue in self.nodes.queues.values() for call in queue.waiting]
-        return [*in_flight, *self._router.parked(), *waiting, *self._retries.calls()]
+        parked = [call for calls in self._router.parked.values() for call in calls]
+        return [*in_flight, *parked, *waiting, *self._retries.calls()]
 
-    # --- who leads ---
+    # --- leaders ---
 
-    def _redirect(self, call: Call, error: NotLeaderError, queue: NodeQueue) -> bool:
-        """A node does not lead the call's group: take its hint. True if the call is under way to another."""
+    def _redirect(self, call: Call, error: MetadError, queue: NodeQueue) -> bool:
+        """If a node does not lead the call's group, take its hint. True if the call is under way to another."""
         group, hint, now = call.group, error.leader, self._loop.time()
-        assert group
+        if not group or not isinstance(error, NotLeaderError):
+            return False
         refuted = self._leaders.refuted(group, hint, now)
         self._leaders.refuse(group, queue.node, now)
         if self._leaders.forget(group, queue.node):
@@ -359,7 +327,7 @@ class Dispatcher:
         return True
 
     def _lead(self, group: str, node: str) -> None:
-        """It is said that this node leads the group."""
+        """Believe that this node leads the group."""
         before = self.nodes.queues.get(self._leaders.by_group.get(group, ""))
         if self._leaders.learn(group, node):
             if before is not None:
@@ -393,7 +361,7 @@ class Dispatcher:
         """Take back what has long been unanswered by nodes that lead its group no longer. They may have done it, and
         may still; the identity makes it one write."""
         now = self._loop.time()
-        for connection, queue in self.nodes.connections.items():
+        for connection, queue in list(self.nodes.connections.items()):  # one that leaves ends with its last call
             for call in connection.calls() if connection in self._suspects.connections else ():
                 leader = self._router.leading(call.group) if call.group and now - call.sent >= SUSPECT_S else None
                 if leader is not None and leader is not queue and not call.once:

@@ -20,7 +20,7 @@ class IdentitySource:
 
     @property
     def low(self) -> int:
-        """The lowest unanswered number, or the next one where all are answered."""
+        """The lowest unanswered number, or the next one if all are answered."""
         # Each number is stepped over once in the client's life, so this is constant time, amortised.
         low, unanswered = self._low, self._unanswered
         while low < self._next and low not in unanswered:

@@ -23,41 +23,33 @@ class Nodes:
         self._backlog = backlog
         self._cluster_id = ""
 
-    def up(self) -> list[NodeQueue]:
-        """The queues of the nodes that take requests now."""
-        return [queue for queue in self.queues.values() if queue.connection is not None]
+    def up(self) -> list[tuple[NodeQueue, NodeConnection]]:
+        """The nodes that take requests now: the queue and the connection of each."""
+        return [(queue, queue.connection) for queue in self.queues.values() if queue.connection is not None]
 
-    def any_up(self) -> NodeQueue | None:
-        """One of them."""
+    def any_up(self) -> NodeConnection | None:
+        """The connection of one of them."""
         for queue in self.queues.values():
             if queue.connection is not None:
-                return queue
+                return queue.connection
         return None
 
-    def attach(self, connection: NodeConnection) -> NodeQueue | None:
-        """The queue whose new requests go to this connection from now on. None if it is not wanted: the node has one,
-        or is not of the cluster while nodes of the cluster are connected."""
+    def attach(self, connection: NodeConnection, instead_of: NodeConnection | None) -> NodeQueue | None:
+        """The queue whose new requests go to this connection from now on. None if it is not wanted: the node has
+        another connection than ``instead_of``, or is not of the cluster while nodes of the cluster are connected."""
         welcome = connection.welcome
         queue = self.queues.get(welcome.node_id)
         if self.any_up() is None:
             self._cluster_id = welcome.cluster_id
-        elif queue is None or queue.connection is not None or self._is_foreign(welcome):
+        elif queue is None or queue.connection is not instead_of or self._is_foreign(welcome):
             return None
         if queue is None:
             queue = self._add(welcome.node_id)
         self._cluster_id = welcome.cluster_id or self._cluster_id
         self.reached += not queue.connects
-        self._use(queue, connection)
+        queue.connect(connection)
+        self.connections[connection] = queue
         return queue
-
-    def exchange(self, queue: NodeQueue, connection: NodeConnection) -> NodeConnection | None:
-        """New requests to a node go to this connection instead of the one it has, which is returned. None if that is
-        not wanted: the new one led elsewhere, or there is nothing to exchange any more."""
-        old, welcome = queue.connection, connection.welcome
-        if old is None or welcome.node_id != queue.node or self._is_foreign(welcome):
-            return None
-        self._use(queue, connection)
-        return old
 
     def follow(self, nodes: dict[str, str]) -> list[NodeQueue]:
         """Have a queue for each of these nodes and no other. Returns those that were removed."""
@@ -72,10 +64,6 @@ class Nodes:
         queue = self.queues[node] = NodeQueue(node, self._backlog)
         self.changed.set()
         return queue
-
-    def _use(self, queue: NodeQueue, connection: NodeConnection) -> None:
-        queue.connect(connection)
-        self.connections[connection] = queue
 
     def _is_foreign(self, welcome: Welcome) -> bool:
         """Whether this is a node of another cluster. One that is being formed has no name yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import random
 from collections.abc import Callable
 
@@ -10,11 +11,11 @@ from ..errors import MetadError
 from ..options import Options
 from .alarm import Alarm
 from .call import Call
-from .retry import RetryQueue, SharedBudget, verdict
+from .retry import SharedBudget, verdict
 
 
 class Retries:
-    """``due`` is called with the calls whose time has come."""
+    """``due`` is called with the calls whose time has come, in order. Calls that end meanwhile stay until then."""
 
     def __init__(
         self,
@@ -28,41 +29,51 @@ class Retries:
         self._budget = SharedBudget(options.retry_budget) if options.retry_budget is not None else None
         self._rng = rng
         self._due = due
-        self._queue = RetryQueue()
         self._alarm = Alarm(loop, self._ring)
+        self._heap: list[tuple[float, int, Call]] = []
+        self._numbers: dict[Call, int] = {}  # of the entry that counts, if a call was brought forward
+        self._pushed = 0
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._numbers)
 
     def schedule(self, call: Call, error: MetadError) -> MetadError | None:
         """Have the call retried, or return the error that ends it."""
         decision = verdict(call, error, self._loop.time(), self._backoff, self._rng, self._budget)
         if isinstance(decision, MetadError):
             return decision
-        self._queue.push(decision, call)
-        self._alarm.set(decision)
+        self._push(decision, call)
         return None
 
     def hurry(self, group: str, node: str) -> None:
         """A node leads the group. End the wait of calls that others refused: only their target was wrong."""
         now = self._loop.time()
-        for call in self._queue.calls():
+        for call in self.calls():
             if call.group == group and call.astray and call.refused_by != node:
-                self._queue.push(now, call)
-                self._alarm.set(now)
+                self._push(now, call)
 
     def calls(self) -> list[Call]:
         """Those that have not ended."""
-        return self._queue.calls()
+        return [call for call in self._numbers if not call.future.done()]
 
     def close(self) -> None:
         """End nobody's wait any more."""
         self._alarm.cancel()
 
+    def _push(self, due: float, call: Call) -> None:
+        self._pushed += 1
+        self._numbers[call] = self._pushed
+        heapq.heappush(self._heap, (due, self._pushed, call))
+        self._alarm.set(due)
+
     def _ring(self, now: float) -> None:
-        calls = self._queue.pop_due(now)
-        if (next_due := self._queue.next_due()) is not None:
-            self._alarm.set(next_due)
-        for call in calls:
-            call.retried()
+        calls = []
+        while self._heap and self._heap[0][0] <= now:
+            _, number, call = heapq.heappop(self._heap)
+            if self._numbers.get(call) == number:
+                del self._numbers[call]
+                if not call.future.done():
+                    calls.append(call)
+        if self._heap:
+            self._alarm.set(self._heap[0][0])
         self._due(calls)

@@ -5,7 +5,6 @@ Reads and writes are retried alike: a write carries an identity, so it happens o
 
 from __future__ import annotations
 
-import heapq
 import random
 from typing import Any
 
@@ -96,40 +95,3 @@ def deadline_error(call: Call, cause: MetadError | None) -> DeadlineExceededErro
     error = DeadlineExceededError(text)
     error.__cause__ = cause
     return error
-
-
-class RetryQueue:
-    """Calls that wait for their next attempt, by time. Calls that end meanwhile stay until their time comes."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Call]] = []
-        self._numbers: dict[Call, int] = {}  # of the entry that counts, if a call was brought forward
-        self._pushed = 0
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def push(self, due: float, call: Call) -> None:
-        """Have ``call`` come out at ``due``, and not when it was to before."""
-        self._pushed += 1
-        self._numbers[call] = self._pushed
-        heapq.heappush(self._heap, (due, self._pushed, call))
-
-    def pop_due(self, now: float) -> list[Call]:
-        """The calls whose time has come and that have not ended, in order."""
-        calls = []
-        while self._heap and self._heap[0][0] <= now:
-            _, number, call = heapq.heappop(self._heap)
-            if self._numbers.get(call) == number:
-                del self._numbers[call]
-                if not call.future.done():
-                    calls.append(call)
-        return calls
-
-    def next_due(self) -> float | None:
-        """When :meth:`pop_due` has something again."""
-        return self._heap[0][0] if self._heap else None
-
-    def calls(self) -> list[Call]:
-        """Those that have not ended."""
-        return [call for call in self._numbers if not call.future.done()]

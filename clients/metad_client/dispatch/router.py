@@ -1,12 +1,13 @@
 """Where a call goes: into the queue of the node that leads its group, or of the node that it is for.
 
-While no connected node is known to lead a group, its calls are *parked*, and the nodes are asked who does.
+While no connected node is known to lead a group, its calls are *parked*, and the nodes are asked for its leader.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from ..errors import MetadError, NotFoundError, NotLeaderError
 from .call import Call
@@ -18,41 +19,33 @@ from .routes import ANY, Routes
 from .sender import Sender
 
 
+@dataclass(eq=False, slots=True)
 class Router:
     """Each node has a queue of its own, so one that is slow or gone holds up nobody else's calls. ``seek`` is called
     when a leader is wanted that is not known."""
 
-    def __init__(
-        self,
-        nodes: Nodes,
-        leaders: Leaders,
-        routes: Routes,
-        sender: Sender,
-        backlog: Backlog,
-        rng: random.Random,
-        seek: Callable[[], None],
-    ) -> None:
-        self._nodes = nodes
-        self._leaders = leaders
-        self._routes = routes
-        self._sender = sender
-        self._backlog = backlog
-        self._rng = rng
-        self._seek = seek
-        self._parked: dict[str | None, CallQueue] = {}  # by group
+    nodes: Nodes
+    leaders: Leaders
+    routes: Routes
+    sender: Sender
+    backlog: Backlog
+    rng: random.Random
+    seek: Callable[[], None]
+    parked: dict[str | None, CallQueue] = field(default_factory=dict)  # by group
 
     def leading(self, group: str | None) -> NodeQueue | None:
         """The queue of the group's leader, if one is known and connected."""
         if not group:
-            return self._nodes.any_up() if group is not None else None
-        queue = self._nodes.queues.get(self._leaders.by_group.get(group, ""))
+            anyone = self.nodes.any_up() if group is not None else None
+            return self.nodes.connections[anyone] if anyone is not None else None
+        queue = self.nodes.queues.get(self.leaders.by_group.get(group, ""))
         return queue if queue is not None and queue.connection is not None else None
 
     def route(self, calls: Iterable[Call], *, first: bool = False) -> None:
         """Queue calls where they belong, ``first`` in front of the others, and send what can be sent."""
         queues: dict[NodeQueue, None] = {}
         for call in calls:
-            queue = self._nodes.queues.get(call.node) if call.node else self.leading(call.group)
+            queue = self.nodes.queues.get(call.node) if call.node else self.leading(call.group)
             if queue is not None:
                 queue.waiting.add(call, first=first)
                 queues[queue] = None
@@ -61,7 +54,7 @@ class Router:
             else:
                 self.park(call, first=first)
         for queue in queues:
-            self._sender.send_waiting(queue)
+            self.sender.send_waiting(queue)
 
     def reroute(self, calls: Iterable[Call]) -> None:
         """Queue calls again that wait where they do not belong any more; they stay in order."""
@@ -73,59 +66,55 @@ class Router:
     def to_front(self, call: Call, queue: NodeQueue) -> None:
         """Send a call to a node before all that wait for it."""
         queue.waiting.add(call, first=True)
-        self._sender.send_waiting(queue)
+        self.sender.send_waiting(queue)
 
     def park(self, call: Call, *, first: bool = False) -> None:
         """Have a call wait until a leader of its group is known; a call without a group, until the map is."""
-        if call.group not in self._parked:
-            self._parked[call.group] = CallQueue(self._backlog)
-        self._parked[call.group].add(call, first=first)
-        self._seek()
+        if call.group not in self.parked:
+            self.parked[call.group] = CallQueue(self.backlog)
+        self.parked[call.group].add(call, first=first)
+        self.seek()
 
     def release(self) -> None:
         """Send on what is parked and has a known leader by now."""
-        for group, parked in list(self._parked.items()):
+        for group, parked in list(self.parked.items()):
             if group is None:
                 for call in list(parked):
-                    if self._routes.knows(call.method):
+                    if self.routes.knows(call.method):
                         call.unqueue()
                         if not call.future.done():
                             call.future.set_result(None)
             elif self.leading(group) is not None:
                 self.reroute(parked)
             if not parked:
-                self._parked.pop(group, None)
+                self.parked.pop(group, None)
 
     def has_leaders(self) -> bool:
         """Whether a leader that can be reached is known of all groups that calls wait for."""
-        return not any(calls for group, calls in self._parked.items() if group != ANY)
+        return not any(calls for group, calls in self.parked.items() if group != ANY)
 
     def probe(self) -> None:
         """Nobody has named a leader for long: try one call of each such group on a node that may be it."""
-        up = self._nodes.up()
-        for group, parked in list(self._parked.items()):
-            if group is None or group in self._leaders.by_group or not up or not parked:
+        up = [queue for queue, _ in self.nodes.up()]
+        for group, parked in list(self.parked.items()):
+            if group is None or group in self.leaders.by_group or not up or not parked:
                 continue
-            replicas = self._routes.replicas(group)
-            queue = self._rng.choice([queue for queue in up if queue.node in replicas] or up)
+            replicas = self.routes.replicas(group)
+            queue = self.rng.choice([queue for queue in up if queue.node in replicas] or up)
             call = next(iter(parked))
             call.unqueue()
             queue.waiting.add(call, probes=queue.node)
-            self._sender.send_waiting(queue)
-
-    def parked(self) -> list[Call]:
-        """The calls that wait for a leader."""
-        return [call for calls in self._parked.values() for call in calls]
+            self.sender.send_waiting(queue)
 
     def obstacle(self, call: Call) -> MetadError | None:
         """Why a call was not even sent, as far as known."""
-        queues = self._nodes.queues
+        queues = self.nodes.queues
         if call.node:
             queue = queues.get(call.node)
             return queue.obstacle if queue is not None else None
-        if call.group is None and self._nodes.any_up() is not None:
+        if call.group is None and self.nodes.any_up() is not None:
             return NotLeaderError("the cluster is being formed")
-        leader = queues.get(self._leaders.by_group.get(call.group or ANY, ""))
+        leader = queues.get(self.leaders.by_group.get(call.group or ANY, ""))
         for queue in [leader] if leader is not None else queues.values():
             if queue.connection is None and queue.obstacle is not None:
                 return queue.obstacle

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import dataclass, field
 
 from metad_wire.methods import encode
 
@@ -21,19 +22,19 @@ from .node_queue import NodeQueue
 from .suspects import Suspects
 
 
+@dataclass(eq=False, slots=True)
 class Sender:
     """The attempts of one client."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random, suspects: Suspects) -> None:
-        self.retries = 0
-        self._loop = loop
-        self._rng = rng
-        self._suspects = suspects
-        self._identities: dict[str | None, IdentitySource] = {}  # by group
+    loop: asyncio.AbstractEventLoop
+    rng: random.Random
+    suspects: Suspects
+    identities: dict[str | None, IdentitySource] = field(default_factory=dict)  # by group
+    retries: int = 0  # attempts beyond each request's first
 
     def send(self, connection: NodeConnection, call: Call) -> None:
         """Begin an attempt on a connection that has room for it."""
-        now = self._loop.time()
+        now = self.loop.time()
         if call.attempts:
             self.retries += 1
         if call.identities is None and call.method.mutates:
@@ -42,7 +43,7 @@ class Sender:
             connection.send(call, encode(call.attempt(now)))
         except FrameError as error:  # over the limit of this server, which no retry changes
             call.fail(InvalidRequestError(f"{call.method.name}: {error}"))
-        self._suspects.watch()
+        self.suspects.watch()
 
     def send_waiting(self, queue: NodeQueue) -> None:
         """Send what waits for a node, as far as it fits."""
@@ -56,7 +57,7 @@ class Sender:
             self.send(connection, call)
 
     def _identities_of(self, group: str | None) -> IdentitySource:
-        source = self._identities.get(group)
+        source = self.identities.get(group)
         if source is None:
-            source = self._identities[group] = IdentitySource(self._rng.getrandbits(64))
+            source = self.identities[group] = IdentitySource(self.rng.getrandbits(64))
         return source

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from .node_connection import NodeConnection
 from .nodes import Nodes
@@ -13,33 +14,33 @@ SUSPECT_S = 1.0
 LOOK_S = 0.5
 
 
+@dataclass(eq=False, slots=True)
 class Suspects:
     """Looks while something is in flight, and calls ``found`` when there are some. Does nothing while there is only one
     node: no other could be asked."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, nodes: Nodes, found: Callable[[], None]) -> None:
-        self.connections: set[NodeConnection] = set()
-        self._loop = loop
-        self._nodes = nodes
-        self._found = found
-        self._timer: asyncio.TimerHandle | None = None
+    loop: asyncio.AbstractEventLoop
+    nodes: Nodes
+    found: Callable[[], None]
+    connections: set[NodeConnection] = field(default_factory=set)
+    timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
         """Something is in flight."""
-        if self._timer is None and len(self._nodes.queues) > 1:
-            self._timer = self._loop.call_later(LOOK_S, self._look)
+        if self.timer is None and len(self.nodes.queues) > 1:
+            self.timer = self.loop.call_later(LOOK_S, self._look)
 
     def close(self) -> None:
         """Look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
 
     def _look(self) -> None:
-        self._timer = None
-        now = self._loop.time()
-        oldest = {connection: calls[0] for connection in self._nodes.connections if (calls := connection.calls())}
+        self.timer = None
+        now = self.loop.time()
+        oldest = {connection: calls[0] for connection in self.nodes.connections if (calls := connection.calls())}
         self.connections = {connection for connection, call in oldest.items() if now - call.sent >= SUSPECT_S}
         if self.connections:
-            self._found()
+            self.found()
         if oldest:
             self.watch()

@@ -1,4 +1,4 @@
-"""Joins single calls of one kind into batches, and gives each caller its own outcome.
+"""Joins single calls of one kind into batches, and gives each caller its outcome.
 
 One batcher exists per kind (verb, group, shared header fields, deadline) while it has work. A batch closes when its
 window says so (:class:`metad_wire.policy.BatchWindow`), but while enough batches of its kind are unanswered it
@@ -167,11 +167,11 @@ class Batcher(Generic[Item, Reply, Outcome]):
     def _send_anew(self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float) -> None:
         """Send items to the groups that hold them by now."""
         self._version = self._dispatcher.routes.version
-        parts = self._dispatcher.routes.split(self._method, items)
-        if not isinstance(parts, dict):
-            self._send(items, futures, deadline, parts)
+        groups = self._dispatcher.routes.split(self._method, items)
+        if not isinstance(groups, dict):
+            self._send(items, futures, deadline, groups)
         else:
-            for group, where in parts.items():
+            for group, where in groups.items():
                 self._send([items[i] for i in where], [futures[i] for i in where], deadline, group)
 
     def _apart(
@@ -182,8 +182,8 @@ class Batcher(Generic[Item, Reply, Outcome]):
         group: str,
         error: Exception,
     ) -> None:
-        """The batch was refused as a whole and nothing was done, for some item is malformed. That is its caller's
-        mistake alone: find it by halves."""
+        """The batch was refused as a whole and nothing was done, because some item is malformed. Only the caller of
+        that item made a mistake: find it by halves."""
         if len(items) > 1:
             self._send_halves(items, futures, deadline, group)
         elif not futures[0].done():
@@ -213,7 +213,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
             if not isinstance(outcome, MetadError):
                 future.set_result(outcome)
             elif isinstance(outcome, InvalidRequestError) and len(items) > 1:
-                refused.append(position)  # perhaps for another's sake: one group refused its part as a whole
+                refused.append(position)  # perhaps because of another item
             else:
                 future.set_exception(outcome)
         if refused:

@@ -1,4 +1,4 @@
-"""Listings: page after page, of one group or of several in one order."""
+"""Listings: page after page, of one group, or of several groups in one order."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class _Pages(Generic[Record]):
         self.read = 0  # of these
 
     def ask(self) -> None:
-        """Have the next page come."""
+        """Ask for the next page."""
         self._call = self._requests.begin(self._method, self._body_of(self._page), self._deadline_s, self._group)
 
     async def more(self) -> bool:
-        """Have ``records`` be the next that there are; False where there are none left."""
+        """Make ``records`` the next ones; False if none are left."""
         while not self._complete:
             if self._call is None:
                 self.ask()
@@ -78,7 +78,7 @@ class _Pages(Generic[Record]):
         return False
 
     def abandon(self) -> None:
-        """Nobody wants the page that was asked for."""
+        """Cancel the question for the next page."""
         if self._call is not None:
             self._requests.abandon(self._call)
 
@@ -109,8 +109,8 @@ async def of_all_groups(
     page_size: int,
     deadline_s: float | None,
 ) -> AsyncGenerator[Record, None]:
-    """A listing that every group has a part of, in order of ``key_of``. Each group's leader is asked by itself, for its
-    share of a page, and whoever's share is used up is asked for more: so no record is read twice."""
+    """A listing that is spread over all groups, in order of ``key_of``. Each group's leader is asked for its share of a
+    page, and for more once that share is used up: so no record is read twice."""
     groups = await requests.groups(method, deadline_s)
     if len(groups) <= 1:
         name = groups[0][1] if groups else ANY

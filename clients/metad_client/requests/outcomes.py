@@ -21,5 +21,5 @@ def with_errors(outcomes: Sequence[Outcome], errors: Sequence[ItemError]) -> lis
 
 
 def wrote(items: list[Any], reply: WriteReply) -> list[MetadError | None]:
-    """Nothing to tell but that it is done."""
+    """None for each item that was written."""
     return with_errors([None] * len(items), reply.errors)

@@ -1,8 +1,7 @@
-"""From a verb's items to their reply: split by group, cut what is too long, encode, pipeline the pieces, put in order.
+"""From a verb's items to their replies: splits them by group, cuts what is too long, encodes, pipelines the pieces, and
+puts them in order.
 
 A request holds items of one group only. So it is done or not as a whole, and a retry never needs to be split anew.
-
-The namespaces (sessions, offsets, kv) are written in terms of this and hold no more than their verbs.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .batcher import Batcher, Outcomes
 # Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million
 # items neither holds a million encoded ones nor pushes everybody else out of the queue.
 PIECES_IN_FLIGHT = 8
-# Of the encoded items of a write: what it changes in its group then fits an entry, though keys count three times there.
+# Of the encoded items of a write. What it changes in its group then fits an entry, where keys count three times.
 WRITE_BYTES_MAX = CHANGE_BYTES_MAX * 3 // 10
 
 Body = TypeVar("Body", bound=Message)
@@ -64,7 +63,7 @@ class Requests:
         node: str = "",
         once: bool = False,
     ) -> Reply:
-        """One request and its reply, by ``node`` or the leader of ``group`` where one is named, otherwise by whoever
+        """One request and its reply, by ``node`` or the leader of ``group`` if one is named, otherwise by any node that
         answers the method. Raises the request's MetadError."""
         reply: Reply = await self.reply(self.begin(method, body, deadline_s, group, node=node, once=once))
         return reply
@@ -79,7 +78,7 @@ class Requests:
         node: str = "",
         once: bool = False,
     ) -> Call:
-        """The same, but only begun: either :meth:`reply` or :meth:`abandon` ends it."""
+        """Begin such a request: either :meth:`reply` or :meth:`abandon` ends it."""
         deadline = self._deadline(deadline_s)
         if method.by is By.METADATA:
             group = METADATA
@@ -98,7 +97,7 @@ class Requests:
         self._dispatcher.abandon(call)
 
     async def groups(self, method: Method[Any, Any], deadline_s: float | None = None) -> list[tuple[int, str]]:
-        """(ordinal, name) of the groups that a listing is spread over; empty where a server is alone."""
+        """(ordinal, name) of the groups that a listing is spread over; empty if the server knows no clusters."""
         deadline = self._deadline(deadline_s)
         while not self._routes.knows(method):
             await self.reply(self._dispatcher.wait_for_map(method, deadline))
@@ -120,9 +119,9 @@ class Requests:
         *,
         items_max: int = BATCH_ITEMS_MAX,
     ) -> list[Piece[Reply]]:
-        """Items in as many requests as they need; ``body_of`` makes one of a part of them.
+        """Items in as many requests as they need; ``body_of`` makes the body of each.
 
-        Raises the first error where no piece has a reply; otherwise a piece says for itself what went wrong.
+        Raises the first error if no piece has a reply; otherwise each piece has its reply or its error.
         """
         deadline = self._deadline(deadline_s)
         items_max = min(items_max, self._batch_items)
@@ -130,20 +129,20 @@ class Requests:
             return []
         while not self._routes.knows(method):
             await self.reply(self._dispatcher.wait_for_map(method, deadline))
-        parts: str | ByGroup | None = None
+        by_group: str | ByGroup | None = None
         if len(items) <= items_max:
-            parts = self._routes.split(method, items)
-            if type(parts) is str:
+            by_group = self._routes.split(method, items)
+            if type(by_group) is str:
                 body = encode(body_of(items if type(items) is list else list(items)))
                 if len(body) <= self._bytes_max(method) or len(items) == 1:
-                    call = self._dispatcher.submit(method, body, deadline, parts)
+                    call = self._dispatcher.submit(method, body, deadline, by_group)
                     try:
                         return [Piece(0, len(items), await self.reply(call), None)]
                     except StaleRouteError:
                         if not call.moved:
                             raise
-                        parts = None
-        return await self._pieces(method, items, body_of, deadline, items_max, parts)
+                        by_group = None
+        return await self._pieces(method, items, body_of, deadline, items_max, by_group)
 
     async def read_many(
         self,
@@ -152,9 +151,9 @@ class Requests:
         body_of: Callable[[list[Item]], Body],
         deadline_s: float | None = None,
     ) -> list[Piece[Reply]]:
-        """As :meth:`many`, but every piece has a reply, or the error is raised: a read that lacks a part is none.
+        """As :meth:`many`, but every piece has a reply, or the error is raised.
 
-        What a server refuses as a whole (a reply over its limit, one malformed item) is asked for in halves.
+        A request that a server refuses as a whole (a reply over its limit, one malformed item) is sent in halves.
         """
         try:
             pieces = await self.many(method, items, body_of, deadline_s)
@@ -171,9 +170,8 @@ class Requests:
                 raise piece.error
             where, middle = piece.where, piece.count // 2
             for half in (where[:middle], where[middle:]):
-                for part in await self.read_many(method, [items[i] for i in half], body_of, deadline_s):
-                    positions = [half[i] for i in part.where]
-                    whole.append(Piece(positions[0], part.count, part.reply, None, positions))
+                halved = await self.read_many(method, [items[i] for i in half], body_of, deadline_s)
+                whole += [piece.within(half) for piece in halved]
         return whole
 
     def single(
@@ -188,8 +186,8 @@ class Requests:
         *,
         items_max: int = BATCH_ITEMS_MAX,
     ) -> asyncio.Future[Outcome]:
-        """One item, in a batch with others of the same verb, group, ``header`` and deadline. A batch for each group:
-        one that cannot be reached must not hold up the singles of others."""
+        """One item, in a batch with others of the same verb, group, ``header`` and deadline. Each group has batches of
+        its own, because one that cannot be reached must not delay the singles of others."""
         group = self._routes.group_of(method, item)
         key = (method.code, group, header, deadline_s)
         batcher = self._batchers.get(key)
@@ -235,7 +233,7 @@ class Requests:
         body_of: Callable[[list[Item]], Body],
         deadline: float,
         items_max: int,
-        parts: str | ByGroup | None,
+        by_group: str | ByGroup | None,
     ) -> list[Piece[Reply]]:
         pieces: list[Piece[Reply]] = []
         in_flight: deque[tuple[Sequence[int], Call]] = deque()
@@ -253,7 +251,7 @@ class Requests:
             in_flight.popleft()
 
         try:
-            for where, group, version, body in self._cut(method, items, body_of, items_max, parts):
+            for where, group, version, body in self._cut(method, items, body_of, items_max, by_group):
                 if len(in_flight) == in_flight_max:
                     await finish()
                 try:
@@ -283,14 +281,10 @@ class Requests:
         """The items at these positions, whose slots have moved, in requests to the groups that hold them now."""
         try:
             moved = [items[position] for position in where]
-            parts = await self._pieces(method, moved, body_of, deadline, items_max, None)
+            pieces = await self._pieces(method, moved, body_of, deadline, items_max, None)
         except MetadError as error:
             return [Piece(where[0], len(where), None, error, where)]
-        pieces: list[Piece[Reply]] = []
-        for part in parts:
-            positions = [where[i] for i in part.where]
-            pieces.append(Piece(positions[0], part.count, part.reply, part.error, positions))
-        return pieces
+        return [piece.within(where) for piece in pieces]
 
     def _bytes_max(self, method: Method[Any, Any]) -> int:
         """Of the items of one request."""
@@ -303,26 +297,26 @@ class Requests:
         items: Sequence[Item],
         body_of: Callable[[list[Item]], Body],
         items_max: int,
-        parts: str | ByGroup | None,
+        by_group: str | ByGroup | None,
     ) -> Iterator[tuple[Sequence[int], str, int, bytes]]:
         """(positions, group, version of the map, encoded body) of each request: of one group's items, at most
-        ``items_max``, halved until it fits a frame. ``parts`` of all items, where they have been split already."""
+        ``items_max``, halved until it fits a frame. ``by_group``: all items, if they have been split already."""
         # So many at once that each group's share nearly fills a request, but seldom overfills it.
         groups = len(self._routes.groups(method))
         at_once = items_max if groups <= 1 else max(items_max, groups * items_max * 7 // 8)
         for start in range(0, len(items), at_once):
             chunk = items[start : start + at_once]
             version = self._routes.version
-            if parts is None or at_once < len(items):
-                parts = self._routes.split(method, chunk)
+            if by_group is None or at_once < len(items):
+                by_group = self._routes.split(method, chunk)
             todo: list[tuple[str, Sequence[int]]]
-            if isinstance(parts, dict):
+            if isinstance(by_group, dict):
                 todo = [
                     (group, [start + position for position in positions] if start else positions)
-                    for group, positions in parts.items()
+                    for group, positions in by_group.items()
                 ]
             else:
-                todo = [(parts or ANY, range(start, start + len(chunk)))]
+                todo = [(by_group or ANY, range(start, start + len(chunk)))]
             todo.reverse()
             while todo:
                 group, where = todo.pop()

@@ -1,4 +1,4 @@
-"""The parts that know no loop: identities, verdicts on retries, endpoints, options, how records are shown."""
+"""What needs no event loop: identities, verdicts on retries, endpoints, options, how records are shown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from metad_client.connections.dialer import explain
 from metad_client.dispatch.call import Call
 from metad_client.dispatch.identity import IdentitySource
 from metad_client.dispatch.leaders import Leaders
-from metad_client.dispatch.retry import RetryQueue, SharedBudget, verdict
+from metad_client.dispatch.retry import SharedBudget, verdict
 from metad_client.dispatch.routes import ANY, Routes
 from metad_client.endpoint import name_of, parse_url
 from metad_client.errors import ClosedError, another
@@ -147,22 +147,6 @@ def test_a_read_in_doubt_is_just_late():
     outcome = verdict(call, ConnectionLostError(retry_after_ms=60_000), 0.0, Backoff(), random.Random(1))
     assert isinstance(outcome, DeadlineExceededError)
     assert "write" not in str(outcome)
-
-
-def test_the_retry_queue_is_in_order_of_time_and_skips_what_ended():
-    queue = RetryQueue()
-    late, soon, ended = a_call(), a_call(), a_call()
-    for due, call in ((3.0, late), (1.0, soon), (2.0, ended)):
-        queue.push(due, call)
-    cast("Any", ended.future).is_done = True
-    assert (len(queue), queue.next_due(), queue.calls()) == (3, 1.0, [late, soon])
-    assert queue.pop_due(0.5) == []
-    assert queue.pop_due(2.5) == [soon]
-    assert queue.pop_due(9.0) == [late]
-    assert queue.next_due() is None
-    queue.push(20.0, late)
-    queue.push(10.0, late)  # brought forward: it comes out once
-    assert (len(queue), queue.pop_due(15.0), queue.pop_due(25.0), len(queue)) == (1, [late], [], 0)
 
 
 # --- routes ---
