@@ -37,14 +37,14 @@ def parse_url(url: str) -> list[Endpoint]:
     rest = rest.removesuffix("/")
     if any(mark in rest for mark in "/?#@"):
         raise ValueError(f"a metad URL is only a scheme and endpoints: {url!r}")
-    return [_endpoint(part.strip(), url) for part in rest.split(",")]
+    return [_endpoint(text.strip(), url) for text in rest.split(",")]
 
 
-def _endpoint(part: str, url: str) -> Endpoint:
-    if not part:
+def _endpoint(text: str, url: str) -> Endpoint:
+    if not text:
         raise ValueError(f"an endpoint is missing in {url!r}")
-    has_port = ":" in part.rpartition("]")[2] if part.startswith("[") else ":" in part
-    return split_endpoint(part if has_port else f"{part}:{PORT_DEFAULT}")
+    has_port = ":" in text.rpartition("]")[2] if text.startswith("[") else ":" in text
+    return split_endpoint(text if has_port else f"{text}:{PORT_DEFAULT}")
 
 
 def name_of(endpoint: Endpoint) -> str:

@@ -61,7 +61,7 @@ def token(arguments: argparse.Namespace) -> int:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Whole or not at all, for nodes read it while they run; owner and mode stay. Raises OSError."""
+    """Replace a file whole or not at all, because nodes read it while they run; owner and mode stay. Raises OSError."""
     path = path.resolve()  # a link stays one
     temporary = path.with_name(path.name + ".tmp")
     before = path.stat() if path.exists() else None

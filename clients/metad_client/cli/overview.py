@@ -1,4 +1,4 @@
-"""What ``metadctl`` shows of a cluster: the map and every node's own word, put together. Pure."""
+"""What ``metadctl`` shows of a cluster: the map and every node's status, put together. Pure."""
 
 from __future__ import annotations
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from metad_wire.cluster import MapReply
 from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
+from metad_wire.messages import ItemError
 from metad_wire.methods import Method
 
 from ..errors import (
@@ -218,7 +220,7 @@ class Dispatcher:
         except InvalidRequestError as error:  # the reply makes no sense: the caller's request is not to blame
             call.fail(InternalError(str(error)))
             return
-        if call.future.done() or not (call.method.mutates and reply.errors and self._heals(call, reply)):
+        if call.future.done() or not (call.method.mutates and reply.errors and self._heals(call, reply.errors)):
             call.succeed(reply)
 
     def failed(self, connection: NodeConnection, call: Call, error: MetadError) -> None:
@@ -275,9 +277,9 @@ class Dispatcher:
         if final is not None:
             call.fail(final)
 
-    def _heals(self, call: Call, reply: Any) -> bool:
+    def _heals(self, call: Call, errors: Sequence[ItemError]) -> bool:
         """Whether the call is retried for the sake of items that the group could not answer for."""
-        error = worth_a_retry(call.method, reply)
+        error = worth_a_retry(errors)
         if error is None or self._retries.schedule(call, error) is not None:
             return False  # or no time is left: the reply says per item what is known
         call.obstructed(error, in_doubt=True)

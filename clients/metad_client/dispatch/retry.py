@@ -6,10 +6,10 @@ Reads and writes are retried alike: a write carries an identity, so it happens o
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections.abc import Sequence
 
 from metad_wire.errors import ERRORS
-from metad_wire.methods import Method
+from metad_wire.messages import ItemError
 from metad_wire.policy import Backoff, RetryBudget
 
 from ..errors import ConnectionLostError, DeadlineExceededError, MetadError, error_of_item
@@ -21,15 +21,13 @@ def lost(error: MetadError) -> ConnectionLostError:
     return error if isinstance(error, ConnectionLostError) else ConnectionLostError(str(error))
 
 
-def worth_a_retry(method: Method[Any, Any], reply: Any) -> MetadError | None:
+def worth_a_retry(errors: Sequence[ItemError]) -> MetadError | None:
     """The first item's error that a retry of the whole request may heal; None if there is none.
 
     A server may answer so for items that it could not finish. With the same identity, it answers for the others what
     it did before.
     """
-    if not method.mutates:
-        return None
-    for item in reply.errors:
+    for item in errors:
         known = ERRORS.get(item.code)
         if known is not None and known.retryable:
             return error_of_item(item)

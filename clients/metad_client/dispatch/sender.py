@@ -43,7 +43,8 @@ class Sender:
             connection.send(call, encode(call.attempt(now)))
         except FrameError as error:  # over the limit of this server, which no retry changes
             call.fail(InvalidRequestError(f"{call.method.name}: {error}"))
-        self.suspects.watch()
+        if self.suspects.timer is None:
+            self.suspects.watch()
 
     def send_waiting(self, queue: NodeQueue) -> None:
         """Send what waits for a node, as far as it fits."""
