@@ -30,8 +30,8 @@ from ..storage import keys
 MOVES_OF_A_MAP = 10_000
 """At most: every slot of a kind moves at most once. A move's number is that of the map that orders it times this, and
 more."""
-_ROWS = 1_000  # of one batch
-_BYTES = 1024 * 1024
+_ROWS = 500  # of one batch
+_BYTES = 512 * 1024  # a row of the largest value still fits an entry with it
 _SHORT_TAIL = 500  # rows that may be left when the slots are sealed
 _AGAIN_S = 1.0
 _ATTEMPTS_OF_A_TERM = 1_000_000

@@ -27,6 +27,7 @@ from .access import Access
 from .driver import Work
 from .intake import Intake
 from .node import Node
+from .precedence import is_small
 from .unsent import SMALL_BYTES, Unsent
 
 _REQUEST = int(FrameType.REQUEST)  # comparing with the enum's member costs several times as much
@@ -34,10 +35,12 @@ _REQUEST = int(FrameType.REQUEST)  # comparing with the enum's member costs seve
 # Replies are handed to the stream in pieces of this size even within one chunk of requests, so that its own
 # back-pressure is felt before the next request is begun.
 _FLUSH_BYTES = 256 * 1024
-# Of requests begun in one go: a millisecond's worth, whether they have many items each or one.
+# Requests are begun in slices: whoever is next in the loop waits for one. A slice ends when it has taken this long. It
+# is bounded by bytes, by frames and by rows that reads look at too, for no time passes in a simulation.
+_SLICE_S = 0.0005
 _SLICE_BYTES = 16 * 1024
 _SLICE_FRAMES = 128
-_SLICE_SPENT = 1_000  # the same of reads, in rows looked at: a few bytes may ask for a listing
+_SLICE_SPENT = 256
 # Replies to writes already taken may still come while the peer does not read; past this it is cut off.
 _STALLED_BYTES_MAX = 64 * 1024 * 1024
 _NAME_CHARACTERS_MAX = 64  # of what a client calls itself, in the log
@@ -78,6 +81,7 @@ class Connection:
         self._turns = Turns.here()
         self._in_turns = False  # there are requests for another slice
         self._costly: bool | None = None  # its last requests were; None: it has made none
+        self._heavy = False  # its last slice was
         self._early = False  # what comes now may be a replay
         self._administers = False
         self.held_bytes = 0  # of unfinished frames; the intake's, as is the next
@@ -137,12 +141,16 @@ class Connection:
             return
         # A hundred connections that each ask for much would otherwise hold up everybody in one turn of the loop.
         costly = self._node.requests.busy and self.handshaken if self._costly is None else self._costly
-        if costly or self._slice():
+        if costly or self._heavy or self._slice():
             self._in_turns = True
             self._steer_reading()
             self._turns.take(self._next_slice)
 
     def _next_slice(self) -> bool:
+        precedence = self._node.requests.precedence
+        if self._heavy and self._stream is not None and (wait_s := precedence.heavy_wait_s):
+            self._loop.call_later(wait_s, self._turns.take, self._next_slice)
+            return False
         more = self._slice()
         if not more:
             self._in_turns = False
@@ -160,6 +168,9 @@ class Connection:
         requests = self._node.requests
         spent_before = requests.spent
         spent_max = spent_before + _SLICE_SPENT
+        now = requests.precedence.now
+        begun_s = now()
+        until_s = begun_s + _SLICE_S
         try:
             while self._may_begin and (frame := self._session.next_event()) is not None:
                 count += 1
@@ -167,7 +178,7 @@ class Connection:
                 if self._unflushed_bytes >= _FLUSH_BYTES:
                     self._flush()
                 size += frame.length
-                if size >= _SLICE_BYTES or count >= _SLICE_FRAMES or requests.spent >= spent_max:
+                if size >= _SLICE_BYTES or count >= _SLICE_FRAMES or requests.spent >= spent_max or now() >= until_s:
                     more = True
                     break
         except MetadError as error:
@@ -176,6 +187,10 @@ class Connection:
             return False
         finally:
             self._processing = False
+        if count:
+            self._heavy = not is_small((requests.spent - spent_before) // count, size // count)
+            if self._heavy:
+                requests.precedence.heavy_done(begun_s)
         if count and handshaken:
             self._costly = requests.spent - spent_before >= _SLICE_SPENT // 2
             if self._costly and not requests.busy:
@@ -213,6 +228,7 @@ class Connection:
                 partial(self._answer, request_id),
                 administers=self._administers,
                 waited_s=self._loop.time() - self.last_heard_s,
+                source=self,
             )
             if works and request_id in self._session.unanswered:
                 self._works[request_id] = works

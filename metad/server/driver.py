@@ -30,31 +30,47 @@ from ..raft.replica import RaftGroup
 from ..state.machine import NO_EFFECTS, Effects, Known, Machine, Proposal
 from ..state.tables import Command
 from ..state.view import Writes
+from .fair_queue import FairQueue
+from .precedence import Precedence, is_small
 
 Answer = Callable[[tuple[Any, bytes] | MetadError], None]
 """Takes (reply, its encoding), or why there is none. Called exactly once, on the event loop."""
 
-_PIPELINE_BYTES_MAX = 8 * 1024 * 1024
+_PIPELINE_BYTES_MAX = 4 * 1024 * 1024
 """Once entries of so many bytes are on their way, no further one is begun: each is in memory several times over."""
+_PIPELINE_ITEMS_MAX = 1_500
+"""The same for items of batches: whatever comes next waits until all of them are applied, some microseconds each. A
+batch that does not fit lets what is small, and others' smaller batches, pass."""
+_LOOK_FOR_SMALL = 8  # sources that are asked for something small
 _COMPANY_S = 0.001  # how long few requests wait behind an entry in flight
 _APPLY_BYTES = 1024 * 1024  # of entries read from the log to apply them
 
 
 class Work:
-    """One group's part of a request, waiting or in flight."""
+    """One group's part of a request, waiting or in flight. ``source`` is the connection that it came by."""
 
-    __slots__ = ("answer", "cancelled", "command", "deadline_s", "identity")
+    __slots__ = ("answer", "cancelled", "command", "deadline_s", "identity", "items", "small", "source")
 
-    def __init__(self, command: Command[Any], identity: Identity | None, deadline_s: float, answer: Answer) -> None:
+    def __init__(
+        self,
+        command: Command[Any],
+        identity: Identity | None,
+        deadline_s: float,
+        answer: Answer,
+        source: object = None,
+    ) -> None:
         self.command = command
         self.identity = identity
         self.deadline_s = deadline_s
         self.answer = answer
+        self.source = source
+        self.items = command.items
+        self.small = is_small(command.items, command.size)
         self.cancelled = False
 
 
 class _InFlight:
-    __slots__ = ("effects", "index", "outcomes", "repeats", "size", "works")
+    __slots__ = ("effects", "index", "items", "outcomes", "repeats", "size", "small", "works")
 
     def __init__(self, index: int, proposal: Proposal, works: list[Work]) -> None:
         self.index = index
@@ -62,21 +78,26 @@ class _InFlight:
         self.works = works
         self.outcomes = proposal.outcomes
         self.size = proposal.size
+        self.items = sum([work.items for work in works])
+        self.small = sum([work.small for work in works])
         self.repeats: list[Work] = []  # retries of what this entry does; answered with it
 
 
 class GroupDriver:
     """Drives one group's machine over its replica. Everything runs on the event loop."""
 
-    def __init__(self, machine: Machine, group: RaftGroup, *, window: BatchWindow, pipeline_max: int) -> None:
+    def __init__(
+        self, machine: Machine, group: RaftGroup, precedence: Precedence, *, window: BatchWindow, pipeline_max: int
+    ) -> None:
         self.machine = machine
         self.group = group
+        self._precedence = precedence
         self._window = window
         self._pipeline_max = pipeline_max
-        self._queue: deque[Work] = deque()
-        self._queued_items = 0
+        self._queue: FairQueue[Work] = FairQueue()
         self._in_flight: deque[_InFlight] = deque()
         self._in_flight_bytes = 0
+        self._in_flight_items = 0
         self._staged: list[_InFlight] = []  # those whose writes are in the batch being written
         self._first_queued_s = 0.0
         self.watch: Callable[[Effects], None] | None = None
@@ -85,6 +106,11 @@ class GroupDriver:
         self._awaited_from = 0  # the lowest revision of those, or lower
         self.installing = False
         """A snapshot is being put in place of the state, which may be neither read nor applied to meanwhile."""
+
+    @property
+    def waiting_items(self) -> int:
+        """Of what has not been begun."""
+        return self._queue.items
 
     @property
     def idle(self) -> bool:
@@ -104,12 +130,16 @@ class GroupDriver:
     def expire(self, now_s: float) -> bool:
         """Answer what has waited past its deadline; whether nothing waits any more."""
         if self.stalled:
-            kept = deque(work for work in self._queue if work.deadline_s >= now_s)
-            late = [work for work in self._queue if work.deadline_s < now_s]
-            self._queue = kept
-            self._queued_items = sum(work.command.items for work in kept)
-            for work in late:
-                work.answer(DeadlineExceededError("the deadline passed before the request was begun; nothing was done"))
+            works = self._queue.drain()
+            for work in works:
+                if work.deadline_s >= now_s:
+                    self._queue.add(work)
+            for work in works:
+                if work.deadline_s < now_s:
+                    self._precedence.small -= work.small
+                    work.answer(
+                        DeadlineExceededError("the deadline passed before the request was begun; nothing was done")
+                    )
         return not self.stalled
 
     def submit(self, work: Work, now_s: float) -> None:
@@ -119,8 +149,8 @@ class GroupDriver:
             return
         if not self._queue:
             self._first_queued_s = now_s
-        self._queue.append(work)
-        self._queued_items += work.command.items
+        self._queue.add(work)
+        self._precedence.small += work.small
 
     def pump(self, now_s: float, now_ms: int) -> float | None:
         """Make one entry of what waits, as far as the rules above allow. Returns the time to be called again: now where
@@ -129,10 +159,13 @@ class GroupDriver:
             return None
         if len(self._in_flight) >= self._pipeline_max or self._in_flight_bytes >= _PIPELINE_BYTES_MAX:
             return None
+        if not self._queue.first().small and not self._may_begin():
+            wait_s = self._precedence.heavy_wait_s
+            return now_s + wait_s if wait_s else None  # it is the turn of what is small, or the next commit makes room
         # Few requests behind an entry in flight wait for its commit, or for company: a small entry costs every replica
         # as much work as a large one, beside its items.
         linger_s = _COMPANY_S if self._in_flight else self._window.linger_s
-        if linger_s and self._queued_items < self._window.items_max:
+        if linger_s and self._queue.items < self._window.items_max:
             due_s = self._first_queued_s + linger_s
             if now_s < due_s:
                 return due_s
@@ -140,19 +173,34 @@ class GroupDriver:
         self._first_queued_s = now_s
         return now_s if self._queue else None
 
+    def _may_begin(self) -> bool:
+        """Whether what is next may begin; where it may not, that of another source is next."""
+        for _ in range(_LOOK_FOR_SMALL):
+            work = self._queue.first()
+            if work.small:
+                return True
+            if not self._precedence.heavy_wait_s and (
+                not self._in_flight or self._in_flight_items + work.items <= _PIPELINE_ITEMS_MAX
+            ):
+                return True
+            if not self._queue.skip():
+                break
+        return False
+
     def _take(self, now_s: float) -> list[Work]:
         works: list[Work] = []
         items = size = 0
         while self._queue:
-            work = self._queue[0]
+            work = self._queue.first()
             command = work.command
             if works and self._window.is_full(items + command.items, size + command.size):
                 break
-            self._queue.popleft()
-            self._queued_items -= command.items
+            self._queue.pop()
             if work.cancelled:
+                self._precedence.small -= work.small
                 work.answer(CancelledError("the request was cancelled before it was begun; nothing was done"))
             elif work.deadline_s < now_s:
+                self._precedence.small -= work.small
                 work.answer(DeadlineExceededError("the deadline passed before the request was begun; nothing was done"))
             else:
                 works.append(work)
@@ -167,12 +215,12 @@ class GroupDriver:
         proposal = self.machine.evaluate([(work.command, work.identity) for work in works], index, now_ms)
         taken = len(proposal.outcomes)
         if taken < len(works):  # they have grown more than their sizes said
-            self._queue.extendleft(reversed(works[taken:]))
-            self._queued_items += sum(work.command.items for work in works[taken:])
+            self._queue.give_back(works[taken:])
             works = works[:taken]
         entry = _InFlight(index, proposal, works)
         self._in_flight.append(entry)
         self._in_flight_bytes += entry.size
+        self._in_flight_items += entry.items
         for work, outcome in zip(works, proposal.outcomes, strict=True):
             if isinstance(outcome, Known):
                 self._repeat(work, outcome.index)
@@ -236,6 +284,8 @@ class GroupDriver:
             if in_flight and in_flight[0].index == index:
                 entry = in_flight.popleft()
                 self._in_flight_bytes -= entry.size
+                self._in_flight_items -= entry.items
+                self._precedence.small -= entry.small
                 self._staged.append(entry)
                 items += len(entry.effects)
                 machine.stage(index, entry.effects, batches)
@@ -295,8 +345,9 @@ class GroupDriver:
         self._answer_queue(UnknownOutcomeError(reason))
 
     def _answer_in_flight(self, error: MetadError) -> None:
+        self._precedence.small -= sum(entry.small for entry in self._in_flight)
         in_flight, self._in_flight = [*self._staged, *self._in_flight], deque()
-        self._staged, self._in_flight_bytes = [], 0
+        self._staged, self._in_flight_bytes, self._in_flight_items = [], 0, 0
         for entry in in_flight:
             for work, outcome in zip(entry.works, entry.outcomes, strict=True):
                 if not isinstance(outcome, Known):
@@ -305,7 +356,6 @@ class GroupDriver:
                 work.answer(error)
 
     def _answer_queue(self, error: MetadError) -> None:
-        queue, self._queue = self._queue, deque()
-        self._queued_items = 0
-        for work in queue:
+        for work in self._queue.drain():
+            self._precedence.small -= work.small
             work.answer(error)

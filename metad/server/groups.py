@@ -254,7 +254,13 @@ class Groups:
             )
         machine.dedupe.load()
         group = self.replicas.open(name, kind, log, applied=machine.applied)
-        driver = GroupDriver(machine, group, window=self._window, pipeline_max=self._config.commit.pipeline_entries_max)
+        driver = GroupDriver(
+            machine,
+            group,
+            self._turns.precedence,
+            window=self._window,
+            pipeline_max=self._config.commit.pipeline_entries_max,
+        )
         self.drivers[kind, ordinal] = driver
         self._by_group[group] = driver
         if group.applied < group.applicable:

@@ -71,7 +71,7 @@ class Node:
         self.replicas = self.groups.replicas
         self._room = Room(config.limits.in_flight_bytes_max)
         replies = Replies(config.limits.frame_bytes_max)
-        self._reads = Reads(self.groups, replies, self._room, environment, self.health)
+        self._reads = Reads(self.groups, replies, self._room, environment, self.health, self._turns.precedence)
         self.requests = Requests(
             self.groups,
             self._turns,

@@ -35,11 +35,14 @@ class Replies:
         self.bytes_max = min(frame_bytes_max, FRAME_BYTES_MAX) - HEADER_BYTES
         self._alone_bytes = reply_share(self.bytes_max, 1, 1, 1)
 
-    def part(self, verb: Verb[Any, Any], body: Any, rows: Rows, parts: int, size: int = 0) -> Command[Any]:
-        """One group's part of a request of ``size`` bytes, and its share of the frame that will carry the reply."""
+    def part(
+        self, verb: Verb[Any, Any], body: Any, rows: Rows, parts: int, size: int = 0, of: Rows | None = None
+    ) -> Command[Any]:
+        """One group's part of a request of ``size`` bytes, and its share of the frame that will carry the reply.
+        ``of`` is the whole part, where ``rows`` are a piece of it."""
         share = self._alone_bytes
         if parts > 1:
-            share = reply_share(self.bytes_max, len(rows), len(getattr(body, "items", ())), parts)
+            share = reply_share(self.bytes_max, len(of or rows), len(getattr(body, "items", ())), parts)
         items = sum(map(_operations, rows.items)) + len(rows) if isinstance(body, m.KvTransact) else None
         return Command(verb.method, body, rows, share, size, items, max(SCAN_ROWS_MAX // parts, 1))
 

@@ -63,6 +63,8 @@ class Requests:
         """Whether writes to groups that this node leads are refused."""
         self.busy = False
         """Reads of this turn of the loop have cost a slice of it already; whoever says so calls :meth:`rested`."""
+        self.precedence = turns.precedence
+        """What is small goes before what is not."""
         self._groups = groups
         self._turns = turns
         self._reads = reads
@@ -86,11 +88,18 @@ class Requests:
     # --- callers -----------------------------------------------------------------------------------------
 
     def submit(
-        self, method: int, payload: bytes, done: Done, *, administers: bool = True, waited_s: float = 0.0
+        self,
+        method: int,
+        payload: bytes,
+        done: Done,
+        *,
+        administers: bool = True,
+        waited_s: float = 0.0,
+        source: object = None,
     ) -> list[Work]:
         """Begin a client's request whose payload is still encoded, and which has waited here already. Never raises:
         what is wrong with it goes to ``done``. Returns what :meth:`cancel` takes. ``administers``: the client may
-        change the cluster."""
+        change the cluster. Each ``source`` has its fair share of a group."""
         row = METHODS.get(method)
         if row is None or row.whose is For.NODES:
             done(UnknownMethodError(f"no method {method:#06x}"))
@@ -101,7 +110,7 @@ class Requests:
         if row.mutates and len(payload) > CHANGE_BYTES_MAX:  # before it is decoded, which takes as much again
             done(InvalidRequestError(f"a request that writes is at most {CHANGE_BYTES_MAX} bytes: send it in parts"))
             return []
-        return self._attempt(row, payload, len(payload), done, waited_s)
+        return self._attempt(row, payload, len(payload), done, waited_s, source)
 
     def submit_peer(self, method: int, payload: bytes, done: Done) -> None:
         """The same for another node, which may do what clients may not."""
@@ -150,16 +159,28 @@ class Requests:
     # --- what is done with each --------------------------------------------------------------------------
 
     def _attempt(
-        self, method: Method[Any, Any], request: bytes | m.Request[Any], size: int, done: Done, waited_s: float = 0.0
+        self,
+        method: Method[Any, Any],
+        request: bytes | m.Request[Any],
+        size: int,
+        done: Done,
+        waited_s: float = 0.0,
+        source: object = None,
     ) -> list[Work]:
         try:
-            return self._begin(method, request, size, done, waited_s)
+            return self._begin(method, request, size, done, waited_s, source)
         except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
             done(failed(method.name, error, self._health))
         return []
 
     def _begin(
-        self, method: Method[Any, Any], asked: bytes | m.Request[Any], size: int, done: Done, waited_s: float
+        self,
+        method: Method[Any, Any],
+        asked: bytes | m.Request[Any],
+        size: int,
+        done: Done,
+        waited_s: float,
+        source: object,
     ) -> list[Work]:
         payload, request = (None, asked) if isinstance(asked, m.Request) else (asked, method.decode_request(asked))
         body = request.body
@@ -188,7 +209,7 @@ class Requests:
         arrived_s = now_s - waited_s
         deadline_s = arrived_s + (request.deadline_ms or self._deadline_default_ms) / 1000
         if verb.read is not None:
-            self._reads.begin(verb, body, parts, held, deadline_s, done)
+            self._reads.begin(verb, body, parts, held, deadline_s, done, source)
             return []
         if self.draining and self._groups.lead_any(kind, parts):  # of others it says who leads them
             raise DrainingError
@@ -210,7 +231,7 @@ class Requests:
             if driver is None:
                 answer(self._groups.elsewhere(kind, ordinal))
                 continue
-            work = Work(command, request.identity, deadline_s, answer)
+            work = Work(command, request.identity, deadline_s, answer, source)
             works.append(work)
             self._turns.submit(driver, work, now_s)
         self._turns.submitted()

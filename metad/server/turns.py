@@ -17,12 +17,16 @@ from .driver import GroupDriver, Work
 from .environment import Environment, Timer
 from .expiry import Expiry
 from .health import Health
+from .precedence import SMALL_ITEMS, Precedence
 
 # This many waiting items are begun although an fsync is under way: past it an entry's fixed cost is small beside its
 # items', they are still in the CPU's cache, and the disk and the clients work on them while the next are read.
 _AT_ONCE_ITEMS = 128
-# Writes applied in one turn of the loop: as many as one RocksDB batch takes well (2 ms), and no client waits for more.
-_APPLY_ITEMS = 1_000
+# Items of entries made in one turn of the loop, about a millisecond of it; an entry is made whole. Groups that are left
+# over come first in the next turn.
+_TURN_ITEMS = 256
+# Writes applied in one turn of the loop: a millisecond of it, and as many as one RocksDB batch takes well.
+_APPLY_ITEMS = 500
 
 
 class Tended(Protocol):
@@ -48,6 +52,8 @@ class Turns:
         self._dirty: dict[GroupDriver, None] = {}  # something waits there
         self._committed: dict[GroupDriver, None] = {}  # there is something to apply
         self._stalled: dict[GroupDriver, None] = {}  # writes wait there until the leader is sure of itself
+        self.precedence = Precedence(environment.now)
+        """What is small goes before what is not."""
         self._expiry = Expiry(environment, self._expire)
         self._scheduled = False
         self._in_turn = False
@@ -75,7 +81,7 @@ class Turns:
         """A group's part of a request; :meth:`submitted` follows the last."""
         driver.submit(work, now_s)
         self._dirty[driver] = None
-        self._waiting_items += work.command.items
+        self._waiting_items += work.items
 
     def submitted(self) -> None:
         """Begin now or soon what was submitted."""
@@ -153,13 +159,23 @@ class Turns:
         """Have the groups make entries of what waits: (when to look again, bytes of the entries)."""
         due_s, grown = float("inf"), 0
         now_ms = self._environment.wall_ms()
-        for driver in drivers:
-            before = driver.group.log.bytes
+        items = 0
+        again: list[GroupDriver] = []
+        for position, driver in enumerate(drivers):
+            if items >= _TURN_ITEMS:
+                again[:0] = list(drivers)[position:]  # before those that have had their turn
+                due_s = now_s
+                break
+            before, waiting = driver.group.log.bytes, driver.waiting_items
             again_s = driver.pump(now_s, now_ms)
             grown += driver.group.log.bytes - before
+            begun = waiting - driver.waiting_items
+            items += begun
+            if begun > SMALL_ITEMS:
+                self.precedence.heavy_done(now_s)
             if again_s is not None:
                 due_s = min(due_s, again_s)
-                self._dirty[driver] = None
+                again.append(driver)
             elif driver.stalled:
                 self._stalled[driver] = None
                 self._expiry.arm()
@@ -169,6 +185,7 @@ class Turns:
                     self._health.fail(error)
                     break
                 bug(driver.group.name, error)
+        self._dirty = dict.fromkeys([*again, *self._dirty])
         return due_s, grown
 
     def _expire(self, now_s: float) -> bool:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from metad_wire.errors import InvalidRequestError
 from metad_wire.messages import CHANGE_BYTES_MAX
 
-REPLY_BYTES_MAX = 8 * 1024 * 1024
-"""Bytes of records in one reply; what holds more is asked for in parts."""
+REPLY_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of records in one reply, some milliseconds of reading and encrypting; what holds more is asked for in parts."""
 
-ENTRY_BYTES_FULL = 4 * 1024 * 1024
+ENTRY_BYTES_FULL = 1024 * 1024
 """An entry that has grown to this takes no further command."""
 ENTRY_BYTES_MAX = ENTRY_BYTES_FULL + CHANGE_BYTES_MAX + 2 * 1024 * 1024
 """No entry is larger: full but for a byte, one more command, and the deletions of what was remembered for retries. It
 fits a frame between nodes with what else travels in that (a test adds them up), or no follower could ever take it."""
-LOOKED_AT_BYTES_MAX = 64 * 1024 * 1024
-"""Of rows that one command reads from the engine before it writes: some 30 ms for which nobody else is served."""
+LOOKED_AT_BYTES_MAX = 16 * 1024 * 1024
+"""Of rows that one command reads from the engine before it writes: some 8 ms for which nobody else is served."""
 _GROWTH = 6
 _ITEM_GROWTH = 400
 

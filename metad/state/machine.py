@@ -39,7 +39,7 @@ RECORD_HEADER_BYTES: Final = 9
 ALL_SLOTS: Final = b"\xff" * (SLOTS // 8)
 """A bit map."""
 _SLOT_MASK = SLOTS - 1
-_ENTRY_LOOKED_AT_BYTES = 16 * 1024 * 1024  # of rows, after which a further command waits for the next turn of the loop
+_ENTRY_LOOKED_AT_BYTES = 4 * 1024 * 1024  # of rows, after which a further command waits for the next turn of the loop
 
 _OWNER = SESSION.rows["owner"]
 _DEDUPE = GROUP.rows["dedupe"]

@@ -46,6 +46,12 @@ class Rows:
         pick = itemgetter(*at)
         return Rows(pick(self.positions), pick(self.items), pick(self.keys), self.crcs[indexes])
 
+    def cut(self, count: int) -> Iterator[Rows]:
+        """Pieces of at most so many rows, in order."""
+        for at in range(0, len(self), count):
+            end = at + count
+            yield Rows(self.positions[at:end], self.items[at:end], self.keys[at:end], self.crcs[at:end])
+
 
 NO_ROWS = Rows((), (), (), np.empty(0, np.int64))
 

@@ -111,7 +111,16 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     restored: list[msgspec.Raw | None] = []
     restored_bytes = 0
     errors: list[m.ItemError] = []
-    for (position, item, suffix), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
+    stored: dict[bytes, bytes | None] = {}
+    rows = view.owner_rows(command.rows)
+    if restore:
+        known = [
+            properties_prefix + suffix
+            for (_, item, suffix), row in zip(command.rows, rows, strict=True)
+            if row is not None and not item.clean_start
+        ]
+        stored = dict(zip(known, view.get_many(known, command.reply_bytes_max), strict=True))
+    for (position, item, suffix), row in zip(command.rows, rows, strict=True):
         key = owner_prefix + suffix
         if key in owner_writes:  # the same client twice in one batch
             row = owner_writes[key]
@@ -128,8 +137,10 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
         previous.append(number)
         properties = item.properties
         if restore:
-            present = number >= 0 and not item.clean_start
-            value = view.get(properties_prefix + suffix) if present else None
+            value = None
+            if number >= 0 and not item.clean_start:
+                written = properties_prefix + suffix
+                value = writes[written] if written in writes else stored[written]
             restored.append(None if value is None else msgspec.Raw(value))
             restored_bytes += 0 if value is None else len(value)
             check_reply(restored_bytes, command.reply_bytes_max)

@@ -7,7 +7,7 @@ request belongs to which group, ``merge`` puts the parts' replies together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from metad_wire import messages as m
@@ -21,16 +21,13 @@ from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix, slot_of_key, table_
 from .limits import REPLY_BYTES_MAX, check_reply
 from .owners import OwnerCache, salt_of
 from .rows import Numbers, Rows, column, partition
-from .view import View
+from .view import View, in_chunks
 
-PAGE_BYTES_MAX = 2 * 1024 * 1024  # of one page; a client that reads on gets the rest with the next
+PAGE_BYTES_MAX = 1024 * 1024  # of one page; a client that reads on gets the rest with the next
 # Rows that all groups of a node together look at for one page: a filter that matches little must not stall the others.
-SCAN_ROWS_MAX = 1_000
+SCAN_ROWS_MAX = 256
 _SCAN_BYTES_MAX = 4 * PAGE_BYTES_MAX  # the same in bytes, where rows are long and none of them is wanted
-_SPENT_BYTES = 1024  # that take about as long as a row to be looked at
-_READ_KEYS = (
-    32  # keys per engine call: values of the largest size are refused before they add up, and more saves nothing
-)
+SPENT_BYTES = 1024  # that take about as long as a row to be looked at
 
 
 class Command(Generic[Body]):
@@ -94,19 +91,15 @@ class Reader:
         if len(keys) == 1:
             value = self.engine.get(keys[0])  # one value is never over the limit
             if value is not None:
-                self.spent += len(value) // _SPENT_BYTES
+                self.spent += len(value) // SPENT_BYTES
             return [value]
-        if len(keys) <= _READ_KEYS:
-            values = self.engine.get_many(keys)
-            self.spent += _check_size(values, bytes_max) // _SPENT_BYTES
-            return values
-        values = []
+        values: list[bytes | None] = []
         remaining = bytes_max
-        for start in range(0, len(keys), _READ_KEYS):
-            part = self.engine.get_many(keys[start : start + _READ_KEYS])
-            remaining -= _check_size(part, remaining)
-            values += part
-        self.spent += (bytes_max - remaining) // _SPENT_BYTES
+        for chunk, size in in_chunks(self.engine, keys):
+            self.spent += size // SPENT_BYTES
+            check_reply(size, remaining)
+            remaining -= size
+            values += chunk
         return values
 
     def scan(
@@ -129,7 +122,7 @@ class Reader:
                 wanted = min(wanted, limit)
             chunk = self.engine.scan(begin, end, wanted, PAGE_BYTES_MAX)
             chunk_bytes = sum([len(key) + len(value) for key, value in chunk])
-            self.spent += len(chunk) + chunk_bytes // _SPENT_BYTES
+            self.spent += len(chunk) + chunk_bytes // SPENT_BYTES
             for key, value in chunk:
                 if (keep is None or keep(value)) and (self.held is None or self._mine(key)):
                     rows.append((key, value))
@@ -150,12 +143,6 @@ class Scan(NamedTuple):
 
     rows: list[tuple[bytes, bytes]]
     stopped_at: bytes | None
-
-
-def _check_size(values: Iterable[bytes | None], bytes_max: int) -> int:
-    size = sum([len(value) for value in values if value is not None])
-    check_reply(size, bytes_max)
-    return size
 
 
 class GroupPage(NamedTuple):

@@ -160,7 +160,7 @@ def put(size: int = 10, items: int = 1) -> bytes:
     return methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("hostile", "k", bytes(size))] * items))
 
 
-GET_LARGE = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", f"k{i}") for i in range(7)]))
+GET_LARGE = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", f"k{i}") for i in range(3)]))
 
 
 # --- broken bytes ----------------------------------------------------------------------------------------
@@ -338,10 +338,11 @@ def test_a_reader_that_never_reads_is_cut_off(server: Server) -> None:
 def test_a_closed_connection_does_not_wait_for_its_reader_for_ever(server: Server) -> None:
     # Once wrong: with less unread than makes the server pause, a connection that was told to go stayed.
     aborted = len(server.events("connection aborted"))
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", "k0")] * 7))
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", "k0")] * 3))
     with Peer(server) as peer:
         peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        peer.request(1, methods.KV_GET.code, get)
+        for number in (1, 2):  # the kernels hold one of them
+            peer.request(number, methods.KV_GET.code, get)
         peer.try_send(b"\xff" * 64)
         wait_until(lambda: len(server.events("connection aborted")) > aborted, "abort")
 
@@ -377,14 +378,16 @@ def test_a_storm_of_cancels(server: Server) -> None:
 
 
 def test_tiny_items_do_not_become_gigabytes(server: Server) -> None:
-    request = methods.OFFSET_COMMIT.encode_request(m.OffsetCommit([m.OffsetCommitItem("", "", "", 0, 0)] * 10_000))
+    request = methods.OFFSET_COMMIT.encode_request(
+        m.OffsetCommit([m.OffsetCommitItem("", "", "", 0, 0)] * m.BATCH_ITEMS_MAX)
+    )
     with contextlib.ExitStack() as stack, Memory(server) as memory:
         peers = [stack.enter_context(Peer(server)) for _ in range(4)]
-        for number in range(1, 41):
+        for number in range(1, 401):
             for peer in peers:
                 peer.request(number, methods.OFFSET_COMMIT.code, request)
         for peer in peers:
-            answers = [peer.next() for _ in range(40)]
+            answers = [peer.next() for _ in range(400)]
             names = {decode_error(frame[2]).name for frame in answers if frame and frame[0] == FrameType.ERROR}
             assert names <= {"overloaded"}
     assert memory.growth < GROWTH_BYTES_MAX, f"{memory.growth / MIB:.0f} MiB"
@@ -453,9 +456,9 @@ def test_a_garbled_stream_of_good_frames(server: Server) -> None:
 
 def test_a_batch_whose_answers_are_errors_keeps_the_reply_small(server: Server) -> None:
     with Peer(server) as peer, Memory(server) as memory:
-        conflicts = m.KvPut([m.KvPutItem("absent", "k0", b"", 77)] * 10_000)
+        conflicts = m.KvPut([m.KvPutItem("absent", "k0", b"", 77)] * m.BATCH_ITEMS_MAX)
         payload = methods.KV_PUT.encode_request(conflicts)
-        for number in range(1, 11):
+        for number in range(1, 101):
             peer.request(number, methods.KV_PUT.code, payload)
             frame = peer.next()
             assert frame is not None

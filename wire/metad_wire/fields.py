@@ -20,7 +20,7 @@ U53 = Annotated[int, Meta(ge=0, le=GENERATION_MAX)]
 U64 = Annotated[int, Meta(ge=0)]  # msgpack has nothing larger
 I64 = Annotated[int, Meta(le=0x7FFF_FFFF_FFFF_FFFF)]  # nor anything smaller
 
-BATCH_ITEMS_MAX = 10_000  # items in one request; 1,000 is where larger stops paying
+BATCH_ITEMS_MAX = 1_000  # items in one request: larger ones stop paying, and others wait for each as a whole
 TRANSACTIONS_MAX = 1_000  # transactions in one request; each is a batch of its own
 TRANSACTION_ITEMS_MAX = 128  # of each list in one transaction, so that one cannot hold up its group for long
 KEY_FIELDS_MAX = 16  # in the key of one record; no table has as many

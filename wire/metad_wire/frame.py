@@ -27,7 +27,7 @@ HEADER_BYTES = HEADER.size
 LENGTH_BYTES = 4
 LENGTH_MIN = HEADER_BYTES - LENGTH_BYTES
 
-# 16 MiB holds a batch of 10,000 items of 1.6 KB; larger ones only make the others wait.
+# 16 MiB holds 1,000 records of 16 KB; larger frames only make the others wait.
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 # Before the handshake nobody is known: a peer may make us hold no more than this.
 HANDSHAKE_BYTES_MAX = 16 * 1024

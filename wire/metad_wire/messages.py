@@ -27,11 +27,12 @@ MAGIC = "metad"
 PROTOCOL_VERSION = 1
 KEY_BYTES_MAX = 4_096  # of all key fields of one record together, UTF-8 encoded
 VALUE_BYTES_MAX = 1024 * 1024  # of one record's value
-CHANGE_BYTES_MAX = 5 * 1024 * 1024
+CHANGE_BYTES_MAX = 2 * 1024 * 1024
 """What one request may change in one group, as it goes to the log: rows with their keys, and the reply where it is
 remembered; a long key counts twice or three times, for it is in the row too. No request that writes may be longer
 itself. An entry is in memory a dozen times on its way, and followers hear no heartbeat behind it: at 16 MiB that took
-200 MiB, and cost a busy group its leader. Room for ten thousand small items."""
+200 MiB, and cost a busy group its leader; at 5 MiB it still took 100. Room for a record of the largest size, or for a
+thousand small ones."""
 BROKER_BYTES_MAX = 256  # of a broker's name, UTF-8 encoded; every session it takes over carries it
 
 

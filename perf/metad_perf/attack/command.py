@@ -5,9 +5,10 @@ several times. The good client is measured in peace before, between and after, o
 during each: a window's ratio is of its p99 to that of the peace around it, and their median counts,
 so that one stall of the machine does not decide. The nodes' memory is sampled all the while. Nodes and client run at a
 higher priority than what else the machine does, where that is allowed, and the attacker behind it, on one processor.
-What his being there costs a good client without touching the node is measured first, by a bystander: where that is
-much, the machine is measured and not the node, and another processor may be better for him (not the one that serves
-the disk's interrupts: on it fsyncs wait for whoever computes).
+What his being there costs a good client without touching the node is the machine's doing and not the node's: so
+in peace a bystander is as busy in his place, and touches nothing. What that costs is measured first and reported; where
+it is much, another processor may be better for him (not the one that serves the disk's interrupts: on it fsyncs wait
+for whoever computes).
 
 An attack is refused where it came to nothing, each by its own measure (see there), and where afterwards every node
 lives, every group is led in the term it was in, and the log has not been flooded. Limits are the defaults; where
@@ -49,6 +50,7 @@ _DEADLINE_S = 10.0  # of its requests
 _KEYS = 10_000
 _NICE = -10
 _SAMPLE_S = 0.05
+_OVERLAP_S = 0.2
 _SETTLE_S = 0.5  # after an attack: what was held is let go
 _GROUPS = {"strangers": STRANGER, "insiders": INSIDER}
 
@@ -135,6 +137,10 @@ class _Siege:
         self._client = WanClient()
         self._sites = self._each()
         self._site: Site = next(self._sites)
+        assert plan.processor is not None
+        # He touches no target, so any will do. He computes a moment longer than the client is measured.
+        seconds = plan.quiet_s + _OVERLAP_S
+        self._bystander = Attacker(BYSTANDER, self._site.target("tls"), seconds, plan.processor)
 
     def _each(self) -> Generator[Site]:
         """A new one whenever it is asked for."""
@@ -147,6 +153,7 @@ class _Siege:
 
     def close(self) -> None:
         """End its nodes, and the good client."""
+        self._bystander.stop()
         self._sites.close()
         self._client.stop()
 
@@ -162,7 +169,7 @@ class _Siege:
         attacker = Attacker(name, where.target(transport), self._plan.seconds, self._plan.processor)
         begun_s = time.monotonic()
         try:
-            peace = self._measure(where, transport, self._plan.quiet_s)
+            peace = self._peace(where, transport, name)
             for _ in range(self._plan.windows):
                 self._begin(where, transport, self._plan.seconds)
                 attacker.begin()
@@ -174,7 +181,7 @@ class _Siege:
                     problems.append(outcome.problem)
                 good = self._client.end()
                 time.sleep(_SETTLE_S)
-                after = self._measure(where, transport, self._plan.quiet_s)
+                after = self._peace(where, transport, name)
                 windows.append(_Window(outcome.tried, good, [peace, after]))
                 peace = after
         except PerfError as error:
@@ -205,6 +212,15 @@ class _Siege:
             "problem": "; ".join(found),
             "log_lines": lines,
         }
+
+    def _peace(self, where: Site, transport: str, name: str) -> Answer:
+        """The good client beside the bystander; alone, where the bystander himself is measured."""
+        if name == BYSTANDER:
+            return self._measure(where, transport, self._plan.quiet_s)
+        self._bystander.begin()
+        answer = self._measure(where, transport, self._plan.quiet_s)
+        self._bystander.outcome()
+        return answer
 
     def _measure(self, where: Site, transport: str, seconds: float) -> Answer:
         self._begin(where, transport, seconds)

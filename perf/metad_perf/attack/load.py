@@ -17,7 +17,7 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import MetadError
 from metad_wire.frame import FrameType, encode_frame
-from metad_wire.messages import TRANSACTION_ITEMS_MAX
+from metad_wire.messages import BATCH_ITEMS_MAX, TRANSACTION_ITEMS_MAX
 
 from .insider import GoneError, Insider, cancel
 from .peer import CROWD, CROWD_BROKER, HELLO, LARGE_KEYS, Outcome, Target, TlsPeer, put, request
@@ -27,8 +27,9 @@ _UNREAD_TLS, _UNREAD_QUIC = 150, 24  # connections; a handshake of QUIC costs th
 _ASKED_EACH = 4
 _HELD = 400
 _BATCH = 1_000
+_FULL = 40  # requests of as many items as they may name, at once
 _LARGE_BATCH_BYTES = 14 * _MIB
-_TRANSACTIONS = 112  # of 128 compares each: 90 KB
+_TRANSACTIONS = BATCH_ITEMS_MAX // TRANSACTION_ITEMS_MAX  # of as many compares as there may be
 _HOARDERS, _HOARDED_BYTES = 40, 700_000  # together more than the node takes of unfinished frames
 _HONEST_BATCHES = 3
 _SLOWER_MAX = 5.0
@@ -83,10 +84,12 @@ def whole_listings(target: Target, until_s: float) -> Outcome:
 
 
 def expensive_transactions(target: Target, until_s: float) -> Outcome:
-    """90 KB that compare a record of a MiB fourteen thousand times."""
+    """6 KB that compare a record of a MiB nine hundred times."""
     compares = [m.KvCompare("k0", 1)] * TRANSACTION_ITEMS_MAX
     body = m.KvTransact([m.KvTransaction("large", compares, [])] * _TRANSACTIONS)
-    return _flood(target, until_s, [(methods.KV_TRANSACT.code, methods.KV_TRANSACT.encode_request(body))], in_flight=2)
+    return _flood(
+        target, until_s, [(methods.KV_TRANSACT.code, methods.KV_TRANSACT.encode_request(body))], in_flight=_FULL
+    )
 
 
 def large_compares(target: Target, until_s: float) -> Outcome:
@@ -103,28 +106,28 @@ def largest_reads(target: Target, until_s: float) -> Outcome:
 
 
 def restores(target: Target, until_s: float) -> Outcome:
-    """Takeovers of one broker after the other, which have the same ten thousand sessions' properties restored."""
-    items = [m.SessionTakeoverItem("crowd", f"c{n}") for n in range(min(CROWD, 10_000))]
+    """Takeovers of one broker after the other, which restore the properties of as many sessions as a request names."""
+    items = [m.SessionTakeoverItem("crowd", f"c{n}") for n in range(min(CROWD, BATCH_ITEMS_MAX))]
     bodies = [m.SessionTakeover(broker, 1, items, True) for broker in ("x" * 256, CROWD_BROKER)]
     payloads = [methods.SESSION_TAKEOVER.encode_request(body) for body in bodies]
-    return _flood(target, until_s, [(methods.SESSION_TAKEOVER.code, one) for one in payloads], in_flight=4)
+    return _flood(target, until_s, [(methods.SESSION_TAKEOVER.code, one) for one in payloads], in_flight=_FULL)
 
 
 def wide_reads(target: Target, until_s: float) -> Outcome:
-    """Reads of ten thousand records each: of keys that are not there, and of sessions that are."""
-    keys = m.KvGet([m.KvKey("small", f"absent-{n}") for n in range(10_000)])
-    sessions = m.SessionGet([m.SessionKey("crowd", f"c{n}") for n in range(min(CROWD, 10_000))])
+    """Reads of as many records as a request may name: of keys that are not there, and of sessions that are."""
+    keys = m.KvGet([m.KvKey("small", f"absent-{n}") for n in range(BATCH_ITEMS_MAX)])
+    sessions = m.SessionGet([m.SessionKey("crowd", f"c{n}") for n in range(min(CROWD, BATCH_ITEMS_MAX))])
     asked = [
         (methods.KV_GET.code, methods.KV_GET.encode_request(keys)),
         (methods.SESSION_GET.code, methods.SESSION_GET.encode_request(sessions)),
     ]
-    return _flood(target, until_s, asked, in_flight=4)
+    return _flood(target, until_s, asked, in_flight=_FULL)
 
 
 def wide_writes(target: Target, until_s: float) -> Outcome:
-    """Batches of ten thousand different keys with a few bytes each."""
-    body = m.KvPut([m.KvPutItem("flood0", f"wide-{n}", b"v") for n in range(10_000)])
-    return _flood(target, until_s, [(methods.KV_PUT.code, methods.KV_PUT.encode_request(body))], in_flight=4)
+    """Batches of as many different keys as a request may name, a few bytes each."""
+    body = m.KvPut([m.KvPutItem("flood0", f"wide-{n}", b"v") for n in range(BATCH_ITEMS_MAX)])
+    return _flood(target, until_s, [(methods.KV_PUT.code, methods.KV_PUT.encode_request(body))], in_flight=_FULL)
 
 
 def status_and_map(target: Target, until_s: float) -> Outcome:
@@ -165,10 +168,10 @@ def largest_batches(target: Target, until_s: float) -> Outcome:
 
 
 def one_key(target: Target, until_s: float) -> Outcome:
-    """Ten thousand conditional writes of one key per batch, nearly all of which conflict."""
-    items = [m.KvPutItem("small", "contended", b"v", n % 7) for n in range(10_000)]
+    """Batches full of conditional writes of one key, nearly all of which conflict."""
+    items = [m.KvPutItem("small", "contended", b"v", n % 7) for n in range(BATCH_ITEMS_MAX)]
     payload = methods.KV_PUT.encode_request(m.KvPut(items))
-    return _flood(target, until_s, [(methods.KV_PUT.code, payload)], in_flight=4)
+    return _flood(target, until_s, [(methods.KV_PUT.code, payload)], in_flight=_FULL)
 
 
 def hopeless_deadlines(target: Target, until_s: float) -> Outcome:

@@ -29,7 +29,7 @@ _RECEIVE_BYTES = 256 * 1024
 _FAR = 1 << 60  # more than any limit that a server grants
 
 HELLO = encode_frame(FrameType.HELLO, encode(m.Hello(m.MAGIC, m.PROTOCOL_VERSION, m.PROTOCOL_VERSION)))
-LARGE_KEYS = 8  # of the namespace ``large``, a MiB each: together the most that one reply holds
+LARGE_KEYS = 4  # of the namespace ``large``, a MiB each: together the most that one reply holds
 LARGE_BYTES = 1024 * 1024 - 200
 CROWD = 20_000  # sessions of the tenant ``crowd``, for listings to look through
 CROWD_BROKER = "b" * 256  # their owner: the longest name that there may be

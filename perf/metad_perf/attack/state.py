@@ -32,8 +32,8 @@ _KEYS = 4_020
 _VALUE_BYTES = 4_096
 _IDENTITIES_MORE = 70_000  # than a group remembers
 _LONG_NAME = "n" * 4_000
-_TRANSACTIONS = 100
-_REFUSED_ITEMS = 10_000
+_TRANSACTIONS = m.BATCH_ITEMS_MAX // (TRANSACTION_ITEMS_MAX + 1)
+_REFUSED_ITEMS = m.BATCH_ITEMS_MAX
 _GENERATIONS = (2**63 - 1, 2**53 - 1)  # the first is more than there is
 _HONEST_AGE_MS = 100
 
@@ -165,9 +165,9 @@ class _Witness:
 
 
 def identity_window(target: Target, until_s: float) -> Outcome:
-    """Small transactions that write nothing and read 8 MiB each, under identities that are never confirmed. A retry of
+    """Small transactions that write nothing and read 3 MiB each, under identities that are never confirmed. A retry of
     somebody else's must still be told from a new write."""
-    reads = [f"k{n}" for n in range(7)]
+    reads = [f"k{n}" for n in range(3)]
     body = m.KvTransact([m.KvTransaction("large", [], [], [], reads)])
     return _against_window(target, until_s, "large", methods.KV_TRANSACT, body, in_flight=1)
 
@@ -182,11 +182,11 @@ def unmoving_low(target: Target, until_s: float) -> Outcome:
 
 
 def refused_items(target: Target, until_s: float) -> Outcome:
-    """Updates of ten thousand sessions whose owner has the longest name: 100 KB ask for 2.8 MB of refusals, which are
+    """Batches of updates of sessions whose owner has the longest name: 10 KB ask for 280 KB of refusals, which are
     remembered. A retry of somebody else's must still be told from a new write."""
     items = [m.SessionUpdateItem("crowd", "c0", m.SessionProperties())] * _REFUSED_ITEMS
     body = m.SessionUpdate("nobody", 1, items)
-    return _against_window(target, until_s, "crowd", methods.SESSION_UPDATE, body, in_flight=2)
+    return _against_window(target, until_s, "crowd", methods.SESSION_UPDATE, body, in_flight=20)
 
 
 def _against_window(
@@ -280,8 +280,8 @@ def _map(insider: Insider) -> c.ClusterMap:
 
 
 def amplified_transactions(target: Target, until_s: float) -> Outcome:
-    """Transactions of some bytes per read, of records whose namespace has 4,000: 400 KB ask for an entry of 50 MB, more
-    than nodes send each other. Each must be answered in time, and others go on."""
+    """Transactions of some bytes per read, of records whose namespace has 4,000: 60 KB ask for a reply of 3.6 MB, which
+    an entry remembers. Each must be answered in time, and others go on."""
     name = _LONG_NAME
     reads = ["k"] * TRANSACTION_ITEMS_MAX
     body = m.KvTransact([m.KvTransaction(name, [], [m.KvOperation("w", b"")], [], reads)] * _TRANSACTIONS)
@@ -303,7 +303,7 @@ def large_puts(target: Target, until_s: float) -> Outcome:
 
 
 def replicated_refusals(target: Target, until_s: float) -> Outcome:
-    """Updates of ten thousand sessions that belong to a broker with the longest name: refusals are remembered, so they
+    """Batches of updates of sessions that belong to a broker with the longest name: refusals are remembered, so they
     travel in the entry. Each must be answered in time, and others go on."""
     takeover = m.SessionTakeover(CROWD_BROKER, 1, [m.SessionTakeoverItem("crowd", "c0")])
     items = [m.SessionUpdateItem("crowd", "c0", m.SessionProperties())] * _REFUSED_ITEMS

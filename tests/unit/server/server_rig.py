@@ -224,9 +224,15 @@ class Rig:
             idle = 0 if self.step() else idle + 1
 
     async def ask(self, method: Method[Any, Any], body: Any, identity: Identity | None = None) -> Any:
-        answer = self.send(method, body, identity)
-        await self.settle()
-        return answer.reply(method)
+        return (await self.answered(self.send(method, body, identity))).reply(method)
+
+    async def answered(self, answer: Answer) -> Answer:
+        """Let the node work until this has an answer, or nothing more happens."""
+        for _ in range(20):  # what is done in pieces takes some turns of the loop
+            await self.settle()
+            if answer.done:
+                break
+        return answer
 
     async def close(self) -> None:
         if self._node is not None:

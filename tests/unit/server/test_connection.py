@@ -163,9 +163,8 @@ async def test_frames_that_ask_for_nothing_are_taken_in_slices(server: Server, f
 async def test_many_connections_that_ask_for_much_take_turns(server: Server) -> None:
     # 150 connections that each asked for 7 MB, once, held the loop for 2 s: each was the first slice of its own.
     node = server.node
-    values = m.KvPut([m.KvPutItem("n", f"k{i}", bytes(MIB - 100)) for i in range(4)])
-    await node.requests.call(methods.KV_PUT, values)
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(4)]))
+    await put_three_mib(server)
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]))
     greedy, modest = [connect(server) for _ in range(3)], connect(server)
     modest[0].data_received(put(1))
     await until(lambda: len(modest[1].frames()) == 2)
@@ -185,42 +184,42 @@ async def test_many_connections_that_ask_for_much_take_turns(server: Server) -> 
         connection.connection_lost(None)
 
 
-async def put_seven_mib(server: Server) -> None:
-    for i in range(7):
+async def put_three_mib(server: Server) -> None:
+    for i in range(3):
         item = m.KvPutItem("n", f"k{i}", bytes(MIB - 100))
         await server.node.requests.call(methods.KV_PUT, m.KvPut([item]))
 
 
 async def test_replies_that_nobody_reads_are_bounded_for_all_connections_together(server: Server) -> None:
     # 64 bytes of request held 8 MiB: 150 connections took 1.2 GB.
-    await put_seven_mib(server)
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(7)]))
-    server._unsent = Unsent(10 * MIB)
+    await put_three_mib(server)
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]))
+    server._unsent = Unsent(4 * MIB)
     (first, first_stream), (second, second_stream) = connect(server), connect(server)
     for connection, stream in ((first, first_stream), (second, second_stream)):
         stream.read = False
         connection.data_received(encode_frame(FrameType.REQUEST, get, 1, methods.KV_GET.code))
         await until(lambda stream=stream: len(stream.frames()) == 2)
-    assert [len(stream.written) // MIB for stream in (first_stream, second_stream)] == [6, 0]
+    assert [len(stream.written) // MIB for stream in (first_stream, second_stream)] == [2, 0]
     assert [(e.name, e.retryable, e.retry_after_ms > 0) for e in second_stream.errors()] == [("overloaded", True, True)]
     second.data_received(put(2))
     await until(lambda: len(second_stream.frames()) == 3)  # what is short goes on
     first_stream.read = True
     second.data_received(encode_frame(FrameType.REQUEST, get, 3, methods.KV_GET.code))
-    await until(lambda: len(second_stream.written) // MIB == 6)
+    await until(lambda: len(second_stream.written) // MIB == 2)
     for connection in (first, second):
         connection.connection_lost(None)
     assert server._unsent.held_bytes == 0
 
 
 async def test_a_long_reply_to_a_write_is_not_said_to_be_undone(server: Server) -> None:
-    await put_seven_mib(server)
-    server._unsent = Unsent(10 * MIB)
+    await put_three_mib(server)
+    server._unsent = Unsent(4 * MIB)
     (first, first_stream), (second, second_stream) = connect(server), connect(server)
-    transaction = m.KvTransaction("n", [], [m.KvOperation("done", b"")], [], [f"k{i}" for i in range(7)])
+    transaction = m.KvTransaction("n", [], [m.KvOperation("done", b"")], [], [f"k{i}" for i in range(3)])
     body, identity = m.KvTransact([transaction]), m.Identity(1, 1, 0)
     frame = partial(encode_frame, FrameType.REQUEST, methods.KV_TRANSACT.encode_request(body, 0, identity))
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(7)]))
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]))
     first_stream.read = False
     first.data_received(encode_frame(FrameType.REQUEST, get, 1, methods.KV_GET.code))
     await until(lambda: len(first_stream.frames()) == 2)
@@ -241,10 +240,10 @@ async def test_a_peer_that_reads_nothing_is_cut_off_while_others_have_no_room(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unsent_module, "_STUCK_S", 0.01)
-    await put_seven_mib(server)
-    server._unsent = Unsent(7 * MIB)
+    await put_three_mib(server)
+    server._unsent = Unsent(3 * MIB)
     connection, stream = connect(server)
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(7)]))
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]))
     stream.read = False
     connection.data_received(encode_frame(FrameType.REQUEST, get, 1, methods.KV_GET.code))
     other, other_stream = connect(server)

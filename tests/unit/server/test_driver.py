@@ -14,6 +14,7 @@ from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.replica import RaftGroup
 from metad.routing.slots import even_slots
 from metad.server.driver import GroupDriver, Work
+from metad.server.precedence import Precedence
 from metad.state.machine import Machine
 from metad.state.owners import OwnerCache
 from metad.state.registry import VERBS
@@ -84,6 +85,8 @@ class Rig:
         self.engine = MemoryEngine()
         self.group = FakeGroup()
         self.group.log.all += log
+        self.now_s = 100.0
+        self.precedence = Precedence(lambda: self.now_s)
         self.driver = GroupDriver(
             Machine(
                 "data-0",
@@ -95,11 +98,11 @@ class Rig:
                 clock=lambda: 0.0,
             ),
             cast("RaftGroup", self.group),
+            self.precedence,
             window=BatchWindow(items_max=items_max, bytes_max=bytes_max, linger_s=linger_s),
             pipeline_max=pipeline,
         )
         self.answers: list[tuple[int, Any]] = []
-        self.now_s = 100.0
         self.sent = 0
 
     def submit(
@@ -111,12 +114,13 @@ class Rig:
         deadline_s: float = 1e9,
         key: str = "k",
         value: bytes = b"v",
+        source: object = None,
     ) -> Work:
         number, self.sent = self.sent, self.sent + 1
         body = m.KvPut([m.KvPutItem("n", key, value)] * items)
         rows = VERBS[methods.KV_PUT.code].split(body, even_slots(1))[0]
         command = Command(methods.KV_PUT, body, rows, size=size)
-        work = Work(command, identity, deadline_s, lambda answer: self.answers.append((number, answer)))
+        work = Work(command, identity, deadline_s, lambda answer: self.answers.append((number, answer)), source)
         self.driver.submit(work, self.now_s)
         return work
 
@@ -218,6 +222,50 @@ def test_the_pipeline_is_bounded_and_goes_on_with_each_commit() -> None:
         rig.commit()
         rig.pump_all()
     assert [number for number, _ in rig.answers] == list(range(10))
+
+
+def test_entries_in_flight_are_bounded_in_items() -> None:
+    rig = Rig(items_max=10, pipeline=100)
+    for _ in range(10):
+        rig.submit(1_000, size=10_000)
+    rig.pump_all()
+    assert len(rig.group.proposed) == 1
+    rig.commit()
+    rig.pump_all()
+    assert len(rig.group.proposed) == 2
+
+
+def test_small_requests_go_before_large_ones_for_as_long_as_these_have_taken() -> None:
+    rig = Rig(items_max=256, pipeline=100)
+    for _ in range(2):
+        rig.submit(1_000, source="greedy")
+    rig.pump()
+    rig.precedence.heavy_done(rig.now_s - 0.004)
+    rig.submit(source="modest")
+    assert rig.pump() == rig.now_s  # the small one is begun
+    rig.commit()
+    rig.submit(source="modest")
+    rig.pump()
+    assert rig.pump() == pytest.approx(
+        rig.now_s + 0.004
+    )  # there is room now, and it is not yet the turn of the large one
+    rig.now_s += 0.005
+    rig.pump()
+    rig.commit(3)
+    assert [number for number, _ in rig.answers] == [0, 2, 3, 1]
+    assert rig.precedence.small == 0
+
+
+def test_a_connection_that_fills_the_queue_delays_another_by_one_entry() -> None:
+    rig = Rig(items_max=256)
+    for _ in range(20):
+        rig.submit(1_000, source="greedy")
+    rig.submit(source="modest")
+    rig.pump_all()
+    rig.commit(2)
+    rig.pump_all()
+    rig.commit(len(rig.group.proposed) - 2)
+    assert [number for number, _ in rig.answers].index(20) == 1
 
 
 def test_the_first_request_lingers_for_company_but_not_past_a_full_entry() -> None:
@@ -355,33 +403,33 @@ MIB = 1024 * 1024
 
 def test_what_has_no_room_in_an_entry_is_in_the_next() -> None:
     rig = Rig()
-    for i in range(5):
-        rig.submit(size=0, key=f"k{i}", value=bytes(3 * MIB))
-    rig.pump_all()
-    assert rig.group.proposed == [1, 2]
-    rig.commit()
+    for i in range(7):
+        rig.submit(size=0, key=f"k{i}", value=bytes(3 * MIB // 4))
     rig.pump_all()
     assert rig.group.proposed == [1, 2, 3]
-    assert [len(data) // MIB for data in rig.group.log.all] == [6, 6, 3]
-    rig.commit(2)
-    assert rig.names() == [(i, "ok") for i in range(5)]
+    rig.commit()
+    rig.pump_all()
+    assert rig.group.proposed == [1, 2, 3, 4]
+    assert [len(data) // MIB for data in rig.group.log.all] == [1, 1, 1, 0]
+    rig.commit(3)
+    assert rig.names() == [(i, "ok") for i in range(7)]
     assert rig.driver.idle
 
 
 def test_few_large_entries_are_on_their_way_at_once() -> None:
     rig = Rig(pipeline=100)
     for i in range(8):
-        rig.submit(size=0, key=f"k{i}", value=bytes(9 * MIB // 2))
-    rig.pump_all()
-    assert rig.group.proposed == [1, 2]
-    rig.commit()
+        rig.submit(size=0, key=f"k{i}", value=bytes(3 * MIB // 2))
     rig.pump_all()
     assert rig.group.proposed == [1, 2, 3]
-    rig.driver.demoted()
-    assert len(rig.answers) == 8
-    rig.submit(size=0, value=bytes(9 * MIB // 2))
+    rig.commit()
     rig.pump_all()
     assert rig.group.proposed == [1, 2, 3, 4]
+    rig.driver.demoted()
+    assert len(rig.answers) == 8
+    rig.submit(size=0, value=bytes(3 * MIB // 2))
+    rig.pump_all()
+    assert rig.group.proposed == [1, 2, 3, 4, 5]
 
 
 # --- what another node evaluated, or an earlier life -----------------------------------------------------

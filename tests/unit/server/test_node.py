@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from metad.storage.log import LogStore
 from metad_wire import cluster, methods
 from metad_wire import messages as m
 from metad_wire.errors import (
+    DeadlineExceededError,
     DrainingError,
     InternalError,
     InvalidRequestError,
@@ -242,23 +244,74 @@ async def test_reads_of_several_groups_together_fit_a_frame(make: MakeRig) -> No
 
 
 async def test_keys_count_for_what_fits_a_frame(make: MakeRig) -> None:
-    rig = await make(groups={"data": 1})
-    keys_ = [m.SessionKey("t", f"{i:04}" + "x" * 3_990) for i in range(3_400)]
-    for start in range(0, 3_400, 200):
-        part = keys_[start : start + 200]
+    rig = await make(groups={"data": 1}, limits={"frame_bytes_max": 4 * MIB})
+    keys_ = [m.SessionKey("t", f"{i:04}" + "x" * 3_990) for i in range(900)]
+    for start in range(0, 900, 100):
+        part = keys_[start : start + 100]
         items = [m.SessionTakeoverItem("t", k.client_id, False, m.SessionProperties(0, bytes(1_500))) for k in part]
         await rig.ask(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
-    answer = rig.send(methods.SESSION_GET, m.SessionGet(keys_))
+    answer = await rig.answered(rig.send(methods.SESSION_GET, m.SessionGet(keys_)))
     assert isinstance(answer.error, InvalidRequestError)
     assert "would not fit a frame" in answer.error.message
-    assert all(rig.send(methods.SESSION_GET, m.SessionGet(keys_[:1_700])).reply(methods.SESSION_GET).sessions)
+    assert all((await rig.ask(methods.SESSION_GET, m.SessionGet(keys_[:500]))).sessions)
+
+
+async def test_a_read_of_many_records_is_done_in_pieces_between_others_requests(make: MakeRig) -> None:
+    rig = await make(groups={"data": 2})
+    items = [m.KvPutItem(f"n{i % 8}", f"k{i}", b"%d" % i) for i in range(1_000)]
+    await rig.ask(methods.KV_PUT, m.KvPut(items))
+    keys_ = [m.KvKey(item.namespace, item.key) for item in items]
+    long = rig.send(methods.KV_GET, m.KvGet(keys_))
+    assert not long.done
+    before = rig.node.requests.spent
+    await asyncio.sleep(0)
+    assert rig.node.requests.spent - before <= 300
+    short = rig.send(methods.KV_GET, m.KvGet(keys_[:1]))
+    assert short.done
+    while not long.done:
+        before = rig.node.requests.spent
+        await asyncio.sleep(0)
+        assert rig.node.requests.spent - before <= 300
+    found = [record.value for record in long.reply(methods.KV_GET).records]
+    assert found == [item.value for item in items]
+    assert rig.node.status().in_flight_bytes == 0
+
+
+@pytest.mark.parametrize("count", [3, 5])
+async def test_a_read_in_pieces_counts_what_all_of_them_found(make: MakeRig, count: int) -> None:
+    # Records of a megabyte, far apart in a read of many: together they must fit a reply as in any other read.
+    rig = await make(groups={"data": 1})
+    for i in range(count):
+        await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"large{i}", bytes(MIB - 1_000))]))
+    keys_ = [m.KvKey("n", f"large{i // 200}" if i % 200 == 0 else f"absent{i}") for i in range(1_000)]
+    answer = await rig.answered(rig.send(methods.KV_GET, m.KvGet(keys_)))
+    if count > 4:
+        assert isinstance(answer.error, InvalidRequestError)
+        assert "ask for fewer" in answer.error.message
+    else:
+        assert sum(record is not None for record in answer.reply(methods.KV_GET).records) == count
+    assert rig.node.status().in_flight_bytes == 0
+
+
+async def test_a_read_in_pieces_ends_with_its_deadline_and_with_the_node(make: MakeRig) -> None:
+    rig = await make(groups={"data": 1})
+    keys_ = [m.KvKey("n", f"k{i}") for i in range(1_000)]
+    late = rig.send(methods.KV_GET, m.KvGet(keys_), deadline_ms=1)
+    time.sleep(0.002)  # noqa: ASYNC251 - the loop is busy
+    await rig.answered(late)
+    abandoned = rig.send(methods.KV_GET, m.KvGet(keys_))
+    assert isinstance(late.error, DeadlineExceededError)
+    rig.node.health.fail(FULL)
+    assert isinstance(abandoned.error, UnknownOutcomeError)
+    assert rig.node.status().in_flight_bytes == 0
+    await asyncio.sleep(0)
 
 
 async def test_overload_refuses_and_says_when_to_come_back(make: MakeRig) -> None:
     rig = await make(
-        limits={"in_flight_bytes_max": 14 * MIB, "connection_window_bytes": 14 * MIB, "frame_bytes_max": 14 * MIB}
+        limits={"in_flight_bytes_max": 4 * MIB, "connection_window_bytes": 4 * MIB, "frame_bytes_max": 4 * MIB}
     )
-    body = m.KvPut([m.KvPutItem("n", f"k{i}", bytes(MIB)) for i in range(4)])
+    body = m.KvPut([m.KvPutItem("n", "k", bytes(MIB))])
     taken = [rig.send(methods.KV_PUT, body) for _ in range(4)]
     refused = [answer for answer in taken if answer.done]
     assert len(refused) == 1
@@ -274,13 +327,13 @@ async def test_overload_refuses_and_says_when_to_come_back(make: MakeRig) -> Non
 async def test_small_items_weigh_what_they_take_in_memory(make: MakeRig) -> None:
     # 6 bytes on the wire are a few hundred as objects: counted by their bytes, items could take gigabytes.
     rig = await make(limits={"in_flight_bytes_max": 16 * MIB, "connection_window_bytes": 16 * MIB})
-    tiny = m.OffsetCommit([m.OffsetCommitItem("", "", "", 0, 0)] * 10_000)
-    answers = [rig.send(methods.OFFSET_COMMIT, tiny) for _ in range(20)]
-    assert 3 <= sum(not answer.done for answer in answers) <= 8
+    tiny = m.OffsetCommit([m.OffsetCommitItem("", "", "", 0, 0)] * m.BATCH_ITEMS_MAX)
+    answers = [rig.send(methods.OFFSET_COMMIT, tiny) for _ in range(200)]
+    assert 30 <= sum(not answer.done for answer in answers) <= 80
     await rig.settle()
-    nested = m.KvTransact([m.KvTransaction("", [m.KvCompare("")] * 100, [])] * 100)
-    answers = [rig.send(methods.KV_TRANSACT, nested) for _ in range(20)]
-    assert 3 <= sum(not answer.done for answer in answers) <= 8
+    nested = m.KvTransact([m.KvTransaction("", [m.KvCompare("")] * 100, [])] * 10)
+    answers = [rig.send(methods.KV_TRANSACT, nested) for _ in range(200)]
+    assert 30 <= sum(not answer.done for answer in answers) <= 80
     await rig.settle()
     nested = m.KvTransact([m.KvTransaction("", [m.KvCompare("")] * 128, [])] * 1000)
     assert isinstance(rig.send(methods.KV_TRANSACT, nested).error, InvalidRequestError)

@@ -130,9 +130,9 @@ def test_a_transaction_cannot_read_more_than_a_reply_holds() -> None:
     with pytest.raises(InvalidRequestError, match="ask for fewer"):
         transact(rig, *[reads] * 1000)
     assert get(rig, Key("n", "done")) == [None]
-    assert transact(rig, Transaction("n", [], [Do("done", b"1")], reads=["large"] * 7)).errors == []
+    assert transact(rig, Transaction("n", [], [Do("done", b"1")], reads=["large"] * 3)).errors == []
     with pytest.raises(InvalidRequestError, match="ask for fewer"):
-        get(rig, *[Key("n", "large")] * 10_000)
+        get(rig, *[Key("n", "large")] * 1_000)
 
 
 NAMES = ["", "\0", "a", "a\0", "a\0b", "a\x01", "ab", "abc", "b", "ü", "üü", "\U0001f600"]
@@ -186,5 +186,4 @@ def test_a_foreign_cursor_cannot_lead_out_of_the_namespace(cursor: bytes) -> Non
 def test_rows_that_are_spelled_out_are_records_as_the_wire_has_them() -> None:
     items = [Put("n", "k\0", b"v"), Put("", "", b"", 3)]
     rows = _PLAIN._encode_rows(items, [1, 2], [3, 4], 5)
-    assert rows == _PLAIN.general_encode_rows(items, [1, 2], [3, 4], 5)
     assert rows == [encode(m.Kv("n", "k\0", b"v", 1, 3, 5)), encode(m.Kv("", "", b"", 2, 4, 5))]

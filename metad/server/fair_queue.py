@@ -1,0 +1,108 @@
+"""The queue of writes in front of one group, shared fairly between the connections that fill it.
+
+A connection may have a window full of requests here, a thousand items each. In one line with them a request of somebody
+else would wait until all of them are done. So every source has a line of its own, and the lines take turns: each turn
+is worth :data:`SHARE_ITEMS` items. The requests of one source keep their order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from .precedence import SMALL_ITEMS
+
+SHARE_ITEMS = SMALL_ITEMS
+"""Items of one turn. A turn ends after the request that reaches it, so a large request is a turn of its own."""
+
+
+class Queued(Protocol):
+    """What waits."""
+
+    source: object
+    """Who sent it: hashable, and the same object for each of his requests."""
+
+    @property
+    def items(self) -> int:
+        """How much work it is."""
+
+
+WorkT = TypeVar("WorkT", bound=Queued)
+
+
+class FairQueue(Generic[WorkT]):
+    """See the module. Holds what it is given; whoever fills it bounds it."""
+
+    def __init__(self) -> None:
+        self.items = 0
+        """Of all that waits."""
+        self._lines: dict[object, deque[WorkT]] = {}
+        self._turns: deque[object] = deque()  # the sources, each once
+        self._left = SHARE_ITEMS  # of the first source's turn
+        self._back: deque[WorkT] = deque()  # given back: first, whoever sent it
+
+    def __bool__(self) -> bool:
+        return bool(self._turns or self._back)
+
+    def __iter__(self) -> Iterator[WorkT]:
+        yield from self._back
+        for source in self._turns:
+            yield from self._lines[source]
+
+    def add(self, work: WorkT) -> None:
+        """Put it at the end of its source's line."""
+        line = self._lines.get(work.source)
+        if line is None:
+            self._lines[work.source] = deque((work,))
+            self._turns.append(work.source)
+        else:
+            line.append(work)
+        self.items += work.items
+
+    def first(self) -> WorkT:
+        """What :meth:`pop` takes next. There has to be something."""
+        return self._back[0] if self._back else self._lines[self._turns[0]][0]
+
+    def pop(self) -> WorkT:
+        """Take the first."""
+        if self._back:
+            work = self._back.popleft()
+            self.items -= work.items
+            return work
+        source = self._turns[0]
+        line = self._lines[source]
+        work = line.popleft()
+        self.items -= work.items
+        self._left -= work.items
+        if not line:
+            del self._lines[source]
+            self._turns.popleft()
+            self._left = SHARE_ITEMS
+        elif self._left <= 0:
+            self._turns.rotate(-1)
+            self._left = SHARE_ITEMS
+        return work
+
+    def skip(self) -> bool:
+        """End the turn of the first source; whether another one is first now."""
+        if self._back or len(self._turns) < 2:
+            return False
+        self._turns.rotate(-1)
+        self._left = SHARE_ITEMS
+        return True
+
+    def give_back(self, works: Iterable[WorkT]) -> None:
+        """Put what was taken last in front again, in its order."""
+        works = list(works)
+        self._back.extendleft(reversed(works))
+        self.items += sum(work.items for work in works)
+
+    def drain(self) -> list[WorkT]:
+        """Take all."""
+        works = list(self)
+        self._lines.clear()
+        self._turns.clear()
+        self._back.clear()
+        self.items, self._left = 0, SHARE_ITEMS
+        return works
