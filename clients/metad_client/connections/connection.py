@@ -155,12 +155,10 @@ class Connection:
                 if kind == _RESPONSE:
                     call = calls.pop(frame.request_id, None)
                     if call is not None:  # otherwise it was given up; the session has taken the credit back
-                        call.carried(None)
                         listener.answered(call, frame.payload)
                 elif kind == _ERROR:
                     call = calls.pop(frame.request_id, None)
                     if call is not None:
-                        call.carried(None)
                         listener.failed(self, call, decode_error(frame.payload))
                 elif kind == _WELCOME:
                     self._opened()
@@ -257,6 +255,4 @@ class Connection:
             self._stream.close()
         calls = self.calls()
         self._calls.clear()
-        for call in calls:
-            call.carried(None)
         self._listener.lost(self, calls, error)

@@ -23,7 +23,7 @@ class Carrier(Protocol):
     """A connection with an attempt in flight."""
 
     def cancel(self, call: Call) -> None:
-        """The answer to the attempt is no longer wanted."""
+        """The answer to the attempt is no longer wanted. Nothing happens if it has come."""
 
 
 class Queue(Protocol):
@@ -85,8 +85,8 @@ class Call:
         deadline_ms = min(max(1, int((self.deadline - now) * 1000)), DEADLINE_MS_MAX)
         return Request(deadline_ms, identity, msgspec.Raw(self.body), self.group or "")
 
-    def carried(self, carrier: Carrier | None, request_id: int = 0) -> None:
-        """The attempt is in flight on this carrier; on None, it is not any more."""
+    def carried(self, carrier: Carrier, request_id: int) -> None:
+        """The attempt is in flight on this carrier."""
         self.carrier, self.request_id = carrier, request_id
 
     def withdraw(self) -> None:
@@ -97,14 +97,14 @@ class Call:
 
     def lost(self) -> None:
         """The attempt ended without an answer, or nobody waits for it any more: any other node may be asked."""
+        self.carrier, self.in_doubt = None, True
         self.astray, self.refused_by, self.probes = True, "", ""
-        self.in_doubt = True
 
     def refused(self, node: str, error: MetadError) -> None:
         """A node answered the attempt with an error."""
         self.astray = bool(self.group) and isinstance(error, NotLeaderError | UnknownOutcomeError | DrainingError)
         self.stale = bool(self.group) and isinstance(error, StaleRouteError)
-        self.refused_by, self.probes = node, ""
+        self.carrier, self.refused_by, self.probes = None, node, ""
 
     def redirected(self, error: MetadError) -> None:
         """The next attempt follows a hint at once."""
@@ -113,7 +113,7 @@ class Call:
 
     def obstructed(self, error: MetadError, *, in_doubt: bool) -> None:
         """The next attempt, if there is one, has to wait."""
-        self.obstacle = error
+        self.carrier, self.obstacle = None, error
         self.redirects = 0
         self.in_doubt = self.in_doubt or in_doubt
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from metad_wire.cluster import MapReply
-from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
+from metad_wire.frame import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, HEADER_BYTES
 from metad_wire.messages import ItemError
 from metad_wire.methods import Method
 
@@ -51,6 +51,9 @@ _CLOSED = "the client is closed; nothing was done"
 
 REDIRECTS_MAX = 2
 """Attempts in a row that follow a hint at once. Hints that go round in circles wait like other retries."""
+
+BODY_BYTES_MIN = HANDSHAKE_BYTES_MAX - HEADER_BYTES - ENVELOPE_BYTES_MAX
+"""Every server takes bodies of this size."""
 
 
 class Dispatcher:

@@ -38,7 +38,7 @@ class Sender:
         if call.attempts:
             self.retries += 1
         if call.identities is None and call.method.mutates:
-            call.identify(self._identities_of(call.group), now)
+            call.identify(self.identities.get(call.group) or self._series_of(call.group), now)
         try:
             connection.send(call, encode(call.attempt(now)))
         except FrameError as error:  # over the limit of this server, which no retry changes
@@ -57,8 +57,6 @@ class Sender:
             waiting.remove(call)
             self.send(connection, call)
 
-    def _identities_of(self, group: str | None) -> IdentitySource:
-        source = self.identities.get(group)
-        if source is None:
-            source = self.identities[group] = IdentitySource(self.rng.getrandbits(64))
+    def _series_of(self, group: str | None) -> IdentitySource:
+        source = self.identities[group] = IdentitySource(self.rng.getrandbits(64))
         return source

@@ -18,7 +18,7 @@ from metad_wire.methods import By, Method, encode
 from metad_wire.policy import BatchWindow
 
 from ..dispatch.call import Call
-from ..dispatch.dispatcher import Dispatcher
+from ..dispatch.dispatcher import BODY_BYTES_MIN, Dispatcher
 from ..dispatch.routes import ANY, METADATA, ByGroup
 from ..errors import InvalidRequestError, MetadError, StaleRouteError
 from ..options import DEADLINE_S_MAX, Options
@@ -134,7 +134,7 @@ class Requests:
             by_group = self._routes.split(method, items)
             if type(by_group) is str:
                 body = encode(body_of(items if type(items) is list else list(items)))
-                if len(body) <= self._bytes_max(method) or len(items) == 1:
+                if self._fits(method, len(body), len(items)):
                     call = self._dispatcher.submit(method, body, deadline, by_group)
                     try:
                         return [Piece(0, len(items), await self.reply(call), None)]
@@ -286,10 +286,12 @@ class Requests:
             return [Piece(where[0], len(where), None, error, where)]
         return [piece.within(where) for piece in pieces]
 
-    def _bytes_max(self, method: Method[Any, Any]) -> int:
-        """Of the items of one request."""
-        frame_bytes_max = self._dispatcher.body_bytes_max
-        return min(frame_bytes_max, WRITE_BYTES_MAX) if method.mutates else frame_bytes_max
+    def _fits(self, method: Method[Any, Any], size_bytes: int, items: int) -> bool:
+        """Whether items of this size fit one request. A single item is sent anyway: the server says what is wrong."""
+        if size_bytes <= BODY_BYTES_MIN or items == 1:
+            return True
+        bytes_max = self._dispatcher.body_bytes_max
+        return size_bytes <= (min(bytes_max, WRITE_BYTES_MAX) if method.mutates else bytes_max)
 
     def _cut(
         self,
@@ -322,7 +324,7 @@ class Requests:
                 group, where = todo.pop()
                 if len(where) <= items_max:
                     body = encode(body_of([items[position] for position in where]))
-                    if len(body) <= self._bytes_max(method) or len(where) == 1:
+                    if self._fits(method, len(body), len(where)):
                         yield where, group, version, body
                         continue
                 middle = len(where) // 2

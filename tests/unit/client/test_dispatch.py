@@ -36,6 +36,7 @@ class Connected:
         self.welcome = m.Welcome(1, 0, node, cluster_id, window_bytes, 1 << 20, 60_000)
         self.window_bytes = window_bytes
         self.sent: list[Call] = []
+        self.answered: set[Call] = set()
         self.cancelled: list[Call] = []
 
     def can_send(self, size: int) -> bool:
@@ -50,7 +51,7 @@ class Connected:
         self.cancelled.append(call)
 
     def calls(self) -> list[Call]:
-        return [call for call in self.sent if call.carrier is self]
+        return [call for call in self.sent if call not in self.answered]
 
 
 class Rig:
@@ -399,13 +400,13 @@ async def test_a_connection_that_does_not_answer_for_long_is_suspected(rig: Rig)
     slow, quick = rig.call(), rig.call()
     rig.sender.send(cast("Any", one), slow)
     rig.sender.send(cast("Any", two), quick)
-    quick.carried(None)
+    two.answered.add(quick)
     await asyncio.sleep(SUSPECT_S - 0.1)
     assert rig.suspected == 0
     await asyncio.sleep(1)
     assert rig.suspected > 0
     assert rig.suspects.connections == {one}
-    slow.carried(None)
+    one.answered.add(slow)
     await asyncio.sleep(1)
     assert not rig.suspects.connections
     assert rig.suspects.timer is None, "nothing is in flight"
@@ -428,8 +429,9 @@ async def test_one_question_at_a_time_goes_to_the_nodes_in_order_and_first_to_th
         rig.discovery.seek(at_once=True)
         await asyncio.sleep(0.001)
         (question,) = [call for each in connections for call in each.calls()]
-        asked.append(next(each.welcome.node_id for each in connections if question in each.sent))
-        question.carried(None)
+        (connection,) = [each for each in connections if question in each.sent]
+        asked.append(connection.welcome.node_id)
+        connection.answered.add(question)
         question.succeed(c.MapReply(0, None, {}))
         await asyncio.sleep(0)
     assert asked == ["n2", "n3", "n2", "n3"]
@@ -449,7 +451,7 @@ async def test_questions_that_help_nobody_become_rarer_and_a_call_is_tried(rig: 
         for question in [each for each in connection.calls() if each.method is CLUSTER_MAP]:
             times.append(rig.loop.time())
             assert call not in connection.sent
-            question.carried(None)
+            connection.answered.add(question)
             question.succeed(c.MapReply(0, None, {}))
     assert call in connection.sent
     assert len(times) == PROBE_AFTER_SEEKS, "no call waits for a leader any more"
