@@ -70,16 +70,15 @@ class Call:
 
     # --- attempts ---
 
-    def identify(self, identities: IdentitySource, now: float) -> None:
-        """The first attempt of a write begins."""
-        self.identities, self.seq, self.first_sent = identities, identities.take(), now
-
-    def attempt(self, now: float) -> Request[msgspec.Raw]:
-        """Begin an attempt: the request to send."""
+    def attempt(self, now: float, identities: IdentitySource | None) -> Request[msgspec.Raw]:
+        """Begin an attempt: the request to send. The first attempt of a write takes an identity of its group's."""
         identity: Identity | None = None
-        if self.identities is not None:  # an age of 0 says that no attempt came before
+        if identities is not None:
+            if self.identities is None:
+                self.identities, self.seq, self.first_sent = identities, identities.take(), now
+            # An age of 0 says that no attempt came before.
             age_ms = max(1, int((now - self.first_sent) * 1000)) if self.attempts else 0
-            identity = self.identities.identity(self.seq, age_ms)
+            identity = identities.identity(self.seq, age_ms)
         self.attempts += 1
         self.sent = now
         deadline_ms = min(max(1, int((self.deadline - now) * 1000)), DEADLINE_MS_MAX)

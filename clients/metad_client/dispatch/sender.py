@@ -37,10 +37,11 @@ class Sender:
         now = self.loop.time()
         if call.attempts:
             self.retries += 1
-        if call.identities is None and call.method.mutates:
-            call.identify(self.identities.get(call.group) or self._series_of(call.group), now)
+        identities: IdentitySource | None = None
+        if call.method.mutates:
+            identities = self.identities.get(call.group) or self._series_of(call.group)
         try:
-            connection.send(call, encode(call.attempt(now)))
+            connection.send(call, encode(call.attempt(now, identities)))
         except FrameError as error:  # over the limit of this server, which no retry changes
             call.fail(InvalidRequestError(f"{call.method.name}: {error}"))
         if self.suspects.timer is None:

@@ -27,9 +27,9 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "retry_under_another_identity",
         "all attempts of a write carry one identity",
-        "metad_client.dispatch.sender:Sender.send",
-        "if call.identities is None and",
-        "if",
+        "metad_client.dispatch.call:Call.attempt",
+        "if self.identities is None:",
+        "if True:",
         "retry_happens_once",
     ),
     _m(

@@ -117,7 +117,7 @@ async def test_every_attempt_of_a_write_has_its_identity_and_says_its_age(rig: R
     call = rig.call(method=KV_PUT)
     rig.sender.send(cast("Any", connection), call)
     await asyncio.sleep(2)
-    again = call.attempt(rig.loop.time())
+    again = call.attempt(rig.loop.time(), call.identities)
     assert again.identity == m.Identity(again.identity.client_id, 1, 1, 2000)
     assert call.attempts == 2
     call.succeed(m.KvPutReply([], [], []))

@@ -45,7 +45,7 @@ class Future:
 def a_call(method: Any = KV_PUT, deadline: float = 10.0, attempts: int = 1) -> Call:
     call = Call(method, b"", deadline, cast("Any", Future()))
     for _ in range(attempts):
-        call.attempt(0.0)
+        call.attempt(0.0, None)
     return call
 
 
