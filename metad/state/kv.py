@@ -23,7 +23,7 @@ from metad_wire.tables.kv import KV
 
 from ..storage import keys
 from .limits import check_change, check_reply
-from .plain import Plain, merge_get, merge_list, merge_put, refuse_put
+from .plain import Plain, merge_put, refuse_put
 from .rows import Numbers, Rows, crcs_of, partition
 from .tables import (
     Command,
@@ -33,6 +33,8 @@ from .tables import (
     by_position,
     check_same_rows,
     looked_at,
+    merge_get,
+    merge_list,
     merge_writes,
     read_page,
     refuse_writes,

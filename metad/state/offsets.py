@@ -13,7 +13,7 @@ import msgspec
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import ConflictError, FencedError, NotFoundError, OffsetRegressionError
-from metad_wire.key import check_key
+from metad_wire.key import check_keys
 from metad_wire.methods import encode
 from metad_wire.tables.offset import OFFSET
 
@@ -24,11 +24,11 @@ from .tables import (
     GroupPage,
     Reader,
     Verb,
-    by_position,
     looked_at,
+    merge_get,
+    merge_list,
     merge_writes,
     mismatch,
-    page_of,
     read_page,
     refuse_writes,
 )
@@ -42,8 +42,7 @@ _decode_generation = msgspec.msgpack.Decoder(int).decode
 def _split_groups(body: m.OffsetGenerations | m.OffsetResetGenerations, slots: Numbers) -> dict[int, Rows]:
     items: Sequence[m.ConsumerGroup | m.GenerationReset] = body.items
     suffixes = [keys.text2(item.tenant, item.group) for item in items]
-    for position, suffix in enumerate(suffixes):
-        check_key(suffix, position)
+    check_keys(suffixes)
     return partition(items, suffixes, crcs_of(suffixes), slots)
 
 
@@ -111,18 +110,10 @@ def _read_fetch(reader: Reader, command: Command[m.OffsetFetch]) -> list[msgspec
     return [None if value is None else msgspec.Raw(value) for value in values]
 
 
-def _merge_fetch(body: m.OffsetFetch, parts: list[tuple[Rows, list[msgspec.Raw | None]]]) -> m.OffsetFetchReply:
-    return m.OffsetFetchReply(by_position(parts))
-
-
 def _read_generations(reader: Reader, command: Command[m.OffsetGenerations]) -> list[int]:
     prefix = keys.table_prefix(reader.group, _GENERATION)
     values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
     return [0 if value is None else _decode_generation(value) for value in values]
-
-
-def _merge_generations(body: m.OffsetGenerations, parts: list[tuple[Rows, list[int]]]) -> m.OffsetGenerationsReply:
-    return m.OffsetGenerationsReply(by_position(parts))
 
 
 def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m.WriteReply:
@@ -145,17 +136,18 @@ def _read_list(reader: Reader, command: Command[m.OffsetList]) -> GroupPage:
     return read_page(reader, command, _OFFSET, start)
 
 
-def _merge_list(body: m.OffsetList, parts: list[tuple[Rows, GroupPage]]) -> m.OffsetListReply:
-    records, cursor = page_of([page for _, page in parts], body.page.limit)
-    return m.OffsetListReply([msgspec.Raw(record) for record in records], cursor)  # type: ignore[misc]
-
-
 VERBS = (
     Verb(methods.OFFSET_COMMIT, OFFSET, merge=merge_writes, evaluate=_evaluate_commit, refuse=refuse_writes),
-    Verb(methods.OFFSET_FETCH, OFFSET, merge=_merge_fetch, read=_read_fetch),
+    Verb(methods.OFFSET_FETCH, OFFSET, merge=merge_get(m.OffsetFetchReply), read=_read_fetch),
     Verb(methods.OFFSET_DELETE, OFFSET, merge=merge_writes, evaluate=_evaluate_delete, refuse=refuse_writes),
-    Verb(methods.OFFSET_LIST, OFFSET, split=_split_group, merge=_merge_list, read=_read_list),
-    Verb(methods.OFFSET_GENERATIONS, OFFSET, split=_split_groups, merge=_merge_generations, read=_read_generations),
+    Verb(methods.OFFSET_LIST, OFFSET, split=_split_group, merge=merge_list(m.OffsetListReply), read=_read_list),
+    Verb(
+        methods.OFFSET_GENERATIONS,
+        OFFSET,
+        split=_split_groups,
+        merge=merge_get(m.OffsetGenerationsReply),
+        read=_read_generations,
+    ),
     Verb(
         methods.OFFSET_RESET_GENERATIONS,
         OFFSET,

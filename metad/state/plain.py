@@ -26,9 +26,10 @@ from .tables import (
     Verb,
     by_position,
     looked_at,
+    merge_get,
+    merge_list,
     merge_writes,
     mismatch,
-    page_of,
     read_page,
     refuse_writes,
 )
@@ -206,11 +207,6 @@ def verbs_of(table: Table[Any]) -> tuple[Verb[Any, Any], ...]:
     )
 
 
-def merge_get(reply: type[Any]) -> Callable[[Any, list[tuple[Rows, list[msgspec.Raw | None]]]], Any]:
-    """Merge for a reply of records by position."""
-    return lambda _, parts: reply(by_position(parts))
-
-
 def merge_put(reply: type[Any]) -> Callable[[Any, list[tuple[Rows, Any]]], Any]:
     """Merge for a reply of versions by position."""
 
@@ -224,16 +220,6 @@ def merge_put(reply: type[Any]) -> Callable[[Any, list[tuple[Rows, Any]]], Any]:
 def refuse_put(reply: type[Any]) -> Callable[[Any, Rows, MetadError], Any]:
     """Refuse for a reply of versions by position."""
     return lambda body, rows, error: reply([], refuse_writes(body, rows, error).errors, [0] * len(rows))
-
-
-def merge_list(reply: type[Any]) -> Callable[[Any, list[tuple[Rows, GroupPage]]], Any]:
-    """Merge for a reply of records and a cursor."""
-
-    def merge(body: Any, parts: list[tuple[Rows, GroupPage]]) -> Any:
-        records, cursor = page_of([page for _, page in parts], body.page.limit)
-        return reply([msgspec.Raw(record) for record in records], cursor)
-
-    return merge
 
 
 def _conflict(position: int, current: Head | None) -> m.ItemError:

@@ -34,11 +34,11 @@ from .tables import (
     Reader,
     Verb,
     after_cursor,
-    by_position,
     check_same_rows,
+    merge_get,
+    merge_list,
     merge_writes,
     mismatch,
-    page_of,
     refuse_writes,
 )
 from .view import View
@@ -297,10 +297,6 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Ra
     return sessions
 
 
-def _merge_get(body: m.SessionGet, parts: list[tuple[Rows, list[msgspec.Raw | None]]]) -> m.SessionGetReply:
-    return m.SessionGetReply(by_position(parts))
-
-
 def _read_list(reader: Reader, command: Command[m.SessionList]) -> GroupPage:
     body = command.body
     table = keys.table_prefix(reader.group, _OWNER)
@@ -340,11 +336,6 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> GroupPage:
     return GroupPage(rows, stopped_at)
 
 
-def _merge_list(body: m.SessionList, parts: list[tuple[Rows, GroupPage]]) -> m.SessionListReply:
-    records, cursor = page_of([page for _, page in parts], body.page.limit)
-    return m.SessionListReply([msgspec.Raw(record) for record in records], cursor)  # type: ignore[misc]
-
-
 VERBS = (
     Verb(
         methods.SESSION_TAKEOVER,
@@ -370,7 +361,7 @@ VERBS = (
         evaluate=_evaluate_update,
         refuse=refuse_writes,
     ),
-    Verb(methods.SESSION_GET, SESSION, merge=_merge_get, read=_read_get),
+    Verb(methods.SESSION_GET, SESSION, merge=merge_get(m.SessionGetReply), read=_read_get),
     Verb(
         methods.SESSION_DELETE,
         SESSION,
@@ -378,5 +369,5 @@ VERBS = (
         evaluate=_evaluate_delete,
         refuse=refuse_writes,
     ),
-    Verb(methods.SESSION_LIST, SESSION, split=_split_everywhere, merge=_merge_list, read=_read_list),
+    Verb(methods.SESSION_LIST, SESSION, split=_split_everywhere, merge=merge_list(m.SessionListReply), read=_read_list),
 )

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS as SLOTS
 from metad_wire.errors import IdentityExpiredError, MetadError
@@ -253,6 +255,21 @@ def by_position(parts: list[tuple[Rows, list[Any]]]) -> list[Any]:
         for position, result in zip(rows.positions, results, strict=True):
             merged[position] = result
     return merged
+
+
+def merge_get(reply: type[Any]) -> Callable[[Any, list[tuple[Rows, list[Any]]]], Any]:
+    """Merge for a reply of records by position."""
+    return lambda _, parts: reply(by_position(parts))
+
+
+def merge_list(reply: type[Any]) -> Callable[[Any, list[tuple[Rows, GroupPage]]], Any]:
+    """Merge for a reply of records and a cursor."""
+
+    def merge(body: Any, parts: list[tuple[Rows, GroupPage]]) -> Any:
+        records, cursor = page_of([page for _, page in parts], body.page.limit)
+        return reply([msgspec.Raw(record) for record in records], cursor)
+
+    return merge
 
 
 def looked_at(page: m.Page, parts: dict[int, Rows]) -> dict[int, Rows]:

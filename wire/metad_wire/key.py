@@ -7,6 +7,7 @@ encoding is also that of the keys on disk, so that a listing's order is the orde
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from .cluster import SLOTS
@@ -16,8 +17,6 @@ from .messages import KEY_BYTES_MAX
 TEXT_END: Final = b"\0\x01"
 SLOT_MASK: Final = SLOTS - 1
 """``crc & SLOT_MASK`` is the slot."""
-KEY_BYTES_UNCHECKED: Final = 256
-"""A batch whose longest key is no longer than this needs no :func:`check_key`."""
 
 u32 = struct.Struct(">I").pack
 """One integer field."""
@@ -45,3 +44,10 @@ def check_key(key: bytes, position: int) -> None:
     """Raise InvalidRequestError where an item's encoded key is too long."""
     if len(key) > KEY_BYTES_MAX:
         raise InvalidRequestError(f"item {position}: its key fields take {len(key)} bytes, {KEY_BYTES_MAX} are allowed")
+
+
+def check_keys(keys: Sequence[bytes]) -> None:
+    """The same of a batch."""
+    if max(map(len, keys), default=0) > KEY_BYTES_MAX:
+        for position, key in enumerate(keys):
+            check_key(key, position)

@@ -14,7 +14,7 @@ import msgspec
 
 from . import messages as m
 from .fields import KEY_FIELDS_MAX, U32
-from .key import check_key, text, u32
+from .key import check_keys, text, u32
 from .method import Body, By, For, Method, Reply
 
 Record = TypeVar("Record", bound=m.Message)
@@ -113,8 +113,7 @@ class Table(Generic[Record]):
     def general_keys(self, items: Sequence[Any]) -> Keys:
         """:attr:`keys`, from the declaration alone."""
         keys = [self.key_of([getattr(item, field) for field in self.key]) for item in items]
-        for position, key in enumerate(keys):
-            check_key(key, position)
+        check_keys(keys)
         return keys, self.general_crcs(items)
 
     def key_of(self, fields: Sequence[Any]) -> bytes:

@@ -7,26 +7,23 @@ from typing import Any
 from zlib import crc32
 
 from .. import messages as m
-from ..key import KEY_BYTES_UNCHECKED, check_key, text, text2
+from ..key import check_keys, text, text2
 from ..table import Keys, Table
 
 
 def _crcs(items: Sequence[Any]) -> Iterable[int]:
     names = [item.namespace for item in items]
     known = {name: crc32(text(name)) for name in set(names)}
-    return [known[name] for name in names]
+    return map(known.__getitem__, names)
 
 
 def _keys(items: Sequence[Any]) -> Keys:
-    # 100,000 puts a second pass here: text2 is spelled out.
-    names = [item.namespace for item in items]
+    # 100,000 puts a second pass here: text2 is spelled out, with one check for all of them.
     keys = [f"{item.namespace}\0\x01{item.key}\0\x01".encode() for item in items]
-    if b"".join(keys).count(0) != 2 * len(keys) or max(map(len, keys), default=0) > KEY_BYTES_UNCHECKED:
-        for position, item in enumerate(items):  # a NUL in a name, or a name that is long: rare, and checked one by one
-            keys[position] = text2(item.namespace, item.key)
-            check_key(keys[position], position)
-    known = {name: crc32(text(name)) for name in set(names)}
-    return keys, map(known.__getitem__, names)
+    if b"".join(keys).count(0) != 2 * len(keys):
+        keys = [text2(item.namespace, item.key) for item in items]
+    check_keys(keys)
+    return keys, _crcs(items)
 
 
 def _value_bytes(item: Any) -> int:

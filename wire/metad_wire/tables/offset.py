@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 from .. import messages as m
-from ..key import KEY_BYTES_UNCHECKED, check_key, text, text2, u32
+from ..key import check_key, text, text2, u32
 from ..table import Keys, Table
 
 
@@ -39,7 +39,7 @@ def _keys(items: Sequence[Any]) -> Keys:
         if topic is None:
             topic = topics[item.topic] = text(item.topic)
         key = known[0] + topic + u32(item.partition)
-        if len(key) > KEY_BYTES_UNCHECKED:
+        if len(key) > m.KEY_BYTES_MAX:
             check_key(key, position)
         keys.append(key)
         crcs.append(known[1])

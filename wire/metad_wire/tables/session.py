@@ -7,25 +7,25 @@ from typing import Any
 from zlib import crc32
 
 from .. import messages as m
-from ..key import KEY_BYTES_UNCHECKED, check_key, text2
+from ..key import check_keys, text2
 from ..table import Keys, Table
 
 
-def _crcs(items: Sequence[Any]) -> Iterable[int]:
+def _encoded(items: Sequence[Any]) -> list[bytes]:
     # 300,000 items a second pass here on their way out: text2 is spelled out, with one check for all of them.
     keys = [f"{item.tenant}\0\x01{item.client_id}\0\x01".encode() for item in items]
     if b"".join(keys).count(0) != 2 * len(keys):
         keys = [text2(item.tenant, item.client_id) for item in items]
-    return map(crc32, keys)
+    return keys
+
+
+def _crcs(items: Sequence[Any]) -> Iterable[int]:
+    return map(crc32, _encoded(items))
 
 
 def _keys(items: Sequence[Any]) -> Keys:
-    # Runs once per session of a storm: text2 is spelled out here as well.
-    keys = [f"{item.tenant}\0\x01{item.client_id}\0\x01".encode() for item in items]
-    if b"".join(keys).count(0) != 2 * len(keys) or max(map(len, keys), default=0) > KEY_BYTES_UNCHECKED:
-        for position, item in enumerate(items):  # a NUL in a name, or a name that is long: rare, and checked one by one
-            keys[position] = text2(item.tenant, item.client_id)
-            check_key(keys[position], position)
+    keys = _encoded(items)
+    check_keys(keys)
     return keys, map(crc32, keys)
 
 
