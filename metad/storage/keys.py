@@ -1,4 +1,4 @@
-"""Every key on disk is built here: order-preserving tuples behind a group prefix.
+"""What keys on disk are made of: order-preserving tuples behind a group prefix.
 
 ::
 
