@@ -86,7 +86,11 @@ class Dialer:
         if name != "quic":
             return await self._stream(endpoint, name, self._listener)
         connection = MultiStreamConnection(
-            self._listener, lambda listener: self._stream(endpoint, name, listener), self._options.quic_streams
+            name_of(endpoint),
+            name,
+            self._listener,
+            lambda listener: self._stream(endpoint, name, listener),
+            self._options.quic_streams,
         )
         await connection.open()
         return connection

@@ -29,7 +29,9 @@ Dial = Callable[[ConnectionListener], Awaitable[Connection]]
 class MultiStreamConnection:
     """At most ``count`` streams. It is usable once :meth:`open` has returned."""
 
-    def __init__(self, listener: ConnectionListener, dial: Dial, count: int) -> None:
+    def __init__(self, endpoint: str, via: str, listener: ConnectionListener, dial: Dial, count: int) -> None:
+        self.endpoint = endpoint
+        self.via = via
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listener = listener
         self._dial = dial
@@ -70,14 +72,6 @@ class MultiStreamConnection:
         stream.closed.add_done_callback(self._closed)
 
     # --- a node's connection: NodeConnection ---
-
-    @property
-    def endpoint(self) -> str:
-        return self._joined[0].endpoint
-
-    @property
-    def via(self) -> str:
-        return self._joined[0].via
 
     @property
     def welcome(self) -> Welcome:

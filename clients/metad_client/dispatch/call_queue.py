@@ -22,7 +22,7 @@ class Backlog:
 
     @property
     def calls(self) -> int:
-        """How many wait."""
+        """How many wait, for room, for a leader, or for their next attempt."""
         return self._queued + len(self._retrying)
 
     def check(self, size_bytes: int) -> None:

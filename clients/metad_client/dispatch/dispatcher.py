@@ -65,14 +65,15 @@ class Dispatcher:
         self.answers = 0
         self._loop = loop
         self._closed = False
-        self._retries = Retries(loop, options, rng, self._retry)
-        self._backlog = Backlog(options.waiting_max, options.waiting_bytes_max, self._retries)
-        self.nodes = Nodes(self._backlog)
+        # Calls that are due have waited longest: they go first.
+        self._retries = Retries(loop, options, rng, lambda due: self._router.route(reversed(due), first=True))
+        self.backlog = Backlog(options.waiting_max, options.waiting_bytes_max, self._retries)
+        self.nodes = Nodes(self.backlog)
         self.routes = Routes(by_quic=by_quic)
         self._leaders = Leaders()
         self._suspects = Suspects(loop, self.nodes, self.seek)
-        self._sender = Sender(loop, rng, self._suspects)
-        self._router = Router(self.nodes, self._leaders, self.routes, self._sender, self._backlog, rng, self.seek)
+        self.sender = Sender(loop, rng, self._suspects)
+        self._router = Router(self.nodes, self._leaders, self.routes, self.sender, self.backlog, rng, self.seek)
         self._deadlines = Deadlines(loop, self._calls, self._expire)
         self.asked: asyncio.Future[None] = loop.create_future()
         """Ends with the first answer to the question for the map, or without one."""
@@ -81,7 +82,7 @@ class Dispatcher:
             self.nodes,
             self.routes,
             self._router,
-            self._sender,
+            self.sender,
             self._suspects,
             self._deadlines.alarm,
             self._learn,
@@ -115,9 +116,9 @@ class Dispatcher:
         queue = self._router.leading(group) if not node else self.nodes.queues.get(node)
         if queue is not None and not queue.waiting and (connection := queue.open_for(len(body))) is not None:
             self.requests += 1
-            self._sender.send(connection, call)
+            self.sender.send(connection, call)
         else:
-            self._backlog.check(len(body))
+            self.backlog.check(len(body))
             self.requests += 1
             self._router.route([call])
         if deadline < self._deadlines.alarm.at:
@@ -129,7 +130,7 @@ class Dispatcher:
         MetadError. Nothing is sent. Raises as :meth:`submit` does."""
         if self._closed:
             raise ClosedError(_CLOSED)
-        self._backlog.check(0)
+        self.backlog.check(0)
         call = Call(method, b"", deadline, self._loop.create_future(), None)
         self._router.park(call)
         self._deadlines.alarm.set(deadline)
@@ -150,19 +151,9 @@ class Dispatcher:
     # --- the client and its connection manager ---
 
     @property
-    def retries(self) -> int:
-        """Attempts beyond each request's first, so far."""
-        return self._sender.retries
-
-    @property
     def in_flight(self) -> int:
         """Requests sent and not yet answered."""
         return sum(len(connection.calls()) for connection in self.nodes.connections)
-
-    @property
-    def waiting(self) -> int:
-        """Requests that wait for room, for a leader, or for their next attempt."""
-        return self._backlog.calls
 
     def attach(self, connection: NodeConnection, instead_of: NodeConnection | None = None) -> bool:
         """New requests to the node that has greeted go to this connection from now on; the one ``instead_of`` which
@@ -173,7 +164,7 @@ class Dispatcher:
         if self.routes.map is None:  # another server at the same place: then the last one is no more
             self._follow({queue.node: ""})
         self._router.release()
-        self._sender.send_waiting(queue)
+        self.sender.send_waiting(queue)
         if instead_of is not None:
             instead_of.leave()
         elif self.routes.map is None or queue.connects > 1 or not self._router.has_leaders():
@@ -267,7 +258,7 @@ class Dispatcher:
     def ready(self, connection: NodeConnection) -> None:
         queue = self.nodes.connections.get(connection)
         if queue is not None and queue.waiting:
-            self._sender.send_waiting(queue)
+            self.sender.send_waiting(queue)
 
     # --- retries ---
 
@@ -287,9 +278,6 @@ class Dispatcher:
             return False  # or no time is left: the reply says per item what is known
         call.obstructed(error, in_doubt=True)
         return True
-
-    def _retry(self, calls: list[Call]) -> None:
-        self._router.route(reversed(calls), first=True)  # they have waited longest
 
     def _moved(self, call: Call) -> bool:
         """End a call whose group does not hold its items, once there is a newer map than the one that said so. The

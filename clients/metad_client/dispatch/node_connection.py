@@ -15,13 +15,12 @@ from .call import Call
 class NodeConnection(Protocol):
     """A connection to one node that has greeted: one stream, or several."""
 
-    @property
-    def endpoint(self) -> str:
-        """host:port."""
-
-    @property
-    def via(self) -> str:
-        """The transport's name."""
+    endpoint: str
+    """host:port."""
+    via: str
+    """The transport's name."""
+    closed: asyncio.Future[None]
+    """Ends once nothing is left of it."""
 
     @property
     def welcome(self) -> Welcome:
@@ -30,10 +29,6 @@ class NodeConnection(Protocol):
     @property
     def frame_bytes_max(self) -> int:
         """The longest frame that the node takes."""
-
-    @property
-    def closed(self) -> asyncio.Future[None]:
-        """Ends once nothing is left of it."""
 
     @property
     def was_useful(self) -> bool:
