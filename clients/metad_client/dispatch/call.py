@@ -51,8 +51,8 @@ class Call:
     version: int = 0  # of the map by which ``group`` holds the items
     once: bool = False  # not to be sent again if it may have been done
     internal: bool = False  # the client's own question
-    carrier: Carrier | None = None  # of the attempt in flight
-    request_id: int = 0  # of the attempt in flight
+    carrier: Carrier | None = None  # of the attempt in flight; once the reply has come, of the last one
+    request_id: int = 0  # of the same
     queue: Queue | None = None  # where it waits to be sent
     identities: IdentitySource | None = None  # the source of ``seq``; None until a write is first sent
     seq: int = 0  # of the identity
@@ -95,7 +95,7 @@ class Call:
             carrier.cancel(self)
 
     def lost(self) -> None:
-        """The attempt ended without an answer, or nobody waits for it any more: any other node may be asked."""
+        """The attempt ended without an answer, or is not waited for any more: any other node may be asked."""
         self.carrier, self.in_doubt = None, True
         self.astray, self.refused_by, self.probes = True, "", ""
 
@@ -119,7 +119,7 @@ class Call:
     # --- waiting ---
 
     def waits(self, queue: Queue | None, probes: str = "") -> None:
-        """It waits in this queue to be sent, for the node that it ``probes`` if one is named; in None, it does not."""
+        """It waits in this queue to be sent, or not any more if that is None. ``probes`` is as above."""
         self.queue, self.probes = queue, probes
 
     def unqueue(self) -> None:

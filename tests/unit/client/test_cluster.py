@@ -282,6 +282,27 @@ async def test_a_leader_that_answers_no_more_is_left_once_the_others_go_on_witho
     assert len(sent) == 5
 
 
+async def test_a_call_is_taken_back_from_a_node_that_leaves_and_answers_no_more(server, nodes, dial, settle):
+    """Its connection ends with the last call on it, while the connections are walked."""
+    loop = asyncio.get_running_loop()
+    client = await dial()
+    await settle()
+    server.answer = None
+    call = start(client.kv.put_many([put(1)]))
+    (first,) = await server.requests(1)
+    first.peer.goaway()
+    await settle()
+    server.answer = nodes.answer
+    nodes.leaders["data-1"] = "n3"
+    bugs = []
+    loop.set_exception_handler(lambda _, context: bugs.append(context))
+    assert (await call).ok
+    await settle()
+    assert not bugs
+    assert first.peer.gone
+    assert [received.peer.node for received in nodes.of("data-1")] == ["n2", "n3"]
+
+
 async def test_a_dead_node_holds_up_nobody_else(server, nodes, dial, settle):
     loop = asyncio.get_running_loop()
     client = await dial(batches_in_flight=2)
