@@ -36,7 +36,7 @@ from .precedence import Precedence, is_small
 Answer = Callable[[tuple[Any, bytes] | MetadError], None]
 """Takes (reply, its encoding), or why there is none. Called exactly once, on the event loop."""
 
-_PIPELINE_BYTES_MAX = 4 * 1024 * 1024
+_PIPELINE_BYTES_MAX = 3 * 1024 * 1024
 """Once entries of so many bytes are on their way, no further one is begun: each is in memory several times over."""
 _PIPELINE_ITEMS_MAX = 1_500
 """The same for items of batches: whatever comes next waits until all of them are applied, some microseconds each. A
