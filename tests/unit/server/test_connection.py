@@ -78,7 +78,7 @@ class FakeStream:
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - whatever the loop still has to do is the condition
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)  # a loop that only spins may keep the fsync thread from the interpreter for ever
 
 
 @pytest.fixture
