@@ -160,8 +160,9 @@ class GroupDriver:
         if len(self._in_flight) >= self._pipeline_max or self._in_flight_bytes >= _PIPELINE_BYTES_MAX:
             return None
         if not self._queue.first().small and not self._may_begin():
+            # It is the turn of what is small, or the next commit makes room. The wait may have ended just now.
             wait_s = self._precedence.heavy_wait_s
-            return now_s + wait_s if wait_s else None  # it is the turn of what is small, or the next commit makes room
+            return now_s + wait_s if wait_s or not self._in_flight else None
         # Few requests behind an entry in flight wait for its commit, or for company: a small entry costs every replica
         # as much work as a large one, beside its items.
         linger_s = _COMPANY_S if self._in_flight else self._window.linger_s

@@ -255,6 +255,16 @@ def test_small_requests_go_before_large_ones_for_twice_as_long_as_these_took() -
     assert rig.precedence.small == 0
 
 
+def test_a_large_request_whose_wait_ends_while_it_is_looked_at_is_not_forgotten() -> None:
+    rig = Rig()
+    rig.precedence.small = 1  # in another group
+    rig.precedence.heavy_done(rig.now_s - 1.0)
+    times = iter([rig.now_s, rig.now_s + 10])
+    rig.precedence.now = lambda: next(times)
+    rig.submit(1_000)
+    assert rig.pump() == rig.now_s
+
+
 def test_a_connection_that_fills_the_queue_delays_another_by_one_entry() -> None:
     rig = Rig(items_max=256)
     for _ in range(20):
