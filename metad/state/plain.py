@@ -35,8 +35,10 @@ from .tables import (
 )
 from .view import Head, Missing, View
 
-Encode = Callable[[Sequence[Any], Sequence[int], Sequence[int], int], list[bytes]]
-"""(items of a put, their versions, their create revisions, revision) -> their rows."""
+EncodeRow = Callable[[Any, int, int, int], bytes]
+"""(item of a put, its version, its create revision, revision) -> its row."""
+EncodeRows = Callable[[Sequence[Any], Sequence[int], Sequence[int], int], list[bytes]]
+"""The same of many items."""
 
 
 class _Row(m.Message, frozen=True):
@@ -51,26 +53,35 @@ class _Row(m.Message, frozen=True):
 _decode_row = msgspec.msgpack.Decoder(_Row).decode
 
 
-def _encode_rows(
-    items: Sequence[m.TablePutItem[Any]], versions: Sequence[int], created: Sequence[int], revision: int
-) -> list[bytes]:
-    return [
-        encode((item.record, version, create_revision, revision))
-        for item, version, create_revision in zip(items, versions, created, strict=True)
-    ]
+def _encode_row(item: m.TablePutItem[Any], version: int, create_revision: int, revision: int) -> bytes:
+    return encode((item.record, version, create_revision, revision))
 
 
 class Plain:
-    """What the methods of one plain table do. ``encode_rows`` and ``decode_row`` are given by a table whose rows are of
-    another shape than :class:`metad_wire.messages.TableRecord`; ``decode_row`` yields the numbers of a row."""
+    """What the methods of one plain table do.
+
+    ``encode_row`` and ``decode_row``, which yields the numbers of a row, are given by a table whose rows are of another
+    shape than :class:`metad_wire.messages.TableRecord`. ``encode_rows`` may be given where a call per row is too slow.
+    """
 
     def __init__(
-        self, table: Table[Any], encode_rows: Encode = _encode_rows, decode_row: Callable[[bytes], Any] = _decode_row
+        self,
+        table: Table[Any],
+        encode_row: EncodeRow = _encode_row,
+        decode_row: Callable[[bytes], Any] = _decode_row,
+        encode_rows: EncodeRows | None = None,
     ) -> None:
         self.table = table
         (self.row,) = table.rows.values()
-        self._encode_rows = encode_rows
+        self._encode_row = encode_row
+        self._encode_rows = encode_rows or self.general_encode_rows
         self._decode_row = decode_row
+
+    def general_encode_rows(
+        self, items: Sequence[Any], versions: Sequence[int], created: Sequence[int], revision: int
+    ) -> list[bytes]:
+        """The rows of many items, one by one."""
+        return [self._encode_row(*row, revision) for row in zip(items, versions, created, strict=True)]
 
     def prefix(self, group: bytes) -> bytes:
         """What the keys of all records of a group begin with."""
@@ -121,7 +132,6 @@ class Plain:
     def _put_in_turn(self, view: View, rows: Rows, written: list[bytes]) -> tuple[list[m.ItemError], list[int]]:
         errors: list[m.ItemError] = []
         versions: list[int] = []
-        done: list[tuple[bytes, Any, int, int]] = []
         for (position, item, _), key in zip(rows, written, strict=True):
             if item.expected_version is not None:
                 current = self.head(view, key)
@@ -131,11 +141,7 @@ class Plain:
                     continue
             version, created = self.next_head(view, key)
             versions.append(version)
-            done.append((key, item, version, created))
-        if done:
-            keys_done, items, their_versions, their_created = zip(*done, strict=True)
-            records = self._encode_rows(items, their_versions, their_created, view.revision)
-            view.writes = dict(zip(keys_done, records, strict=True))
+            view.writes[key] = self._encode_row(item, version, created, view.revision)
         return errors, versions
 
     def evaluate_delete(self, view: View, command: Command[Any]) -> m.WriteReply:

@@ -2,8 +2,9 @@
 
 Two commands use it: :mod:`.simulate` runs seeds and mutants, :mod:`.stock` shows what pysyncobj does as it stands.
 
-- :mod:`.replicas`: replicas alone; ``world`` runs them, ``chaos`` draws faults, ``scenarios`` are played by hand
-- :mod:`.nodes`: whole nodes and SDK clients; ``cluster`` runs them, ``trouble`` draws faults, ``scenarios`` the same
+- :mod:`.replicas`: replicas alone. ``world`` runs them, ``chaos`` draws faults, ``scenarios`` are written by hand.
+- :mod:`.nodes`: whole nodes and SDK clients. ``cluster`` runs them, ``trouble`` draws faults, ``scenarios`` are written
+  by hand.
 - :mod:`.judges`: what must hold of a group at every moment, and of what clients were told
 - :mod:`.mutants`: bugs to plant
 - :mod:`.disk`, :mod:`.faults`: what replicas alone and whole nodes share: a disk that fails, and how faults are drawn

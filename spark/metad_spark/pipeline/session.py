@@ -48,8 +48,8 @@ def open_session(*, master: str | None = None, connect: bool = False) -> Iterato
     what spark-submit says, and all cores of this machine without it. ``connect`` starts a Connect server on a local
     master and talks to that, as to one far away.
 
-    Raises :class:`.errors.JavaMissing` before anything is started, :class:`.errors.SparkFailed` when Spark does not
-    start or the server is not reached, :class:`.errors.UsageError` where ``connect`` makes no sense."""
+    Raises :class:`..errors.JavaMissing` before anything is started, :class:`..errors.SparkFailed` when Spark does not
+    start or the server is not reached, :class:`..errors.UsageError` where ``connect`` makes no sense."""
     if master is None and not submitted():
         master = "local[*]"
     remote = master is not None and master.startswith("sc://")

@@ -186,4 +186,5 @@ def test_a_foreign_cursor_cannot_lead_out_of_the_namespace(cursor: bytes) -> Non
 def test_rows_that_are_spelled_out_are_records_as_the_wire_has_them() -> None:
     items = [Put("n", "k\0", b"v"), Put("", "", b"", 3)]
     rows = _PLAIN._encode_rows(items, [1, 2], [3, 4], 5)
+    assert rows == _PLAIN.general_encode_rows(items, [1, 2], [3, 4], 5)
     assert rows == [encode(m.Kv("n", "k\0", b"v", 1, 3, 5)), encode(m.Kv("", "", b"", 2, 4, 5))]
