@@ -216,7 +216,7 @@ async def test_whatever_is_accepted_is_replicated(nodes: Nodes) -> None:
         with pytest.raises(MetadError, match="in parts"):
             await client.kv.transact_many(spread(10_000, "over"))
         assert await client.kv.put("n", "k", b"behind what was refused") == 1
-        (await client.kv.transact_many(spread(1_200, "most"))).raise_for_error()  # some 5 MB in each group
+        (await client.kv.transact_many(spread(200, "most"))).raise_for_error()  # 1.6 MB
         keys = [KvPutItem("n", f"{i:04080}", b"") for i in range(4_080)]
         (await client.kv.put_many(keys)).raise_for_error()
         values = [KvPutItem("n", f"v{i}", bytes(1024 * 1024 - 200)) for i in range(15)]
