@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 _MODULE = """
-from metad_spark.compiled import compiled, kept
+from metad_spark.models.compiled import compiled, kept
 
 @compiled
 def half(value):
