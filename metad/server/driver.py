@@ -136,10 +136,7 @@ class GroupDriver:
                     self._queue.add(work)
             for work in works:
                 if work.deadline_s < now_s:
-                    self._precedence.small -= work.small
-                    work.answer(
-                        DeadlineExceededError("the deadline passed before the request was begun; nothing was done")
-                    )
+                    self._refuse(work, _late())
         return not self.stalled
 
     def submit(self, work: Work, now_s: float) -> None:
@@ -198,11 +195,9 @@ class GroupDriver:
                 break
             self._queue.pop()
             if work.cancelled:
-                self._precedence.small -= work.small
-                work.answer(CancelledError("the request was cancelled before it was begun; nothing was done"))
+                self._refuse(work, CancelledError("the request was cancelled before it was begun; nothing was done"))
             elif work.deadline_s < now_s:
-                self._precedence.small -= work.small
-                work.answer(DeadlineExceededError("the deadline passed before the request was begun; nothing was done"))
+                self._refuse(work, _late())
             else:
                 works.append(work)
                 items += command.items
@@ -358,5 +353,13 @@ class GroupDriver:
 
     def _answer_queue(self, error: MetadError) -> None:
         for work in self._queue.drain():
-            self._precedence.small -= work.small
-            work.answer(error)
+            self._refuse(work, error)
+
+    def _refuse(self, work: Work, error: MetadError) -> None:
+        """Answer what was taken from the queue and is not begun."""
+        self._precedence.small -= work.small
+        work.answer(error)
+
+
+def _late() -> DeadlineExceededError:
+    return DeadlineExceededError("the deadline passed before the request was begun; nothing was done")

@@ -30,6 +30,8 @@ from .tables import (
     merge_writes,
     mismatch,
     read_page,
+    read_records,
+    read_values,
     refuse_writes,
 )
 from .view import View
@@ -105,14 +107,11 @@ def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteRep
 
 
 def _read_fetch(reader: Reader, command: Command[m.OffsetFetch]) -> list[msgspec.Raw | None]:
-    prefix = keys.table_prefix(reader.group, _OFFSET)
-    values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
-    return [None if value is None else msgspec.Raw(value) for value in values]
+    return read_records(reader, command, _OFFSET)
 
 
 def _read_generations(reader: Reader, command: Command[m.OffsetGenerations]) -> list[int]:
-    prefix = keys.table_prefix(reader.group, _GENERATION)
-    values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
+    values = read_values(reader, command, _GENERATION)
     return [0 if value is None else _decode_generation(value) for value in values]
 
 

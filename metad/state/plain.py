@@ -31,6 +31,7 @@ from .tables import (
     merge_writes,
     mismatch,
     read_page,
+    read_records,
     refuse_writes,
 )
 from .view import Head, Missing, View
@@ -161,9 +162,7 @@ class Plain:
 
     def read_get(self, reader: Reader, command: Command[Any]) -> list[msgspec.Raw | None]:
         """Records by position."""
-        prefix = self.prefix(reader.group)
-        values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
-        return [None if value is None else msgspec.Raw(value) for value in values]
+        return read_records(reader, command, self.row)
 
     def split_list(self, body: m.TableList, slots: Numbers) -> dict[int, Rows]:
         """The group that has all records that are asked for, or every group. Raises InvalidRequestError."""

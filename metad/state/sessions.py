@@ -27,7 +27,7 @@ from metad_wire.tables.session import SESSION
 
 from ..storage import keys
 from .limits import REPLY_BYTES_MAX, check_reply
-from .rows import NO_ROWS, Numbers, Rows, column, partition
+from .rows import NO_ROWS, Numbers, Rows, column
 from .tables import (
     Command,
     GroupPage,
@@ -39,7 +39,9 @@ from .tables import (
     merge_list,
     merge_writes,
     mismatch,
+    read_values,
     refuse_writes,
+    split_items,
 )
 from .view import View
 
@@ -70,8 +72,7 @@ def _split_takeover(body: m.SessionTakeover, slots: Numbers) -> dict[int, Rows]:
     length = len(body.broker.encode())
     if length > m.BROKER_BYTES_MAX:
         raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
-    suffixes, crcs = SESSION.keys(body.items)
-    return partition(body.items, suffixes, column(crcs, len(suffixes)), slots)
+    return split_items(SESSION, body.items, slots)
 
 
 def _split_everywhere(body: m.SessionList, slots: Numbers) -> dict[int, Rows]:
@@ -197,9 +198,8 @@ def _recall_restored(
         return reply
     check_same_rows(command, len(reply.previous))
     reader.check_still_held(command.rows)
-    prefix = keys.table_prefix(reader.group, _PROPERTIES)
     try:
-        values = reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
+        values = read_values(reader, command, _PROPERTIES)
     except InvalidRequestError:
         raise IdentityExpiredError(
             "this write was done before; the restored properties no longer fit a reply"
@@ -278,8 +278,7 @@ def _session(suffix_fields: bytes, owner: bytes, properties: bytes | None) -> by
 
 def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Raw | None]:
     owner_prefix = keys.table_prefix(reader.group, _OWNER)
-    properties_prefix = keys.table_prefix(reader.group, _PROPERTIES)
-    values = reader.get_many([properties_prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
+    values = read_values(reader, command, _PROPERTIES)
     rows, engine_get, raw = command.rows, reader.engine.get, msgspec.Raw
     owners = reader.owners.get_many(rows.keys, rows.crcs, reader.salt)
     sessions: list[msgspec.Raw | None] = []

@@ -216,9 +216,14 @@ class Verb(Generic[_Body, _Reply]):
         self.may_write = may_write
 
     def _split(self, body: Any, slots: Numbers) -> dict[int, Rows]:
-        items = body.items
-        keys, crcs = self.table.keys(items if self._keyed is None else self._keyed(items))
-        return partition(items, keys, column(crcs, len(keys)), slots)
+        return split_items(self.table, body.items, slots, self._keyed)
+
+
+def split_items(table: Table[Any], items: Any, slots: Numbers, keyed: Keyed | None = None) -> dict[int, Rows]:
+    """The rows of each group, by the table's key; ``keyed``: what of an item has its fields. Raises
+    InvalidRequestError."""
+    keys, crcs = table.keys(items if keyed is None else keyed(items))
+    return partition(items, keys, column(crcs, len(keys)), slots)
 
 
 def check_same_rows(command: Command[Any], answered: int) -> None:
@@ -280,6 +285,17 @@ def looked_at(page: m.Page, parts: dict[int, Rows]) -> dict[int, Rows]:
 def after_cursor(group: bytes, table: int, begin: bytes, cursor: bytes) -> bytes:
     """Where a listing starts in a group's table: at ``begin``, or just behind the cursor if that is further on."""
     return table_prefix(group, table) + max(begin, cursor + b"\0" if cursor else b"")
+
+
+def read_values(reader: Reader, command: Command[Any], row: int) -> list[bytes | None]:
+    """The values that a row of the table has for a command's items, by position."""
+    prefix = table_prefix(reader.group, row)
+    return reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
+
+
+def read_records(reader: Reader, command: Command[Any], row: int) -> list[msgspec.Raw | None]:
+    """The same of a row that is a record as the wire has it."""
+    return [None if value is None else msgspec.Raw(value) for value in read_values(reader, command, row)]
 
 
 def read_page(reader: Reader, command: Command[Any], table: int, start: bytes) -> GroupPage:

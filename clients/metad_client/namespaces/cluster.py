@@ -17,7 +17,7 @@ class Cluster(Facade):
     and leaders move after it. ``deadline_s`` is seconds from now, None the client's default."""
 
     def __init__(self, requests: Requests, dispatcher: Dispatcher) -> None:
-        self._requests = requests
+        super().__init__(requests)
         self._dispatcher = dispatcher
 
     async def map(self, *, deadline_s: float | None = None) -> c.MapReply:

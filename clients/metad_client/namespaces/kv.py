@@ -30,7 +30,6 @@ from metad_wire.messages import (
 from ..errors import MetadError, error_of_item
 from ..requests.listing import of_group
 from ..requests.outcomes import with_errors, wrote
-from ..requests.requests import Requests
 from ..results import PutResult, TransactResult, WriteResult, by_position, newest
 from .facade import Facade
 
@@ -45,9 +44,6 @@ class KeyValue(Facade):
     is seconds from now, None the client's default. A read waits for its groups to have come as far as ``min_revisions``
     say, of the results of writes; what was answered before it began it sees without them.
     """
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
 
     async def put_many(self, items: Sequence[KvPutItem], *, deadline_s: float | None = None) -> PutResult:
         """Write keys; ``versions`` of the result are the new ones. Item errors: ConflictError."""

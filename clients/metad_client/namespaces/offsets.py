@@ -27,7 +27,6 @@ from metad_wire.messages import (
 from ..errors import MetadError, NotFoundError
 from ..requests.listing import of_group
 from ..requests.outcomes import with_errors, wrote
-from ..requests.requests import Requests
 from ..results import WriteResult, by_position, newest
 from .facade import Facade
 
@@ -44,9 +43,6 @@ class Offsets(Facade):
     is seconds from now, None the client's default. A read waits for its groups to have come as far as ``min_revisions``
     say, of the results of writes; what was answered before it began it sees without them.
     """
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
 
     async def commit_many(
         self, items: Sequence[OffsetCommitItem], *, monotonic: bool = False, deadline_s: float | None = None

@@ -43,7 +43,7 @@ class Records(Facade, Generic[Record]):
         """Raises ValueError where the table has rules of its own."""
         if table.plain is None:
             raise ValueError(f"{table.name} is no plain table: its verbs are in a namespace of its own")
-        self._requests = requests
+        super().__init__(requests)
         self._table = table
         self._plain = table.plain
 
