@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from metad_wire.authority import AuthorityError, issue_fleet
+from metad_wire.operator.authority import AuthorityError, issue_fleet
 from metad_wire.transport import join_endpoint, split_endpoint
 from metad_wire.transport.credentials import TlsFiles
 

@@ -1,4 +1,4 @@
-"""The same client for code without asyncio: one background thread runs the loop, and this is a thin portal to it.
+"""The client for code without asyncio: a background thread runs the event loop, and this module is a thin portal to it.
 
 ::
 
@@ -9,9 +9,9 @@
         for record in m.kv.scan("config"):
             print(record.key)
 
-There is no second copy of the API: every attribute is looked up on the async client. A coroutine becomes a call
-that blocks, an async iterator an iterator, a namespace another portal; names, arguments, results and errors are
-the same. Safe to use from several threads, whose singles then travel together.
+There is no second copy of the API: every attribute is looked up on the async client. A coroutine becomes a blocking
+call, an async iterator becomes an iterator, and a namespace becomes another portal. Names, arguments, results and
+errors do not change. Several threads may use one client; their single calls then share requests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .options import Options
 
 T = TypeVar("T")
 
-# Records of a listing fetched per hop between the threads: a hop costs about 50 µs, and a page is in memory anyway.
+# Records of a listing fetched at each switch between the threads: a switch costs about 50 µs.
 CHUNK_RECORDS = 256
 
 
@@ -47,12 +47,12 @@ class Portal:
         self._thread = threading.Thread(target=self._main, name="metad-client", daemon=True)
 
     def start(self) -> None:
-        """Returns once the loop runs."""
+        """Start the thread; return once its loop runs."""
         self._thread.start()
         self._ready.wait()
 
     def stop(self) -> None:
-        """Returns once the thread has ended. What is still running there is cancelled."""
+        """Cancel what still runs there; return once the thread has ended."""
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()

@@ -1,4 +1,4 @@
-"""The client as its user sees it: opened, used, closed."""
+"""The client: how a program opens, uses and closes it."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     """host:port of a node connected to now, empty while there is none."""
     via: dict[str, str]
-    """Node id -> by what it is reached now: ``tcp``, ``tls`` or ``quic``."""
+    """Node id -> the transport of its connection: ``tcp``, ``tls`` or ``quic``."""
     changes: int
-    """Connections exchanged for one by another transport, as the path asked for."""
+    """Connections replaced by one over another transport, because the path changed."""
 
 
 class Client:
@@ -90,7 +90,7 @@ class Client:
         self.kv = KeyValue(self._requests)
 
     async def open(self) -> Self:
-        """Connect to a node, and ask it for the others. Raises the last endpoint's error where none is reached within
+        """Connect to a node, and ask it for the others. Raises the last endpoint's error if none is reached within
         ``connect_timeout_s``."""
         if self._runner is not None:
             raise RuntimeError("a client is opened once")
@@ -139,20 +139,20 @@ class Client:
         await self.close()
 
     def reconnect(self) -> None:
-        """Hang up, and dial again by itself: after certificates were replaced that are to count at once, say. Calls in
-        flight are tried again."""
+        """Close all connections and open new ones, for example to use replaced certificates at once. Calls in flight
+        are tried again."""
         self._dispatcher.hang_up()
 
     async def status(self, node: str = "", *, deadline_s: float | None = None) -> StatusReply:
-        """How a node is: groups, log, memory, connections. Without one, any that is connected."""
+        """The status of a node: its groups, log, memory and connections. Without ``node``, any node answers."""
         return await self._requests.one(methods.STATUS, Status(), deadline_s, node=node)
 
     def table(self, table: Table[Record]) -> Records[Record]:
-        """The records of a plain table. Raises ValueError where the table has rules of its own."""
+        """The records of a plain table. Raises ValueError if the table has rules of its own."""
         return Records(self._requests, table)
 
     def statistics(self) -> Statistics:
-        """What this client has done so far."""
+        """Counters and gauges of this client."""
         dispatcher, connects = self._dispatcher, self._manager.connects
         up = {queue.node: connection for queue, connection in dispatcher.nodes.up()}
         return Statistics(
@@ -201,16 +201,16 @@ def connect(
     transport: Transport | None = None,
     rng: random.Random | None = None,
 ) -> Client:
-    """A client of ``metad://host[:port][,host[:port]...]`` (port 7420 where none is given; :mod:`metad_client.endpoint`
-    has the other schemes), not yet opened::
+    """A client of ``metad://host[:port][,host[:port]...]`` (default port 7420; :mod:`metad_client.endpoint` has the
+    other schemes), not yet opened::
 
         async with connect("metad://127.0.0.1:7420") as m:
             version = await m.kv.put("config", "greeting", b"hello")
 
-    Call it in the event loop that will use it. Raises ValueError where the URL makes no sense, or needs options that
-    are missing or of no use; entering raises ConnectionLostError where no endpoint is reached in
-    ``options.connect_timeout_s``, UnauthenticatedError where none lets us in. ``transport`` and ``rng`` replace the
-    scheme's own and the system's randomness, for tests and for other networks.
+    Call it in the event loop that will use it. Raises ValueError if the URL makes no sense, or if options are missing
+    or of no use for its scheme. Entering raises ConnectionLostError if no endpoint is reached within
+    ``options.connect_timeout_s``, UnauthenticatedError if none accepts the client. ``transport`` and ``rng`` replace
+    the scheme's transport and the system's randomness, for tests and for other networks.
     """
     endpoints = parse_url(url)
     options = options if options is not None else Options()

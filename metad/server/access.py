@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from metad_wire.errors import UnauthenticatedError
-from metad_wire.tokens import TokenFileError, Tokens
+from metad_wire.operator.tokens import TokenFileError, Tokens
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, UNFIT, Principal, Role, principal_of
 from metad_wire.transport.reload import Watched

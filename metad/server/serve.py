@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from metad_wire.authority import ends_at
 from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError
+from metad_wire.operator.authority import ends_at
 from metad_wire.transport import Listener, Transport, split_endpoint
 
 from ..config import Config

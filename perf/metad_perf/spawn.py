@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from metad_wire.authority import AuthorityError, issue_fleet
+from metad_wire.operator.authority import AuthorityError, issue_fleet
 from metad_wire.transport.credentials import TlsFiles
 
 from .errors import ServerError, UsageError

@@ -1,7 +1,7 @@
 """The protocol: frames, messages, the sans-IO session of both ends, policies and transports.
 
-Layer rule: this package knows nothing of metad's server, client or storage. Everything outside
-``transport/`` is pure: no socket, no event loop, no clock, no randomness of its own.
+Layer rule: this package knows nothing of metad's server, client or storage. Everything outside ``transport/`` and
+``operator/`` is pure: no socket, no event loop, no clock, no randomness of its own.
 
 Where to look:
 

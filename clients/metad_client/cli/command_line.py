@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
 
 
 def _prepare(arguments: Arguments) -> None:
-    """What the grammar cannot say, and values as bytes: stdin is read before a connection waits for it."""
+    """Check what the grammar cannot express, and read values as bytes: stdin is read before a connection is opened."""
     if vars(arguments).get("prefix") and vars(arguments).get("tenant", "") is None:
         raise ValueError("--prefix needs --tenant")
     for name, text in vars(arguments).items():
@@ -111,7 +111,7 @@ def _options(arguments: Arguments, scheme: str) -> Options:
         known = {"ca": ""} if tls is None else msgspec.structs.asdict(tls)
         tls = TlsFiles(**{**known, **{field: value for field, value in given.items() if value}})
         if not tls.ca:
-            raise ValueError("--tls-ca is missing: whom to trust")
+            raise ValueError("--tls-ca is missing: it names the trusted authority")
     if scheme != "metad" and tls is None:
         raise ValueError(f"{scheme}:// needs --certs DIR, or at least --tls-ca F")
     return Options(
@@ -173,7 +173,7 @@ async def _rebalance(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _look(m: Client, a: Arguments) -> tuple[MapReply, dict[str, StatusReply | MetadError]]:
-    """The map, and how each node is. Nodes that cannot be reached are not waited for as long as a person would."""
+    """The map and the status of each node. The wait for unreachable nodes is short, because a person is waiting."""
     try:
         known = await m.cluster.map()
     except UnknownMethodError:  # a server from before there were clusters

@@ -8,8 +8,8 @@ import stat
 import sys
 from pathlib import Path
 
-from metad_wire.authority import AuthorityError, issue_fleet
-from metad_wire.tokens import TokenFileError, Tokens, line_of, new_token
+from metad_wire.operator.authority import AuthorityError, issue_fleet
+from metad_wire.operator.tokens import TokenFileError, Tokens, line_of, new_token
 
 from .printing import Printer
 

@@ -1,4 +1,4 @@
-"""What all namespaces have in common."""
+"""The base of all namespaces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..requests.requests import Requests
 
 
 class Facade:
-    """An object whose methods are verbs: the blocking client gives it a blocking face."""
+    """An object whose methods send requests. The blocking client wraps each one."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests

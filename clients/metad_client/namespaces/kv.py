@@ -1,4 +1,4 @@
-"""``m.kv``: small values by (namespace, key), with versions to compare and transactions within a namespace."""
+"""``m.kv``: small values by (namespace, key), with versions, and transactions within a namespace."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ Found: TypeAlias = list[Kv | None]
 class KeyValue(Facade):
     """Keys by (namespace, key).
 
-    The ``*_many`` verbs answer per item in their result and raise a MetadError only where the whole call failed;
-    the others raise their item's error. Singles that are called at the same time travel together. ``deadline_s``
-    is seconds from now, None the client's default. A read waits for its groups to have come as far as ``min_revisions``
-    say, of the results of writes; what was answered before it began it sees without them.
+    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed.
+    The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
+    counts from now, and None means the client's default. A read sees every write that was answered before the read
+    began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
     """
 
     async def put_many(self, items: Sequence[KvPutItem], *, deadline_s: float | None = None) -> PutResult:
-        """Write keys; ``versions`` of the result are the new ones. Item errors: ConflictError."""
+        """Write keys. The result has their new ``versions``. Item errors: ConflictError."""
         return PutResult(await self._requests.many(methods.KV_PUT, items, KvPut, deadline_s))
 
     async def get_many(
         self, keys: Sequence[KvKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> Found:
-        """The keys by position; None where there is none."""
+        """Read keys, by position; None for a key that does not exist."""
         wanted = newest(min_revisions)
         pieces = await self._requests.read_many(methods.KV_GET, keys, lambda part: KvGet(part, wanted), deadline_s)
         return by_position(pieces, lambda reply: reply.records, None)
@@ -62,7 +62,7 @@ class KeyValue(Facade):
         return WriteResult(await self._requests.many(methods.KV_DELETE, items, KvDelete, deadline_s))
 
     async def transact_many(self, items: Sequence[KvTransaction], *, deadline_s: float | None = None) -> TransactResult:
-        """Run transactions; each is atomic by itself, not the batch."""
+        """Run transactions. Each is atomic by itself; the batch is not."""
         # A request holds as many as it may whose longest they could all be.
         longest = max((len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads) for t in items), default=0)
         items_max = min(TRANSACTIONS_MAX, BATCH_ITEMS_MAX // max(longest, 1))

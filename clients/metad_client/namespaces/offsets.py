@@ -1,4 +1,4 @@
-"""``m.offsets``: how far consumer groups have read."""
+"""``m.offsets``: the committed offsets of consumer groups."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _DELETED_AT_ONCE = 1_000
 class Offsets(Facade):
     """Offsets by (tenant, group, topic, partition).
 
-    The ``*_many`` verbs answer per item in their result and raise a MetadError only where the whole call failed;
-    the others raise their item's error. Singles that are called at the same time travel together. ``deadline_s``
-    is seconds from now, None the client's default. A read waits for its groups to have come as far as ``min_revisions``
-    say, of the results of writes; what was answered before it began it sees without them.
+    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed.
+    The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
+    counts from now, and None means the client's default. A read sees every write that was answered before the read
+    began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
     """
 
     async def commit_many(
         self, items: Sequence[OffsetCommitItem], *, monotonic: bool = False, deadline_s: float | None = None
     ) -> WriteResult:
-        """Commit offsets; ``monotonic`` refuses to move one back.
+        """Commit offsets. ``monotonic`` refuses an offset below the current one.
 
-        Item errors: FencedError (a newer generation has been seen), ConflictError (``expected`` differs),
+        Item errors: FencedError (a newer generation has committed), ConflictError (``expected`` differs),
         OffsetRegressionError.
         """
         return WriteResult(
@@ -61,7 +61,7 @@ class Offsets(Facade):
     async def fetch_many(
         self, keys: Sequence[OffsetKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> Fetched:
-        """The offsets by position; None where nothing was committed."""
+        """Read offsets, by position of their keys; None for a key without an offset."""
         wanted = newest(min_revisions)
         pieces = await self._requests.read_many(
             methods.OFFSET_FETCH, keys, lambda part: OffsetFetch(part, wanted), deadline_s
@@ -69,7 +69,7 @@ class Offsets(Facade):
         return by_position(pieces, lambda reply: reply.offsets, None)
 
     async def delete_many(self, keys: Sequence[OffsetKey], *, deadline_s: float | None = None) -> WriteResult:
-        """Forget offsets. Item errors: NotFoundError."""
+        """Delete offsets. Item errors: NotFoundError."""
         return WriteResult(await self._requests.many(methods.OFFSET_DELETE, keys, OffsetDelete, deadline_s))
 
     async def generations_many(
@@ -79,7 +79,7 @@ class Offsets(Facade):
         min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
     ) -> Sequence[int]:
-        """The highest generation that a commit of each consumer group has carried, by position; 0 where none did."""
+        """Read the highest generation that has committed in each consumer group, by position; 0 if none has."""
         wanted = newest(min_revisions)
         pieces = await self._requests.read_many(
             methods.OFFSET_GENERATIONS, groups, lambda part: OffsetGenerations(part, wanted), deadline_s
@@ -89,7 +89,8 @@ class Offsets(Facade):
     async def reset_generations_many(
         self, items: Sequence[GenerationReset], *, deadline_s: float | None = None
     ) -> WriteResult:
-        """Set the generations of consumer groups, also back. Item errors: ConflictError (``expected`` differs)."""
+        """Set the generations of consumer groups, even to lower ones. Item errors: ConflictError (``expected``
+        differs)."""
         return WriteResult(
             await self._requests.many(methods.OFFSET_RESET_GENERATIONS, items, OffsetResetGenerations, deadline_s)
         )
@@ -104,8 +105,8 @@ class Offsets(Facade):
         min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
     ) -> AsyncIterator[Offset]:
-        """Offsets of one consumer group in order of (topic, partition), read a page at a time; the deadline is
-        each page's."""
+        """List the offsets of a consumer group in order of (topic, partition), a page at a time. The deadline is that
+        of each page."""
         wanted = newest(min_revisions)
         listing = of_group(
             self._requests,
@@ -133,7 +134,8 @@ class Offsets(Facade):
         monotonic: bool = False,
         deadline_s: float | None = None,
     ) -> None:
-        """Commit one offset: see :meth:`commit_many`. ``expected`` (-1: no offset yet) makes it a compare-and-set."""
+        """Commit one offset, as :meth:`commit_many` does. With ``expected`` it is a compare-and-set; -1 expects that
+        there is no offset yet."""
         await self._requests.single(
             methods.OFFSET_COMMIT,
             monotonic,
@@ -154,7 +156,7 @@ class Offsets(Facade):
         min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
     ) -> Offset | None:
-        """One offset, None where nothing was committed."""
+        """Read one offset; None if there is none."""
         wanted = newest(min_revisions)
         return await self._requests.single(
             methods.OFFSET_FETCH,
@@ -169,7 +171,7 @@ class Offsets(Facade):
     async def delete(
         self, tenant: str, group: str, topic: str, partition: int, *, deadline_s: float | None = None
     ) -> None:
-        """Forget one offset. Raises NotFoundError."""
+        """Delete one offset. Raises NotFoundError."""
         await self._requests.single(
             methods.OFFSET_DELETE,
             None,
@@ -188,7 +190,7 @@ class Offsets(Facade):
         min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
     ) -> int:
-        """The highest generation that a commit of a consumer group has carried; 0 where none did."""
+        """Read the highest generation that has committed in a consumer group; 0 if none has."""
         wanted = newest(min_revisions)
         return await self._requests.single(
             methods.OFFSET_GENERATIONS,
@@ -203,8 +205,8 @@ class Offsets(Facade):
     async def reset_generation(
         self, tenant: str, group: str, expected: int, generation: int = 0, *, deadline_s: float | None = None
     ) -> None:
-        """Set the generation of a consumer group, also back, where it is ``expected`` now: commits of lower ones are
-        fenced from then on, and of this one and higher ones are not. Raises ConflictError."""
+        """Set the generation of a consumer group, even to a lower one, if it is ``expected`` now. Later commits of
+        lower generations are fenced. Raises ConflictError."""
         await self._requests.single(
             methods.OFFSET_RESET_GENERATIONS,
             None,
@@ -216,10 +218,10 @@ class Offsets(Facade):
         )
 
     async def delete_group(self, tenant: str, group: str, *, deadline_s: float | None = None) -> int:
-        """Delete all offsets of a consumer group, then its generation; returns how many offsets were deleted.
+        """Delete all offsets of a consumer group, then its generation. Returns the number of offsets deleted.
 
-        Made of many requests, each with the deadline: what a consumer commits meanwhile may stay or go. Raises
-        ConflictError where the group's generation grew meanwhile: it is alive.
+        The call makes many requests, each with this deadline. Offsets that are committed meanwhile may stay or go.
+        Raises ConflictError if the group's generation grew meanwhile, because then the group is in use.
         """
         generation = await self.generation(tenant, group, deadline_s=deadline_s)
         deleted = 0

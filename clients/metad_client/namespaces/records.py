@@ -1,4 +1,4 @@
-"""``m.table(TABLE)``: the records of a plain table, by its declaration alone."""
+"""``m.table(TABLE)``: the records of a plain table. The methods follow from its declaration."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ Record = TypeVar("Record", bound=Message)
 class Records(Facade, Generic[Record]):
     """Records of a plain table by the fields of its key.
 
-    The ``*_many`` verbs answer per item in their result and raise a MetadError only where the whole call failed; the
-    others raise their item's error. Singles that are called at the same time travel together. ``deadline_s`` is seconds
-    from now, None the client's default. A read waits for its groups to have come as far as ``min_revisions`` say.
+    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed.
+    The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
+    counts from now, and None means the client's default. A read sees every write that was answered before the read
+    began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
     """
 
     def __init__(self, requests: Requests, table: Table[Record]) -> None:
-        """Raises ValueError where the table has rules of its own."""
+        """Raises ValueError if the table has rules of its own."""
         if table.plain is None:
             raise ValueError(f"{table.name} is no plain table: its verbs are in a namespace of its own")
         super().__init__(requests)
@@ -48,7 +49,7 @@ class Records(Facade, Generic[Record]):
         self._plain = table.plain
 
     async def put_many(self, items: Sequence[TablePutItem[Record]], *, deadline_s: float | None = None) -> PutResult:
-        """Write records; ``versions`` of the result are the new ones. Item errors: ConflictError."""
+        """Write records. The result has their new ``versions``. Item errors: ConflictError."""
         put = self._plain.put
         return PutResult(await self._requests.many(put, items, put.body, deadline_s))
 
@@ -59,7 +60,7 @@ class Records(Facade, Generic[Record]):
         min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
     ) -> list[TableRecord[Record] | None]:
-        """The records by position; None where there is none."""
+        """Read records, by position of their keys; None for a key without a record."""
         get, wanted = self._plain.get, newest(min_revisions)
         items = [self._plain.key(*key) for key in keys]
         pieces = await self._requests.read_many(get, items, lambda part: get.body(part, wanted), deadline_s)
@@ -79,8 +80,8 @@ class Records(Facade, Generic[Record]):
         min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
     ) -> AsyncIterator[TableRecord[Record]]:
-        """Records whose key begins with these fields and whose next field starts with ``prefix``, in order, read a page
-        at a time; the deadline is each page's."""
+        """List the records whose key begins with these fields and whose next field starts with ``prefix``, in order of
+        the key, a page at a time. The deadline is that of each page."""
         method, wanted, table = self._plain.list, newest(min_revisions), self._table
 
         def body_of(page: Page) -> TableList:
@@ -98,8 +99,8 @@ class Records(Facade, Generic[Record]):
                 yield record
 
     async def put(self, record: Record, *, expected_version: int | None = None, deadline_s: float | None = None) -> int:
-        """Write one record; returns its new version. ``expected_version`` (0: must not exist) makes it a
-        compare-and-set. Raises ConflictError."""
+        """Write one record and return its new version. With ``expected_version`` it is a compare-and-set; 0 expects
+        that there is no record yet. Raises ConflictError."""
         put, item = self._plain.put, TablePutItem(record, expected_version)
         version: int = await self._requests.single(put, None, item, len(encode(item)), put.body, _put, deadline_s)
         return version
@@ -107,7 +108,7 @@ class Records(Facade, Generic[Record]):
     async def get(
         self, *key: str | int, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> TableRecord[Record] | None:
-        """One record, None where there is none."""
+        """Read one record; None if there is none."""
         get, wanted, item = self._plain.get, newest(min_revisions), self._plain.key(*key)
         found: TableRecord[Record] | None = await self._requests.single(
             get, tuple(wanted), item, len(encode(item)), lambda items: get.body(items, wanted), _got, deadline_s

@@ -1,4 +1,4 @@
-"""``m.sessions``: what a broker keeps of its clients."""
+"""``m.sessions``: the sessions of brokers' clients."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ Found: TypeAlias = list[Session | None]
 class Sessions(Facade):
     """Sessions by (tenant, client id).
 
-    The ``*_many`` verbs answer per item in their result and raise a MetadError only where the whole call failed;
-    the others raise their item's error. Singles that are called at the same time travel together. ``deadline_s``
-    is seconds from now, None the client's default. A read waits for its groups to have come as far as ``min_revisions``
-    say, of the results of writes; what was answered before it began it sees without them.
+    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed.
+    The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
+    counts from now, and None means the client's default. A read sees every write that was answered before the read
+    began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
     """
 
     async def takeover_many(
@@ -51,7 +51,7 @@ class Sessions(Facade):
         restore: bool = False,
         deadline_s: float | None = None,
     ) -> TakeoverResult:
-        """The broker, in its life ``broker_epoch``, now owns these sessions; creates those that do not exist.
+        """Make the broker, in its life ``broker_epoch``, the owner of these sessions, and create missing ones.
 
         ``restore`` asks for the stored properties. Item errors: FencedError (a newer life of this broker has been
         seen).
@@ -80,7 +80,7 @@ class Sessions(Facade):
     async def disconnect_many(
         self, broker: str, broker_epoch: int, keys: Sequence[SessionKey], *, deadline_s: float | None = None
     ) -> WriteResult:
-        """These clients have gone; their sessions stay until they expire or are taken over.
+        """Mark the sessions of clients that have gone as disconnected. They stay until they expire or are taken over.
 
         Item errors: NotFoundError, NotOwnerError, FencedError.
         """
@@ -93,7 +93,7 @@ class Sessions(Facade):
     async def get_many(
         self, keys: Sequence[SessionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> Found:
-        """The sessions by position; None where there is none."""
+        """Read sessions, by position of their keys; None for a key without a session."""
         wanted = newest(min_revisions)
         pieces = await self._requests.read_many(
             methods.SESSION_GET, keys, lambda part: SessionGet(part, wanted), deadline_s
@@ -128,11 +128,11 @@ class Sessions(Facade):
         min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
     ) -> AsyncIterator[Session]:
-        """Sessions in order of (tenant, client id), read a page at a time; the deadline is each page's.
+        """List sessions in order of (tenant, client id), a page at a time. The deadline is that of each page.
 
-        ``tenant`` and ``broker`` match exactly, None matches any; ``client_id_prefix`` needs a tenant. What is
-        written while the listing runs may or may not be in it. Where slots move between groups meanwhile, their
-        sessions may be listed twice or left out: the map's ``version`` before and after tells.
+        ``tenant`` and ``broker`` match exactly, None matches any; ``client_id_prefix`` needs a tenant. The listing may
+        or may not contain writes made while it runs. If slots move between groups meanwhile, their sessions may be
+        listed twice or not at all; compare the map's ``version`` before and after to notice that.
         """
         wanted = newest(min_revisions)
         listing = of_all_groups(
@@ -160,7 +160,7 @@ class Sessions(Facade):
         restore: bool = False,
         deadline_s: float | None = None,
     ) -> Takeover:
-        """One client has connected: see :meth:`takeover_many`."""
+        """Take over the session of one client that has connected, as :meth:`takeover_many` does."""
         return await self._requests.single(
             methods.SESSION_TAKEOVER,
             (broker, broker_epoch, restore),
@@ -181,7 +181,7 @@ class Sessions(Facade):
         *,
         deadline_s: float | None = None,
     ) -> None:
-        """Replace one session's properties: see :meth:`update_many`."""
+        """Replace the properties of one session, as :meth:`update_many` does."""
         await self._requests.single(
             methods.SESSION_UPDATE,
             (broker, broker_epoch),
@@ -195,7 +195,7 @@ class Sessions(Facade):
     async def disconnect(
         self, broker: str, broker_epoch: int, tenant: str, client_id: str, *, deadline_s: float | None = None
     ) -> None:
-        """One client has gone: see :meth:`disconnect_many`."""
+        """Mark the session of one client as disconnected, as :meth:`disconnect_many` does."""
         await self._requests.single(
             methods.SESSION_DISCONNECT,
             (broker, broker_epoch),
@@ -214,7 +214,7 @@ class Sessions(Facade):
         min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
     ) -> Session | None:
-        """One session, None where there is none."""
+        """Read one session; None if there is none."""
         wanted = newest(min_revisions)
         return await self._requests.single(
             methods.SESSION_GET,
@@ -235,7 +235,7 @@ class Sessions(Facade):
         broker_epoch: int = 0,
         deadline_s: float | None = None,
     ) -> None:
-        """Delete one session: see :meth:`delete_many`."""
+        """Delete one session, as :meth:`delete_many` does."""
         await self._requests.single(
             methods.SESSION_DELETE,
             (broker, broker_epoch),

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from metad_wire.authority import Authority, Issued, issue_fleet
+from metad_wire.operator.authority import Authority, Issued, issue_fleet
 from metad_wire.transport.credentials import Principal, Role, TlsFiles
 
 WRONG: Final = ("untrusted", "expired", "not-yet-valid", "wrong-purpose", "no-purpose", "no-role")

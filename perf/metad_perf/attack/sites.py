@@ -14,7 +14,7 @@ import msgspec
 from metad_client import Options, connect
 from metad_wire import messages as m
 from metad_wire.errors import MetadError
-from metad_wire.tokens import line_of, new_token
+from metad_wire.operator.tokens import line_of, new_token
 from metad_wire.transport.credentials import TlsFiles, client_files
 
 from ..faults.members import START_S, Member, temporary_members

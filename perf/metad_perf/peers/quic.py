@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from metad_wire.authority import issue_fleet
+from metad_wire.operator.authority import issue_fleet
 from metad_wire.transport.credentials import TlsFiles
 
 from ..errors import PerfError, UsageError

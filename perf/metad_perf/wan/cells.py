@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from metad_client import Options
-from metad_wire.authority import issue_fleet
+from metad_wire.operator.authority import issue_fleet
 
 from ..errors import ServerError
 from ..load.workload import Settings

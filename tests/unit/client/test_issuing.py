@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from metad_client.cli import main
-from metad_wire.authority import Authority, AuthorityError, issue_fleet
-from metad_wire.tokens import Tokens
+from metad_wire.operator.authority import Authority, AuthorityError, issue_fleet
+from metad_wire.operator.tokens import Tokens
 from metad_wire.transport.credentials import Principal, Role, TlsFiles, client_files
 from metad_wire.transport.tls_context import client_context, server_context
 

@@ -14,7 +14,7 @@ from metad.server.network import Network
 from metad.supervisor import local_cluster, local_fleet, parse_regions
 from metad_perf.attack import certificates
 from metad_wire.errors import UnauthenticatedError
-from metad_wire.tokens import line_of, new_token
+from metad_wire.operator.tokens import line_of, new_token
 from metad_wire.transport.credentials import Principal, Role, TlsFiles
 from metad_wire.transport.reload import Reloaded
 from metad_wire.transport.tcp import TcpTransport

@@ -13,7 +13,7 @@ from metad.server.network import Network
 from metad_client import Options
 from metad_client.connections.transport_choice import transports_of
 from metad_perf.attack import certificates
-from metad_wire.authority import AuthorityError, issue_fleet
+from metad_wire.operator.authority import AuthorityError, issue_fleet
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from metad_perf.attack import certificates
 from metad_perf.attack.peer import Target, TlsPeer
 from metad_perf.attack.tokens import KeyUpdater
-from metad_wire.authority import issue_fleet
+from metad_wire.operator.authority import issue_fleet
 from metad_wire.transport import reload as reloading
 from metad_wire.transport import split_endpoint
 from metad_wire.transport import tls as tls_module

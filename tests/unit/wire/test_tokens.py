@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad_wire.tokens import TOKEN_BYTES_MAX, TokenFileError, Tokens, line_of, new_token
+from metad_wire.operator.tokens import TOKEN_BYTES_MAX, TokenFileError, Tokens, line_of, new_token
 
 
 def test_a_token_is_known_by_its_line_and_the_line_does_not_hold_it() -> None:
