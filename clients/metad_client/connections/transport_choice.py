@@ -113,7 +113,7 @@ def transports_of(scheme: str, options: Options) -> TransportChoice:
             )
         return TransportChoice({"tcp": TcpTransport()}, options.path_rule)
     if options.tls is None:
-        raise ValueError(f"{scheme}:// needs to know whom to trust: give Options.tls at least the authority (ca)")
+        raise ValueError(f"{scheme}:// needs an authority to trust: give Options.tls at least ca")
     files = options.tls
     try:
         return TransportChoice({name: make(files) for name, make in makers[scheme]}, options.path_rule)
