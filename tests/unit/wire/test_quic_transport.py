@@ -19,6 +19,7 @@ from metad_perf.attack import certificates
 from metad_wire.transport import Listener, split_endpoint
 from metad_wire.transport.credentials import PEERCERT, CertificateError, Role, TlsFiles, principal_of
 from metad_wire.transport.quic import QuicSettings, QuicTransport
+from metad_wire.transport.quic.carrier import Carrier
 
 TIMEOUT_S = 30.0
 
@@ -249,6 +250,43 @@ async def test_dials_to_one_endpoint_share_a_connection_and_no_order() -> None:
         for end in ends[1:]:
             end.stream.write(b"past it")
             await end.until(b"here past it")
+        for end in ends:
+            end.stream.abort()
+            await ended(end)
+
+
+async def test_dials_that_are_under_way_together_share_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client opens its streams at once. A stream that waited for its acceptance once counted twice, so that eight of
+    them took four connections."""
+    released = asyncio.Event()
+    acceptance = Carrier.acceptance
+
+    def late(carrier: Carrier, end: Any) -> asyncio.Future[None]:
+        accepted = acceptance(carrier, end)
+
+        async def wait() -> None:
+            await released.wait()
+            await accepted
+
+        return asyncio.ensure_future(wait())
+
+    monkeypatch.setattr(Carrier, "acceptance", late)
+    async with serving() as place:
+        transport = QuicTransport(certificates.client("app"))
+        ends = [await place.dial(transport)]
+        dials = []
+        for _ in range(QuicSettings().shared_streams - 1):
+            begun = asyncio.Event()
+
+            def made(begun: asyncio.Event = begun) -> End:
+                begun.set()
+                return End()
+
+            dials.append(asyncio.create_task(place.dial(transport, made)))
+            await begun.wait()
+        released.set()
+        ends += await asyncio.gather(*dials)
+        assert place.listener.connections == 1  # type: ignore[attr-defined]
         for end in ends:
             end.stream.abort()
             await ended(end)

@@ -110,14 +110,14 @@ class QuicTransport:
             if carrier.over:  # perhaps refused: a client's handshake is over before its certificate was looked at
                 raise carrier.failure or ConnectionResetError("the connection was closed")
             handler = factory()
-            end = carrier.dial(handler)
-            if accepted:
-                try:
-                    await carrier.acceptance(end)
-                except BaseException:
-                    end.abort()
-                    raise
-            return handler
+            end = carrier.dial(handler)  # from here on it counts among the ends
+        if accepted:
+            try:
+                await carrier.acceptance(end)
+            except BaseException:
+                end.abort()
+                raise
+        return handler
 
     def _forget(self, endpoint: tuple[str, int], dialled: Dialled) -> None:
         others = self._dialled.get(endpoint, [])
