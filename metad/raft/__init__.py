@@ -1,9 +1,11 @@
 """Consensus: a Raft that can be trusted, on pysyncobj's SyncObj. Nothing above this package knows pysyncobj.
 
-Where each rule is: who leads, :mod:`.elections`; one log everywhere, :mod:`.replication` with :mod:`.progress` and
-:mod:`.journal`; linearizable reads, :mod:`.reads`; who the replicas are, :mod:`.membership`; sleeping and driving,
-:mod:`.replica`; what becomes durable when, :mod:`.writer`; all groups of a node and the traffic between nodes,
-:mod:`.replicas`.
+A replica (:mod:`.replica`) is composed of one object for each rule: elections (:mod:`.elections`, with
+:mod:`.election_timer` and :mod:`.disk_watch`), replication (:mod:`.leader`, :mod:`.follower`), linearizable reads
+(:mod:`.reads`), membership and hand-over (:mod:`.membership`), sleep (:mod:`.activity`). The rules share the replica's
+state (:mod:`.state`, the only SyncObj), its log (:mod:`.journal`) and a leader's knowledge of its peers (:mod:`.reign`,
+:mod:`.progress`). :mod:`.writer` makes the logs of a node durable; :mod:`.replicas` drives all groups of a node and
+carries their messages.
 
 pysyncobj 0.3.17 as it stands loses acknowledged writes. What of SyncObj is kept, and what is replaced:
 

@@ -113,6 +113,7 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         self._written: deque[tuple[int, int]] = deque()  # (number of the write, last index with it), not durable yet
         self._hard = 0  # number of the write with the newest term or vote
         self._key = keys.log_metadata(prefix)
+        self._on_durable: Callable[[], None] = _nothing
 
     def _load(self, initial: Configuration) -> Metadata:
         stored = self._store.get_metadata(self.prefix)
@@ -338,10 +339,10 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
 
         def on_durable() -> None:
             if self._writer.durable >= number:
-                self.on_durable = _nothing  # type: ignore[method-assign]
+                self._on_durable = _nothing
                 dropped()
 
-        self.on_durable = on_durable  # type: ignore[method-assign]
+        self._on_durable = on_durable
 
     @property
     def removed(self) -> bool:
@@ -388,10 +389,11 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         written = self._written
         while written and written[0][0] <= number:
             self.durable_index = max(self.durable_index, written.popleft()[1])
-        self.on_durable()
+        self._on_durable()
 
-    def on_durable(self) -> None:
-        """Told after every fsync that covered something of this log; the group puts its own here."""
+    def tell_durable(self, told: Callable[[], None]) -> None:
+        """Call ``told`` after every fsync that covered something of this log."""
+        self._on_durable = told
 
     def _staged(self) -> int:
         return self._writer.changed(self, self.prefix, self.last_index)

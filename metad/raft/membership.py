@@ -1,20 +1,26 @@
 """Membership, one replica at a time, and handing leadership over (dissertation §4.1-4.2, §3.10).
 
-A configuration takes effect when it is in the log. One changes only when the one before is committed, and only once the
+A configuration takes effect when it is in the log. It changes only when the one before is committed, and only once the
 leader has committed an entry of its own term; so any two majorities that decide anything overlap. A replica comes in as
-a learner, which has no vote, and is promoted when it has caught up. A leader that is removed leads until that is
-committed, without counting itself, then goes. A removed replica is harmless: its pre-votes meet a living leader.
+a learner, which has no vote, and is promoted when it has caught up. A leader that is removed leads until its removal is
+committed, without counting itself. A removed replica does no harm: its pre-votes meet a living leader.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
-from .base import LEADER, NEVER
+from .activity import Activity
+from .base import LEADER, NEVER, BoundHost
+from .election_timer import ElectionTimer
 from .journal import CONFIGURATION, record
 from .messages import Configuration, TimeoutNow
-from .progress import Progress, Sending
+from .progress import Sending
 from .reads import Reads
+from .reign import Reign
+from .state import ReplicaState
 
 _encode = msgspec.msgpack.Encoder().encode
 CAUGHT_UP_ENTRIES = 64
@@ -22,42 +28,103 @@ CAUGHT_UP_ENTRIES = 64
 
 
 class ChangeRefusedError(Exception):
-    """The change cannot be begun now; nothing was done. Says why."""
+    """The change cannot be begun now, and nothing was done. The text says why."""
 
 
-class Membership(Reads):
-    """Who the replicas are, and who of them leads."""
+@dataclass(eq=False, slots=True)
+class Transfer:
+    """Hands leadership over at the leader's wish."""
 
-    _transferring: str | None = None
-    _transfer_until_s = NEVER
-    _transfer_ordered = False
+    _state: ReplicaState
+    _host: BoundHost
+    _reign: Reign
+    _activity: Activity
+    _reads: Reads
+    _target: str | None = None
+    _until_s: float = NEVER
+    _ordered: bool = False
+
+    @property
+    def under_way(self) -> bool:
+        """Whether leadership is being handed over."""
+        return self._target is not None
+
+    def begin(self, target: str) -> None:
+        """Hand leadership to a voter: take no more entries, bring it up to date, have it campaign. If it does not lead
+        within two election timeouts, or cannot be reached any more, go on leading. Raises ChangeRefusedError."""
+        state = self._state
+        if state.role != LEADER:
+            raise ChangeRefusedError(f"this replica does not lead {state.name}")
+        if target == state.node_id:
+            return
+        if target not in state.configuration.voters:
+            raise ChangeRefusedError(f"{target} is not a voter of {state.name}")
+        if self._target is not None:
+            raise ChangeRefusedError(f"{state.name} is being handed over to {self._target} already")
+        if state.log.configuration_index > state.commit:
+            raise ChangeRefusedError(f"the membership of {state.name} is changing")
+        self._target = target
+        self._ordered = False
+        self._until_s = self._host.now() + 2 * state.timing.election_s
+        self._activity.worked()
+
+    def turn(self, now: float) -> float:
+        """Order the successor to campaign once it has everything, or give up. Returns when to look again."""
+        target, peers, state = self._target, self._reign.peers, self._state
+        if target is None:
+            return NEVER
+        if now >= self._until_s or target not in peers or target not in state.connected:
+            self._target = None
+            self._host.role_changed()
+            return NEVER
+        if not self._ordered and peers[target].match == state.log.last_index:
+            self._ordered = True
+            self._reads.give_up_lease()  # before the order is sent: it may arrive at any later time
+            self._host.send(target, TimeoutNow(state.term))
+        return self._until_s
+
+    def end_reign(self) -> None:
+        """The replica leads no longer."""
+        self._target = None
+
+
+@dataclass(eq=False, slots=True)
+class Membership:
+    """Changes the configuration of the group, and adapts the replica to it."""
+
+    _state: ReplicaState
+    _host: BoundHost
+    _timer: ElectionTimer
+    _reign: Reign
+    _activity: Activity
+    _transfer: Transfer
 
     def add_learner(self, member: str) -> int:
-        """Have a node receive the log. Returns the index that must commit."""
+        """Have a node receive the log. Returns the index that must commit. Raises ChangeRefusedError."""
         now = self._may_change()
         if member in now.members:
-            raise ChangeRefusedError(f"{member} is a member of {self.name} already")
+            raise ChangeRefusedError(f"{member} is a member of {self._state.name} already")
         return self._change(Configuration(now.voters, tuple(sorted((*now.learners, member)))))
 
     def promote(self, member: str) -> int:
-        """Give a learner that has caught up a vote. Returns the index that must commit."""
-        now = self._may_change()
+        """Give a learner that has caught up a vote. Returns the index that must commit. Raises ChangeRefusedError."""
+        now, state = self._may_change(), self._state
         if member not in now.learners:
-            raise ChangeRefusedError(f"{member} is not a learner of {self.name}")
-        progress = self.peers[member]
-        behind = self.log.last_index - progress.match
+            raise ChangeRefusedError(f"{member} is not a learner of {state.name}")
+        progress = self._reign.peers[member]
+        behind = state.log.last_index - progress.match
         if progress.sending is not Sending.REPLICATE or behind > CAUGHT_UP_ENTRIES:
-            raise ChangeRefusedError(f"{member} still lacks {behind} entries of {self.name}")
+            raise ChangeRefusedError(f"{member} still lacks {behind} entries of {state.name}")
         learners = tuple(learner for learner in now.learners if learner != member)
         return self._change(Configuration(tuple(sorted((*now.voters, member))), learners))
 
     def remove(self, member: str) -> int:
-        """Take a replica out, be it this one. Returns the index that must commit."""
+        """Take a replica out, be it this one. Returns the index that must commit. Raises ChangeRefusedError."""
         now = self._may_change()
         if member not in now.members:
-            raise ChangeRefusedError(f"{member} is not a member of {self.name}")
+            raise ChangeRefusedError(f"{member} is not a member of {self._state.name}")
         if now.voters == (member,):
-            raise ChangeRefusedError(f"{member} is the only voter of {self.name}")
+            raise ChangeRefusedError(f"{member} is the only voter of {self._state.name}")
         return self._change(
             Configuration(
                 tuple(voter for voter in now.voters if voter != member),
@@ -66,90 +133,31 @@ class Membership(Reads):
         )
 
     def _may_change(self) -> Configuration:
-        if self.role != LEADER:
-            raise ChangeRefusedError(f"this replica does not lead {self.name}")
-        if self.commit < self.no_op_index:
-            raise ChangeRefusedError(f"the new leader of {self.name} has not committed anything yet")
-        if self.log.configuration_index > self.commit:
-            raise ChangeRefusedError(f"another change of {self.name} is under way")
-        if self._transferring is not None:
-            raise ChangeRefusedError(f"{self.name} is being handed over")
-        return self.configuration
+        state = self._state
+        if state.role != LEADER:
+            raise ChangeRefusedError(f"this replica does not lead {state.name}")
+        if state.commit < self._reign.first_index:
+            raise ChangeRefusedError(f"the new leader of {state.name} has not committed anything yet")
+        if state.log.configuration_index > state.commit:
+            raise ChangeRefusedError(f"another change of {state.name} is under way")
+        if self._transfer.under_way:
+            raise ChangeRefusedError(f"{state.name} is being handed over")
+        return state.configuration
 
     def _change(self, configuration: Configuration) -> int:
-        self.log.append([record(self.term, CONFIGURATION, _encode(configuration))])
-        self._configuration_changed()
-        self._worked()
-        return self.log.last_index
+        state = self._state
+        state.log.append([record(state.term, CONFIGURATION, _encode(configuration))])
+        self.changed()
+        self._activity.worked()
+        return state.log.last_index
 
-    def _configuration_changed(self) -> None:
-        self._set_members(self.configuration.members)
-        if self.role == LEADER:
-            others, now = self._others(), self.host.now()
-            for peer in [peer for peer in self.peers if peer not in others]:
-                del self.peers[peer]
-            for peer in others:
-                if peer not in self.peers:
-                    self.peers[peer] = Progress(self.log.last_index + 1, now)
-        elif not self.asleep:
-            self._postpone_election(self.host.now())
-        self.host.configured(self)
-        self.host.wake(self)
-
-    def _committed(self, index: int) -> None:
-        super()._committed(index)
-        if self.role == LEADER and not self.is_voter and self.log.configuration_index <= self.commit:
-            # The removal of this leader is committed. Its peers learn that from the next leader.
-            self._leave_lead()
-
-    def _leave_lead(self) -> None:
-        voters = [
-            (self.peers[v].match, v) for v in self.configuration.voters if v in self.peers and v in self.connected
-        ]
-        if voters:
-            _, best = max(voters)
-            self.host.send(best, self, TimeoutNow(self.term))
-        self._follow(self.term, None)
-
-    # --- handing over ------------------------------------------------------------------------------------
-
-    @property
-    def accepting(self) -> bool:
-        """Whether entries may be proposed: ready, and not about to hand over."""
-        return self.ready and self._transferring is None
-
-    def transfer(self, target: str) -> None:
-        """Hand leadership to a voter: take no more entries, bring it up to date, have it campaign. If it does not lead
-        within two election timeouts, or cannot be reached any more, go on leading. Raises ChangeRefusedError."""
-        if self.role != LEADER:
-            raise ChangeRefusedError(f"this replica does not lead {self.name}")
-        if target == self.node_id:
-            return
-        if target not in self.configuration.voters:
-            raise ChangeRefusedError(f"{target} is not a voter of {self.name}")
-        if self._transferring is not None:
-            raise ChangeRefusedError(f"{self.name} is being handed over to {self._transferring} already")
-        if self.log.configuration_index > self.commit:
-            raise ChangeRefusedError(f"the membership of {self.name} is changing")
-        self._transferring = target
-        self._transfer_ordered = False
-        self._transfer_until_s = self.host.now() + 2 * self.timing.election_s
-        self._worked()
-
-    def _transfer_turn(self, now: float) -> float:
-        target = self._transferring
-        if target is None:
-            return NEVER
-        if now >= self._transfer_until_s or target not in self.peers or target not in self.connected:
-            self._transferring = None
-            self.host.role_changed(self)
-            return NEVER
-        if not self._transfer_ordered and self.peers[target].match == self.log.last_index:
-            self._transfer_ordered = True
-            self._lease_given_up = True  # before the order goes out, which may arrive at any later time
-            self.host.send(target, self, TimeoutNow(self.term))
-        return self._transfer_until_s
-
-    def _abdicated(self) -> None:
-        self._transferring = None
-        super()._abdicated()
+    def changed(self) -> None:
+        """A new configuration is in the log, or an old one again."""
+        state = self._state
+        state.set_members(state.configuration.members)
+        if state.role == LEADER:
+            self._reign.fit(self._host.now())
+        elif not self._activity.asleep:
+            self._timer.postpone(self._host.now())
+        self._host.configured()
+        self._host.wake()

@@ -1,7 +1,7 @@
 """Linearizable reads without writing: by lease, or by ReadIndex (dissertation §6.4).
 
-A leader whose state machine has applied its own no-op holds everything that was ever acknowledged. What is left to know
-is that it still leads *now*:
+A leader whose state machine has applied its own no-op holds everything that was ever acknowledged. It must also know
+that it still leads *now*:
 
 - **Lease.** A quorum echoed a round, and each said with the echo for how long it votes for nobody else. That counts
   from when it heard the round, hence from when the round *began*; shortened by how far clocks may drift apart, it is
@@ -15,94 +15,90 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass, field
 
-from .base import LEADER, NEVER
-from .progress import Progress
-from .replication import Replication
+from .activity import Activity
+from .base import LEADER, BoundHost
+from .reign import Reign
+from .state import ReplicaState
 
-Number = TypeVar("Number", int, float)
 
+@dataclass(eq=False, slots=True)
+class Reads:
+    """Decides when a leader may answer from its state."""
 
-class Reads(Replication):
-    """When a leader may answer from its state."""
+    _state: ReplicaState
+    _host: BoundHost
+    _reign: Reign
+    _activity: Activity
+    _waiting: deque[tuple[int, Callable[[bool], None]]] = field(default_factory=deque)  # (round to be echoed, done)
+    _lease_given_up: bool = False
 
-    def _prepare(self) -> None:
-        super()._prepare()
-        self._reads: deque[tuple[int, Callable[[bool], None]]] = deque()  # (round that must be echoed, whom to tell)
-        self._lease_given_up = False
+    @property
+    def waiting(self) -> bool:
+        """Whether any read waits for its round."""
+        return bool(self._waiting)
 
     @property
     def ready(self) -> bool:
-        """A leader that has applied everything committed before it: it may evaluate, and answer reads it can prove."""
-        return self.role == LEADER and self.applied >= self.no_op_index
+        """Whether this is a leader that has applied everything committed before it: it may evaluate commands, and
+        answer reads that it can prove."""
+        return self._state.role == LEADER and self._state.applied >= self._reign.first_index
 
     def may_read(self) -> bool:
         """Whether the state may be read now: a lease is valid."""
-        # One that is being removed has no lease: the voters that are left may elect without having heard of it.
-        return self.ready and self.is_voter and not self._lease_given_up and self.host.now() < self.lease_until_s()
-
-    def lease_until_s(self) -> float:
-        """Until when nobody else can lead: a quorum, this leader included, votes for nobody else until then."""
-        return self._of_quorum(NEVER, lambda progress: progress.lease_until_s)
+        # A leader that is being removed has no lease: the remaining voters may elect without having heard of it.
+        return (
+            self.ready
+            and self._state.is_voter
+            and not self._lease_given_up
+            and self._host.now() < self._reign.lease_until_s()
+        )
 
     def read(self, done: Callable[[bool], None]) -> None:
-        """Call ``done(True)`` once the state may be read for whoever asks now, ``done(False)`` if that cannot be."""
-        if self.role != LEADER:
+        """Call ``done(True)`` once a client that asks now may read the state, ``done(False)`` if it may not."""
+        if self._state.role != LEADER:
             done(False)
             return
-        if self.may_read() and not self._reads:
+        if self.may_read() and not self._waiting:
             done(True)
             return
         # A round begun before this read may already be under way: it proves nothing about now. All reads of a turn
         # share the next one.
-        self._reads.append((self._round + 1, done))
-        self._heartbeat_due_s = self.host.now()
-        self._worked()
+        self._waiting.append((self._reign.round + 1, done))
+        self._reign.hasten(self._host.now())
+        self._activity.worked()
 
-    def _round_confirmed(self) -> None:
-        if self._reads:
-            self._release_reads()
-
-    def _release_reads(self) -> None:
-        if not self.ready:
+    def release(self) -> None:
+        """Answer the reads whose round a quorum has echoed."""
+        if not self._waiting or not self.ready:
             return
-        echoed = self._quorum_echoed()
-        while self._reads:
-            number, done = self._reads[0]
+        echoed = self._reign.quorum_echoed()
+        while self._waiting:
+            number, done = self._waiting[0]
             if number > echoed:
                 return
-            self._reads.popleft()
+            self._waiting.popleft()
             done(True)
-
-    def _quorum_echoed(self) -> int:
-        """The newest round that a quorum has echoed. Numbers prove it and not times: when a round began is remembered
-        for the newest rounds only, and a round that is forgotten proves nothing."""
-        return self._of_quorum(self._round, lambda progress: progress.echoed)
-
-    def _of_quorum(self, own: Number, of: Callable[[Progress], Number]) -> Number:
-        """The highest that a quorum of voters has come to, this leader's ``own`` counted."""
-        configuration = self.configuration
-        reached = sorted(
-            [own if voter == self.node_id else of(self.peers[voter]) for voter in configuration.voters], reverse=True
-        )
-        return reached[configuration.quorum() - 1]
-
-    def _lead(self) -> None:
-        self._lease_given_up = False
-        super()._lead()
-
-    def _abdicated(self) -> None:
-        reads, self._reads = self._reads, deque()
-        super()._abdicated()
-        for _, done in reads:
-            done(False)
 
     def applied_to(self, index: int) -> None:
         """The state machine has applied everything up to ``index``."""
         was_ready = self.ready
-        self._set_applied(index)
-        if self._reads:
-            self._release_reads()
+        self._state.set_applied(index)
+        self.release()
         if self.ready and not was_ready:
-            self.host.role_changed(self)
+            self._host.role_changed()
+
+    def give_up_lease(self) -> None:
+        """Allow no more reads by lease in this term."""
+        self._lease_given_up = True
+
+    def begin_reign(self) -> None:
+        """The replica has been elected."""
+        self._lease_given_up = False
+
+    def end_reign(self) -> None:
+        """The replica leads no longer: refuse the reads that wait."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, done in waiting:
+            done(False)

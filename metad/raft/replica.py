@@ -1,19 +1,33 @@
 """RaftGroup: one replica of one group, the rules put together, without any I/O of its own.
 
-It is driven from outside, by its host: :meth:`RaftGroup.receive` for a peer's message, ``propose``, ``read``,
-``transfer`` and the like for wishes, :meth:`RaftGroup.turn` when it asked for one or its deadline has passed, and the
-log's writer for what became durable. Time, randomness, disk and network all come from the host, so a simulation runs
+The host drives it from outside: :meth:`RaftGroup.receive` takes a peer's message; ``propose``, ``read``, ``transfer``
+and the like take wishes; :meth:`RaftGroup.turn` is called when the replica asked for it or its deadline has passed; the
+log's writer tells what became durable. Time, randomness, disk and network all come from the host, so a simulation runs
 this very code.
+
+Each rule is an object of its own, which is given the objects it needs, all of them above it in
+:meth:`RaftGroup.__init__`. This module holds the order of things: which rule looks at a message, what a turn does, and
+what begins and ends with a reign.
 """
 
 from __future__ import annotations
 
-from .base import LEADER, NEVER, UnsafeStateError
-from .membership import Membership
+import random
+
+from .activity import Activity
+from .base import FOLLOWER, LEADER, NEVER, BoundHost, Host, Timing, UnsafeStateError
+from .disk_watch import DiskWatch
+from .election_timer import ElectionTimer
+from .elections import Elections
+from .follower import Follower
+from .journal import REGULAR, RaftLog, record
+from .leader import Leader
+from .membership import Membership, Transfer
 from .messages import (
     AnyMessage,
     Append,
     AppendReply,
+    Configuration,
     PreVote,
     PreVoteReply,
     Snapshot,
@@ -21,114 +35,189 @@ from .messages import (
     Vote,
     VoteReply,
 )
-from .progress import Sending
+from .reads import Reads
+from .reign import Reign
+from .state import ReplicaState
 
 
-class RaftGroup(Membership):
+class RaftGroup:
     """One replica. See :mod:`metad.raft` for which rule is where."""
 
-    _looked_s = NEVER
-    """When a leader that sleeps last asked who follows it."""
-    _look_due_s = NEVER
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        node_id: str,
+        log: RaftLog,
+        host: Host[RaftGroup],
+        *,
+        timing: Timing,
+        rng: random.Random,
+        applied: int,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.prefix = log.prefix
+        self.log = log
+        self.deadline_s = NEVER
+        """When :meth:`turn` has something to do although nothing happened."""
+        self._failed = False
+        now = host.now()
+        self._host = bound = BoundHost(host, self)
+        self._state = state = ReplicaState(name, node_id, log, timing=timing, applied=applied)
+        self._timer = timer = ElectionTimer(state, rng, now)
+        self._disk = disk = DiskWatch(log, timing, now)
+        self._reign = reign = Reign(state)
+        self._activity = activity = Activity(state, bound, timer, reign, now)
+        self._elections = elections = Elections(
+            state, bound, timer, disk, reign, activity, self._elected, self._deposed
+        )
+        self._reads = reads = Reads(state, bound, reign, activity)
+        self._transfer = transfer = Transfer(state, bound, reign, activity, reads)
+        self._leader = leader = Leader(state, log, bound, disk, reign, activity, elections, reads)
+        membership = Membership(state, bound, timer, reign, activity, transfer)
+        self._follower = follower = Follower(state, log, bound, timer, activity, elections, membership)
+
+        # What other layers see, besides the methods of this class. The rules document it.
+        self.connected = state.connected
+        self.peers = reign.peers
+        self.wake = bound.wake
+        self.excuse = timer.excuse
+        self.read = reads.read
+        self.may_read = reads.may_read
+        self.applied_to = reads.applied_to
+        self.transfer = transfer.begin
+        self.add_learner = membership.add_learner
+        self.promote = membership.promote
+        self.remove = membership.remove
+        self.snapshot_streamed = leader.snapshot_streamed
+        self.snapshot_failed = leader.snapshot_failed
+        self.snapshot_installed = follower.snapshot_installed
+        log.tell_durable(self._log_durable)
+
+    # --- what others see; the rules document it ----------------------------------------------------------
+
+    @property
+    def term(self) -> int:
+        return self._state.term
+
+    @property
+    def vote(self) -> str | None:
+        return self._state.vote
+
+    @property
+    def role(self) -> int:
+        return self._state.role
+
+    @property
+    def is_leader(self) -> bool:
+        return self._state.role == LEADER
+
+    @property
+    def leader(self) -> str | None:
+        return self._state.leader
+
+    @property
+    def configuration(self) -> Configuration:
+        return self._state.configuration
+
+    @property
+    def commit(self) -> int:
+        return self._state.commit
+
+    @property
+    def applicable(self) -> int:
+        return self._state.applicable
+
+    @property
+    def applied(self) -> int:
+        return self._state.applied
+
+    @property
+    def asleep(self) -> bool:
+        return self._activity.asleep
+
+    @property
+    def ready(self) -> bool:
+        return self._reads.ready
+
+    @property
+    def accepting(self) -> bool:
+        return self._reads.ready and not self._transfer.under_way
+
+    # --- being driven ------------------------------------------------------------------------------------
+
+    def propose(self, payload: bytes) -> int:
+        """Append an entry; returns its index. The leader's alone, and nothing is promised before it is applied."""
+        if self._state.role != LEADER:
+            raise UnsafeStateError(f"{self.name}: proposed to a {self._state.role}")
+        self.log.append([record(self._state.term, REGULAR, payload)])
+        self._activity.worked()
+        return self.log.last_index
 
     def receive(self, peer: str, message: AnyMessage) -> None:
         """A message from another node of the cluster."""
-        if self.failed is not None:
+        if self._failed:
             return
-        now = self.host.now()
+        now = self._host.now()
         try:
             if isinstance(message, Append):
-                self._on_append(peer, message, now)
+                self._follower.on_append(peer, message, now)
             elif isinstance(message, AppendReply):
-                self._on_append_reply(peer, message, now)
+                self._leader.on_append_reply(peer, message, now)
             elif isinstance(message, PreVote):
-                self._on_pre_vote(peer, message, now)
+                self._elections.on_pre_vote(peer, message, now)
             elif isinstance(message, PreVoteReply):
-                self._on_pre_vote_reply(peer, message)
+                self._elections.on_pre_vote_reply(peer, message)
             elif isinstance(message, Vote):
-                self._on_vote(peer, message, now)
+                self._elections.on_vote(peer, message, now)
             elif isinstance(message, VoteReply):
-                self._on_vote_reply(peer, message)
+                self._elections.on_vote_reply(peer, message)
             elif isinstance(message, Snapshot):
-                self._on_snapshot(peer, message, now)
+                self._follower.on_snapshot(peer, message, now)
             elif isinstance(message, TimeoutNow):
-                self._on_timeout_now(peer, message)
-        except UnsafeStateError as error:
-            self.failed = error
+                self._elections.on_timeout_now(peer, message)
+        except UnsafeStateError:
+            self._failed = True
             raise
-        self.host.wake(self)
+        self._host.wake()
 
     def turn(self) -> None:
         """Do what is due, and say when to be called although nothing happens."""
-        if self.failed is not None:
+        if self._failed:
             self.deadline_s = NEVER
             return
-        now = self.host.now()
-        self._watch_disk(now)
-        due_s = NEVER if self.role == LEADER else self._election_turn(now)
-        if self.role == LEADER:
-            if self.asleep:
-                due_s = self._look_turn(now)
-            if not self.asleep:
-                due_s = min(self._leader_turn(now), self._transfer_turn(now))
+        state, activity = self._state, self._activity
+        now = self._host.now()
+        self._disk.look(now)
+        due_s = NEVER if state.role == LEADER else self._elections.turn(now)
+        if state.role == LEADER:
+            if activity.asleep:
+                self._look_for_followers(now)
+            if not activity.asleep:
+                due_s = min(self._leader.turn(now), self._transfer.turn(now))
                 self._sleep_if_idle(now)
-                if self.asleep:
-                    due_s = self._look_due_s
+            if activity.asleep:
+                due_s = activity.look_due_s
         self.deadline_s = due_s
 
-    # --- sleeping ----------------------------------------------------------------------------------------
-
     def _sleep_if_idle(self, now: float) -> None:
-        """Stop the heartbeats of a group where nothing happens and nothing is missing anywhere."""
-        log = self.log
-        if (
-            now - self._worked_s < self.timing.sleep_after_s
-            or self.role != LEADER
-            or self._reads
-            or self._transferring is not None
-            or not self.applied == self.commit == log.last_index
-            or self._quorum_echoed() < self._awake_round
-            or any(peer not in self.connected or p.match != log.last_index for peer, p in self.peers.items())
-        ):
+        busy = self._state.role != LEADER or self._reads.waiting or self._transfer.under_way
+        if not busy and self._activity.idle(now):
+            self._say_good_night(now)
+
+    def _look_for_followers(self, now: float) -> None:
+        """A leader without followers wakes up, and soon steps down if it stays so."""
+        if now < self._activity.look_due_s:
             return
-        self.asleep = True
-        self._say_good_night(now)
-
-    def _say_good_night(self, now: float) -> None:
-        self._looked_s = now
-        self._look_due_s = now + self.timing.look_after_s
-        for peer, progress in self.peers.items():
-            self._send_empty(peer, progress, sleep=True)
-
-    def _look_turn(self, now: float) -> float:
-        """A sleeping leader asks now and then whether a quorum still follows it, and wakes up where none answered the
-        last time: then it steps down soon, if it stays so. Returns when to look again."""
-        if now < self._look_due_s:
-            return self._look_due_s
-        answered = {peer for peer, progress in self.peers.items() if progress.heard_s >= self._looked_s}
-        if self._has_quorum(answered | {self.node_id}):
+        if self._activity.followed():
             self._say_good_night(now)
         else:
-            self.wake_up()
-        return self._look_due_s
+            self._activity.wake_up()
 
-    def wake_up(self) -> None:
-        """Something happened: heartbeats and election timeouts begin again."""
-        if not self.asleep:
-            return
-        self.asleep = False
-        now = self.host.now()
-        if self.role == LEADER:
-            self._heartbeat_due_s = now
-            self._worked_s = now
-            self._awake_round = self._round + 1
-            for progress in self.peers.values():
-                progress.heard_s = now
-        else:
-            self._postpone_election(now)
-        self.host.wake(self)
-
-    # --- the log's beginning -----------------------------------------------------------------------------
+    def _say_good_night(self, now: float) -> None:
+        self._activity.say_good_night(now)
+        self._leader.say_good_night()
 
     def compact(self, applied: int) -> None:
         """The durable state holds everything up to ``applied``: drop the log's beginning, but keep its newest part, so
@@ -136,21 +225,38 @@ class RaftGroup(Membership):
         # The last entry stays: a log that ends before the state's applied index shows that it lost its tail.
         self.log.compact(min(applied, self.log.cached_from - 1, self.log.last_index - 1))
 
-    # --- connections -------------------------------------------------------------------------------------
-
     def peer_connected(self, peer: str) -> None:
         """Messages reach this node again, from now on in order."""
         self.connected.add(peer)
-        progress = self.peers.get(peer)
-        if progress is not None:
-            if progress.sending is not Sending.PROBE:  # what was sent, records or a snapshot, may be lost
-                progress.probe_from(self.log.last_index + 1)
-            progress.paused = False
-            self._heartbeat_due_s = self.host.now()
-        self.host.wake(self)
+        self._leader.peer_connected(peer)
+        self._host.wake()
 
     def peer_lost(self, peer: str) -> None:
         """What was on its way to and from this node is lost."""
         self.connected.discard(peer)
-        if peer in self.configuration.members:
-            self.wake_up()
+        if peer in self._state.configuration.members:
+            self._activity.wake_up()
+
+    # --- the order of things -----------------------------------------------------------------------------
+
+    def _elected(self) -> None:
+        self._reads.begin_reign()
+        self._leader.begin_reign()
+
+    def _deposed(self) -> None:
+        self._transfer.end_reign()
+        self._reign.end()
+        self._host.role_changed()
+        self._reads.end_reign()
+
+    def _log_durable(self) -> None:
+        """An fsync covered something of the log."""
+        state = self._state
+        if self.log.hard_state_durable:
+            self._elections.hard_state_durable()
+        if state.role == LEADER:
+            self._leader.advance_commit()
+        elif state.role == FOLLOWER:
+            self._follower.log_durable()
+        if state.applied < state.applicable:
+            self._host.committed()

@@ -15,10 +15,10 @@ from typing import Protocol
 import msgspec
 
 from ..logs import seldom
-from .base import FOLLOWER, NEVER, Timing, UnsafeStateError
+from .base import FOLLOWER, NEVER, GroupObserver, Timing, UnsafeStateError
 from .incoming import TERM_JUMP_MAX, decode_payload
 from .journal import RaftLog
-from .messages import AnyMessage, Append, Snapshot
+from .messages import AnyMessage, Append
 from .replica import RaftGroup
 from .writer import LogWriter
 
@@ -28,23 +28,8 @@ PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Observer(Protocol):
-    """What the node does when its groups change."""
-
-    def committed(self, group: RaftGroup) -> None:
-        """``group.applicable`` is ahead of ``group.applied``."""
-
-    def role_changed(self, group: RaftGroup) -> None:
-        """It leads, is ready, leads no longer, or follows another."""
-
-    def configured(self, group: RaftGroup) -> None:
-        """Its configuration has changed."""
-
-    def snapshot_wanted(self, group: RaftGroup, peer: str) -> None:
-        """Stream a snapshot; then ``group.snapshot_streamed`` or ``group.snapshot_failed``."""
-
-    def install_snapshot(self, group: RaftGroup, message: Snapshot) -> None:
-        """Put it into the durable state; then ``group.snapshot_installed``. Asked again until that is known."""
+class Observer(GroupObserver[RaftGroup], Protocol):
+    """The node: told when its groups change, and when they must stop."""
 
     def unsafe(self, error: UnsafeStateError) -> None:
         """A rule is broken: stop."""
@@ -108,7 +93,7 @@ class Replicas:
 
     # --- the host's side of a group ----------------------------------------------------------------------
 
-    def send(self, peer: str, group: RaftGroup, message: AnyMessage) -> None:
+    def send(self, group: RaftGroup, peer: str, message: AnyMessage) -> None:
         """Goes out at the end of the turn."""
         if peer in self.connected:
             if not self._outbox:  # an fsync that was waited for is no turn

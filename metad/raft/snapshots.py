@@ -231,7 +231,7 @@ class Snapshots:
             transfer.told = True
             transfer.give_up_s = now + self._limits.install_timeout_s
             transfer.group.snapshot_streamed(transfer.peer, transfer.message)
-            transfer.group.host.wake(transfer.group)
+            transfer.group.wake()
 
     def _fail(self, transfer: _Transfer, why: str) -> None:
         self._retry_s[transfer.group.prefix, transfer.peer] = self._now() + self._limits.retry_s

@@ -11,7 +11,7 @@ from typing import Any
 from metad_judge.linearizability import Operation
 
 from ...raft.base import Timing
-from ...raft.elections import DISK_ELECTIONS
+from ...raft.disk_watch import DISK_ELECTIONS
 from ...raft.membership import ChangeRefusedError
 from ..faults import Faults, Weighted
 from ..judges.invariants import Violation
@@ -383,7 +383,7 @@ class Chaos(Faults[SimNode]):
         go_on = len(set(others).intersection(voters.voters)) >= voters.quorum()
         waits = replica.is_leader and go_on and node.paused_until < now_s - _LOOK_S
         waits_s = waits_s + _LOOK_S if waits and same == reign else 0.0
-        if waits_s > DISK_ELECTIONS * replica.timing.election_s + _HAND_OVER_S:
+        if waits_s > DISK_ELECTIONS * node.replicas.timing.election_s + _HAND_OVER_S:
             raise Violation("disks that hang", f"{node.name} leads on, and has applied nothing for {waits_s:.1f} s")
         self.later(_LOOK_S, lambda: self._require_hand_over(node, life, group, over_s, waits_s, same))
 

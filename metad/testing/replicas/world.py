@@ -160,7 +160,7 @@ class WatchedReplicas(Replicas):
 
     node: SimNode
 
-    def send(self, peer: str, group: RaftGroup, message: AnyMessage) -> None:
+    def send(self, group: RaftGroup, peer: str, message: AnyMessage) -> None:
         hosted = self.node.hosted.get(group.prefix)
         if hosted is not None:
             hosted.watch.sends(peer, message)
@@ -168,7 +168,7 @@ class WatchedReplicas(Replicas):
             self.node.trace(f"sends {peer} {message}")
         intercept = self.node.world.intercept
         if intercept is None or intercept(self.node_id, peer, message):
-            super().send(peer, group, message)
+            super().send(group, peer, message)
 
 
 class SimNode:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import msgspec
 from journal_rig import Rig
@@ -43,10 +42,8 @@ class FakeGroup:
         self.streamed: list[tuple[str, Snapshot]] = []
         self.failed: list[str] = []
         self.woken = 0
-        self.host = SimpleNamespace(wake=self._wake)
 
-    def _wake(self, group: FakeGroup) -> None:
-        assert group is self
+    def wake(self) -> None:
         self.woken += 1
 
     def snapshot_streamed(self, peer: str, message: Snapshot) -> None:

@@ -11,8 +11,7 @@ import pysyncobj.syncobj
 import pytest
 from pysyncobj import SyncObj
 
-from metad.raft import base
-from metad.raft.replica import RaftGroup
+from metad.raft import state
 
 REPLACED = (
     "_onTick",
@@ -35,13 +34,13 @@ REPLACED = (
 
 def test_the_installed_source_is_the_audited_one() -> None:
     source = Path(inspect.getfile(pysyncobj.syncobj)).read_bytes()
-    assert hashlib.sha256(source).hexdigest() == base.AUDITED_SHA256, (
+    assert hashlib.sha256(source).hexdigest() == state.AUDITED_SHA256, (
         "pysyncobj/syncobj.py is not the file metad/raft was written against. Read what changed before pinning it anew."
     )
-    assert importlib.metadata.version("pysyncobj") == base.AUDITED_VERSION
+    assert importlib.metadata.version("pysyncobj") == state.AUDITED_VERSION
 
 
 @pytest.mark.parametrize("name", REPLACED)
 def test_what_is_replaced_exists_and_is_ours(name: str) -> None:
     assert hasattr(SyncObj, name), f"SyncObj has no {name}: the replacement replaces nothing"
-    assert getattr(RaftGroup, name) is not getattr(SyncObj, name)
+    assert getattr(state.ReplicaState, name) is not getattr(SyncObj, name)

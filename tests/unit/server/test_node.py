@@ -421,7 +421,8 @@ async def test_a_draining_node_says_who_leads_what_it_leads_no_longer(make: Make
     assert await rig.node.drain(0)
     for name in ("data-0", "data-1", "data-2"):
         group = rig.driver(name).group
-        group._follow(group.term + 1, "node-2")
+        group._elections.follow(group.term + 1)
+        group._elections.obey("node-2")
     error = rig.send(methods.KV_PUT, puts(1)).error
     assert isinstance(error, NotLeaderError)
     assert error.leader == "node-2"
@@ -584,7 +585,7 @@ async def test_a_read_that_waits_is_answered_when_the_node_ends(make: MakeRig, e
 async def test_a_read_that_waits_is_sent_on_when_its_leader_is_none_any_more(make: MakeRig) -> None:
     rig = await electing(make)
     answer = rig.send(methods.KV_GET, READ)
-    rig.driver("data-1").group._follow(7, None)
+    rig.driver("data-1").group._elections.follow(7)
     assert isinstance(answer.error, NotLeaderError)
     assert isinstance(rig.send(methods.KV_GET, READ).error, NotLeaderError)
     await rig.settle()

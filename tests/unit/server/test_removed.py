@@ -51,9 +51,9 @@ async def test_wanted_again_it_begins_with_nobody_and_remembers_its_vote() -> No
     assert (group.log.last_index, driver.machine.applied) == (0, 0)
     assert group.configuration == Configuration(())
     assert (group.term, group.vote) == (term, "node-1")
-    assert not group.may_campaign
+    assert not group._state.may_campaign
     sent: list[object] = []
-    group.host.send = lambda peer, group, message: sent.append(message)  # type: ignore[method-assign]
+    group._host.send = lambda peer, message: sent.append(message)
     group.receive("node-2", PreVote(term + 1, 10**6, term))
     group.receive("node-2", Vote(term + 1, 10**6, term, True))
     await rig.settle()

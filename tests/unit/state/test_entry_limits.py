@@ -14,8 +14,8 @@ from state_rig import MIB, Group, item_errors
 from wire_strategies import values_of
 
 from metad.config import DedupeConfig
+from metad.raft.leader import APPEND_BYTES_MAX
 from metad.raft.replicas import PAYLOAD_BYTES_MAX
-from metad.raft.replication import APPEND_BYTES_MAX
 from metad.routing.slots import even_slots
 from metad.state.limits import ENTRY_BYTES_FULL, ENTRY_BYTES_MAX, LOOKED_AT_BYTES_MAX, change_estimate
 from metad.state.machine import RECORD_HEADER_BYTES

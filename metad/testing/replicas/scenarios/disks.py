@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....raft.elections import DISK_ELECTIONS
+from ....raft.disk_watch import DISK_ELECTIONS
 from .scene import ELECTION_S, scenario, started
 
 _HANGS_S = DISK_ELECTIONS * ELECTION_S
@@ -54,6 +54,6 @@ def pause_is_not_taken_for_a_disk_that_hangs() -> None:
     scene.run(0.01)
     node.pause(_HANGS_S + 1.0)
     scene.until(lambda: scene.world.clock.now >= node.paused_until + 0.01, _HANGS_S + 2.0)
-    assert not scene.group("n1").disk_hangs
+    assert not scene.group("n1")._disk.hangs
     node.unhang_disk()
     scene.converge()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ....raft import replication
+from ....raft import leader as sending
 from ....raft.messages import Append, AppendReply, VoteReply
 from .scene import Scene, diverged, scenario, started
 
@@ -415,12 +415,12 @@ def long_divergence_is_mended() -> None:
 
 @contextmanager
 def _small_messages() -> Iterator[None]:
-    before = replication.APPEND_BYTES_MAX
-    replication.APPEND_BYTES_MAX = 150
+    before = sending.APPEND_BYTES_MAX
+    sending.APPEND_BYTES_MAX = 150
     try:
         yield
     finally:
-        replication.APPEND_BYTES_MAX = before
+        sending.APPEND_BYTES_MAX = before
 
 
 @scenario

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....raft.base import Timing
 from ....raft.messages import Append, AppendReply, TimeoutNow
-from ....raft.replication import ROUNDS_REMEMBERED
+from ....raft.reign import ROUNDS_REMEMBERED
 from .scene import ELECTION_S, Answer, Scene, scenario, started
 
 
@@ -61,7 +61,7 @@ def forgotten_round_proves_nothing() -> None:
         answers.append(scene.get("n1"))
         scene.run(0.0005)
     assert scene.leads("n1"), "n1 was to believe that it leads"
-    assert scene.group("n1")._round > ROUNDS_REMEMBERED, "n1 was to forget rounds"
+    assert scene.group("n1")._reign.round > ROUNDS_REMEMBERED, "n1 was to forget rounds"
     assert all(answer.outcome != "done" for answer in answers), "a forgotten round was taken for a confirmed one"
     scene.converge()
     assert all(answer.outcome == "refused" for answer in answers)
@@ -97,8 +97,8 @@ def lease_allows_for_drift() -> None:
     scene.write("n1", "old")
     scene.run(0.3)
     n1 = scene.group("n1")
-    fresh_s = ELECTION_S * (1 - n1.timing.drift) - 0.003
-    scene.until(lambda: min(peer.lease_until_s for peer in n1.peers.values()) - n1.host.now() > fresh_s)
+    fresh_s = ELECTION_S * (1 - scene.node("n1").replicas.timing.drift) - 0.003
+    scene.until(lambda: min(peer.lease_until_s for peer in n1.peers.values()) - scene.node("n1").now() > fresh_s)
     scene.world.network.isolate("n1")
     scene.ranks("n2")
     scene.until(lambda: scene.leads("n2") and scene.group("n2").ready, 0.7)
@@ -197,7 +197,7 @@ def echo_is_of_this_leader() -> None:
     scene.elect("n2")
     scene.until(lambda: any(isinstance(m, AppendReply) and s == "n3" for s, _, m in scene.held), 0.5)
     echo = next(m for s, _, m in scene.held if isinstance(m, AppendReply) and s == "n3")
-    assert echo.probe <= scene.group("n2")._round, "n3 echoes a round that n2 has not begun"
+    assert echo.probe <= scene.group("n2")._reign.round, "n3 echoes a round that n2 has not begun"
 
 
 @scenario

@@ -117,10 +117,11 @@ class Scene:
         for position, name in enumerate([first, *(name for name in self.names if name != first)]):
             node = self.node(name)
             for hosted in node.hosted.values():
-                hosted.group.rng = _Rank(min(0.999, position * 0.2))
+                timer = hosted.group._timer
+                timer._rng = _Rank(min(0.999, position * 0.2))
                 if hosted.group.role != LEADER:
-                    hosted.group._postpone_election(node.now())
-                    hosted.group.host.wake(hosted.group)
+                    timer.postpone(node.now())
+                    hosted.group.wake()
 
     def elect(self, name: str = "n1", seconds: float = 1.5) -> None:
         """Have a node lead. Who led before must not be heard any more."""

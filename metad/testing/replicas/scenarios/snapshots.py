@@ -59,8 +59,7 @@ def snapshot_is_acknowledged_when_it_is_durable() -> None:
 def snapshot_that_fails_is_not_acknowledged() -> None:
     """n3 never gets it installed, and n2 is gone: nothing can be committed."""
     scene = _left_behind()
-    scene.node("n3").install_snapshot = lambda *_: None  # type: ignore[method-assign]
-    scene.node("n3").replicas.install_snapshot = lambda *_: None
+    scene.group("n3")._host.install_snapshot = lambda message: None
     scene.heal()
     scene.isolate("n2")
     scene.world.network.heal("n1", "n3")
@@ -81,7 +80,7 @@ def old_snapshot_is_ignored() -> None:
     scene.run(0.3)
     order = next((s, t, m) for s, t, m in scene.sent if isinstance(m, Snapshot))
     asked: list[Any] = []
-    scene.node("n3").replicas.install_snapshot = lambda *order: asked.append(order)
+    scene.group("n3")._host.install_snapshot = asked.append
     scene.world.deliver(*order)
     scene.run(0.1)
     assert not asked, "it is to install what it has gone beyond"

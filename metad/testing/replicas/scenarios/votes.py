@@ -123,7 +123,7 @@ def living_leader_is_not_voted_against() -> None:
     scene.hold(target="n1")  # n1 is not told
     scene.hold(Append, source="n1", target="n2")
     n2 = scene.group("n2")
-    scene.do("n2", lambda group: group._campaign(transfer=False))
+    scene.do("n2", lambda group: group._elections._campaign(transfer=False))
     scene.run(0.05)
     if n2.role == LEADER:
         scene.until(lambda: n2.ready)
@@ -144,8 +144,8 @@ def promise_outlives_a_restart() -> None:
     scene.world.network.heal("n2", "n3")
     scene.start("n3")
     scene.run(0.02)  # connected
-    scene.group("n2")._set_election_deadline(0.0)
-    scene.do("n2", lambda group: group.host.wake(group))
+    scene.group("n2")._timer.deadline_s = 0.0
+    scene.do("n2", lambda group: group.wake())
     scene.run(0.05)
     if scene.leads("n2"):
         scene.until(lambda: scene.group("n2").ready, 0.2)

@@ -1,0 +1,110 @@
+"""A leader's knowledge during its reign: its peers' progress, its rounds of heartbeats, and its first entry."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from .base import NEVER
+from .messages import AppendReply
+from .progress import Progress
+from .state import ReplicaState
+
+ROUNDS_REMEMBERED: Final = 256
+"""Rounds whose beginning is known. A peer that echoes an older one has been cut off for long, and renews no lease."""
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(eq=False, slots=True)
+class Reign:
+    """The rules of a leader share this. It has no peers while the replica does not lead."""
+
+    _state: ReplicaState
+    peers: dict[str, Progress] = field(default_factory=dict)
+    first_index: int = 0
+    """The index of the leader's first entry. Once it is applied, the state machine holds everything that was committed
+    before."""
+    round: int = 0
+    """The number of the newest round of heartbeats; numbers begin anew with each reign."""
+    round_due_s: float = NEVER
+    """When the next round begins."""
+    _rounds: deque[tuple[int, float]] = field(default_factory=deque)  # (number, when it began)
+
+    def begin(self, now: float) -> None:
+        """The replica has been elected."""
+        self.round = 0
+        self.round_due_s = now
+        self.first_index = self._state.log.last_index + 1
+        self.fit(now)
+
+    def end(self) -> None:
+        """The replica leads no longer."""
+        self.peers.clear()
+        self.round_due_s = NEVER
+        self._rounds.clear()
+
+    def fit(self, now: float) -> None:
+        """Add and remove peers, so that they are the other members of the configuration."""
+        state, peers = self._state, self.peers
+        others = [member for member in state.configuration.members if member != state.node_id]
+        for peer in [peer for peer in peers if peer not in others]:
+            del peers[peer]
+        for peer in others:
+            if peer not in peers:
+                peers[peer] = Progress(state.log.last_index + 1, now)
+
+    # --- quorums -----------------------------------------------------------------------------------------
+
+    def heard_quorum(self, now: float) -> bool:
+        """Whether a quorum answered within the longest election timeout."""
+        since = now - 2 * self._state.timing.election_s
+        heard = {peer for peer, progress in self.peers.items() if progress.heard_s >= since}
+        return self._state.has_quorum(heard | {self._state.node_id})
+
+    def of_quorum(self, own: Number, of: Callable[[Progress], Number]) -> Number:
+        """The highest value that a quorum of voters has reached; ``own`` is this leader's."""
+        node_id, peers, configuration = self._state.node_id, self.peers, self._state.configuration
+        reached = sorted(
+            [own if voter == node_id else of(peers[voter]) for voter in configuration.voters], reverse=True
+        )
+        return reached[configuration.quorum() - 1]
+
+    # --- rounds ------------------------------------------------------------------------------------------
+
+    def hasten(self, now: float) -> None:
+        """Begin the next round in the next turn."""
+        self.round_due_s = now
+
+    def begin_round(self, now: float) -> None:
+        """Give the heartbeats that are about to be sent the next number."""
+        self.round_due_s = now + self._state.timing.heartbeat_s
+        self.round += 1
+        self._rounds.append((self.round, now))
+        if len(self._rounds) > ROUNDS_REMEMBERED:
+            self._rounds.popleft()
+
+    def confirm(self, progress: Progress, message: AppendReply) -> bool:
+        """Note the round that a peer echoes, and the promise that comes with it. Returns whether the echo is news."""
+        number, rounds = message.probe, self._rounds
+        if not 0 < number <= self.round:
+            return False
+        if number >= rounds[0][0]:  # a round whose beginning is forgotten renews no lease
+            began_s = rounds[number - rounds[0][0]][1]
+            until_s = began_s + message.promise_ms / 1000 * (1 - self._state.timing.drift)
+            progress.lease_until_s = max(progress.lease_until_s, until_s)
+        if number <= progress.echoed:
+            return False
+        progress.echoed = number
+        return True
+
+    def quorum_echoed(self) -> int:
+        """The newest round that a quorum has echoed. The proof are numbers and not times: the beginnings of only the
+        newest rounds are remembered, and a forgotten round must prove nothing."""
+        return self.of_quorum(self.round, lambda progress: progress.echoed)
+
+    def lease_until_s(self) -> float:
+        """The time until which nobody else can lead: a quorum, this leader included, votes for nobody else before."""
+        return self.of_quorum(NEVER, lambda progress: progress.lease_until_s)
