@@ -32,6 +32,7 @@ from metad_wire.cluster import (
     unpack_slots,
 )
 from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotFoundError, NotLeaderError
+from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import (
     CLUSTER_ADD_GROUP,
     CLUSTER_JOIN,
@@ -66,15 +67,13 @@ GONE_S = 10.0
 
 Done = Callable[[bytes | MetadError], None]
 
-_METADATA = ("metadata", 0)
-
 
 class Host(Protocol):
     """The node, as its controller sees it."""
 
     config: Config
     environment: Any
-    drivers: dict[tuple[str, int], Any]
+    drivers: dict[GroupId, Any]
     replicas: Any
     mover: Any
     call_peer: Callable[[str, int, bytes, Done], None]
@@ -111,7 +110,7 @@ class Controller:
         self._led_since: dict[str, float] = {}  # groups led by this node
         self._lost_since: dict[str, float] = {}  # nodes of the map that this one is not connected to
         self._reached_since: dict[str, float] = {}  # those that it is connected to
-        self._retiring: set[tuple[str, int]] = set()  # replicas that should not be here, and are asked about
+        self._retiring: set[GroupId] = set()  # replicas that should not be here, and are asked about
         self.endpoint = ""
         """Where clients reach this node, once it listens."""
         self.quic_endpoint = ""
@@ -161,7 +160,7 @@ class Controller:
         self._announce()
         self._look_around()
         for record in host.map.groups:
-            driver = host.drivers.get((record.kind, record.ordinal))
+            driver = host.drivers.get(record.group_id)
             if driver is None:
                 continue
             if driver.group.ready:
@@ -177,7 +176,7 @@ class Controller:
     @property
     def leads_metadata(self) -> bool:
         """Whether this node decides about the map."""
-        return bool(self._host.drivers[_METADATA].group.ready)
+        return bool(self._host.drivers[METADATA].group.ready)
 
     def _form(self) -> None:
         """Found the cluster: the groups of the configuration, on its seeds."""
@@ -211,13 +210,13 @@ class Controller:
             host.identity.store_id,
             quic_endpoint=self.quic_endpoint,
         )
-        said = next((n for n in self._map().nodes if n.node_id == wanted.node_id), None)
+        said = self._map().node(wanted.node_id)
         if said is not None:
             wanted = msgspec.structs.replace(wanted, leaving=said.leaving)
         if said == wanted or not wanted.endpoint or now - self._announced_s < RECONCILE_S:
             return
         self._announced_s = now
-        leader = host.drivers[_METADATA].group.leader
+        leader = host.drivers[METADATA].group.leader
         if leader == host.config.node_id:
             self._join(wanted, _ignore)
         elif leader is not None:
@@ -262,7 +261,7 @@ class Controller:
         """Close a replica that should not be here any more, once a leader of the group says that it is out of it. The
         group does not tell those it has let go."""
         host, me = self._host, self._host.config.node_id
-        key = (record.kind, record.ordinal)
+        key = record.group_id
         if key in self._retiring:
             return
         self._retiring.add(key)
@@ -272,7 +271,7 @@ class Controller:
             driver = host.drivers.get(key)
             if driver is None or driver.installing or driver.group.is_leader:
                 return
-            wanted = next((g for g in self._map().groups if (g.kind, g.ordinal) == key), record)
+            wanted = self._map().group(key) or record
             if me in (*wanted.replicas, *wanted.learners):
                 return
             for status in reports:
@@ -293,7 +292,7 @@ class Controller:
         """A request about the cluster. Raises MetadError, or answers."""
         if not self.leads_metadata:
             raise NotLeaderError(
-                "this node does not lead metadata-0", leader=self._host.drivers[_METADATA].group.leader or ""
+                "this node does not lead metadata-0", leader=self._host.drivers[METADATA].group.leader or ""
             )
         if self._host.map is None:
             raise NotLeaderError("the cluster is being formed", retry_after_ms=200)
@@ -315,7 +314,7 @@ class Controller:
 
     def _join(self, node: NodeRecord, done: Done) -> None:
         current = self._map()
-        known = next((n for n in current.nodes if n.node_id == node.node_id), None)
+        known = current.node(node.node_id)
         if known is not None:
             node = msgspec.structs.replace(node, leaving=known.leaving)
         if known == node:
@@ -338,7 +337,7 @@ class Controller:
 
     def _leave(self, body: c.Leave, done: Done) -> None:
         current = self._map()
-        record = next((n for n in current.nodes if n.node_id == body.node_id), None)
+        record = current.node(body.node_id)
         if record is None:
             raise NotFoundError(f"{body.node_id} is not a member")
         rest = [node for node in _staying(current.nodes) if node != body.node_id]
@@ -375,7 +374,7 @@ class Controller:
             # It follows the map until the end, or it would not hear that groups it leads are to go elsewhere.
             if node_id not in status.voters and (status.kind == "metadata" or node_id not in status.learners)
         }
-        holds = {c.group_name(group.kind, group.ordinal) for group in current.groups} - left
+        holds = {group.group_id.name for group in current.groups} - left
         if holds:
             done(ConflictError(f"{node_id} may still be needed for {', '.join(sorted(holds))}; ask again"))
             return
@@ -415,13 +414,13 @@ class Controller:
         if sum(group.kind == body.kind for group in current.groups) >= GROUPS_MAX:
             raise InvalidRequestError(f"there are {GROUPS_MAX} groups of kind {body.kind!r}, as many as slots")
         nodes = _staying(current.nodes)
-        ordinal = 1 + max(g.ordinal for g in current.groups if g.kind == body.kind)
+        group = GroupId(body.kind, 1 + max(g.ordinal for g in current.groups if g.kind == body.kind))
         replicas = self._spread(nodes, self._host.config.cluster.replicas, current.groups)
-        groups = [*current.groups, GroupRecord(body.kind, ordinal, replicas, replicas)]
+        groups = [*current.groups, GroupRecord(*group, replicas, replicas)]
         self._change(
             msgspec.structs.replace(current, groups=balanced_leaders(groups, nodes, _regions(current.nodes))),
             done,
-            f"{body.kind}-{ordinal} is added; it holds no slots yet",
+            f"{group.name} is added; it holds no slots yet",
         )
 
     def _rebalance(self, done: Done) -> None:
@@ -471,13 +470,13 @@ class Controller:
                 moves=[one for one in current.moves if one.move != body.move],
             ),
             done,
-            f"{slots_count(move.slots)} slots are {move.kind}-{move.target}'s",
+            f"{slots_count(move.slots)} slots are {move.target_id.name}'s",
         )
 
     def _transfer(self, body: c.Transfer, done: Done) -> None:
         """Who leads a group is a preference, kept in the map; its leader hands over when it sees that."""
         current = self._map()
-        record = next((g for g in current.groups if c.group_name(g.kind, g.ordinal) == body.group), None)
+        record = current.group(GroupId.parse(body.group))
         if record is None:
             raise NotFoundError(f"there is no group {body.group!r}")
         if body.to not in record.replicas:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from metad_wire import cluster as c
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply, SlotMove
 from metad_wire.errors import MetadError, NotLeaderError
+from metad_wire.group import GroupId
 from metad_wire.tables import moving_rows
 
 from ..logs import event
@@ -42,7 +43,7 @@ Tail = dict[bytes, "bytes | None"]
 class Host(Protocol):
     """The node, as a mover sees it."""
 
-    drivers: dict[tuple[str, int], Any]
+    drivers: dict[GroupId, Any]
 
     async def ask_here(self, command: GroupCommand) -> GroupReply:
         """Have this node, as the group's leader, carry out a step. Raises MetadError."""
@@ -68,18 +69,18 @@ class Mover:
         """Work on those moves of the map that are this node's to work on."""
         moves = known.moves
         self._wanted = {move.move for move in moves}
-        for (kind, ordinal), driver in self._host.drivers.items():
+        for group, driver in self._host.drivers.items():
             sealed: int = driver.machine.holding.sealed_move
             if sealed and sealed not in self._tasks and driver.group.ready and _is_done(sealed, known):
-                self._start(sealed, self._close(kind, ordinal, sealed))
-        busy: set[tuple[str, int]] = set()
+                self._start(sealed, self._close(group, sealed))
+        busy: set[GroupId] = set()
         for move in sorted(moves, key=lambda one: one.move):
-            groups = {(move.kind, move.source), (move.kind, move.target)}
+            groups = {move.source_id, move.target_id}
             waits = bool(busy & groups)
             busy |= groups
             if waits:
                 continue
-            driver = self._host.drivers.get((move.kind, move.source))
+            driver = self._host.drivers.get(move.source_id)
             if driver is None or not driver.group.ready or move.move in self._tasks:
                 continue
             if driver.machine.holding.sealed_move in (0, move.move):  # or the one before is not closed yet
@@ -99,14 +100,14 @@ class Mover:
         for task in (*self._tasks.values(), *self._sweeps):
             task.cancel()
 
-    async def _close(self, kind: str, ordinal: int, move: int) -> None:
+    async def _close(self, group: GroupId, move: int) -> None:
         """Finish a move whose mover came as far as the map, and no further."""
         try:
-            await self._host.ask_here(GroupCommand(kind, ordinal, "close", move))
+            await self._host.ask_here(GroupCommand(*group, "close", move))
         except MetadError as error:
             event("slot move is not closed yet", logging.WARNING, move=move, error=error.name, detail=str(error))
         else:
-            self.sweep(GroupCommand(kind, ordinal, "sweep", 0), _ignore)
+            self.sweep(GroupCommand(*group, "sweep", 0), _ignore)
 
     async def _run(self, move: SlotMove, driver: Any) -> None:
         while driver.group.ready and move.move in self._wanted:
@@ -120,7 +121,7 @@ class Mover:
                 await asyncio.sleep(_AGAIN_S)
             else:
                 del self._attempts[move.move]
-                self.sweep(GroupCommand(move.kind, move.source, "sweep", 0), _ignore)
+                self.sweep(GroupCommand(*move.source_id, "sweep", 0), _ignore)
                 return
 
     def sweep(self, order: GroupCommand, done: Callable[[MetadError | None], None]) -> None:
@@ -145,19 +146,19 @@ class Mover:
             logging.getLogger("metad").error("a bug in a sweep", exc_info=bug)
 
     async def _sweep(self, order: GroupCommand) -> None:
-        kind, ordinal = order.kind, order.ordinal
-        driver = self._host.drivers[kind, ordinal]
+        group = order.group_id
+        driver = self._host.drivers[group]
         held = ownership.unpack(driver.machine.holding.slots)
         dropped = 0
-        for row in moving_rows(kind):
+        for row in moving_rows(group.kind):
             for page in _pages(driver, row):
                 rows: Tail = {key: None for key, _ in page if not held[keys.slot_of_key(key) or 0]}
                 if rows:
                     dropped += len(rows)
-                    command = GroupCommand(kind, ordinal, "drop", order.move, order.attempt, rows=rows)
+                    command = GroupCommand(*group, "drop", order.move, order.attempt, rows=rows)
                     await self._host.ask_here(command)
                 await asyncio.sleep(0)
-        event("rows dropped", group=f"{kind}-{ordinal}", rows=dropped)
+        event("rows dropped", group=group.name, rows=dropped)
 
 
 def _is_done(move: int, known: ClusterMap) -> bool:
@@ -248,8 +249,7 @@ class _Move:
         move = self._move
         return await self._host.ask_group(
             GroupCommand(
-                move.kind,
-                move.target,
+                *move.target_id,
                 step,
                 move.move,
                 self._attempt,
@@ -265,7 +265,7 @@ class _Move:
         move = self._move
         if self._driver.group.term != self._term:  # this node leads again, but others wrote meanwhile
             raise NotLeaderError("another led the source meanwhile")
-        command = GroupCommand(move.kind, move.source, step, move.move, self._attempt, 0, move.slots)
+        command = GroupCommand(*move.source_id, step, move.move, self._attempt, 0, move.slots)
         (revision,) = (await self._host.ask_here(command)).revisions
         return revision.index
 

@@ -19,6 +19,8 @@ from typing import Any, Final
 import msgspec
 from pysyncobj.journal import Journal
 
+from metad_wire.group import GroupId
+
 from ..errors import DamagedStoreError
 from ..storage import keys
 from ..storage.log import LogStore
@@ -65,9 +67,9 @@ def record(term: int, kind: int, payload: bytes = b"") -> bytes:
     return HEADER.pack(term, kind) + payload
 
 
-def was_here(store: LogStore, prefix: bytes) -> bool | None:
-    """Whether the node has a replica of a group: None where it had one that was removed."""
-    stored = store.get_metadata(prefix)
+def was_here(store: LogStore, group: GroupId) -> bool | None:
+    """Whether the node has a replica of a group. None means that it had one, which was removed."""
+    stored = store.get_metadata(keys.group_prefix(group))
     if stored is None:
         return False
     try:
@@ -81,26 +83,26 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
 
     def __init__(
         self,
-        prefix: bytes,
-        name: str,
+        group: GroupId,
         store: LogStore,
         writer: LogWriter,
         *,
         initial: Configuration,
         cache_bytes: int,
     ) -> None:
-        self.prefix = prefix
-        self.name = name
+        self.group_id = group
+        self.name = group.name
+        self.prefix = keys.group_prefix(group)
         self._store = store
         self._writer = writer
         self._cache_bytes = cache_bytes
         self._meta = self._load(initial)
         meta = self._meta
-        first, last = store.open_group(prefix, name, meta.base_index)
+        first, last = store.open_group(self.prefix, self.name, meta.base_index)
         last_run = meta.runs[-1][0] if meta.runs else meta.base_index
         if first != meta.base_index + 1 or last < last_run or (last > meta.base_index and not meta.runs):
             raise DamagedStoreError(
-                f"the log of group {name} holds entries {first} to {last}, its metadata says it begins behind "
+                f"the log of group {self.name} holds entries {first} to {last}, its metadata says it begins behind "
                 f"{meta.base_index} and that its last term begins at {last_run}"
             )
         self.last_index: int = last
@@ -112,7 +114,7 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         self._cached = 0
         self._written: deque[tuple[int, int]] = deque()  # (number of the write, last index with it), not durable yet
         self._hard = 0  # number of the write with the newest term or vote
-        self._key = keys.log_metadata(prefix)
+        self._key = keys.log_metadata(self.prefix)
         self._on_durable: Callable[[], None] = _nothing
 
     def _load(self, initial: Configuration) -> Metadata:

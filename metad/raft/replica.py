@@ -45,8 +45,6 @@ class RaftGroup:
 
     def __init__(
         self,
-        name: str,
-        kind: str,
         node_id: str,
         log: RaftLog,
         host: Host[RaftGroup],
@@ -55,8 +53,8 @@ class RaftGroup:
         rng: random.Random,
         applied: int,
     ) -> None:
-        self.name = name
-        self.kind = kind
+        self.group_id = log.group_id
+        self.name = log.name
         self.prefix = log.prefix
         self.log = log
         self.deadline_s = NEVER
@@ -64,7 +62,7 @@ class RaftGroup:
         self._failed = False
         now = host.now()
         self._host = bound = BoundHost(host, self)
-        self._state = state = ReplicaState(name, node_id, log, timing=timing, applied=applied)
+        self._state = state = ReplicaState(log.name, node_id, log, timing=timing, applied=applied)
         self._timer = timer = ElectionTimer(state, rng, now)
         self._disk = disk = DiskWatch(log, timing, now)
         self._reign = reign = Reign(state)

@@ -68,11 +68,9 @@ class Replicas:
         self.snapshot_wanted = observer.snapshot_wanted
         self.install_snapshot = observer.install_snapshot
 
-    def open(self, name: str, kind: str, log: RaftLog, *, applied: int) -> RaftGroup:
+    def open(self, log: RaftLog, *, applied: int) -> RaftGroup:
         """Take a group's replica into the node."""
         group = RaftGroup(
-            name,
-            kind,
             self.node_id,
             log,
             self,

@@ -12,6 +12,7 @@ from functools import partial
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, MapReply, MapRequest, slots_count
 from metad_wire.errors import NotLeaderError
+from metad_wire.group import METADATA, GroupId
 from metad_wire.policy import BatchWindow
 
 from ..config import Config
@@ -38,8 +39,6 @@ from .health import Health
 from .stores import Stores
 from .turns import Turns
 
-METADATA = ("metadata", 0)
-
 
 class Groups:
     """See the module. The observer of the replicas (:class:`metad.raft.replicas.Observer`)."""
@@ -48,7 +47,7 @@ class Groups:
         self, config: Config, stores: Stores, writer: LogWriter, environment: Environment, health: Health, turns: Turns
     ) -> None:
         self.map: ClusterMap | None = None
-        self.drivers: dict[tuple[str, int], GroupDriver] = {}
+        self.drivers: dict[GroupId, GroupDriver] = {}
         self.on_change: list[Callable[[], None]] = []
         """Told when the map, or who leads a group, has changed."""
         self.transmit: Callable[[str, bytes], None] = _nowhere
@@ -115,29 +114,29 @@ class Groups:
         knows what it did before. Another group would do a retry again. Raises NotLeaderError."""
         meant = self._meant.get(group)
         if meant is None:
-            ordinal = group.removeprefix(f"{kind}-")
-            if self.map is None or group not in [f"{g.kind}-{g.ordinal}" for g in self.map.groups] or ordinal == group:
+            group_id = GroupId.parse(group)
+            if group_id is None or group_id.kind != kind or self.map is None or self.map.group(group_id) is None:
                 # Its own map may be the old one, and "stale" is for the group to say, which knows what it has done.
                 raise NotLeaderError(f"this node knows no group {group} of kind {kind}")
-            meant = self._meant[group] = column([int(ordinal)] * SLOTS)
+            meant = self._meant[group] = column([group_id.ordinal] * SLOTS)
         return meant
 
-    def driver(self, kind: str, ordinal: int) -> GroupDriver:
-        """A group's. Raises NotLeaderError where it has no replica here."""
-        driver = self.drivers.get((kind, ordinal))
+    def driver(self, group: GroupId) -> GroupDriver:
+        """Return a group's driver. Raises NotLeaderError if the group has no replica here."""
+        driver = self.drivers.get(group)
         if driver is None:
-            raise self.elsewhere(kind, ordinal)
+            raise self.elsewhere(group)
         return driver
 
     def driver_of(self, group: RaftGroup) -> GroupDriver:
         """The one that drives this replica."""
         return self._by_group[group]
 
-    def elsewhere(self, kind: str, ordinal: int) -> NotLeaderError:
-        """Where to go with what a group without a replica here is asked."""
-        records = self.map.groups if self.map is not None else []
-        leader = next((g.preferred for g in records if (g.kind, g.ordinal) == (kind, ordinal)), "")
-        return NotLeaderError(f"this node has no replica of {kind}-{ordinal}", leader=leader)
+    def elsewhere(self, group: GroupId) -> NotLeaderError:
+        """Return the error that says where to go with a request for a group that has no replica here."""
+        record = None if self.map is None else self.map.group(group)
+        leader = "" if record is None else record.preferred
+        return NotLeaderError(f"this node has no replica of {group.name}", leader=leader)
 
     def map_reply(self, body: MapRequest) -> MapReply:
         """The cluster map, and who leads what."""
@@ -150,8 +149,8 @@ class Groups:
         """How each is, by name."""
         return [
             m.GroupStatus(
-                driver.group.name,
-                kind,
+                group.name,
+                group.kind,
                 slots_count(driver.machine.holding.slots),
                 driver.machine.applied,
                 driver.group.log.base_index + 1,
@@ -165,12 +164,12 @@ class Groups:
                 list(driver.group.configuration.learners),
                 driver.group.log.configuration_index,
             )
-            for (kind, _), driver in sorted(self.drivers.items())
+            for group, driver in sorted(self.drivers.items())
         ]
 
     def lead_any(self, kind: str, ordinals: Iterable[int]) -> bool:
         """Whether this node leads one of these groups."""
-        drivers = [self.drivers.get((kind, ordinal)) for ordinal in ordinals]
+        drivers = [self.drivers.get(GroupId(kind, ordinal)) for ordinal in ordinals]
         return any(driver is not None and driver.group.is_leader for driver in drivers)
 
     def are_led(self) -> bool:
@@ -189,7 +188,7 @@ class Groups:
         # A killed process may have left entries in the system's cache only. The state must never get ahead of what is
         # durable, nor may a read show what a power loss can still take back.
         self._stores.log.sync()
-        self._open(*METADATA, founders)
+        self._open(METADATA, founders)
         self.load_map()
         if self._health.failure is not None:
             raise self._health.failure
@@ -214,34 +213,33 @@ class Groups:
             return
         self.map = known
         for record in known.groups:
-            key, me = (record.kind, record.ordinal), self._config.node_id
-            if key in self.drivers:
+            group, me = record.group_id, self._config.node_id
+            if group in self.drivers:
                 continue
             # A replica that is here stays until its group has let it go, whatever the map wishes for: it may be needed
             # to elect a leader. The first configuration is for who never had one.
-            here = was_here(self._stores.log, group_prefix(*key))
+            here = was_here(self._stores.log, group)
             if here is False and me in record.initial:
-                self._open(*key, Configuration(tuple(record.initial)))
+                self._open(group, Configuration(tuple(record.initial)))
             elif here or me in (*record.replicas, *record.learners):
-                self._open(*key, Configuration(()))
+                self._open(group, Configuration(()))
         self._slots |= {kind: slots_of(packed) for kind, packed in known.slots.items()}
 
-    def _open(self, kind: str, ordinal: int, initial: Configuration) -> None:
-        name, prefix = f"{kind}-{ordinal}", group_prefix(kind, ordinal)
+    def _open(self, group_id: GroupId, initial: Configuration) -> None:
+        name = group_id.name
         log = RaftLog(
-            prefix,
-            name,
+            group_id,
             self._stores.log,
             self._writer,
             initial=initial,
             cache_bytes=self._config.raft.log_cache_bytes,
         )
         if log.removed:
-            self._drop_state(prefix, sync=True)
+            self._drop_state(log.prefix, sync=True)
             log.come_back()
         elif restore_log(log, self._stores.state):
             event("snapshot resumed", group=name, index=log.base_index)
-        machine = self._machine(name, prefix)
+        machine = self._machine(group_id)
         if log.base_index > machine.applied:
             raise DamagedStoreError(
                 f"group {name}: the state ends at entry {machine.applied} but the log begins at "
@@ -253,7 +251,7 @@ class Groups:
                 "the log has lost its tail"
             )
         machine.dedupe.load()
-        group = self.replicas.open(name, kind, log, applied=machine.applied)
+        group = self.replicas.open(log, applied=machine.applied)
         driver = GroupDriver(
             machine,
             group,
@@ -261,26 +259,23 @@ class Groups:
             window=self._window,
             pipeline_max=self._config.commit.pipeline_entries_max,
         )
-        self.drivers[kind, ordinal] = driver
+        self.drivers[group_id] = driver
         self._by_group[group] = driver
         if group.applied < group.applicable:
             self.committed(group)
 
-    def _machine(self, name: str, prefix: bytes) -> Machine:
-        initial = ALL_SLOTS
-        if self.map is not None:
-            for record in self.map.groups:
-                if group_prefix(record.kind, record.ordinal) == prefix and record.kind != "metadata":
-                    initial = record.initial_slots
+    def _machine(self, group: GroupId) -> Machine:
+        record = None if self.map is None or group == METADATA else self.map.group(group)
+        prefix = group_prefix(group)
         return Machine(
-            name,
+            group.name,
             prefix,
             self._stores.state,
             self._owners,
             self._row_caches.open(prefix),
             self._config.dedupe,
             clock=self._environment.now,
-            initial_slots=initial,
+            initial_slots=ALL_SLOTS if record is None else record.initial_slots,
         )
 
     def close(self, driver: GroupDriver) -> None:
@@ -288,7 +283,7 @@ class Groups:
         group = driver.group
         prefix, term, vote = group.prefix, group.term, group.vote
         event("replica removed", group=group.name, term=term)
-        del self.drivers[group.kind, int(group.name.rpartition("-")[2])]
+        del self.drivers[group.group_id]
         del self._by_group[group]
         self._turns.forget(driver)
         driver.abandon(f"this node has no replica of {group.name} any more")
@@ -374,11 +369,11 @@ class Groups:
                 self._health.stop_for(error)
                 return
             self._owners.clear()
-            machine = self._machine(group.name, group.prefix)
+            machine = self._machine(group.group_id)
             machine.dedupe.load()
             driver.installed(machine)
             group.snapshot_installed(message)
-            if group.kind == "metadata":
+            if group.group_id == METADATA:
                 self.load_map()
             seconds = round(self._environment.now() - started_s, 3)
             event("snapshot installed", group=group.name, index=message.index, seconds=seconds)

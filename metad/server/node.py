@@ -149,7 +149,7 @@ class Node:
             self.controller.handle(method, body, done)
 
     def _sweep(self, body: GroupCommand, done: Done) -> None:
-        driver = self.groups.driver(body.kind, body.ordinal)
+        driver = self.groups.driver(body.group_id)
         if not driver.group.ready:
             raise driver.not_leader()
         self.mover.sweep(body, lambda error: done(error or encode(GroupReply([], []))))

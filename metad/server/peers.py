@@ -164,7 +164,7 @@ class Peers:
         if node_id == self.node.identity.node_id:
             raise HandshakeError(f"there is another node named {node_id!r}")
         known = self.node.map
-        record = next((n for n in known.nodes if n.node_id == node_id), None) if known is not None else None
+        record = None if known is None else known.node(node_id)
         if record is not None and record.store_id and record.store_id != life.store_id:
             raise HandshakeError(f"{node_id!r} was here with another data directory. {JOIN_ANEW}")
         self.node.lives.check(node_id, life)
@@ -182,7 +182,7 @@ class Peers:
         """Whether a peer that greeted so may take part in Raft: a founder may, and a member, but not yet one that names
         no cluster and is to be taken in by this one, for it may as well be the founder of another."""
         known = self.node.map
-        return bool(cluster_id) or known is None or any(node.node_id == node_id for node in known.nodes)
+        return bool(cluster_id) or known is None or known.node(node_id) is not None
 
     def _statuses(self) -> list[PeerLink]:
         return [link.status() for (_, bulk), link in sorted(self._links.items()) if not bulk]

@@ -20,6 +20,7 @@ from metad_wire.errors import (
     NotLeaderError,
     UnknownOutcomeError,
 )
+from metad_wire.group import GroupId
 from metad_wire.methods import encode
 from metad_wire.transport.turns import Turns
 
@@ -83,7 +84,7 @@ class Reads:
         source: object,
     ) -> None:
         """Read, now or when the leaders of all parts have heard from their followers. Raises MetadError."""
-        drivers = [self._groups.driver(verb.table.kind, ordinal) for ordinal in parts]
+        drivers = [self._groups.driver(GroupId(verb.table.kind, ordinal)) for ordinal in parts]
         for driver in drivers:
             if not driver.group.may_read():
                 break
@@ -237,7 +238,7 @@ class Reads:
 
     def _read_part(self, verb: Verb[Any, Any], ordinal: int, part: Command[Any]) -> Any:
         assert verb.read is not None
-        driver = self._groups.driver(verb.table.kind, ordinal)
+        driver = self._groups.driver(GroupId(verb.table.kind, ordinal))
         if driver.installing:  # since this group's proof, while another's was waited for, or between two pieces
             raise driver.not_leader()
         machine, reader = driver.machine, driver.machine.reader

@@ -21,6 +21,7 @@ from metad_wire.errors import (
     UnknownOutcomeError,
     UnsupportedError,
 )
+from metad_wire.group import GroupId
 from metad_wire.messages import CHANGE_BYTES_MAX
 from metad_wire.methods import GROUP_COMMAND, METHODS, Body, For, Method, Reply, encode
 from metad_wire.session import FEATURES
@@ -226,10 +227,11 @@ class Requests:
         works: list[Work] = []
         gather = Gather(self._room, verb, body, len(parts), held, done)
         for ordinal, command in zip(parts, commands, strict=True):
-            driver = self._groups.drivers.get((kind, ordinal))
+            group = GroupId(kind, ordinal)
+            driver = self._groups.drivers.get(group)
             answer = gather.answer_alone if len(parts) == 1 else gather.part(command.rows)
             if driver is None:
-                answer(self._groups.elsewhere(kind, ordinal))
+                answer(self._groups.elsewhere(group))
                 continue
             work = Work(command, request.identity, deadline_s, answer, source)
             works.append(work)

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 from metad_wire.cluster import GroupCommand, GroupReply, Moved
 from metad_wire.errors import ConflictError, MetadError, NotLeaderError, OverloadedError, UnknownOutcomeError
+from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import CLUSTER_MOVED, GROUP_COMMAND, Body, Method, Reply
 
 from .driver import GroupDriver
 from .environment import Environment
-from .groups import METADATA, Groups
+from .groups import Groups
 from .parts import Done
 from .requests import Requests, set_result
 
@@ -28,7 +29,7 @@ class Steps:
     def __init__(
         self, node_id: str, groups: Groups, requests: Requests, environment: Environment, call_peer: CallPeer
     ) -> None:
-        self.drivers: dict[tuple[str, int], GroupDriver] = groups.drivers
+        self.drivers: dict[GroupId, GroupDriver] = groups.drivers
         self._node_id = node_id
         self._groups = groups
         self._requests = requests
@@ -53,11 +54,11 @@ class Steps:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _ask_group(self, command: GroupCommand, target: str) -> GroupReply:
-        driver = self.drivers.get((command.kind, command.ordinal))
+        driver = self.drivers.get(command.group_id)
         if driver is not None and (driver.group.is_leader or not target):
             target = driver.group.leader or ""
         if not target:
-            target = self._groups.elsewhere(command.kind, command.ordinal).leader
+            target = self._groups.elsewhere(command.group_id).leader
         return await self._ask(target, GROUP_COMMAND, command)
 
     async def ask_metadata(self, body: Moved) -> None:

@@ -8,6 +8,7 @@ from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import ConflictError
+from metad_wire.group import METADATA
 from metad_wire.methods import encode
 from metad_wire.tables.cluster import CLUSTER
 
@@ -18,7 +19,7 @@ from .rows import Numbers, Rows, crcs_of
 from .tables import Command, Verb, merge_writes, mismatch, refuse_writes
 from .view import View
 
-GROUP = keys.group_prefix("metadata", 0)
+GROUP = keys.group_prefix(METADATA)
 MAP_KEY = keys.table_prefix(GROUP, CLUSTER.rows["map"]) + b"map"
 _SUFFIX = b"map"
 

@@ -17,6 +17,7 @@ import functools
 import struct
 from zlib import crc32
 
+from metad_wire.group import GroupId
 from metad_wire.key import SLOT_MASK
 from metad_wire.key import TEXT_END as TEXT_END
 from metad_wire.key import text as text
@@ -37,9 +38,9 @@ GROUP_PREFIX_BYTES = 3
 _GROUP = GROUP.rows["state"]
 
 
-def group_prefix(kind: str, ordinal: int) -> bytes:
+def group_prefix(group: GroupId) -> bytes:
     """The three bytes in front of every key of a group."""
-    return struct.pack(">BH", KINDS.index(kind) + 1, ordinal)
+    return struct.pack(">BH", KINDS.index(group.kind) + 1, group.ordinal)
 
 
 @functools.cache  # tables × groups; building one costs more than the rest of a key

@@ -20,6 +20,7 @@ from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import MetadError, NotLeaderError, UnknownMethodError
 from metad_wire.frame import FrameType
+from metad_wire.group import GroupId
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, Method
 from metad_wire.routing import KINDS, ROUTES, split
 from metad_wire.session import ClientSession, decode_error
@@ -107,14 +108,15 @@ class Served:
 
     @property
     def map(self) -> c.ClusterMap:
-        node = self._scene.lead("metadata").node
+        node = self._scene.lead(GroupId("metadata", 0)).node
         assert node is not None
         assert node.map is not None
         return node.map
 
     def leader(self, group: str) -> str:
-        kind, _, ordinal = group.partition("-")
-        return self._scene.lead(kind, int(ordinal)).name
+        found = GroupId.parse(group)
+        assert found is not None
+        return self._scene.lead(found).name
 
     def ask(self, node: str, method: Method[Any, Any], body: Any) -> Answer:
         transport = self._scene.network.transport("asker")
@@ -175,7 +177,8 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
         case "cluster.leave":
             return c.Leave("nobody")
         case "cluster.transfer":
-            record = next(g for g in known.groups if (g.kind, g.ordinal) == ("data", GROUP))
+            record = known.group(GroupId("data", GROUP))
+            assert record is not None
             return c.Transfer(f"data-{GROUP}", record.preferred)
         case "cluster.add_group":
             return c.AddGroup("metadata")  # which is refused

@@ -26,7 +26,6 @@ from metad_client import (
     connect,
 )
 from metad_client.options import Options
-from metad_wire.cluster import group_name
 
 METADCTL = Path(sys.executable).with_name("metadctl")
 NAMES = ("n1", "n2", "n3")
@@ -119,7 +118,7 @@ async def until_settled(client: Client) -> dict[str, str]:
         while True:
             reply = await client.cluster.map()
             groups = [] if reply.map is None else reply.map.groups
-            wanted = {group_name(group.kind, group.ordinal): group.preferred for group in groups}
+            wanted = {group.group_id.name: group.preferred for group in groups}
             if groups and reply.leaders == wanted:
                 return wanted
             await asyncio.sleep(0.05)
@@ -178,7 +177,7 @@ async def test_reads_listings_and_the_shell_see_the_whole_cluster(nodes: Nodes) 
         assert [s.client_id async for s in client.sessions.list("t", page_size=30)] == names
         known = await client.cluster.map()
         assert known.map is not None
-        groups = [group_name(group.kind, group.ordinal) for group in known.map.groups]
+        groups = [group.group_id.name for group in known.map.groups]
 
     def ctl(*arguments: str) -> str:
         command = [str(METADCTL), "--endpoint", nodes.endpoints["n3"], *arguments]

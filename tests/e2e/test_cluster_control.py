@@ -127,7 +127,7 @@ async def settled(nodes: Nodes) -> ClusterMap | None:
         statuses = [s for s in (await client.cluster.statuses()).values() if isinstance(s, StatusReply)]
     leading = {g.name: g for s in statuses for g in s.groups if g.role == "leader"}
     for group in known.groups:
-        status = leading.get(f"{group.kind}-{group.ordinal}")
+        status = leading.get(group.group_id.name)
         if status is None or (status.voters, status.learners) != (group.replicas, group.learners):
             return None
     return None if known.moves else known
@@ -139,7 +139,7 @@ async def led_as_wished(nodes: Nodes) -> bool:
         known = await cluster_map(client)
         statuses = [s for s in (await client.cluster.statuses()).values() if isinstance(s, StatusReply)]
     leaders = {g.name: s.node_id for s in statuses for g in s.groups if g.role == "leader"}
-    return all(leaders.get(f"{g.kind}-{g.ordinal}") == g.preferred for g in known.groups if g.preferred)
+    return all(leaders.get(g.group_id.name) == g.preferred for g in known.groups if g.preferred)
 
 
 async def hosted(client: Client, node: str) -> set[str]:
@@ -202,7 +202,7 @@ async def test_a_cluster_grows_and_shrinks_under_writes(nodes: Nodes) -> None:
         await writer.stop()
         await writer.check()
         # Nothing of it is needed any more, and it has dropped what it had.
-        groups = {f"{g.kind}-{g.ordinal}" for g in known.groups if g.kind != "metadata"}
+        groups = {g.group_id.name for g in known.groups if g.kind != "metadata"}
 
         async def removed() -> bool:
             return groups == {event["group"] for event in nodes.servers[leaver].events("replica removed")}

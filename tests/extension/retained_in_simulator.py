@@ -14,6 +14,7 @@ from metad.control import mover
 from metad.testing.nodes.scenarios import Scene
 from metad_client import Client, ConflictError, TablePutItem
 from metad_wire.cluster import unpack_slots
+from metad_wire.group import METADATA, GroupId
 from metad_wire.tables import moving_rows
 
 TOPICS = [f"sensors/{number}" for number in range(60)]
@@ -49,7 +50,7 @@ async def check(client: Client, rounds: int) -> None:
 
 def moved(scene: Scene) -> bool:
     """Whether half of the slots are with the new group."""
-    leader = scene.lead("metadata").node
+    leader = scene.lead(METADATA).node
     assert leader is not None
     assert leader.map is not None
     return not leader.map.moves and set(unpack_slots(leader.map.slots["data"])) == {0, 1}
@@ -80,7 +81,7 @@ def everything(scene: Scene) -> None:
     assert scene.run_until(lambda: writer.done() or moved(scene), 30.0)
     assert not writer.done(), writer.exception()
 
-    leaders = {scene.lead("data", ordinal).name for ordinal in (0, 1)}
+    leaders = {scene.lead(GroupId("data", ordinal)).name for ordinal in (0, 1)}
     late = next(name for name in scene.nodes if name not in leaders)
     scene.isolate(late)
     before = state["rounds"]
@@ -94,7 +95,7 @@ def everything(scene: Scene) -> None:
     scene.require_settled(30.0)
     assert scene.snapshots, "no snapshot was needed"
 
-    for group in ("data-0", "data-1"):
+    for group in (GroupId("data", 0), GroupId("data", 1)):
         scene.transfer(late, group)
     next(sim for sim in scene.nodes.values() if sim.name != late).crash()
     scene.ask(scene.two, lambda client: check(client, state["rounds"]))

@@ -11,6 +11,7 @@ import pytest
 from metad.testing.nodes.cluster import Cluster, Settings
 from metad.testing.nodes.scenarios import SCENARIOS
 from metad.testing.simulate import Result, run_node_seed, run_seeds
+from metad_wire.group import METADATA
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
 
@@ -97,7 +98,7 @@ def test_who_is_leaving_is_given_nothing_new() -> None:
 
         cluster.do(admin, ask())
         cluster.require_settled(20.0)
-        leader = cluster.leader("metadata")
+        leader = cluster.leader(METADATA)
         assert leader is not None
         assert leader.node is not None
         assert leader.node.map is not None

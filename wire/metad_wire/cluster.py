@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from .fields import U32, U63
+from .group import GroupId
 from .messages import ItemError, Message, Revision
 
 SLOTS: Final = 1024
@@ -50,11 +51,6 @@ def slots_count(bits: bytes) -> int:
     return int.from_bytes(bits, "big").bit_count()
 
 
-def group_name(kind: str, ordinal: int) -> str:
-    """As in ``data-0``."""
-    return f"{kind}-{ordinal}"
-
-
 class NodeRecord(Message, frozen=True):
     """A member of the cluster. ``store_id`` is of its data directory: one that comes back with another has lost what
     it had promised, and is refused."""
@@ -80,6 +76,11 @@ class GroupRecord(Message, frozen=True):
     learners: list[str] = []  # noqa: RUF012 - msgspec copies it
     initial_slots: bytes = b""  # bit map of the slots it was made with
 
+    @property
+    def group_id(self) -> GroupId:
+        """The group that this record is about."""
+        return GroupId(self.kind, self.ordinal)
+
 
 class SlotMove(Message, frozen=True):
     """Slots on their way from one group to another of its kind. ``slots`` is a bit map; moves are numbered by the
@@ -90,6 +91,16 @@ class SlotMove(Message, frozen=True):
     source: U32
     target: U32
     slots: bytes
+
+    @property
+    def source_id(self) -> GroupId:
+        """The group that the slots leave."""
+        return GroupId(self.kind, self.source)
+
+    @property
+    def target_id(self) -> GroupId:
+        """The group that the slots go to."""
+        return GroupId(self.kind, self.target)
 
 
 class ClusterMap(Message, frozen=True):
@@ -102,6 +113,14 @@ class ClusterMap(Message, frozen=True):
     moves: list[SlotMove] = []  # noqa: RUF012
     cluster_id: str = ""
     """Which cluster this is: decided by whoever forms it, and taken over by every node."""
+
+    def node(self, node_id: str) -> NodeRecord | None:
+        """Return the record of a member. None means that the node is no member."""
+        return next((record for record in self.nodes if record.node_id == node_id), None)
+
+    def group(self, group: GroupId | None) -> GroupRecord | None:
+        """Return the record of a group. None means that the map has no such group."""
+        return next((record for record in self.groups if record.group_id == group), None)
 
 
 class MapRequest(Message, frozen=True):
@@ -144,6 +163,11 @@ class GroupCommand(Message, frozen=True):
     slots: bytes = b""
     rows: dict[bytes, bytes | None] = {}  # noqa: RUF012
     revision: U63 = 0
+
+    @property
+    def group_id(self) -> GroupId:
+        """The group whose log takes the step."""
+        return GroupId(self.kind, self.ordinal)
 
 
 class GroupReply(Message, frozen=True):

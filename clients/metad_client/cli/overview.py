@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from metad_wire.cluster import MapReply, group_name
+from metad_wire.cluster import MapReply
 from metad_wire.messages import GroupStatus, PeerLink, StatusReply
 
 from ..errors import MetadError
@@ -25,7 +25,7 @@ def groups(known: MapReply, statuses: Statuses) -> list[Row]:
             if other is None or _authority(group) > _authority(other):
                 heard[group.name] = group
     records = known.map.groups if known.map is not None else []
-    names = [group_name(record.kind, record.ordinal) for record in records]
+    names = [record.group_id.name for record in records]
     return [_group(name, heard.get(name)) for name in names or sorted(heard)]
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from metad_wire.cluster import ClusterMap, MapReply, group_name, unpack_slots
+from metad_wire.cluster import ClusterMap, MapReply, unpack_slots
+from metad_wire.group import GroupId
 from metad_wire.methods import Method
 from metad_wire.routing import KINDS, ROUTES, SLOT_MASK, split
 
-METADATA = group_name("metadata", 0)
-"""The group whose leader decides about the cluster."""
 ANY = ""
 """In place of a group: any node may answer."""
 
@@ -28,7 +27,7 @@ class _Kind:
     def __init__(self, kind: str, slots: list[int]) -> None:
         self.slots = slots
         self.ordinals = max(slots) + 1
-        self.names = [group_name(kind, ordinal) for ordinal in range(self.ordinals)]
+        self.names = [GroupId(kind, ordinal).name for ordinal in range(self.ordinals)]
         self.groups = sorted(set(slots))
         self.only = self.names[slots[0]] if len(self.groups) == 1 else None
 
@@ -68,13 +67,13 @@ class Routes:
 
     def replicas(self, group: str) -> list[str]:
         """The nodes that have a replica of a group, as far as known."""
-        groups = self.map.groups if self.map is not None else []
-        return next((each.replicas for each in groups if group_name(each.kind, each.ordinal) == group), [])
+        record = None if self.map is None else self.map.group(GroupId.parse(group))
+        return [] if record is None else record.replicas
 
     def preferred(self) -> dict[str, str]:
         """Group -> the node that should lead it, where the map names one."""
         groups = self.map.groups if self.map is not None else []
-        return {group_name(each.kind, each.ordinal): each.preferred for each in groups if each.preferred}
+        return {each.group_id.name: each.preferred for each in groups if each.preferred}
 
     def stand_alone(self) -> None:
         """The server says that it knows no clusters."""

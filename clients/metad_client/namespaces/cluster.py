@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metad_wire import cluster as c
 from metad_wire import methods
+from metad_wire.group import GroupId
 from metad_wire.messages import Status, StatusReply
 
 from ..dispatch.dispatcher import Dispatcher
@@ -48,7 +49,7 @@ class Cluster(Facade):
     async def transfer(self, group: str, to: str, *, deadline_s: float | None = None) -> c.Done:
         """Make one of a group's voters its preferred leader. Raises NotFoundError, InvalidRequestError."""
         known = self._dispatcher.routes.map
-        if known is not None and group not in [c.group_name(g.kind, g.ordinal) for g in known.groups]:
+        if known is not None and known.group(GroupId.parse(group)) is None:
             raise NotFoundError(f"there is no group {group}")
         return await self._requests.one(methods.CLUSTER_TRANSFER, c.Transfer(group, to), deadline_s)
 

@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from metad_wire.group import METADATA
 from metad_wire.messages import BATCH_ITEMS_MAX, CHANGE_BYTES_MAX, Message
 from metad_wire.methods import By, Method, encode
 from metad_wire.policy import BatchWindow
 
 from ..dispatch.call import Call
 from ..dispatch.dispatcher import BODY_BYTES_MIN, Dispatcher
-from ..dispatch.routes import ANY, METADATA, ByGroup
+from ..dispatch.routes import ANY, ByGroup
 from ..errors import InvalidRequestError, MetadError, StaleRouteError
 from ..options import DEADLINE_S_MAX, Options
 from ..results import Piece
@@ -81,7 +82,7 @@ class Requests:
         """Begin such a request: either :meth:`reply` or :meth:`abandon` ends it."""
         deadline = self._deadline(deadline_s)
         if method.by is By.METADATA:
-            group = METADATA
+            group = METADATA.name
         return self._dispatcher.submit(method, encode(body), deadline, group or ANY, node=node, once=once)
 
     async def reply(self, call: Call) -> Any:

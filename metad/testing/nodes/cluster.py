@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from metad_client import Client, Options, connect
+from metad_wire.group import METADATA, GroupId
 
 from ...config import (
     ClusterConfig,
@@ -41,7 +42,7 @@ from .workload import Caller
 CLIENT_PORT, PEER_PORT = 7420, 7421
 _LOOK_S = 0.05
 _CALLBACKS_MAX = 4_000_000
-_METADATA = ("metadata", 0)
+DATA = GroupId("data", 0)
 
 
 class Settings(NamedTuple):
@@ -349,7 +350,7 @@ class Cluster:
         """A voter is let go when there are as many as there should be without it. (Or when it is gone for so long that
         it is given up, which here nobody is.)"""
         group = driver.group
-        record = next((g for g in (node.map.groups if node.map else []) if f"{g.kind}-{g.ordinal}" == group.name), None)
+        record = None if node.map is None else node.map.group(group.group_id)
         after = group.configuration.voters
         gone = [voter for voter in before if voter not in after]
         if gone and record is not None and len(after) < min(len(before), len(record.replicas)):
@@ -363,31 +364,29 @@ class Cluster:
             if sim.up
         )
 
-    def leader(self, kind: str = "data", ordinal: int = 0) -> SimNode | None:
-        """Who leads the newest term of a group."""
+    def leader(self, group: GroupId = DATA) -> SimNode | None:
+        """The node that leads the newest term of a group."""
         found = [
             (driver.group.term, sim.name)
             for sim in self.nodes.values()
-            if sim.node is not None
-            and (driver := sim.node.drivers.get((kind, ordinal))) is not None
-            and driver.group.is_leader
+            if sim.node is not None and (driver := sim.node.drivers.get(group)) is not None and driver.group.is_leader
         ]
         return self.nodes[max(found)[1]] if found else None
 
     def unsettled(self) -> str:
         """What is not yet as it should be when nothing happens any more; empty if nothing is."""
-        leader = self.leader(*_METADATA)
+        leader = self.leader(METADATA)
         if leader is None or leader.node is None or leader.node.map is None:
             return "nobody leads metadata-0"
         known = leader.node.map
         if known.moves:
             return f"{len(known.moves)} slot moves are open"
         for record in known.groups:
-            lead = self.leader(record.kind, record.ordinal)
-            name = f"{record.kind}-{record.ordinal}"
+            lead = self.leader(record.group_id)
+            name = record.group_id.name
             if lead is None or lead.node is None:
                 return f"nobody leads {name}"
-            group = lead.node.drivers[record.kind, record.ordinal].group
+            group = lead.node.drivers[record.group_id].group
             if not group.accepting:
                 return f"{name} is not ready at {lead.name}"
             members = group.configuration.members
@@ -395,7 +394,7 @@ class Cluster:
                 return f"{name} is on {group.configuration.voters}, not on {record.replicas}"
             for member in members:
                 node = self.nodes[member].node
-                driver = None if node is None else node.drivers.get((record.kind, record.ordinal))
+                driver = None if node is None else node.drivers.get(record.group_id)
                 if driver is None or driver.installing:
                     return f"{member} has no {name}"
                 if not driver.machine.applied == driver.group.commit == group.log.last_index:
@@ -410,16 +409,16 @@ class Cluster:
 
     def same_states(self) -> None:
         """Every replica of a group holds the same, byte for byte."""
-        leader = self.leader(*_METADATA)
+        leader = self.leader(METADATA)
         assert leader is not None
         assert leader.node is not None
         assert leader.node.map is not None
         for record in leader.node.map.groups:
-            lead = self.leader(record.kind, record.ordinal)
+            lead = self.leader(record.group_id)
             assert lead is not None
             assert lead.node is not None
-            members = lead.node.drivers[record.kind, record.ordinal].group.configuration.members
-            prefix = keys.group_prefix(record.kind, record.ordinal)
+            members = lead.node.drivers[record.group_id].group.configuration.members
+            prefix = keys.group_prefix(record.group_id)
             mark = keys.snapshot_mark(prefix)
             first: dict[bytes, bytes] | None = None
             for member in members:
@@ -431,7 +430,7 @@ class Cluster:
                 elif rows != first:
                     differ = [key for key in {*rows, *first} if rows.get(key) != first.get(key)]
                     shown = ", ".join(f"{k.hex()}: {first.get(k)!r} / {rows.get(k)!r}" for k in sorted(differ)[:3])
-                    raise Violation("same states", f"{record.kind}-{record.ordinal}: {members[0]} / {member}: {shown}")
+                    raise Violation("same states", f"{record.group_id.name}: {members[0]} / {member}: {shown}")
 
     def require_answers(self) -> None:
         """Nobody waits any more."""

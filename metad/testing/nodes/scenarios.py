@@ -11,10 +11,11 @@ from typing import Any
 from metad_client import Client, ConflictError, KvPutItem, MetadError, NotFoundError, NotLeaderError, Options
 from metad_wire import messages as m
 from metad_wire.cluster import unpack_slots
+from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import KV_GET, KV_PUT, Method, encode
 
 from ...config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
-from .cluster import Cluster, Settings, SimClient, SimNode
+from .cluster import DATA, Cluster, Settings, SimClient, SimNode
 from .host import Pace
 from .workload import Caller
 
@@ -73,10 +74,10 @@ class Scene(Cluster):
         found = self.ask(client, lambda c: c.kv.get("space", key))
         return None if found is None else (found.value, found.version)
 
-    def lead(self, kind: str = "data", ordinal: int = 0) -> SimNode:
+    def lead(self, group: GroupId = DATA) -> SimNode:
         """The leader of a group, once there is one."""
-        assert self.run_until(lambda: self.leader(kind, ordinal) is not None, 5.0)
-        leader = self.leader(kind, ordinal)
+        assert self.run_until(lambda: self.leader(group) is not None, 5.0)
+        leader = self.leader(group)
         assert leader is not None
         return leader
 
@@ -88,17 +89,16 @@ class Scene(Cluster):
         assert self.run_until(task.done, 5.0), "there is no answer"
         return task.result()
 
-    def transfer(self, to: str, group: str = "data-0") -> None:
+    def transfer(self, to: str, group: GroupId = DATA) -> None:
         """Hand a group over."""
-        kind, _, ordinal = group.partition("-")
-        self.ask(self.two, lambda c: c.cluster.transfer(group, to))
+        self.ask(self.two, lambda c: c.cluster.transfer(group.name, to))
 
         def led() -> bool:
-            leader = self.leader(kind, int(ordinal))
+            leader = self.leader(group)
             node = None if leader is None else leader.node
-            return leader is self.nodes[to] and node is not None and node.drivers[kind, int(ordinal)].group.ready
+            return leader is self.nodes[to] and node is not None and node.drivers[group].group.ready
 
-        assert self.run_until(led, 10.0), f"{to} does not lead {group}"
+        assert self.run_until(led, 10.0), f"{to} does not lead {group.name}"
 
     def isolate(self, name: str, *friends: SimClient) -> None:
         """Cut a node off from all but its friends."""
@@ -197,7 +197,7 @@ def log_is_cut_behind_what_is_flushed() -> None:
         for number in range(60):
             scene.put(scene.one, f"k{number}", b"." * 100)
         assert sim.node is not None
-        log = sim.node.drivers["data", 0].group.log
+        log = sim.node.drivers[DATA].group.log
         before = log.base_index
         for number in range(1_000):
             scene.put(scene.one, "a", b"%d" % number)
@@ -315,7 +315,7 @@ def others_go_on_while_a_snapshot_is_installed() -> None:
     with Scene(nodes=1) as scene:
         (sim,) = scene.nodes.values()
         assert sim.node is not None
-        driver = sim.node.drivers["data", 0]
+        driver = sim.node.drivers[DATA]
         driver.installing = True
         waits = scene.begin(scene.one, lambda c: c.kv.put("space", "a", b"1"))
         scene.run(0.1)
@@ -349,7 +349,7 @@ def cut_off_leader_does_not_answer_reads() -> None:
             new = scene.lead()
             assert scene.at(new, KV_PUT, m.KvPut([_item("a", b"2")])).versions == [2]
             assert old.node is not None
-            if not old.node.drivers["data", 0].group.is_leader:
+            if not old.node.drivers[DATA].group.is_leader:
                 continue
             met += 1
             try:
@@ -391,7 +391,7 @@ def _moving(seed: int, *, chaos: bool = False) -> None:
         for _ in range(4):
             scene.run(0.4)
             if chaos:
-                scene.lead("data", 0).crash(power=False)
+                scene.lead().crash(power=False)
                 scene.run(0.3)
                 for node in scene.nodes.values():
                     if not node.up:
@@ -404,7 +404,7 @@ def _moving(seed: int, *, chaos: bool = False) -> None:
         last.deadline_s = 10.0
         scene.do(admin, last.look_at_everything())
         scene.history.check()
-        leader = scene.lead("metadata").node
+        leader = scene.lead(METADATA).node
         assert leader is not None
         assert leader.map is not None
         assert set(unpack_slots(leader.map.slots["data"])) == {0, 1}, "nothing has moved"
@@ -460,17 +460,17 @@ def who_was_away_hears_of_a_leader_that_joined_meanwhile() -> None:
     leader reaches it, and its answers have to reach the leader."""
     with Scene(spares=1) as scene:
         scene.require_settled(10.0)
-        away = next(name for name in ("n1", "n2", "n3") if name != scene.lead("metadata").name)
+        away = next(name for name in ("n1", "n2", "n3") if name != scene.lead(METADATA).name)
         scene.nodes[away].crash()
         scene.nodes["n4"].start()
 
         def votes() -> bool:
-            leader = scene.leader("metadata")
+            leader = scene.leader(METADATA)
             node = None if leader is None else leader.node
-            return node is not None and "n4" in node.drivers["metadata", 0].group.configuration.voters
+            return node is not None and "n4" in node.drivers[METADATA].group.configuration.voters
 
         assert scene.run_until(votes, 20.0)
-        scene.transfer("n4", "metadata-0")
+        scene.transfer("n4", METADATA)
         scene.nodes[away].start()
         scene.require_settled(20.0)
 
@@ -505,7 +505,7 @@ def one_that_is_gone_leaves() -> None:
     with Scene(spares=1) as scene:
         scene.nodes["n4"].start()
         scene.require_settled(10.0)
-        lost = next(name for name in ("n1", "n2", "n3") if name != scene.lead("metadata").name)
+        lost = next(name for name in ("n1", "n2", "n3") if name != scene.lead(METADATA).name)
         scene.nodes[lost].crash()
 
         def forgotten() -> bool:
@@ -588,4 +588,4 @@ def _copies(scene: Scene) -> set[str]:
     """The voters of data-0."""
     leader = scene.lead().node
     assert leader is not None
-    return {*leader.drivers["data", 0].group.configuration.voters}
+    return {*leader.drivers[DATA].group.configuration.voters}

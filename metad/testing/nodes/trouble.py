@@ -12,7 +12,8 @@ import msgspec
 
 from metad_client import Client, MetadError, Options
 from metad_wire import messages as m
-from metad_wire.cluster import SlotMove, group_name, slot_bits, unpack_slots
+from metad_wire.cluster import SlotMove, slot_bits, unpack_slots
+from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import KV_DELETE, KV_PUT, KV_TRANSACT, OFFSET_COMMIT, SESSION_TAKEOVER, Method, encode
 
 from ...config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
@@ -159,7 +160,7 @@ class Trouble(Faults[SimNode]):
         settings = self.cluster.settings
         kind = self._rng.choice(["data", "data", "offset", "metadata"])
         ordinal = 0 if kind == "metadata" else self._rng.randrange(getattr(settings, kind))
-        return self.cluster.leader(kind, ordinal)
+        return self.cluster.leader(GroupId(kind, ordinal))
 
     def heal(self) -> None:
         """See :class:`Faults`."""
@@ -269,7 +270,7 @@ class Trouble(Faults[SimNode]):
     def _leave_when_others_are_down(self) -> None:
         """A node leaves, at times a founder, and what is to take its place may be gone. Enough stay for replicas."""
         cluster, rng = self.cluster, self._rng
-        leader = cluster.leader("metadata")
+        leader = cluster.leader(METADATA)
         if leader is None or leader.node is None or leader.node.map is None:
             return
         known = leader.node.map.nodes
@@ -286,7 +287,7 @@ class Trouble(Faults[SimNode]):
         """Slots go from one group to another, and back, and the leader of their source dies when the map has heard and
         the source has not closed."""
         rng, cluster = self._rng, self.cluster
-        leader = cluster.leader("metadata")
+        leader = cluster.leader(METADATA)
         if self.over or leader is None or leader.node is None or leader.node.map is None or leader.process is None:
             return
         known = leader.node.map
@@ -308,13 +309,13 @@ class Trouble(Faults[SimNode]):
         cluster, rng = self.cluster, self._rng
         if self.over or cluster.loop.now > until_s:
             return
-        leader = cluster.leader("metadata")
+        leader = cluster.leader(METADATA)
         known = None if leader is None or leader.node is None else leader.node.map
         done = known is not None and known.version * MOVES_OF_A_MAP >= number and not known.moves
         if not done:
             self.later(0.002, lambda: self._swung(source, number, until_s, deadly=deadly))
             return
-        mover = cluster.leader("data", source)
+        mover = cluster.leader(GroupId("data", source))
         if deadly and mover is not None:
             self._down(mover)
         self.later(rng.uniform(0.0, 1.0), self._swing)
@@ -348,7 +349,7 @@ class Trouble(Faults[SimNode]):
         settings, rng = self.cluster.settings, self._rng
         kind = rng.choice(["data", "data", "offset", "metadata"])
         ordinal = 0 if kind == "metadata" else rng.randrange(getattr(settings, kind))
-        group, to = group_name(kind, ordinal), f"n{rng.randint(1, settings.nodes)}"
+        group, to = GroupId(kind, ordinal).name, f"n{rng.randint(1, settings.nodes)}"
         self._administer(f"{group} to {to}", lambda asked: asked.transfer(group, to))
 
     def _rebalance(self) -> None:

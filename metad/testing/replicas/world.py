@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from metad_wire.group import GroupId
+
 from ...errors import StorageError
 from ...raft.base import NEVER, ROLES, Timing, UnsafeStateError
 from ...raft.journal import REGULAR, Metadata
@@ -244,10 +246,9 @@ class SimNode:
 
     def open(self, prefix: bytes) -> None:
         """Take up a replica."""
-        world, name = self.world, f"data-{int.from_bytes(prefix[1:], 'big')}"
+        world = self.world
         log = WatchedLog(
-            prefix,
-            name,
+            GroupId("data", int.from_bytes(prefix[1:], "big")),
             self.store,
             self.writer,
             initial=self.initial[prefix],
@@ -257,7 +258,7 @@ class SimNode:
         machine = world.machine(self.state_disk, prefix)
         if machine.applied > log.last_index:
             raise Violation("state behind log", f"{self.name} has applied {machine.applied} of {log.last_index}")
-        group = self.replicas.open(name, "data", log, applied=machine.applied)
+        group = self.replicas.open(log, applied=machine.applied)
         applied = keys.applied(prefix)
         state = self.state_disk
         watch = Watch(
@@ -687,7 +688,7 @@ class World:
         """No fsync is slow any more."""
         self.traced: list[str] = []
         self.nodes: dict[str, SimNode] = {}
-        self.groups = [keys.group_prefix("data", ordinal) for ordinal in range(settings.groups)]
+        self.groups = [keys.group_prefix(GroupId("data", ordinal)) for ordinal in range(settings.groups)]
         names = [f"n{number}" for number in range(1, settings.nodes + settings.spares + 1)]
         voters = Configuration(tuple(names[: settings.nodes]))
         self.ledgers = {group: Ledger(group, self._durable, voters) for group in self.groups}

@@ -12,7 +12,8 @@ from metad_client import Client
 from metad_client.errors import MetadError
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.cluster import ClusterMap, group_name, unpack_slots
+from metad_wire.cluster import ClusterMap, unpack_slots
+from metad_wire.group import GroupId
 from metad_wire.routing import ROUTES, SLOT_MASK
 
 PROBE_S = 0.02
@@ -104,12 +105,12 @@ def names_in(cluster: ClusterMap) -> dict[str, str]:
     found: dict[str, str] = {}
     for kind, method in (("data", methods.KV_PUT), ("offset", methods.OFFSET_COMMIT)):
         slots = unpack_slots(cluster.slots[kind])
-        wanted = {group_name(kind, ordinal) for ordinal in set(slots)}
+        wanted = {GroupId(kind, ordinal).name for ordinal in set(slots)}
         number = 0
         while wanted - found.keys():
             name = f"probe-{number}"
             number += 1
             item = m.KvKey(name, "") if kind == "data" else m.OffsetKey(_TENANT, name, "topic", 0)
             (crc,) = ROUTES[method.code].crcs([item])
-            found.setdefault(group_name(kind, slots[crc & SLOT_MASK]), name)
+            found.setdefault(GroupId(kind, slots[crc & SLOT_MASK]).name, name)
     return found

@@ -14,6 +14,7 @@ from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import MetadError, NotLeaderError, UnknownMethodError
 from metad_wire.frame import Frame, FrameType
+from metad_wire.group import GroupId
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_MAP, METHODS, By, encode
 from metad_wire.routing import KINDS, ROUTES, split
 from metad_wire.session import ServerSession
@@ -280,7 +281,7 @@ class Nodes:
     def place(self, version: int = 1, nodes: dict[str, str] = ENDPOINTS, **groups: int) -> None:
         """Another map, with leaders as it prefers them."""
         self.server.map = known = a_map(nodes, version=version, **groups)
-        self.leaders = self.server.leaders = {c.group_name(g.kind, g.ordinal): g.preferred for g in known.groups}
+        self.leaders = self.server.leaders = {g.group_id.name: g.preferred for g in known.groups}
 
     def group_of(self, received: Received) -> str | None:
         """The only group whose leader answers a request; None where any node does."""
@@ -290,11 +291,11 @@ class Nodes:
         kind = KINDS[method.code]
         if method.code not in ROUTES:
             (ordinal,) = body.page.groups
-            return c.group_name(kind, ordinal)
+            return GroupId(kind, ordinal).name
         assert self.server.map is not None
         slots = c.unpack_slots(self.server.map.slots[kind])
         (ordinal,) = split(ROUTES[method.code], getattr(body, "items", [body]), slots, max(slots) + 1)
-        return c.group_name(kind, ordinal)
+        return GroupId(kind, ordinal).name
 
     def refuse(self, received: Received) -> bool:
         """Whether it was refused: by a node that does not lead, or because clients may not."""

@@ -26,6 +26,7 @@ from metad_client import (
 from metad_client.dispatch.discovery import SEEK_MAX_S
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.group import GroupId
 from metad_wire.methods import CLUSTER_ADD_GROUP, CLUSTER_MAP
 from metad_wire.routing import ROUTES, split, text
 
@@ -666,7 +667,7 @@ class Moving:
             received.fail(NotLeaderError(leader=self.nodes.leaders[group]))
             return
         parts = split(ROUTES[received.method.code], getattr(received.body, "items", [received.body]), self.held, 9)
-        if {c.group_name("data", ordinal) for ordinal in parts} != {group}:
+        if {GroupId("data", ordinal).name for ordinal in parts} != {group}:
             received.fail(StaleRouteError())
         else:
             received.reply()

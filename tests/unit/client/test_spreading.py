@@ -14,6 +14,7 @@ from metad_client.results import Piece, PutResult, TakeoverResult, TransactResul
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import FencedError, NotLeaderError, OverloadedError, UnknownOutcomeError
+from metad_wire.group import GroupId
 from metad_wire.routing import KINDS, ROUTES, split, text2
 
 ENDPOINTS = {"n1": "a:7420", "n2": "b:7420", "n3": "c:7420"}
@@ -92,7 +93,7 @@ class Nodes:
         nodes = [c.NodeRecord(node, at, "") for node, at in ENDPOINTS.items()]
         server.map = c.ClusterMap(1, nodes, groups, packed)
         server.leaders = self.leaders
-        self.names = [c.group_name(group.kind, group.ordinal) for group in groups]
+        self.names = [group.group_id.name for group in groups]
         self.shuffle()
         server.answer = self.answer
         self.done: set[tuple[int, int]] = set()
@@ -111,7 +112,7 @@ class Nodes:
         else:
             parts = dict.fromkeys(body.page.groups or [0])
         assert len(parts) == 1, "a request holds items of one group"
-        return c.group_name(kind, *parts)
+        return GroupId(kind, *parts).name
 
     def answer(self, received: Any) -> None:
         rng, group = self.rng, self.group_of(received)

@@ -25,6 +25,7 @@ from metad_wire.errors import (
     NotLeaderError,
     OverloadedError,
 )
+from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import (
     CLUSTER_ADD_GROUP,
     CLUSTER_JOIN,
@@ -125,7 +126,8 @@ class Rig:
         return done
 
     def group(self, kind: str, ordinal: int = 0) -> GroupRecord:
-        (found,) = [g for g in self.map.groups if (g.kind, g.ordinal) == (kind, ordinal)]
+        found = self.map.group(GroupId(kind, ordinal))
+        assert found is not None
         return found
 
 
@@ -138,8 +140,8 @@ def node(name: str, **fields: Any) -> NodeRecord:
 
 def test_only_the_leader_of_the_metadata_decides_and_says_who_does() -> None:
     rig = Rig()
-    rig.host.drivers["metadata", 0].group.ready = False
-    rig.host.drivers["metadata", 0].group.leader = "n2"
+    rig.host.drivers[METADATA].group.ready = False
+    rig.host.drivers[METADATA].group.leader = "n2"
     with pytest.raises(NotLeaderError) as caught:
         rig.ask(CLUSTER_REBALANCE, c.Rebalance())
     assert caught.value.leader == "n2"
@@ -286,7 +288,7 @@ def formed(regions: dict[str, str] = WHERE, **groups: int) -> Rig:
     def refuse(member: str) -> None:
         raise ChangeRefusedError(f"{member}: not now")
 
-    rig.host.drivers["metadata", 0].group = SimpleNamespace(
+    rig.host.drivers[METADATA].group = SimpleNamespace(
         ready=True,
         leader="a1",
         name="metadata-0",
@@ -366,7 +368,7 @@ class Stray:
             ready=False,
             is_leader=False,
             name="data-0",
-            prefix=group_prefix("data", 0),
+            prefix=group_prefix(GroupId("data", 0)),
             log=SimpleNamespace(configuration_index=5),
         )
         self.driver = SimpleNamespace(group=group, installing=False)

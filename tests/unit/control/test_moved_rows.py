@@ -17,6 +17,7 @@ from metad.control import mover
 from metad.state import ownership
 from metad.storage import keys
 from metad_wire import cluster as c
+from metad_wire.group import GroupId
 from metad_wire.methods import CLUSTER_ADD_GROUP, CLUSTER_REBALANCE
 from metad_wire.table import Table
 from metad_wire.tables import TABLES, moving_rows
@@ -51,7 +52,7 @@ async def move_half(table: Table, byte: int) -> None:
     rig = Rig(groups={"offset": 1, "data": 1})
     node = await rig.open()
     written = some_rows(table, byte, random.Random(byte))
-    source, target = (keys.group_prefix(table.kind, ordinal) for ordinal in (0, 1))
+    source, target = (keys.group_prefix(GroupId(table.kind, ordinal)) for ordinal in (0, 1))
     rig.state_engine.write({source + key: value for key, value in written.items()})
     await rig.ask(CLUSTER_ADD_GROUP, c.AddGroup(table.kind))
     answer = rig.send(CLUSTER_REBALANCE, c.Rebalance())
@@ -60,7 +61,7 @@ async def move_half(table: Table, byte: int) -> None:
             await asyncio.sleep(0)
             rig.step()
     answer.reply(CLUSTER_REBALANCE)
-    moved = ownership.unpack(node.drivers[table.kind, 1].machine.holding.slots)
+    moved = ownership.unpack(node.drivers[GroupId(table.kind, 1)].machine.holding.slots)
     await rig.close()
     for group, mine in ((source, ~moved), (target, moved)):
         prefix = group + bytes((byte,))

@@ -16,6 +16,7 @@ from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, slots_in
 from metad_wire.errors import ConflictError, MetadError, NotLeaderError, StaleRouteError
+from metad_wire.group import GroupId
 from metad_wire.methods import (
     CLUSTER_ADD_GROUP,
     CLUSTER_MAP,
@@ -179,11 +180,11 @@ class Scenario:
         assert {r.namespace: r.mod_revision for r in records} == self.revisions
         await self.check_list()
         drivers = self.rig.node.drivers
-        held = [set(slots_in(drivers["data", ordinal].machine.holding.slots)) for ordinal in (0, 1)]
+        held = [set(slots_in(drivers[GroupId("data", ordinal)].machine.holding.slots)) for ordinal in (0, 1)]
         assert not held[0] & held[1]
         assert held[0] | held[1] == set(range(SLOTS))
         assert abs(len(held[0]) - len(held[1])) <= 1
-        assert all(drivers["data", ordinal].machine.holding.sealed_move == 0 for ordinal in (0, 1))
+        assert all(drivers[GroupId("data", ordinal)].machine.holding.sealed_move == 0 for ordinal in (0, 1))
         known = (await self.ask(CLUSTER_MAP, c.MapRequest())).map
         slots = c.unpack_slots(known.slots["data"])
         assert [slot for slot in range(SLOTS) if slots[slot]] == sorted(held[1])
@@ -244,7 +245,7 @@ async def test_who_lost_the_lead_seals_nothing_at_its_successor() -> None:
             raise AssertionError("it is not done")
 
     move = c.SlotMove(1, "data", 0, 1, b"\xff" * 128)
-    driver = node.drivers["data", 0]
+    driver = node.drivers[GroupId("data", 0)]
     attempt = mover._Move(Host(), move, driver, driver.group.term, 1)
     with pytest.raises(NotLeaderError):
         await attempt.run()
@@ -281,7 +282,7 @@ async def test_only_the_reply_says_that_a_target_has_adopted_and_no_error_text_d
         async def ask_metadata(self, body: c.Moved) -> None:
             asked.append("moved")
 
-    move, driver, host = c.SlotMove(1, "data", 0, 1, b"\xff" * 128), node.drivers["data", 0], Host()
+    move, driver, host = c.SlotMove(1, "data", 0, 1, b"\xff" * 128), node.drivers[GroupId("data", 0)], Host()
     await mover._Move(host, move, driver, driver.group.term, 1).run()
     assert asked == ["open", "moved", "close"]
     host.refusal = ConflictError(text)

@@ -12,8 +12,9 @@ from metad.storage import keys
 from metad.storage.log import LogStore
 from metad.storage.mark import DurableMark
 from metad.storage.memory import MemoryEngine
+from metad_wire.group import GroupId
 
-GROUP = keys.group_prefix("data", 0)
+GROUP = keys.group_prefix(GroupId("data", 0))
 THREE = Configuration(("a", "b", "c"))
 CACHE_BYTES = 200
 
@@ -50,7 +51,7 @@ class Rig:
         self.errors: list[StorageError] = []
         self.writer = LogWriter(self.store, self.syncer, failed=self.errors.append)
         self.cache_bytes = cache_bytes
-        self.log = RaftLog(GROUP, "data-0", self.store, self.writer, initial=THREE, cache_bytes=cache_bytes)
+        self.log = RaftLog(GroupId("data", 0), self.store, self.writer, initial=THREE, cache_bytes=cache_bytes)
 
     def sync(self) -> None:
         """Everything staged becomes durable."""

@@ -17,6 +17,7 @@ from metad.raft.streams import AnyStreamMessage, StreamLimits
 from metad.storage import keys
 from metad.storage.engine import Engine
 from metad.storage.memory import MemoryEngine
+from metad_wire.group import GroupId
 from metad_wire.tables.kv import KV
 
 LIMITS = StreamLimits(part_bytes=100)
@@ -29,7 +30,7 @@ class FakeGroup:
     """What the snapshots need of a leader's group; a log behind which an entry was applied."""
 
     def __init__(self, kind: str, ordinal: int, peers: list[str], applied: int = 7) -> None:
-        self.prefix = keys.group_prefix(kind, ordinal)
+        self.prefix = keys.group_prefix(GroupId(kind, ordinal))
         self.name = f"{kind}-{ordinal}"
         self.log = Rig().log
         self.log.restart(applied, 3, Configuration(("a", "b"), ("c",)))

@@ -28,6 +28,7 @@ from metad.state.view import RowCaches
 from metad.storage import keys
 from metad.storage.mark import DurableMark
 from metad.storage.memory import MemoryEngine
+from metad_wire.group import GroupId
 
 FOUR = Configuration(("a", "b"), ("c",))
 
@@ -43,7 +44,7 @@ def test_a_peer_gets_the_range_and_the_mark() -> None:
     world, group = World(), FakeGroup("data", 1, ["b"])
     pairs = started(world, group)
     # Keys of other groups on both sides stay where they are; what the peer had of this one goes.
-    other = keys.group_prefix("data", 2) + b"x"
+    other = keys.group_prefix(GroupId("data", 2)) + b"x"
     world.engines["a"].write({other: b"of a"})
     world.engines["b"].write({other: b"of b", group.prefix + b"\x30old": b"1"})
     world.run(done=lambda: bool(group.streamed))
@@ -365,7 +366,7 @@ def test_streams_and_bytes_are_bounded() -> None:
     limits = LIMITS._replace(streams_per_peer_max=2, staged_bytes_max=300)
     world = World(limits=limits)
     for ordinal in range(3):
-        world.nodes["b"].receive("a", msgspec.msgpack.encode(Begin(keys.group_prefix("data", ordinal), "s")))
+        world.nodes["b"].receive("a", msgspec.msgpack.encode(Begin(keys.group_prefix(GroupId("data", ordinal)), "s")))
     world.run(until=0.0)
     assert refusals(world) == ["too many streams"]
     world.now += limits.stale_s
@@ -378,7 +379,7 @@ def test_streams_and_bytes_are_bounded() -> None:
 
 
 def test_a_new_stream_of_a_group_takes_the_place_of_the_one_before() -> None:
-    world, prefix = World(), keys.group_prefix("data", 0)
+    world, prefix = World(), keys.group_prefix(GroupId("data", 0))
     for number in range(100):
         world.nodes["b"].receive("a", msgspec.msgpack.encode(Begin(prefix, f"s{number}")))
     assert refusals(world) == []
@@ -522,7 +523,7 @@ def test_parts_are_staged_in_files_and_acknowledged_only_then(tmp_path: Path) ->
 def test_a_stream_is_complete_only_when_its_last_part_is_on_the_disk(tmp_path: Path) -> None:
     beside = Beside()
     world = World(staging=lambda name: FileStaging(tmp_path / name, beside))
-    prefix, data = keys.group_prefix("data", 1), b"part"
+    prefix, data = keys.group_prefix(GroupId("data", 1)), b"part"
     checksum = crc32(data)
     node = world.nodes["b"]
     node.receive("a", encoded(Begin(prefix, "s")))

@@ -17,6 +17,7 @@ from metad.storage.engine import Writes
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
 from metad_wire.errors import MetadError
+from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 from metad_wire.methods import Method
 
@@ -185,8 +186,9 @@ class Rig:
 
     def driver(self, name: str) -> GroupDriver:
         """A group's, by its name."""
-        kind, _, ordinal = name.rpartition("-")
-        return self.node.drivers[kind, int(ordinal)]
+        group = GroupId.parse(name)
+        assert group is not None
+        return self.node.drivers[group]
 
     async def checkpoint(self) -> None:
         """Flush the state and cut the log behind it."""

@@ -25,6 +25,7 @@ from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import MetadError, NotLeaderError
+from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 from metad_wire.policy import BatchWindow
 
@@ -52,7 +53,7 @@ class FakeLog:
 class FakeGroup:
     """A replica that leads, and commits, when the test says so."""
 
-    name, kind, prefix, term = "data-0", "data", group_prefix("data", 0), 1
+    name, prefix, term = "data-0", group_prefix(GroupId("data", 0)), 1
 
     def __init__(self) -> None:
         self.log = FakeLog()

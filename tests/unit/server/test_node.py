@@ -35,6 +35,7 @@ from metad_wire.errors import (
     UnknownMethodError,
     UnknownOutcomeError,
 )
+from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 
 MIB = 1024 * 1024
@@ -701,7 +702,7 @@ def log_indexes(rig: Rig, group: bytes) -> list[int]:
 
 async def test_a_checkpoint_cuts_the_log_through_what_is_flushed_and_keeps_the_last_entry(make: MakeRig) -> None:
     rig = await make(**ONE_UNCACHED)
-    group = keys.group_prefix("data", 0)
+    group = keys.group_prefix(GroupId("data", 0))
     for i in range(10):
         await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{i}", b"v")]))
     in_flight = rig.send(methods.KV_PUT, puts(1))
@@ -723,7 +724,7 @@ async def test_a_checkpoint_that_cannot_flush_cuts_nothing(make: MakeRig) -> Non
         await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{i}", b"v")]))
     rig.state_engine.broken["sync"] = FULL
     await rig.checkpoint()
-    assert log_indexes(rig, keys.group_prefix("data", 0)) == [1, 2, 3, 4, 5, 6]
+    assert log_indexes(rig, keys.group_prefix(GroupId("data", 0))) == [1, 2, 3, 4, 5, 6]
     assert await stopped(rig) is FULL
 
 
@@ -736,12 +737,12 @@ async def test_a_checkpoint_that_the_node_does_not_outlive_cuts_nothing(make: Ma
     await asyncio.sleep(0)
     rig.node.health.fail(FULL)
     await checkpoint
-    assert log_indexes(rig, keys.group_prefix("data", 0)) == [1, 2, 3, 4, 5, 6]
+    assert log_indexes(rig, keys.group_prefix(GroupId("data", 0))) == [1, 2, 3, 4, 5, 6]
 
 
 async def test_a_checkpoint_keeps_what_the_cache_holds_for_replicas_that_lag(make: MakeRig) -> None:
     rig = await make(groups={"data": 1}, raft={"log_cache_bytes": 40_000})
-    group = keys.group_prefix("data", 0)
+    group = keys.group_prefix(GroupId("data", 0))
     for i in range(10):
         await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{i}", bytes(10_000))]))
     await rig.checkpoint()
@@ -752,7 +753,7 @@ async def test_a_checkpoint_keeps_what_the_cache_holds_for_replicas_that_lag(mak
 
 async def test_the_log_is_cut_when_it_has_grown_and_again_after_restarts(make: MakeRig) -> None:
     rig = await make(**ONE_UNCACHED, storage={"log_retained_bytes": 40_000})
-    group = keys.group_prefix("data", 0)
+    group = keys.group_prefix(GroupId("data", 0))
     for life in range(6):  # each writes a third of what starts a checkpoint
         running = asyncio.create_task(rig.node.run())
         for i in range(3):
@@ -789,7 +790,7 @@ async def test_a_state_that_is_ahead_of_its_log_is_refused(make: MakeRig) -> Non
     await rig.ask(methods.KV_PUT, puts(1))
     await rig.ask(methods.KV_PUT, puts(1))
     rig.kill()
-    rig.log_engine.write({keys.log_entry(keys.group_prefix("data", 0), 3): None})
+    rig.log_engine.write({keys.log_entry(keys.group_prefix(GroupId("data", 0)), 3): None})
     with pytest.raises(DamagedStoreError, match=r"data-0: the state has applied entry 3 but the log ends at 2"):
         await rig.open()
 
@@ -800,7 +801,7 @@ async def test_a_state_that_is_behind_the_beginning_of_its_log_is_refused(make: 
         await rig.ask(methods.KV_PUT, puts(1))
     await rig.checkpoint()
     rig.kill()
-    group = keys.group_prefix("data", 0)
+    group = keys.group_prefix(GroupId("data", 0))
     for key, _ in rig.state_engine.scan(group, keys.after_prefix(group), 1000):
         rig.state_engine.write({key: None})
     with pytest.raises(DamagedStoreError, match=r"data-0: the state ends at entry 0 but the log begins at 6.*restore"):
@@ -814,7 +815,7 @@ async def test_a_hole_in_the_log_is_refused(make: MakeRig) -> None:
         await rig.ask(methods.KV_PUT, puts(1))
     rig.kill()
     rig.state_engine.crash()
-    rig.log_engine.write({keys.log_entry(keys.group_prefix("data", 0), 3): None})
+    rig.log_engine.write({keys.log_entry(keys.group_prefix(GroupId("data", 0)), 3): None})
     with pytest.raises(DamagedStoreError, match=r"data-0 lacks entry 3.*restore"):
         await rig.open()
 
@@ -840,7 +841,7 @@ async def test_an_entry_that_is_none_of_ours_is_refused(make: MakeRig, entry: by
         await rig.ask(methods.KV_PUT, puts(1))
     rig.kill()
     rig.state_engine.crash()
-    rig.log_engine.write({keys.log_entry(keys.group_prefix("data", 0), 2): entry})
+    rig.log_engine.write({keys.log_entry(keys.group_prefix(GroupId("data", 0)), 2): entry})
     with pytest.raises(DamagedStoreError, match=match):
         await rig.open()
 
@@ -849,7 +850,7 @@ async def test_a_start_that_is_refused_leaves_nothing_behind(make: MakeRig) -> N
     rig = await make(groups={"data": 1})
     await rig.ask(methods.KV_PUT, puts(1))
     rig.kill()
-    rig.log_engine.write({keys.log_entry(keys.group_prefix("data", 0), 2): None})
+    rig.log_engine.write({keys.log_entry(keys.group_prefix(GroupId("data", 0)), 2): None})
     stores = pair_stores(rig.config, LogStore(rig.log_engine), rig.state_engine)
     before, threads = rig.log_engine.scan(b"", b"\xff" * 16, 10**6), threading.active_count()
     with pytest.raises(DamagedStoreError, match="the log has lost its tail"):

@@ -13,9 +13,10 @@ from metad.server import peer_guest
 from metad.storage.keys import group_prefix
 from metad_wire import peer as p
 from metad_wire.frame import FrameType
+from metad_wire.group import GroupId
 from metad_wire.transport.memory import MemoryTransport
 
-METADATA = group_prefix("metadata", 0)
+METADATA = group_prefix(GroupId("metadata", 0))
 encode = msgspec.msgpack.encode
 
 
@@ -89,7 +90,7 @@ async def test_what_follows_a_refused_frame_is_not_looked_at() -> None:
 async def test_a_term_far_ahead_is_not_believed(message: object) -> None:
     network = MemoryTransport()
     async with node(network) as server:
-        group = server.node.drivers["metadata", 0].group
+        group = server.node.drivers[GroupId("metadata", 0)].group
         peer = await Stranger.dial(network)
         await peer.greet(server)
         term = group.term
@@ -102,7 +103,7 @@ async def test_a_replica_that_does_not_know_its_group_believes_any_term() -> Non
     network = MemoryTransport()
     join = {"join": ["b:1"], "listen": "c:1"}
     async with node(network, "c", cluster=join) as server:
-        group = server.node.drivers["metadata", 0].group
+        group = server.node.drivers[GroupId("metadata", 0)].group
         peer = await Stranger.dial(network, "c")
         await peer.greet(server)
         peer.raft(payload(Append(2**40, 0, 0, 0, 0)))

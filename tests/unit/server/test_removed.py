@@ -8,9 +8,10 @@ from metad.raft.journal import was_here
 from metad.raft.messages import Configuration, PreVote, Vote
 from metad.storage.keys import group_prefix
 from metad_wire import messages as m
+from metad_wire.group import GroupId
 from metad_wire.methods import KV_PUT
 
-PREFIX = group_prefix("data", 0)
+PREFIX = group_prefix(GroupId("data", 0))
 
 
 async def removed(rig: Rig) -> int:
@@ -32,12 +33,12 @@ def rows(rig: Rig) -> int:
 async def test_its_data_goes_once_that_it_is_gone_is_durable() -> None:
     rig = Rig()
     await removed(rig)
-    assert was_here(rig.node._stores.log, group_prefix("data", 7)) is False
+    assert was_here(rig.node._stores.log, GroupId("data", 7)) is False
     assert rows(rig), "a crash now must find either all of it or none"
     await rig.settle()
     assert not rows(rig)
-    assert was_here(rig.node._stores.log, PREFIX) is None
-    assert was_here(rig.node._stores.log, group_prefix("data", 1)) is True
+    assert was_here(rig.node._stores.log, GroupId("data", 0)) is None
+    assert was_here(rig.node._stores.log, GroupId("data", 1)) is True
     await rig.close()
 
 

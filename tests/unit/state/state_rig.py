@@ -20,6 +20,7 @@ from metad.state.view import RowCaches
 from metad.storage.keys import group_prefix
 from metad.storage.memory import MemoryEngine
 from metad_wire.errors import MetadError
+from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 from metad_wire.methods import Method, encode
 
@@ -31,7 +32,7 @@ class Group:
 
     def __init__(self, kind: str, ordinal: int, dedupe: DedupeConfig, *, initial_slots: bytes = ALL_SLOTS) -> None:
         self.name = f"{kind}-{ordinal}"
-        self.prefix = group_prefix(kind, ordinal)
+        self.prefix = group_prefix(GroupId(kind, ordinal))
         self.dedupe = dedupe
         self.initial_slots = initial_slots
         self.now_s = 1_000.0

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metad.storage import keys
+from metad_wire.group import GroupId
 from metad_wire.table import ANY_KIND
 from metad_wire.tables import TABLES
 
@@ -79,14 +80,16 @@ def test_after_prefix_of_trailing_ones_is_the_smallest_end() -> None:
 
 @given(st.integers(0, 2**64 - 2), st.integers(0, 2**64 - 2))
 def test_log_entries_sort_by_index_and_give_it_back(left: int, right: int) -> None:
-    group = keys.group_prefix("data", 3)
+    group = keys.group_prefix(GroupId("data", 3))
     assert (keys.log_entry(group, left) < keys.log_entry(group, right)) == (left < right)
     assert keys.log_index(keys.log_entry(group, left)) == left
     assert keys.log_metadata(group) < keys.log_entry(group, left)
 
 
 def test_groups_share_an_engine_without_touching() -> None:
-    prefixes = [keys.group_prefix(kind, ordinal) for kind in keys.KINDS for ordinal in (0, 1, 255, 256, 65_535)]
+    prefixes = [
+        keys.group_prefix(GroupId(kind, ordinal)) for kind in keys.KINDS for ordinal in (0, 1, 255, 256, 65_535)
+    ]
     assert len({*prefixes, keys.STORE_PREFIX}) == len(prefixes) + 1
     assert all(len(prefix) == keys.GROUP_PREFIX_BYTES for prefix in prefixes)
     assert prefixes == sorted(prefixes)
@@ -112,5 +115,5 @@ def test_what_is_on_disk_keeps_its_bytes() -> None:
 def test_a_row_that_no_table_declares_has_no_key() -> None:
     """Guards slot moves, which carry the rows that are declared: rows of an undeclared byte used to stay behind."""
     with pytest.raises(ValueError, match="no table declares row 0xee"):
-        keys.table_prefix(keys.group_prefix("data", 0), 0xEE)
+        keys.table_prefix(keys.group_prefix(GroupId("data", 0)), 0xEE)
     assert keys.slot_of_key(b"\xee" + keys.text("a")) is None

@@ -11,8 +11,9 @@ from metad.storage import keys
 from metad.storage.log import LogStore
 from metad.storage.mark import DurableMark
 from metad.storage.memory import MemoryEngine
+from metad_wire.group import GroupId
 
-A, B = keys.group_prefix("data", 0), keys.group_prefix("offset", 7)
+A, B = keys.group_prefix(GroupId("data", 0)), keys.group_prefix(GroupId("offset", 7))
 
 
 @pytest.fixture

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from metad_wire.group import GroupId
+
 from ....errors import StorageError
 from ....raft.journal import REGULAR, RaftLog, record
 from ....raft.messages import Append, AppendReply, Configuration, Snapshot
 from ....raft.progress import Sending
 from ....raft.writer import LogWriter
-from ....storage import keys
 from ....storage.log import LogStore
 from ...disk import SimDisk
 from .scene import Scene, scenario, started
@@ -196,14 +197,13 @@ def snapshot_stream_is_begun_again_after_a_restart() -> None:
 @scenario
 def snapshot_ends_in_what_is_not_written_yet() -> None:
     """The entries that a snapshot replaces came in the same turn as the word that it is installed."""
-    group = keys.group_prefix("data", 0)
     disk = SimDisk()
     three = Configuration(("n1", "n2", "n3"))
 
     def opened() -> tuple[LogWriter, RaftLog]:
         store = LogStore(disk)
         writer = LogWriter(store, _Now(disk), failed=_fail)
-        return writer, RaftLog(group, "data-0", store, writer, initial=three, cache_bytes=1 << 20)
+        return writer, RaftLog(GroupId("data", 0), store, writer, initial=three, cache_bytes=1 << 20)
 
     writer, log = opened()
     log.append([record(1, REGULAR, b"%d" % index) for index in range(1, 6)])
