@@ -71,9 +71,8 @@ def check_endpoint(what: str, endpoint: str) -> None:
         raise InvalidRequestError(f"the {what} {endpoint!r} is not the address of one node")
 
 
-def too_large(changed: ClusterMap) -> InvalidRequestError | None:
-    """Why a map cannot be stored: it could not be fetched any more."""
+def check_size(changed: ClusterMap) -> None:
+    """Raises InvalidRequestError if a map is so large that it could not be fetched any more."""
     size = len(encode(changed))
-    if size <= MAP_BYTES_MAX:
-        return None
-    return InvalidRequestError(f"the cluster map would take {size} bytes, and {MAP_BYTES_MAX} are the most")
+    if size > MAP_BYTES_MAX:
+        raise InvalidRequestError(f"the cluster map would take {size} bytes, and {MAP_BYTES_MAX} are the most")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -27,10 +27,9 @@ from ..logs import event
 from ..state import ownership
 from ..state.machine import Effects
 from ..storage import keys
+from .decisions import MOVES_OF_A_MAP
+from .host import Replica
 
-MOVES_OF_A_MAP = 10_000
-"""At most: every slot of a kind moves at most once. A move's number is that of the map that orders it times this, and
-more."""
 _ROWS = 500  # of one batch
 _BYTES = 512 * 1024  # a row of the largest value still fits an entry with it
 _SHORT_TAIL = 500  # rows that may be left when the slots are sealed
@@ -43,7 +42,9 @@ Tail = dict[bytes, "bytes | None"]
 class Host(Protocol):
     """The node, as a mover sees it."""
 
-    drivers: dict[GroupId, Any]
+    @property
+    def drivers(self) -> Mapping[GroupId, Replica]:
+        """The replicas on this node."""
 
     async def ask_here(self, command: GroupCommand) -> GroupReply:
         """Have this node, as the group's leader, carry out a step. Raises MetadError."""
@@ -70,7 +71,7 @@ class Mover:
         moves = known.moves
         self._wanted = {move.move for move in moves}
         for group, driver in self._host.drivers.items():
-            sealed: int = driver.machine.holding.sealed_move
+            sealed = driver.machine.holding.sealed_move
             if sealed and sealed not in self._tasks and driver.group.ready and _is_done(sealed, known):
                 self._start(sealed, self._close(group, sealed))
         busy: set[GroupId] = set()
@@ -80,11 +81,11 @@ class Mover:
             busy |= groups
             if waits:
                 continue
-            driver = self._host.drivers.get(move.source_id)
-            if driver is None or not driver.group.ready or move.move in self._tasks:
+            source = self._host.drivers.get(move.source_id)
+            if source is None or not source.group.ready or move.move in self._tasks:
                 continue
-            if driver.machine.holding.sealed_move in (0, move.move):  # or the one before is not closed yet
-                self._start(move.move, self._run(move, driver))
+            if source.machine.holding.sealed_move in (0, move.move):  # or the one before is not closed yet
+                self._start(move.move, self._run(move, source))
 
     def _start(self, number: int, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks[number] = asyncio.get_running_loop().create_task(work)
@@ -96,7 +97,7 @@ class Mover:
             logging.getLogger("metad").error("a bug in slot move %d", number, exc_info=bug)
 
     def stop(self) -> None:
-        """No more."""
+        """Break off everything. The groups' logs say how far it came."""
         for task in (*self._tasks.values(), *self._sweeps):
             task.cancel()
 
@@ -109,9 +110,9 @@ class Mover:
         else:
             self.sweep(GroupCommand(*group, "sweep", 0), _ignore)
 
-    async def _run(self, move: SlotMove, driver: Any) -> None:
+    async def _run(self, move: SlotMove, driver: Replica) -> None:
         while driver.group.ready and move.move in self._wanted:
-            term: int = driver.group.term
+            term = driver.group.term
             attempt = max(term * _ATTEMPTS_OF_A_TERM, self._attempts.get(move.move, 0)) + 1
             self._attempts[move.move] = attempt
             try:
@@ -169,7 +170,7 @@ def _is_done(move: int, known: ClusterMap) -> bool:
 class _Move:
     """One attempt."""
 
-    def __init__(self, host: Host, move: SlotMove, driver: Any, term: int, attempt: int) -> None:
+    def __init__(self, host: Host, move: SlotMove, driver: Replica, term: int, attempt: int) -> None:
         self._host = host
         self._move = move
         self._driver = driver
@@ -270,7 +271,7 @@ class _Move:
         return revision.index
 
 
-def _pages(driver: Any, row: int) -> Iterator[list[tuple[bytes, bytes]]]:
+def _pages(driver: Replica, row: int) -> Iterator[list[tuple[bytes, bytes]]]:
     """The rows that have this byte, in key order, a page at a time: (key behind the group prefix, value). Each page is
     of its own moment."""
     engine = driver.machine.reader.engine

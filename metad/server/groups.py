@@ -36,6 +36,7 @@ from ..storage.keys import after_prefix, group_prefix
 from .driver import GroupDriver
 from .environment import Environment, Timer
 from .health import Health
+from .outbound import Outbound
 from .stores import Stores
 from .turns import Turns
 
@@ -44,16 +45,19 @@ class Groups:
     """See the module. The observer of the replicas (:class:`metad.raft.replicas.Observer`)."""
 
     def __init__(
-        self, config: Config, stores: Stores, writer: LogWriter, environment: Environment, health: Health, turns: Turns
+        self,
+        config: Config,
+        stores: Stores,
+        writer: LogWriter,
+        environment: Environment,
+        health: Health,
+        turns: Turns,
+        outbound: Outbound,
     ) -> None:
         self.map: ClusterMap | None = None
         self.drivers: dict[GroupId, GroupDriver] = {}
         self.on_change: list[Callable[[], None]] = []
         """Told when the map, or who leads a group, has changed."""
-        self.transmit: Callable[[str, bytes], None] = _nowhere
-        """Sends a peer a payload of Raft messages; whoever has the connections sets it."""
-        self.transmit_bulk: Callable[[str, bytes], None] = _nowhere
-        """The same for snapshots, which travel beside."""
         self._config = config
         self._stores = stores
         self._writer = writer
@@ -77,7 +81,7 @@ class Groups:
             self,
             clock=environment.now,
             schedule=turns.woken,
-            transmit=lambda peer, payload: self.transmit(peer, payload),
+            transmit=outbound.send,
             timing=Timing(
                 election_s=raft.election_timeout_ms / 1000,
                 heartbeat_s=raft.heartbeat_ms / 1000,
@@ -91,7 +95,7 @@ class Groups:
             MemoryStaging() if directory is None else FileStaging(directory / "snapshots", environment.beside),
             clock=environment.now,
             schedule=self._snapshots_woken,
-            transmit=lambda peer, payload: self.transmit_bulk(peer, payload),
+            transmit=outbound.send_bulk,
             receives=self.replicas.groups.__contains__,
             broken=health.fail,
             rng=environment.rng,
@@ -278,12 +282,13 @@ class Groups:
             initial_slots=ALL_SLOTS if record is None else record.initial_slots,
         )
 
-    def close(self, driver: GroupDriver) -> None:
-        """The node is no replica of this group any more, which is committed: forget it, but for what must never be."""
+    def close(self, group_id: GroupId) -> None:
+        """Forget a group, because it is committed that this node has no replica of it any more. Term and vote stay:
+        they must never be forgotten."""
+        driver = self.drivers.pop(group_id)
         group = driver.group
         prefix, term, vote = group.prefix, group.term, group.vote
         event("replica removed", group=group.name, term=term)
-        del self.drivers[group.group_id]
         del self._by_group[group]
         self._turns.forget(driver)
         driver.abandon(f"this node has no replica of {group.name} any more")
@@ -438,7 +443,3 @@ class Groups:
         if self._health.failure is None:
             for listener in list(self.on_change):
                 listener()
-
-
-def _nowhere(peer: str, payload: bytes) -> None:
-    """Where payloads go while there are no connections."""

@@ -16,23 +16,26 @@ from typing import Any
 
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
-from metad_wire.errors import NotLeaderError, UnknownOutcomeError
+from metad_wire.errors import UnknownOutcomeError
 from metad_wire.methods import CLUSTER_MAP, STATUS, Method, encode
 
 from .. import __version__
 from ..config import Config
 from ..control.controller import Controller
+from ..control.decisions import founders
 from ..control.mover import Mover
+from ..control.presence import Presence
 from ..errors import ServerError, StorageError
 from ..logs import event
 from ..raft.incoming import PeerProtocolError
 from ..raft.writer import LogWriter
-from .driver import GroupDriver
+from .controlled import Controlled
 from .environment import AsyncEnvironment, Environment
 from .groups import Groups
 from .handover import Handover
 from .health import Health
 from .lives import Lives
+from .outbound import Outbound
 from .parts import Done, Replies
 from .reads import Reads
 from .requests import Requests
@@ -54,10 +57,10 @@ class Node:
         self.closed = False
         self.health = Health()
         self.health.on_failure.append(self._stopped)
-        self.call_peer: Callable[[str, int, bytes, Done], None] = _nobody
-        """Sends a request to a peer, by node id; whoever has the connections sets it."""
-        self.links: Callable[[], list[m.PeerLink]] = list
-        """How the connections to peers are, for the status."""
+        self.outbound = Outbound()
+        """What is sent to peers."""
+        self.presence = Presence(config, stores.identity.store_id)
+        """What this node says of itself."""
         self._stores = stores
         self._started_s = time.monotonic()
         self.lives = Lives(stores.log, environment, self.health)
@@ -65,7 +68,7 @@ class Node:
             stores.log, environment.syncer(stores.log, fsync=config.fsync), failed=self.health.fail
         )
         self._turns = Turns(stores.state, self._writer, environment, self.health)
-        self.groups = Groups(config, stores, self._writer, environment, self.health, self._turns)
+        self.groups = Groups(config, stores, self._writer, environment, self.health, self._turns, self.outbound)
         self._turns.begin(self.groups)
         self.drivers = self.groups.drivers
         self.replicas = self.groups.replicas
@@ -85,10 +88,9 @@ class Node:
             sweep=self._sweep,
         )
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
-        self.mover = Mover(
-            Steps(config.node_id, self.groups, self.requests, environment, lambda *request: self.call_peer(*request))
-        )
-        self.controller = Controller(self)
+        self.mover = Mover(Steps(config.node_id, self.groups, self.requests, environment, self.outbound))
+        controlled = Controlled(stores, self.groups, self.requests, self.outbound, self.health, self.status)
+        self.controller = Controller(config, self.presence, environment, controlled, self.mover)
         self.groups.on_change.append(self.controller.reconcile)
 
     @classmethod
@@ -146,7 +148,7 @@ class Node:
         elif self.failure is not None:
             raise UnknownOutcomeError("the node has stopped; its log says why")
         else:
-            self.controller.handle(method, body, done)
+            self.controller.handle(body, done)
 
     def _sweep(self, body: GroupCommand, done: Done) -> None:
         driver = self.groups.driver(body.group_id)
@@ -173,7 +175,7 @@ class Node:
             syncs=self._writer.syncs,
             groups=self.groups.status(),
             region=self.config.cluster.region,
-            links=self.links(),
+            links=self.outbound.statuses(),
         )
 
     def adopt(self, cluster_id: str) -> None:
@@ -182,20 +184,6 @@ class Node:
             self._stores.adopt(cluster_id)
         except ServerError as error:
             self.health.fail(error)
-
-    # --- what its controller asks of it ------------------------------------------------------------------
-
-    def request(self, method: Method[Any, Any], body: Any, done: Done) -> None:
-        """See :class:`metad.control.controller.Host`."""
-        self.requests.request(method, body, done)
-
-    def close_group(self, driver: GroupDriver) -> None:
-        """See :class:`metad.control.controller.Host`."""
-        self.groups.close(driver)
-
-    def stop_for_bug(self, error: BaseException) -> None:
-        """See :class:`metad.control.controller.Host`."""
-        self.health.stop_for_bug(error)
 
     # --- peers -------------------------------------------------------------------------------------------
 
@@ -230,7 +218,7 @@ class Node:
 
     def start(self) -> None:
         """Recover every group and begin. Raises DamagedStoreError where log or state lacks something."""
-        self.groups.recover(self.controller.founders())
+        self.groups.recover(founders(self.config))
         self.controller.start()
 
     async def serving(self) -> None:
@@ -331,10 +319,6 @@ class Node:
         self._turns.stop()
         self._reads.stop()
         self.groups.stop()
-
-
-def _nobody(peer: str, method: int, payload: bytes, done: Done) -> None:
-    done(NotLeaderError("this node is connected to no other"))
 
 
 def _rss_bytes() -> int:

@@ -18,12 +18,11 @@ from collections.abc import Callable
 from functools import partial
 
 from metad_wire import peer as p
-from metad_wire.cluster import ClusterMap, Join, MapRequest, NodeRecord
+from metad_wire.cluster import ClusterMap, Join, MapRequest
 from metad_wire.errors import HandshakeError, MetadError, NotLeaderError
 from metad_wire.frame import FrameType, encode_frame
-from metad_wire.messages import PeerLink
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP
-from metad_wire.peer import Channel, PeerHello
+from metad_wire.peer import PeerHello
 from metad_wire.transport import Listener, Transport, split_endpoint
 
 from ..config import Config
@@ -33,7 +32,6 @@ from .access import Access
 from .lives import Life
 from .network import Network
 from .node import Node
-from .parts import Done
 from .peer_guest import Guest
 from .peer_link import BACKOFF, Link
 
@@ -54,10 +52,6 @@ class Peers:
         self._introduced: dict[str, str] = {}  # node id -> HOST:PORT, by a map that is not this node's yet
         self._introduced_version = 0  # of that map
         self._asking: asyncio.Task[None] | None = None
-        node.groups.transmit = self._transmit
-        node.groups.transmit_bulk = self._transmit_bulk
-        node.call_peer = self._call
-        node.links = self._statuses
         node.groups.on_change.append(self._follow_map)
 
     async def start(self) -> None:
@@ -78,7 +72,7 @@ class Peers:
             raise ConfigError(f"cluster: {error}") from None
         except OSError as error:
             raise ConfigError(f"cannot listen for peers on {where}: {error.strerror or error}") from None
-        self.node.controller.peer_endpoint = cluster.advertise or endpoint
+        self.node.presence.meets(endpoint)
         event("listening for peers", endpoint=endpoint, quic=self.network.far is not None)
         self._follow_map()
         if cluster.join and self.node.map is None:
@@ -126,11 +120,13 @@ class Peers:
             if wanted.get(key[0]) != link.endpoint or self._is_far(key[0]) != link.far:
                 self._tasks.pop(key).cancel()
                 del self._links[key]
+                self.node.outbound.remove(key[0], bulk=key[1])
                 link.close()
         for node, endpoint in wanted.items():
             for bulk in (False, True):
                 if (node, bulk) not in self._links:
                     link = self._links[node, bulk] = Link(self, node, endpoint, bulk=bulk, far=self._is_far(node))
+                    self.node.outbound.add(node, link, bulk=bulk)
                     self._tasks[node, bulk] = asyncio.create_task(link.keep())
 
         peers: list[Guest | Link] = [*self._guests, *self._links.values()]
@@ -183,28 +179,6 @@ class Peers:
         no cluster and is to be taken in by this one, for it may as well be the founder of another."""
         known = self.node.map
         return bool(cluster_id) or known is None or known.node(node_id) is not None
-
-    def _statuses(self) -> list[PeerLink]:
-        return [link.status() for (_, bulk), link in sorted(self._links.items()) if not bulk]
-
-    # --- what the node sends -----------------------------------------------------------------------------
-
-    def _transmit(self, peer: str, payload: bytes) -> None:
-        link = self._links.get((peer, False))
-        if link is not None:
-            link.send(encode_frame(FrameType.PEER, payload, 0, Channel.RAFT))
-
-    def _transmit_bulk(self, peer: str, payload: bytes) -> None:
-        link = self._links.get((peer, True))
-        if link is not None:
-            link.send(encode_frame(FrameType.PEER, payload, 0, Channel.SNAPSHOT))
-
-    def _call(self, peer: str, method: int, payload: bytes, done: Done) -> None:
-        link = self._links.get((peer, False))
-        if link is None or not link.up:
-            done(NotLeaderError(f"not connected to {peer}"))
-        else:
-            link.call(method, payload, done)
 
     # --- joining -----------------------------------------------------------------------------------------
 
@@ -267,19 +241,10 @@ class Peers:
                 self._introduce(reply.map)
                 others = self._wanted().values()
                 endpoints += [other for other in others if other not in endpoints]
-            if not self.node.controller.endpoint:
+            if not self.node.presence.record.endpoint:
                 return  # clients could not be told where it is
-            identity, controller = self.node.identity, self.node.controller
-            record = NodeRecord(
-                identity.node_id,
-                controller.endpoint,
-                controller.peer_endpoint,
-                self.config.cluster.region,
-                identity.store_id,
-                quic_endpoint=controller.quic_endpoint,
-            )
             with contextlib.suppress(NotLeaderError):  # the next endpoint may be the leader's
-                await link.ask(CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(Join(record)))
+                await link.ask(CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(Join(self.node.presence.record)))
         finally:
             link.close()
 

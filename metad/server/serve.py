@@ -79,8 +79,7 @@ class Server:
                 await listener.close()
             await node.close()
             raise
-        node.controller.endpoint = config.cluster.advertise_clients or server.endpoint
-        node.controller.quic_endpoint = config.cluster.advertise_quic or server.quic_endpoint
+        node.presence.serves(server.endpoint, server.quic_endpoint)
         server.peers = Peers(config, node, network, access)
         try:
             await server.peers.start()

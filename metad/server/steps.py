@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from metad_wire.cluster import GroupCommand, GroupReply, Moved
 from metad_wire.errors import ConflictError, MetadError, NotLeaderError, OverloadedError, UnknownOutcomeError
@@ -13,28 +12,25 @@ from metad_wire.methods import CLUSTER_MOVED, GROUP_COMMAND, Body, Method, Reply
 from .driver import GroupDriver
 from .environment import Environment
 from .groups import Groups
-from .parts import Done
+from .outbound import Outbound
 from .requests import Requests, set_result
 
 _STEP_S = 10.0  # for one step
 _AGAIN_S = 0.02
-
-CallPeer = Callable[[str, int, bytes, Done], None]
-"""Sends a request to a peer, by node id."""
 
 
 class Steps:
     """What a :class:`metad.control.mover.Mover` works with."""
 
     def __init__(
-        self, node_id: str, groups: Groups, requests: Requests, environment: Environment, call_peer: CallPeer
+        self, node_id: str, groups: Groups, requests: Requests, environment: Environment, outbound: Outbound
     ) -> None:
         self.drivers: dict[GroupId, GroupDriver] = groups.drivers
         self._node_id = node_id
         self._groups = groups
         self._requests = requests
         self._environment = environment
-        self._call_peer = call_peer
+        self._outbound = outbound
 
     async def ask_here(self, command: GroupCommand) -> GroupReply:
         """See :class:`metad.control.mover.Host`."""
@@ -78,7 +74,7 @@ class Steps:
         if node == self._node_id:
             return await self._requests.call(method, body)
         answer: asyncio.Future[bytes | MetadError] = asyncio.get_running_loop().create_future()
-        self._call_peer(node, method.code, method.encode_request(body), set_result(answer))
+        self._outbound.call(node, method.code, method.encode_request(body), set_result(answer))
         try:
             async with asyncio.timeout(_STEP_S):
                 result = await answer

@@ -196,16 +196,16 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "removed_before_replaced",
         "a healthy replica stays until the group has as many copies as it should have",
-        "metad.control.controller:Controller._keep",
+        "metad.control.upkeep:due_changes",
         "changes(now, record.replicas,",
-        "changes(now, [each for each in record.replicas if each in reachable],",
+        "changes(now, [each for each in record.replicas if each in seen.reachable],",
         "healthy_replica_stays_while_its_replacement_is_down",
     ),
     # --- regions
     _m(
         "regions_are_not_looked_at",
         "the first groups are spread over regions",
-        "metad.control.controller:Controller._form",
+        "metad.control.decisions:first_map",
         "groups, regions=regions)",
         "groups)",
         "any_region_may_die",

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, NamedTuple
 
 
@@ -21,7 +22,8 @@ class Mutant(NamedTuple):
     breaks: str
     """The rule, in a few words."""
     edits: tuple[tuple[str, str, str], ...]
-    """(class and function, what is there, what is put there). A module without a dot is one of ``metad.raft``."""
+    """(function, with its class if it has one; what is there; what is put there). A module without a dot is one of
+    ``metad.raft``."""
     scenarios: tuple[str, ...] = ()
     """That are expected to object, the best first."""
 
@@ -34,14 +36,14 @@ def one_edit(name: str, breaks: str, target: str, old: str, new: str, *scenarios
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
     """While this lasts the bug is in the code."""
-    before: list[tuple[type, str, Any]] = []
+    before: list[tuple[type | ModuleType, str, Any]] = []
     try:
         for target, old, new in mutant.edits:
             module_name, _, path = target.partition(":")
             module = sys.modules[module_name if "." in module_name else f"metad.raft.{module_name}"]
-            class_name, _, function_name = path.partition(".")
-            owner = getattr(module, class_name)
-            original = owner.__dict__[function_name]
+            class_name, _, function_name = path.rpartition(".")
+            owner = getattr(module, class_name) if class_name else module
+            original = vars(owner)[function_name]
             before.append((owner, function_name, original))
             setattr(owner, function_name, _mutated(mutant, owner, original, old, new))
         yield
@@ -50,7 +52,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
             setattr(owner, name, original)
 
 
-def _mutated(mutant: Mutant, owner: type, original: Any, old: str, new: str) -> Any:
+def _mutated(mutant: Mutant, owner: type | ModuleType, original: Any, old: str, new: str) -> Any:
     function: Any = original.fget if isinstance(original, property) else original
     source = textwrap.dedent(inspect.getsource(function))
     if source.count(old) != 1:

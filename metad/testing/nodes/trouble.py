@@ -17,7 +17,7 @@ from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import KV_DELETE, KV_PUT, KV_TRANSACT, OFFSET_COMMIT, SESSION_TAKEOVER, Method, encode
 
 from ...config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
-from ...control.mover import MOVES_OF_A_MAP
+from ...control.decisions import MOVES_OF_A_MAP, changed
 from ..faults import Faults
 from .cluster import Cluster, Settings, SimNode
 from .host import Pace
@@ -298,10 +298,11 @@ class Trouble(Faults[SimNode]):
         slots = [slot for slot, holder in enumerate(unpack_slots(known.slots["data"])) if holder == source]
         slots = [slot for slot in slots if rng.random() < 0.5]
         number = (known.version + 1) * MOVES_OF_A_MAP
-        changed = msgspec.structs.replace(known, moves=[SlotMove(number, "data", source, target, slot_bits(slots))])
+        moves = [SlotMove(number, "data", source, target, slot_bits(slots))]
         cluster.trace(f"{len(slots)} slots of data-{source} are to go to data-{target}")
         cluster.moves += 1
-        leader.process.context.run(leader.node.controller._change, changed, lambda _: None, "swing")
+        decision = changed(known, "swing", moves=moves)
+        leader.process.context.run(leader.node.controller._grant, decision, lambda _: None)
         deadly = rng.random() < 0.6
         self.later(0.002, lambda: self._swung(source, number, cluster.loop.now + 4.0, deadly=deadly))
 

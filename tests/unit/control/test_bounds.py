@@ -101,7 +101,7 @@ def test_a_node_that_cannot_be_one_is_not_taken_in(fields: dict[str, Any]) -> No
 
 def test_there_are_as_many_groups_as_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
-    monkeypatch.setattr("metad.control.controller.GROUPS_MAX", 4)
+    monkeypatch.setattr("metad.control.decisions.GROUPS_MAX", 4)
     while sum(group.kind == "data" for group in rig.map.groups) < 4:
         rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
     with pytest.raises(InvalidRequestError, match="as many as slots"):

@@ -11,7 +11,10 @@ import msgspec
 import pytest
 
 from metad.config import Config, load_config
-from metad.control.controller import Controller, Done
+from metad.control.controller import Controller
+from metad.control.decisions import founders
+from metad.control.host import Done
+from metad.control.presence import Presence
 from metad.raft.membership import ChangeRefusedError
 from metad.storage.keys import group_prefix
 from metad_wire import cluster as c
@@ -52,30 +55,27 @@ class Host:
     """Stores the map at once, or when :attr:`held` is called; peers answer :attr:`statuses`, or nothing."""
 
     def __init__(self, known: ClusterMap | None) -> None:
-        self.config = Config(node_id="n1")
-        self.identity = SimpleNamespace(store_id="store of n1", cluster_id="c1")
-        self.environment = SimpleNamespace(now=lambda: 0.0)
+        self.cluster_id = "c1"
         self.map = known
-        self.drivers: dict[tuple[str, int], Any] = {
-            ("metadata", 0): SimpleNamespace(group=SimpleNamespace(ready=True, leader="n1", name="metadata-0"))
+        self.drivers: dict[GroupId, Any] = {
+            METADATA: SimpleNamespace(group=SimpleNamespace(ready=True, leader="n1", name="metadata-0"))
         }
-        self.replicas = SimpleNamespace(connected={"n2", "n3"})
-        self.mover = SimpleNamespace(follow=lambda known: None)
+        self.connected = {"n2", "n3"}
         self.statuses: dict[str, list[m.GroupStatus] | MetadError] = {}
         self.hold = False
         self.held: list[Callable[[], None]] = []
         self.answer: m.WriteReply | MetadError = m.WriteReply([], [])
-        self.closed: list[Any] = []
+        self.closed: list[GroupId] = []
 
-    def request(self, method: Any, body: c.StoreMap, done: Done) -> None:
+    def store(self, order: c.StoreMap, done: Done) -> None:
         def store() -> None:
             if isinstance(self.answer, MetadError):
                 done(self.answer)
                 return
             if not self.answer.errors:
                 version = 0 if self.map is None else self.map.version
-                assert (body.expected, body.map.version) == (version, version + 1)
-                self.map = body.map
+                assert (order.expected, order.map.version) == (version, version + 1)
+                self.map = order.map
             done(encode(self.answer))
 
         self.held.append(store) if self.hold else store()
@@ -88,8 +88,8 @@ class Host:
         said = self.statuses.get(node, [])
         done(said if isinstance(said, MetadError) else encode(status_of(said)))
 
-    def close_group(self, driver: Any) -> None:
-        self.closed.append(driver)
+    def close_group(self, group: GroupId) -> None:
+        self.closed.append(group)
 
     def stop_for_bug(self, error: BaseException) -> None:
         raise error
@@ -105,9 +105,13 @@ def leads(kind: str, voters: list[str], learners: tuple[str, ...] = (), *, confi
 
 
 class Rig:
-    def __init__(self, known: ClusterMap | None = None, *, empty: bool = False) -> None:
+    def __init__(self, known: ClusterMap | None = None, *, empty: bool = False, config: Config | None = None) -> None:
         self.host = Host(None if empty else known or cluster())
-        self.controller = Controller(self.host)
+        config = config or Config(node_id="n1")
+        self.presence = Presence(config, "store of n1")
+        mover: Any = SimpleNamespace(follow=lambda known: None)
+        clock: Any = SimpleNamespace(now=lambda: 0.0)
+        self.controller = Controller(config, self.presence, clock, self.host, mover)
         self.answers: list[Any] = []
 
     @property
@@ -118,7 +122,7 @@ class Rig:
     def ask(self, method: Any, body: Any) -> c.Done:
         """Raises what it is refused with."""
         answers: list[Any] = []
-        self.controller.handle(method, body, answers.append)
+        self.controller.handle(body, answers.append)
         (answer,) = answers
         if isinstance(answer, MetadError):
             raise answer
@@ -157,7 +161,7 @@ def test_one_change_at_a_time_and_the_next_may_come_when_it_is_stored() -> None:
     rig = Rig()
     rig.host.hold = True
     first: list[Any] = []
-    rig.controller.handle(CLUSTER_ADD_GROUP, c.AddGroup("data"), first.append)
+    rig.controller.handle(c.AddGroup("data"), first.append)
     assert not first
     with pytest.raises(ConflictError, match="another change"):
         rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
@@ -273,8 +277,7 @@ WHERE = {"a1": "eu", "a2": "eu", "b1": "us", "b2": "us", "c1": "ap", "c2": "ap"}
 
 def formed(regions: dict[str, str] = WHERE, **groups: int) -> Rig:
     """A cluster as its founders form it."""
-    rig = Rig(empty=True)
-    rig.host.config = load_config(
+    config = load_config(
         None,
         {
             "node_id": "a1",
@@ -283,7 +286,8 @@ def formed(regions: dict[str, str] = WHERE, **groups: int) -> Rig:
             "groups": {"offset": 2, "data": 4, **groups},
         },
     )
-    rig.host.replicas.connected = set(WHERE) - {"a1"}
+    rig = Rig(empty=True, config=config)
+    rig.host.connected = set(WHERE) - {"a1"}
 
     def refuse(member: str) -> None:
         raise ChangeRefusedError(f"{member}: not now")
@@ -292,7 +296,9 @@ def formed(regions: dict[str, str] = WHERE, **groups: int) -> Rig:
         ready=True,
         leader="a1",
         name="metadata-0",
-        configuration=rig.controller.founders(),
+        configuration=founders(config),
+        peers={},
+        log=SimpleNamespace(last_index=9),
         add_learner=refuse,
         promote=refuse,
         remove=refuse,
@@ -317,7 +323,7 @@ def test_the_first_groups_are_in_every_region_as_are_the_voters_of_the_metadata(
     assert regions_of(rig) == EVERYWHERE
     voters = rig.group("metadata").replicas
     assert len(voters) == 5
-    assert voters == list(rig.controller.founders().voters)
+    assert voters == list(rig.host.drivers[METADATA].group.configuration.voters)
     leaders = Counter(WHERE[group.preferred] for group in rig.map.groups if group.kind == "data")
     assert leaders == {"eu": 4, "us": 4, "ap": 4}
 
@@ -345,7 +351,7 @@ def test_rebalancing_mends_what_was_placed_before_the_regions_were_known() -> No
 
 def test_where_a_region_is_down_replicas_go_to_those_that_are_up() -> None:
     rig = formed()
-    rig.host.replicas.connected = {"a2", "b1", "b2"}
+    rig.host.connected = {"a2", "b1", "b2"}
     rig.controller.reconcile()
     rig.ask(CLUSTER_LEAVE, c.Leave("c1"))
     moved = [group for group in rig.map.groups if group.kind != "metadata" and "c2" not in group.replicas]
@@ -363,7 +369,8 @@ class Stray:
         known = cluster()
         groups = [msgspec.structs.replace(g, replicas=["n2", "n3"]) if g.kind == "data" else g for g in known.groups]
         self.rig = Rig(msgspec.structs.replace(known, groups=groups))
-        self.rig.controller.endpoint, self.rig.controller.peer_endpoint = "n1:1", "n1:2"
+        self.rig.presence.serves("n1:1", "")
+        self.rig.presence.meets("n1:2")
         group = SimpleNamespace(
             ready=False,
             is_leader=False,
@@ -373,14 +380,14 @@ class Stray:
         )
         self.driver = SimpleNamespace(group=group, installing=False)
         self.rig.host.drivers = {
-            ("metadata", 0): SimpleNamespace(group=SimpleNamespace(ready=False, leader="n2", name="metadata-0")),
-            ("data", 0): self.driver,
+            METADATA: SimpleNamespace(group=SimpleNamespace(ready=False, leader="n2", name="metadata-0")),
+            GroupId("data", 0): self.driver,
         }
 
     def closed(self, said: Any) -> bool:
         self.rig.host.statuses = {"n2": said}
         self.rig.controller.reconcile()
-        return self.rig.host.closed == [self.driver]
+        return self.rig.host.closed == [GroupId("data", 0)]
 
 
 def test_a_replica_that_its_leader_has_let_go_is_closed() -> None:

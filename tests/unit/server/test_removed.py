@@ -22,7 +22,7 @@ async def removed(rig: Rig) -> int:
     group = rig.driver("data-0").group
     term = group.term
     assert rows(rig)
-    node.close_group(rig.driver("data-0"))
+    node.groups.close(GroupId("data", 0))
     return term
 
 

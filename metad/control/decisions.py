@@ -1,0 +1,228 @@
+"""What the cluster map becomes when somebody asks for a change. Pure.
+
+A decision is a function of the map, the wish, and what the node that decides has seen of the others. It raises a
+MetadError if the wish cannot be granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire.cluster import (
+    SLOTS,
+    ClusterMap,
+    GroupRecord,
+    NodeRecord,
+    SlotMove,
+    Transfer,
+    pack_slots,
+    slot_bits,
+    slots_count,
+    slots_in,
+    unpack_slots,
+)
+from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
+from metad_wire.group import METADATA, GroupId
+
+from ..config import Config
+from ..raft.messages import Configuration
+from ..routing.slots import even_slots
+from .bounds import GROUPS_MAX, check_size
+from .placement import Regions, balanced_leaders, even_moves, metadata_replicas, spread
+
+MOVES_OF_A_MAP = 10_000
+"""The most that there can be: every slot of a kind moves at most once. A move's number is the version of the map that
+orders it times this, plus the move's position."""
+
+
+class Decision(NamedTuple):
+    """The next cluster map, or None if it stays as it is, and what this means in words."""
+
+    map: ClusterMap | None
+    text: str
+
+
+def founders(config: Config) -> Configuration:
+    """The first replicas of ``metadata-0``. A node that joins an existing cluster knows none."""
+    if config.cluster.join:
+        return Configuration(())
+    nodes = list(config.cluster.seeds) or [config.node_id]
+    voters, learners = metadata_replicas(nodes, regions=config.cluster.seed_regions)
+    return Configuration(tuple(voters), tuple(learners))
+
+
+def first_map(config: Config, peer_endpoint: str, cluster_id: str) -> ClusterMap:
+    """The map of a new cluster: the groups of the configuration, on its seeds."""
+    seeds = config.cluster.seeds or {config.node_id: peer_endpoint}
+    nodes, regions = sorted(seeds), config.cluster.seed_regions
+    voters, learners = metadata_replicas(nodes, regions=regions)
+    groups = [GroupRecord(*METADATA, voters, voters, learners=learners)]
+    slots: dict[str, bytes] = {METADATA.kind: pack_slots([0] * SLOTS)}
+    for kind, count in (("offset", config.groups.offset), ("data", config.groups.data)):
+        even = even_slots(count).tolist()
+        for ordinal in range(count):
+            replicas = spread(nodes, config.cluster.replicas, groups, regions=regions)
+            mine = slot_bits(slot for slot, group in enumerate(even) if group == ordinal)
+            groups.append(GroupRecord(kind, ordinal, replicas, replicas, initial_slots=mine))
+        slots[kind] = pack_slots(even)
+    records = [NodeRecord(node, "", seeds[node], regions.get(node, "")) for node in nodes]
+    return ClusterMap(1, records, balanced_leaders(groups, nodes, regions), slots, cluster_id=cluster_id)
+
+
+def join(current: ClusterMap, node: NodeRecord) -> Decision:
+    """Take a node in, or note what it says of itself now."""
+    known = current.node(node.node_id)
+    if known is not None:
+        node = msgspec.structs.replace(node, leaving=known.leaving)
+    if known == node:
+        return Decision(None, "already known")
+    if known is not None and known.store_id and known.store_id != node.store_id:
+        raise ConflictError(
+            f"{node.node_id} was here with another data directory; it has lost what it promised. Let it leave, "
+            "then join under a new name."
+        )
+    nodes = sorted([*(n for n in current.nodes if n.node_id != node.node_id), node], key=lambda record: record.node_id)
+    groups: Sequence[GroupRecord] = current.groups
+    if known is None or known.region != node.region:
+        groups = _metadata_on(groups, nodes)
+    return changed(current, f"{node.node_id} is a member", nodes=nodes, groups=groups)
+
+
+def is_leaving(current: ClusterMap, node_id: str) -> bool:
+    """Whether a node's replicas move away already. Raises NotFoundError if it is no member."""
+    record = current.node(node_id)
+    if record is None:
+        raise NotFoundError(f"{node_id} is not a member")
+    return record.leaving
+
+
+def leave(current: ClusterMap, node_id: str, lost: Collection[str]) -> Decision:
+    """Move a node's replicas to nodes that stay. Nodes that are ``lost``, which means out of reach, come last."""
+    rest = [node for node in _staying(current.nodes) if node != node_id]
+    if not rest:
+        raise InvalidRequestError("the last node cannot leave")
+    nodes = [msgspec.structs.replace(n, leaving=True) if n.node_id == node_id else n for n in current.nodes]
+    regions = _regions(nodes)
+    groups: list[GroupRecord] = []
+    for group in _metadata_on(current.groups, nodes):
+        if group.group_id != METADATA and node_id in group.replicas:
+            kept = [replica for replica in group.replicas if replica != node_id]
+            replicas = spread(rest, len(group.replicas), groups, kept, lost, regions)
+            group = msgspec.structs.replace(group, replicas=replicas)
+        groups.append(group)
+    groups = balanced_leaders(groups, rest, regions)
+    return changed(current, f"the replicas of {node_id} move away", nodes=nodes, groups=groups)
+
+
+def forget(current: ClusterMap, node_id: str, reports: Iterable[m.GroupStatus]) -> Decision:
+    """Remove a node that no group counts on any more, as the groups' leaders report. Before, it may be the only one
+    that has some of the data."""
+    left = {
+        status.name
+        for status in reports
+        # The node follows the map until the end. It would not hear otherwise that groups it leads go elsewhere.
+        if node_id not in status.voters and (status.kind == METADATA.kind or node_id not in status.learners)
+    }
+    holds = {group.group_id.name for group in current.groups} - left
+    if holds:
+        raise ConflictError(f"{node_id} may still be needed for {', '.join(sorted(holds))}; ask again")
+    nodes = [node for node in current.nodes if node.node_id != node_id]
+    groups = [
+        # Should the node come back with an empty disk, it was not there at the beginning.
+        msgspec.structs.replace(group, initial=[node for node in group.initial if node != node_id])
+        for group in _metadata_on(current.groups, nodes)
+    ]
+    return changed(current, f"{node_id} is no longer a member", nodes=nodes, groups=groups)
+
+
+def add_group(current: ClusterMap, kind: str, replicas: int, lost: Collection[str]) -> Decision:
+    """Add a group without slots, with so many replicas."""
+    if kind not in ("offset", "data"):
+        raise InvalidRequestError(f"groups of kind {kind!r} cannot be added")
+    ordinals = [group.ordinal for group in current.groups if group.kind == kind]
+    if len(ordinals) >= GROUPS_MAX:
+        raise InvalidRequestError(f"there are {GROUPS_MAX} groups of kind {kind!r}, as many as slots")
+    added, nodes, regions = GroupId(kind, 1 + max(ordinals)), _staying(current.nodes), _regions(current.nodes)
+    on = spread(nodes, replicas, current.groups, (), lost, regions)
+    groups = balanced_leaders([*current.groups, GroupRecord(*added, on, on)], nodes, regions)
+    return changed(current, f"{added.name} is added; it holds no slots yet", groups=groups)
+
+
+def rebalance(current: ClusterMap, replicas: int, lost: Collection[str]) -> Decision:
+    """Spread replicas, leaders and slots evenly."""
+    if current.moves:
+        raise ConflictError(f"{len(current.moves)} slot moves are under way; try again when they are done")
+    nodes, regions = _staying(current.nodes), _regions(current.nodes)
+    groups: list[GroupRecord] = []
+    for group in _metadata_on(current.groups, current.nodes):
+        if group.group_id != METADATA:
+            on = spread(nodes, replicas, groups, group.replicas, lost, regions)
+            group = msgspec.structs.replace(group, replicas=on)
+        groups.append(group)
+    moves: list[SlotMove] = []
+    number = current.version + 1
+    for kind in ("offset", "data"):
+        ordinals = [group.ordinal for group in groups if group.kind == kind]
+        for (source, target), slots in even_moves(unpack_slots(current.slots[kind]), ordinals).items():
+            moves.append(SlotMove(number * MOVES_OF_A_MAP + len(moves), kind, source, target, slot_bits(slots)))
+    text = f"{sum(slots_count(move.slots) for move in moves)} slots move between groups"
+    return changed(current, text, groups=balanced_leaders(groups, nodes, regions), moves=moves)
+
+
+def moved(current: ClusterMap, number: int) -> Decision:
+    """Note that a slot move is done."""
+    move = next((one for one in current.moves if one.move == number), None)
+    if move is None:
+        return Decision(None, "already known")
+    slots = unpack_slots(current.slots[move.kind])
+    for slot in slots_in(move.slots):
+        slots[slot] = move.target
+    return changed(
+        current,
+        f"{slots_count(move.slots)} slots are {move.target_id.name}'s",
+        slots=current.slots | {move.kind: pack_slots(slots)},
+        moves=[one for one in current.moves if one is not move],
+    )
+
+
+def transfer(current: ClusterMap, wish: Transfer) -> Decision:
+    """Note who should lead a group. Its leader hands over when it sees that."""
+    record = current.group(GroupId.parse(wish.group))
+    if record is None:
+        raise NotFoundError(f"there is no group {wish.group!r}")
+    if wish.to not in record.replicas:
+        raise InvalidRequestError(f"{wish.to!r} is not one of {wish.group}'s voters: {', '.join(record.replicas)}")
+    groups = [msgspec.structs.replace(g, preferred=wish.to) if g is record else g for g in current.groups]
+    return changed(current, f"{wish.to} is now the preferred leader of {wish.group}", groups=groups)
+
+
+def changed(current: ClusterMap, text: str, **fields: Any) -> Decision:
+    """The next version of the map, with these fields. Raises InvalidRequestError if it would be too large to fetch."""
+    following = msgspec.structs.replace(current, version=current.version + 1, **fields)
+    check_size(following)
+    return Decision(following, text)
+
+
+def _staying(nodes: Iterable[NodeRecord]) -> list[str]:
+    """The nodes that may be given something."""
+    return [node.node_id for node in nodes if not node.leaving]
+
+
+def _regions(nodes: Iterable[NodeRecord]) -> Regions:
+    return {node.node_id: node.region for node in nodes}
+
+
+def _metadata_on(groups: Iterable[GroupRecord], nodes: Sequence[NodeRecord]) -> list[GroupRecord]:
+    """The groups, with metadata-0 on these nodes."""
+    placed: list[GroupRecord] = []
+    for group in groups:
+        if group.group_id == METADATA:
+            voters, learners = metadata_replicas(_staying(nodes), group.replicas, _regions(nodes))
+            learners = sorted([*learners, *(node.node_id for node in nodes if node.leaving)])
+            group = msgspec.structs.replace(group, replicas=voters, learners=learners)
+        placed.append(group)
+    return placed

@@ -1,0 +1,91 @@
+"""What control needs of the node that it runs on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from metad_wire.cluster import ClusterMap, StoreMap
+from metad_wire.errors import MetadError
+from metad_wire.group import GroupId
+from metad_wire.messages import StatusReply
+
+from ..raft.replica import RaftGroup
+from ..state.machine import Effects, Machine
+
+Done = Callable[[bytes | MetadError], None]
+"""Takes the encoded reply, or why there is none. It is called exactly once."""
+
+
+class Timer(Protocol):
+    """A call to come."""
+
+    def cancel(self) -> None:
+        """Prevent the call."""
+
+
+class Clock(Protocol):
+    """Time and chance."""
+
+    rng: random.Random
+
+    def now(self) -> float:
+        """Monotonic, in seconds."""
+
+    def call_at(self, when_s: float, callback: Callable[[], None]) -> Timer:
+        """Call back at a time of :meth:`now`."""
+
+
+class Replica(Protocol):
+    """A replica on this node, and the state made from its log."""
+
+    watch: Callable[[Effects], None] | None
+    """Told of every entry that is applied."""
+
+    @property
+    def group(self) -> RaftGroup:
+        """The replica itself."""
+
+    @property
+    def machine(self) -> Machine:
+        """Its state."""
+
+    @property
+    def installing(self) -> bool:
+        """Whether a snapshot is being put in place of the state."""
+
+
+class Host(Protocol):
+    """A node, as its controller sees it."""
+
+    @property
+    def map(self) -> ClusterMap | None:
+        """The cluster map. None means that the cluster is not formed yet."""
+
+    @property
+    def drivers(self) -> Mapping[GroupId, Replica]:
+        """The replicas on this node."""
+
+    @property
+    def connected(self) -> Collection[str]:
+        """The nodes that this one is connected to."""
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that the data directory belongs to. Empty means none yet."""
+
+    def status(self) -> StatusReply:
+        """How the node and its groups are."""
+
+    def store(self, order: StoreMap, done: Done) -> None:
+        """Replace the map in ``metadata-0``, which this node leads."""
+
+    def call_peer(self, peer: str, method: int, payload: bytes, done: Done) -> None:
+        """Send a request to another node."""
+
+    def close_group(self, group: GroupId) -> None:
+        """Drop a replica and its data."""
+
+    def stop_for_bug(self, error: BaseException) -> None:
+        """Stop the node."""

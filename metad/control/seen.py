@@ -1,0 +1,56 @@
+"""What a node sees of its cluster, and since when. Pure: time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from metad_wire.group import GroupId
+
+SETTLE_S = 1.0
+"""A new leader keeps a group for this long before it hands the group to the preferred one, which must have been
+connected for as long."""
+GONE_S = 10.0
+"""A node that has been out of reach for so long does not just start again."""
+
+
+class Seen:
+    """Which nodes are within reach of node ``me``, which groups it leads, and since when."""
+
+    def __init__(self, me: str) -> None:
+        self.me = me
+        self.reachable: Collection[str] = {me}
+        """The nodes that this one is connected to, and itself."""
+        self._lost_since: dict[str, float] = {}
+        self._reached_since: dict[str, float] = {}
+        self._led_since: dict[GroupId, float] = {}
+
+    @property
+    def lost(self) -> Collection[str]:
+        """The members that are out of reach."""
+        return self._lost_since.keys()
+
+    def look(self, members: Iterable[str], connected: Collection[str], now_s: float) -> None:
+        """Note which nodes are connected now."""
+        self.reachable = {self.me, *connected}
+        lost = sorted({*members} - {*self.reachable})
+        self._lost_since = {node: self._lost_since.get(node, now_s) for node in lost}
+        self._reached_since = {node: self._reached_since.get(node, now_s) for node in sorted(connected)}
+
+    def leads(self, group: GroupId, now_s: float) -> None:
+        """Note that this node leads a group."""
+        self._led_since.setdefault(group, now_s)
+
+    def leads_no_longer(self, group: GroupId) -> None:
+        """Note that this node does not lead a group."""
+        self._led_since.pop(group, None)
+
+    def is_gone(self, node: str, now_s: float) -> bool:
+        """Whether a node has been out of reach for long, or is unreachable and no member any more."""
+        return node not in self.reachable and now_s - self._lost_since.get(node, float("-inf")) >= GONE_S
+
+    def is_settled(self, group: GroupId, successor: str, now_s: float) -> bool:
+        """Whether this node has led a group for a while, and its successor was connected all the while. A new leader
+        may not have heard yet that it was made the preferred one. A node that is still starting would keep the group
+        waiting."""
+        since_s = max(self._led_since.get(group, now_s), self._reached_since.get(successor, now_s))
+        return now_s - since_s >= SETTLE_S

@@ -1,0 +1,83 @@
+"""What a node does for a group, from what it has seen of the others."""
+
+import pytest
+from test_controller import leads, status_of
+
+from metad.control.changes import Change
+from metad.control.seen import GONE_S, SETTLE_S, Seen
+from metad.control.upkeep import certain, due_changes, is_let_go, successor
+from metad.raft.membership import CAUGHT_UP_ENTRIES
+from metad.raft.messages import Configuration
+from metad_wire.cluster import GroupRecord
+from metad_wire.group import GroupId
+
+GROUP = GroupId("data", 0)
+NODES = ["n1", "n2", "n3"]
+NOW = Configuration(tuple(NODES))
+
+
+def record(replicas: list[str] = NODES, preferred: str = "n2") -> GroupRecord:
+    return GroupRecord(*GROUP, NODES, replicas, preferred)
+
+
+def seen(connected: set[str], *, for_s: float) -> Seen:
+    """What n1 has seen when it has led the group for so long."""
+    found = Seen("n1")
+    for now_s in (0.0, for_s):
+        found.look(NODES, connected, now_s)
+        found.leads(GROUP, now_s)
+    return found
+
+
+def test_a_member_that_was_lost_for_long_is_gone_and_one_that_the_map_forgot_is_gone_at_once() -> None:
+    found = seen({"n2"}, for_s=GONE_S)
+    assert set(found.lost) == {"n3"}
+    assert not found.is_gone("n3", GONE_S - 0.1)
+    assert found.is_gone("n3", GONE_S)
+    assert found.is_gone("stranger", 0.0)
+    assert not found.is_gone("n1", GONE_S)
+    found.look(NODES, {"n2", "n3"}, GONE_S)
+    assert not found.lost
+    found.look(NODES, {"n2"}, GONE_S)
+    assert not found.is_gone("n3", GONE_S + 1.0), "it counts from the last time"
+
+
+def test_the_preferred_leader_takes_over_when_both_have_been_there_for_a_while() -> None:
+    assert successor(record(), NOW, 0, seen({"n2"}, for_s=SETTLE_S), SETTLE_S) == "n2"
+    found = seen({"n2"}, for_s=SETTLE_S)
+    found.leads_no_longer(GROUP)
+    found.leads(GROUP, 0.5)
+    assert successor(record(), NOW, 0, found, SETTLE_S) is None
+    found = seen(set(), for_s=0.5)
+    found.look(NODES, {"n2"}, 0.5)
+    assert successor(record(), NOW, 0, found, SETTLE_S) is None
+
+
+@pytest.mark.parametrize(
+    ("preferred", "lag_entries"), [("n1", 0), ("n4", 0), ("", 0), ("n2", None), ("n2", CAUGHT_UP_ENTRIES + 1)]
+)
+def test_a_leader_goes_on_while_the_preferred_one_cannot_take_over(preferred: str, lag_entries: int | None) -> None:
+    found = seen({"n2", "n4"}, for_s=SETTLE_S)
+    assert successor(record(preferred=preferred), NOW, lag_entries, found, SETTLE_S) is None
+
+
+def test_a_replica_is_replaced_early_only_if_its_node_is_gone() -> None:
+    wanted = record(["n1", "n2"])
+    assert list(due_changes(wanted, NOW, seen({"n2"}, for_s=1.0), 1.0)) == [Change("remove", "n3")]
+    lonely = Configuration(("n1", "n2"))
+    replaced = record(["n1", "n3"])
+    assert not list(due_changes(replaced, lonely, seen(set(), for_s=1.0), 1.0))
+    assert Change("add", "n3") in list(due_changes(replaced, lonely, seen({"n3"}, for_s=1.0), 1.0))
+
+
+def test_a_replica_is_let_go_when_map_and_leader_agree() -> None:
+    away = record(["n2", "n3"])
+    assert is_let_go("n1", away, 5, [leads("data", ["n2", "n3"])])
+    assert not is_let_go("n1", record(), 5, [leads("data", ["n2", "n3"])])
+    assert not is_let_go("n1", away, 6, [leads("data", ["n2", "n3"])])
+    assert not is_let_go("n1", away, 5, [leads("offset", ["n2", "n3"])])
+
+
+def test_only_committed_configurations_of_leaders_are_certain() -> None:
+    sure = leads("data", NODES)
+    assert certain(status_of([sure, leads("data", NODES, configured=10)])) == [sure]
