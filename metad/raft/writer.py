@@ -58,13 +58,17 @@ class LogWriter:
         self._written: deque[tuple[int, list[Listener]]] = deque()  # not durable yet
         self._syncing = 0  # how many of those the running fsync covers
         self._broken = False
-        self.after_durable: Callable[[], None] = _nothing
+        self._after_durable: Callable[[], None] = _nothing
         self.entries = 0
         self.syncs = 0
 
+    def after_durable(self, callback: Callable[[], None]) -> None:
+        """Call back after every fsync, behind those whose writes it covered."""
+        self._after_durable = callback
+
     @property
     def busy(self) -> bool:
-        """Whether something is on its way to the disk; ``after_durable`` is called when it is there."""
+        """Whether something is on its way to the disk."""
         return self._syncing > 0
 
     def changed(self, listener: Listener, group: bytes, last_index: int) -> int:
@@ -123,7 +127,7 @@ class LogWriter:
             self._order()
         for listener in {listener: None for _, listeners in covered for listener in listeners}:
             listener.synced(self.durable)
-        self.after_durable()
+        self._after_durable()
 
     def _break(self, error: StorageError) -> None:
         self._broken = True
@@ -166,4 +170,4 @@ class ThreadSyncer:
 
 
 def _nothing() -> None:
-    """What happens after an fsync until the owner says otherwise."""
+    """Nobody wants to be called back."""

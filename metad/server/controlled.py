@@ -9,9 +9,11 @@ from metad_wire.group import GroupId
 from metad_wire.messages import StatusReply
 from metad_wire.methods import CLUSTER_STORE
 
+from ..raft.replicas import Replicas
 from .driver import GroupDriver
 from .groups import Groups
 from .health import Health
+from .hosting import Hosting
 from .outbound import Outbound
 from .parts import Done
 from .requests import Requests
@@ -25,6 +27,8 @@ class Controlled:
         self,
         stores: Stores,
         groups: Groups,
+        hosting: Hosting,
+        replicas: Replicas,
         requests: Requests,
         outbound: Outbound,
         health: Health,
@@ -32,10 +36,11 @@ class Controlled:
     ) -> None:
         self._stores = stores
         self._groups = groups
+        self._replicas = replicas
         self._requests = requests
         self.status = status
         self.call_peer = outbound.call
-        self.close_group = groups.close
+        self.close_group = hosting.close
         self.stop_for_bug = health.stop_for_bug
 
     @property
@@ -48,7 +53,7 @@ class Controlled:
 
     @property
     def connected(self) -> Collection[str]:
-        return self._groups.replicas.connected
+        return self._replicas.connected
 
     @property
     def cluster_id(self) -> str:

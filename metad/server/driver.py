@@ -316,8 +316,12 @@ class GroupDriver:
         if self._awaited and self.machine.revision >= self._awaited_from:
             self._tell_awaited()
 
+    def install(self) -> None:
+        """Neither read nor apply to the state: a snapshot is being put in its place."""
+        self.installing = True
+
     def installed(self, machine: Machine) -> None:
-        """The state is a snapshot's now."""
+        """Go on with the state of the snapshot."""
         self.machine = machine
         self.installing = False
 

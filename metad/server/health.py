@@ -16,6 +16,10 @@ class Health:
         self.failure: ServerError | None = None
         self.on_failure: list[Callable[[ServerError], None]] = []
 
+    def end(self, error: ServerError) -> None:
+        """Do nothing more. Nobody is told, because whoever ends the node does the rest."""
+        self.failure = error
+
     def fail(self, error: ServerError) -> None:
         """Stop for good: nothing in flight can be told to have happened or not."""
         if self.failure is not None:

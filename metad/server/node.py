@@ -27,16 +27,25 @@ from ..control.mover import Mover
 from ..control.presence import Presence
 from ..errors import ServerError, StorageError
 from ..logs import event
+from ..raft.base import Timing
 from ..raft.incoming import PeerProtocolError
+from ..raft.replicas import Replicas
 from ..raft.writer import LogWriter
+from .agenda import Agenda
+from .checkpoints import Checkpoints
 from .controlled import Controlled
 from .environment import AsyncEnvironment, Environment
 from .groups import Groups
 from .handover import Handover
 from .health import Health
+from .hosting import Hosting
 from .lives import Lives
+from .machines import Machines
+from .node_snapshots import NodeSnapshots
+from .observer import Observer
 from .outbound import Outbound
 from .parts import Done, Replies
+from .precedence import Precedence
 from .reads import Reads
 from .requests import Requests
 from .room import Room
@@ -55,43 +64,72 @@ class Node:
         self.environment = environment
         self.connections = 0
         self.closed = False
-        self.health = Health()
-        self.health.on_failure.append(self._stopped)
-        self.outbound = Outbound()
+        health = self.health = Health()
+        health.on_failure.append(self._stopped)
+        outbound = self.outbound = Outbound()
         """What is sent to peers."""
         self.presence = Presence(config, stores.identity.store_id)
         """What this node says of itself."""
         self._stores = stores
         self._started_s = time.monotonic()
-        self.lives = Lives(stores.log, environment, self.health)
-        self._writer = LogWriter(
-            stores.log, environment.syncer(stores.log, fsync=config.fsync), failed=self.health.fail
+        self.lives = Lives(stores.log, environment, health)
+        syncer = environment.syncer(stores.log, fsync=config.fsync)
+        writer = self._writer = LogWriter(stores.log, syncer, failed=health.fail)
+        agenda = self._agenda = Agenda(environment)
+        groups = self.groups = Groups(environment, health)
+        self.drivers = groups.drivers
+        machines = Machines(config, stores.state, groups, environment)
+        snapshots = self.snapshots = NodeSnapshots(stores, groups, machines, agenda, outbound, environment, health)
+        replicas = self.replicas = Replicas(
+            config.node_id,
+            writer,
+            Observer(groups, snapshots, agenda, health),
+            clock=environment.now,
+            schedule=agenda.woken,
+            transmit=outbound.send,
+            timing=Timing(
+                election_s=config.raft.election_timeout_ms / 1000,
+                heartbeat_s=config.raft.heartbeat_ms / 1000,
+                sleep_after_s=config.raft.sleep_after_ms / 1000,
+            ),
+            rng=environment.rng,
         )
-        self._turns = Turns(stores.state, self._writer, environment, self.health)
-        self.groups = Groups(config, stores, self._writer, environment, self.health, self._turns, self.outbound)
-        self._turns.begin(self.groups)
-        self.drivers = self.groups.drivers
-        self.replicas = self.groups.replicas
+        precedence = Precedence(environment.now)
+        self.hosting = Hosting(
+            config, stores, writer, groups, replicas, machines, snapshots, agenda, precedence, health
+        )
+        self.checkpoints = Checkpoints(config, stores.state, groups, snapshots, agenda, environment, health)
+        self._turns = Turns(
+            stores.state,
+            writer,
+            replicas,
+            agenda,
+            precedence,
+            environment,
+            health,
+            map_changed=self.hosting.map_changed,
+            log_grown=self.checkpoints.log_grown,
+        )
         self._room = Room(config.limits.in_flight_bytes_max)
         replies = Replies(config.limits.frame_bytes_max)
-        self._reads = Reads(self.groups, replies, self._room, environment, self.health, self._turns.precedence)
+        self._reads = Reads(groups, replies, self._room, environment, health, precedence)
         self.requests = Requests(
-            self.groups,
+            groups,
             self._turns,
             self._reads,
             replies,
             self._room,
             environment,
-            self.health,
+            health,
             deadline_default_ms=config.limits.deadline_default_ms,
             control=self._control,
             sweep=self._sweep,
         )
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
-        self.mover = Mover(Steps(config.node_id, self.groups, self.requests, environment, self.outbound))
-        controlled = Controlled(stores, self.groups, self.requests, self.outbound, self.health, self.status)
+        self.mover = Mover(Steps(config.node_id, groups, self.requests, environment, outbound))
+        controlled = Controlled(stores, groups, self.hosting, replicas, self.requests, outbound, health, self.status)
         self.controller = Controller(config, self.presence, environment, controlled, self.mover)
-        self.groups.on_change.append(self.controller.reconcile)
+        groups.on_change.append(self.controller.reconcile)
 
     @classmethod
     async def open(
@@ -118,7 +156,7 @@ class Node:
                 await node.serving()
         except BaseException as error:
             # What is scheduled already must not touch the stores any more, and nothing is flushed.
-            node.health.failure = error if isinstance(error, ServerError) else ServerError("the start was cancelled")
+            node.health.end(error if isinstance(error, ServerError) else ServerError("the start was cancelled"))
             await node.close()
             raise
         return node
@@ -190,13 +228,13 @@ class Node:
     def peer_connected(self, peer: str) -> None:
         """Payloads reach this node, in order."""
         self.replicas.peer_connected(peer)
-        self._turns.schedule()
+        self._agenda.schedule()
 
     def peer_lost(self, peer: str) -> None:
         """They do not any more."""
         self.replicas.peer_lost(peer)
-        self.groups.snapshots.peer_lost(peer)
-        self._turns.schedule()
+        self.snapshots.streams.peer_lost(peer)
+        self._agenda.schedule()
 
     def peer_received(self, peer: str, payload: bytes) -> None:
         """A payload of Raft messages. Raises PeerProtocolError where it is none."""
@@ -212,13 +250,13 @@ class Node:
     def snapshot_received(self, peer: str, payload: bytes) -> None:
         """A payload of the snapshot channel. Raises PeerProtocolError where it is none."""
         if self.failure is None:
-            self.groups.snapshots.receive(peer, payload)
+            self.snapshots.streams.receive(peer, payload)
 
     # --- life --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Recover every group and begin. Raises DamagedStoreError where log or state lacks something."""
-        self.groups.recover(founders(self.config))
+        self.hosting.recover(founders(self.config))
         self.controller.start()
 
     async def serving(self) -> None:
@@ -296,18 +334,18 @@ class Node:
         self.mover.stop()
         if self.failure is None:
             flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.groups.checkpoint(lambda: flushed.set_result(None))
+            self.checkpoints.make(lambda: flushed.set_result(None))
             await flushed
         if self.failure is None:
             self._writer.flush()
         self.stop_timers()
         self._writer.close()
         self.environment.close()
-        self.groups.snapshots.close()
+        self.snapshots.streams.close()
         self._abandon("the node was closed")
         if self.failure is None:
             self.closed = True
-            self.health.failure = ServerError("the node was closed")
+            self.health.end(ServerError("the node was closed"))
         try:
             self._stores.close()
         except StorageError as error:
@@ -318,7 +356,7 @@ class Node:
         self.controller.stop()
         self._turns.stop()
         self._reads.stop()
-        self.groups.stop()
+        self.snapshots.stop()
 
 
 def _rss_bytes() -> int:

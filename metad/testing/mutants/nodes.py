@@ -35,7 +35,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "snapshot_without_identities",
         "who gets a snapshot knows the identities in it",
-        "metad.server.groups:Groups.install_snapshot",
+        "metad.server.node_snapshots:NodeSnapshots._installed",
         "machine.dedupe.load()",
         "pass",
         "retry_at_a_leader_that_got_a_snapshot_happens_once",
@@ -93,7 +93,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "log_is_cut_behind_what_is_applied",
         "the log is cut behind what a power failure leaves of the state",
-        "metad.server.groups:Groups.checkpoint",
+        "metad.server.checkpoints:Checkpoints.make",
         "for driver, through in applied.items():",
         "for driver, through in ((driver, driver.machine.applied) for driver in applied):",
         "log_is_cut_behind_what_is_flushed",
@@ -118,15 +118,15 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "owners_are_remembered",
         "a snapshot takes the place of what memory knew",
-        "metad.server.groups:Groups.install_snapshot",
-        "self._owners.clear()",
+        "metad.server.node_snapshots:NodeSnapshots._installed",
+        "self._machines.forget()",
         "pass",
         "snapshot_replaces_what_memory_knew",
     ),
     _m(
         "installing_holds_up_the_others",
         "a group that cannot apply does not keep the others from it",
-        "metad.server.groups:Groups.committed",
+        "metad.server.observer:Observer.committed",
         " and not driver.installing",
         "",
         "others_go_on_while_a_snapshot_is_installed",

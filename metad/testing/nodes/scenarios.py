@@ -325,7 +325,7 @@ def others_go_on_while_a_snapshot_is_installed() -> None:
         assert not waits.done()
         assert scene.loop.callbacks - before < 1_000, "it spins"
         driver.installing = False
-        sim.node.groups.committed(driver.group)
+        sim.node.replicas.committed(driver.group)
         assert scene.run_until(waits.done, 1.0)
 
 

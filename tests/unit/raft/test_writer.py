@@ -127,7 +127,7 @@ def test_after_durable_comes_behind_every_listener(rig: Fixture) -> None:
         def synced(self, number: int) -> None:
             told.append("listener")
 
-    rig.writer.after_durable = lambda: told.append("after")
+    rig.writer.after_durable(lambda: told.append("after"))
     rig.stage(Says(), b"a")
     rig.stage(Says(), b"b")
     rig.writer.flush()

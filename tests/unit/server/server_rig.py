@@ -154,7 +154,7 @@ class Rig:
         try:
             self._node.start()
         except ServerError as error:
-            self._node.health.failure = error
+            self._node.health.end(error)
             await self.close()
             raise
         return self._node
@@ -193,7 +193,7 @@ class Rig:
     async def checkpoint(self) -> None:
         """Flush the state and cut the log behind it."""
         flushed = asyncio.Event()
-        self.node.groups.checkpoint(flushed.set)
+        self.node.checkpoints.make(flushed.set)
         await flushed.wait()
         await asyncio.sleep(0)  # the turn that writes what was cut
 
@@ -201,7 +201,7 @@ class Rig:
         """End this life without a word: nothing it still has scheduled may touch the engines."""
         self.writer.close()
         self.node.stop_timers()
-        self.node.health.failure = StorageError("killed")
+        self.node.health.end(StorageError("killed"))
         self.node.environment.close()
         self._node = None
 

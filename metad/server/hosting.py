@@ -1,0 +1,180 @@
+"""Which groups have a replica on this node: opened as the cluster map says, recovered at the start, and closed."""
+
+from __future__ import annotations
+
+import time
+
+from metad_wire.group import METADATA, GroupId
+from metad_wire.policy import BatchWindow
+
+from ..config import Config
+from ..errors import DamagedStoreError, ServerError
+from ..logs import event
+from ..raft.journal import RaftLog, was_here
+from ..raft.messages import Configuration
+from ..raft.replicas import Replicas
+from ..raft.snapshots import restore_log
+from ..raft.writer import LogWriter
+from ..state import cluster
+from ..storage.keys import after_prefix
+from .agenda import Agenda
+from .driver import GroupDriver
+from .groups import Groups
+from .health import Health
+from .machines import Machines
+from .node_snapshots import NodeSnapshots
+from .precedence import Precedence
+from .stores import Stores
+
+
+class Hosting:
+    """Opens and closes replicas, and registers them in the groups."""
+
+    def __init__(
+        self,
+        config: Config,
+        stores: Stores,
+        writer: LogWriter,
+        groups: Groups,
+        replicas: Replicas,
+        machines: Machines,
+        snapshots: NodeSnapshots,
+        agenda: Agenda,
+        precedence: Precedence,
+        health: Health,
+    ) -> None:
+        self._config = config
+        self._stores = stores
+        self._writer = writer
+        self._groups = groups
+        self._replicas = replicas
+        self._machines = machines
+        self._snapshots = snapshots
+        self._agenda = agenda
+        self._precedence = precedence
+        self._health = health
+        self._window = BatchWindow(
+            items_max=config.commit.entry_items_max,
+            bytes_max=config.commit.entry_bytes_max,
+            linger_s=config.commit.linger_ms / 1000,
+        )
+        snapshots.listen(self._snapshot_installed)
+
+    def recover(self, founders: Configuration) -> None:
+        """Open all replicas that should be here. A new ``metadata-0`` begins with these founders. Raises
+        DamagedStoreError if log or state lacks something."""
+        started_s = time.monotonic()
+        # A killed process may have left entries in the system's cache only. The state must never get ahead of what is
+        # durable, nor may a read show what a power loss can still take back.
+        self._stores.log.sync()
+        self._open(METADATA, founders)
+        self.load_map()
+        if self._health.failure is not None:
+            raise self._health.failure
+        drivers = self._groups.drivers.values()
+        event(
+            "recovered",
+            groups=len(drivers),
+            entries_to_replay=sum(driver.group.log.last_index - driver.machine.applied for driver in drivers),
+            state_rebuilt=self._stores.rebuild,
+            seconds=round(time.monotonic() - started_s, 3),
+        )
+        self._agenda.schedule()
+
+    def load_map(self) -> None:
+        """Take over what metadata-0 says: route by its slots, and open the replicas that should be here."""
+        known = cluster.read_map(self._stores.state)
+        if known is None:
+            return
+        try:
+            self._stores.adopt(known.cluster_id)
+        except ServerError as error:
+            self._health.fail(error)
+            return
+        self._groups.follow(known)
+        for record in known.groups:
+            group, me = record.group_id, self._config.node_id
+            if group in self._groups.drivers:
+                continue
+            # A replica that is here stays until its group has let it go, whatever the map wants: it may be needed to
+            # elect a leader. The first configuration is only for nodes that never had a replica.
+            here = was_here(self._stores.log, group)
+            if here is False and me in record.initial:
+                self._open(group, Configuration(tuple(record.initial)))
+            elif here or me in (*record.replicas, *record.learners):
+                self._open(group, Configuration(()))
+
+    def map_changed(self) -> None:
+        """Follow the map, which was replaced in the state."""
+        self.load_map()
+        self._groups.tell_soon()
+
+    def _snapshot_installed(self, driver: GroupDriver) -> None:
+        if driver.group.group_id == METADATA:
+            self.load_map()
+
+    def _open(self, group_id: GroupId, initial: Configuration) -> None:
+        name = group_id.name
+        log = RaftLog(
+            group_id,
+            self._stores.log,
+            self._writer,
+            initial=initial,
+            cache_bytes=self._config.raft.log_cache_bytes,
+        )
+        if log.removed:
+            self._drop_state(log.prefix, sync=True)
+            log.come_back()
+        elif restore_log(log, self._stores.state):
+            event("snapshot resumed", group=name, index=log.base_index)
+        machine = self._machines.open(group_id)
+        if log.base_index > machine.applied:
+            raise DamagedStoreError(
+                f"group {name}: the state ends at entry {machine.applied} but the log begins at "
+                f"{log.base_index + 1}: entries between them are lost"
+            )
+        if log.last_index < machine.applied:
+            raise DamagedStoreError(
+                f"group {name}: the state has applied entry {machine.applied} but the log ends at {log.last_index}: "
+                "the log has lost its tail"
+            )
+        machine.dedupe.load()
+        group = self._replicas.open(log, applied=machine.applied)
+        driver = GroupDriver(
+            machine,
+            group,
+            self._precedence,
+            window=self._window,
+            pipeline_max=self._config.commit.pipeline_entries_max,
+        )
+        self._groups.add(driver)
+        if group.applied < group.applicable:
+            self._agenda.commit(driver)
+
+    def close(self, group_id: GroupId) -> None:
+        """Forget a group, because it is committed that this node has no replica of it any more. Term and vote stay:
+        they must never be forgotten."""
+        driver = self._groups.remove(group_id)
+        group = driver.group
+        prefix, term, vote = group.prefix, group.term, group.vote
+        event("replica removed", group=group.name, term=term)
+        self._agenda.forget(driver)
+        driver.abandon(f"this node has no replica of {group.name} any more")
+        self._replicas.close(group)
+        self._snapshots.streams.group_closed(group)
+        self._machines.forget()
+
+        def dropped() -> None:
+            if group_id not in self._groups.drivers and self._health.failure is None:  # it is not back already
+                self._drop_state(prefix, sync=False)
+
+        group.log.remove(term, vote, dropped)
+        self._writer.flush()
+
+    def _drop_state(self, prefix: bytes, *, sync: bool) -> None:
+        state = self._stores.state
+        if sync:
+            self._stores.log.sync()  # that the log is dropped, before what it needs is
+        state.write({}, delete_ranges=[(prefix, after_prefix(prefix))])
+        if sync:
+            state.sync()
