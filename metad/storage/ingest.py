@@ -1,14 +1,14 @@
-"""A range that is being replaced, on disk: what makes :meth:`metad.storage.rocks.RocksEngine.replace` atomic.
+"""The files of a range that is being replaced: they make :meth:`metad.storage.rocks.RocksEngine.replace` atomic.
 
-RocksDB can delete a range and take in files, each atomically, but not both at once. So everything that the range is to
-hold is made durable beside the store first, then a manifest that says so appears by one rename, and from then on the
-replacement is done: whoever opens the store and finds the manifest does it again from the start, which is harmless as
-often as it happens. Without a manifest the files are leftovers. Knows nothing of RocksDB.
+RocksDB can delete a range and ingest files, each atomically, but not both at once. So the new content of the range is
+first made durable beside the store. Then a manifest that describes it appears by one rename. From then on the
+replacement will happen: a process that opens the store and finds the manifest repeats the replacement from the start,
+which is harmless any number of times. Without a manifest the files are leftovers. Knows nothing of RocksDB.
 
 ::
 
-    <store>/ingest/<number>.sst     what the range is to hold
-    <store>/ingest/manifest         the range, the files with size and checksum, the pairs to be written on top
+    <store>/ingest/<number>.sst     the new content of the range
+    <store>/ingest/manifest         the range, the files with size and checksum, the pairs written on top
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CRC_BYTES: Final = 4
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
-    """A replacement that will be done. ``files`` are (name, bytes, crc32), to be taken in in this order."""
+    """A replacement that will be done. ``files`` are (name, bytes, crc32), ingested in this order."""
 
     format: int
     begin: bytes
@@ -43,7 +43,7 @@ _decode = msgspec.msgpack.Decoder(Manifest).decode
 
 
 class IngestDirectory:
-    """There only while a range is being replaced. One thread at a time."""
+    """The directory exists only while a range is being replaced. One thread at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,7 +52,7 @@ class IngestDirectory:
     def prepare(
         self, begin: bytes, end: bytes, files: Iterable[bytes], writes: Mapping[bytes, bytes | None]
     ) -> Manifest:
-        """Make a replacement durable: when this returns, it will be done. Where it raises, nothing has changed."""
+        """Make a replacement durable: when this returns, it will be done. If it raises, nothing has changed."""
         if self._manifest.exists():
             raise StorageError(f"{self.path}: an earlier replacement is not finished; restart the node")
         try:
@@ -80,13 +80,13 @@ class IngestDirectory:
         _write_durably(unfinished, body + crc32(body).to_bytes(_CRC_BYTES, "big"))
         _sync_directory(self.path)
         _sync_directory(self.path.parent)
-        os.rename(unfinished, self._manifest)  # here it happens
+        os.rename(unfinished, self._manifest)  # the commit point
         _sync_directory(self.path)
         return manifest
 
     def pending(self) -> Manifest | None:
-        """The replacement that an earlier life has left to be finished. Leftovers of one that was not to be are
-        removed. Raises DamagedStoreError where its files are not what was written."""
+        """The replacement that an earlier process has left unfinished. Leftovers without a manifest are removed. Raises
+        DamagedStoreError if the files are not as they were written."""
         try:
             if not self._manifest.exists():
                 self.discard()
@@ -113,7 +113,7 @@ class IngestDirectory:
         return manifest
 
     def link(self, name: str) -> str:
-        """A second name of a file, for the store to take away."""
+        """Give a file a second name, which the store then moves away."""
         source, link = self.path / name, self.path / f"{name}.link"
         try:
             link.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ class IngestDirectory:
         return str(link)
 
     def finish(self) -> None:
-        """The replacement is durable in the store."""
+        """Remove the files: the replacement is durable in the store."""
         try:
             self._manifest.unlink()
             _sync_directory(self.path)
@@ -135,7 +135,7 @@ class IngestDirectory:
             raise self._failed(error) from None
 
     def discard(self) -> None:
-        """Remove everything. What cannot be removed is in the way of nothing."""
+        """Remove everything. A file that cannot be removed does no harm."""
         if self.path.exists():
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -144,7 +144,7 @@ class IngestDirectory:
 
     def _damaged(self, name: str) -> DamagedStoreError:
         return DamagedStoreError(
-            f"{self.path} is damaged: {name} is not what was written, and the store was waiting for it when the node "
+            f"{self.path} is damaged: {name} is not as it was written, and the store needed it when the node "
             "stopped. Nothing was changed"
         )
 

@@ -1,14 +1,14 @@
-"""What keys on disk are made of: order-preserving tuples behind a group prefix.
+"""The keys on disk: order-preserving tuples behind a group prefix.
 
 ::
 
     state/  <group: u8 kind, u16 ordinal> <table: u8> <fields>
     raft/   <group: u8 kind, u16 ordinal> <u8 0 = metadata, 1 = entry> [<index: u64>]
 
-A text field is its UTF-8 with every 0x00 escaped to 0x00 0xFF, ended by 0x00 0x01; so a tuple sorts as its
-fields do and no field can run into the next. Clients route by the same bytes: :mod:`metad_wire.key` makes them.
-The byte of a row is in the declaration of its table (:mod:`metad_wire.tables`).
-Integers are big-endian and unsigned. Group kind 0 is the process's own (:data:`STORE_PREFIX`).
+A text field is its UTF-8 with every 0x00 escaped to 0x00 0xFF, ended by 0x00 0x01; so a tuple sorts as its fields do
+and no field can run into the next. Clients route by the same bytes: :mod:`metad_wire.key` makes them. The byte of a row
+is in the declaration of its table (:mod:`metad_wire.tables`). Integers are big-endian and unsigned. Group kind 0 is for
+the process itself (:data:`STORE_PREFIX`).
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def group_prefix(group: GroupId) -> bytes:
 
 @functools.cache  # tables × groups; building one costs more than the rest of a key
 def table_prefix(group: bytes, table: int) -> bytes:
-    """The four bytes in front of every key of one table's row of a group. Only rows that a table declares have one: of
-    what is not declared, a slot would leave without it."""
+    """The four bytes in front of every key of one table's row of a group. Only rows that a table declares have a
+    prefix: a slot would move without rows that are not declared."""
     if table not in ROWS:
         raise ValueError(f"no table declares row {table:#04x}")
     return group + bytes((table,))
 
 
 def split_text(key: bytes, offset: int) -> tuple[str, int]:
-    """Read one text field back: (value, offset behind it)."""
+    """Read back one text field: (value, offset behind it)."""
     end = key.index(TEXT_END, offset)
     return key[offset:end].replace(b"\0\xff", b"\0").decode(), end + len(TEXT_END)
 
@@ -72,7 +72,7 @@ def applied(group: bytes) -> bytes:
 
 
 def snapshot_mark(group: bytes) -> bytes:
-    """state/: where the log goes on behind the newest snapshot that was installed."""
+    """state/: the index after which the log continues behind the newest installed snapshot."""
     return table_prefix(group, _GROUP) + b"snapshot"
 
 
@@ -92,7 +92,7 @@ def log_index(key: bytes) -> int:
 
 
 def slot_of_key(key: bytes) -> int | None:
-    """The slot of a key behind its group prefix; None where its table is the group's own."""
+    """The slot of a key behind its group prefix; None if its table belongs to the group itself."""
     table = ROWS.get(key[0])
     if table is None or not table.routing:
         return None

@@ -15,7 +15,7 @@ from .engine import Engine
 from .mark import DurableMark
 
 _READ_ENTRIES = 256  # entries fetched per engine call when reading a range
-_READ_BYTES = 4 * 1024 * 1024  # of them; an entry may take 16 MiB, and a restart must not need gigabytes
+_READ_BYTES = 4 * 1024 * 1024  # bytes fetched likewise; an entry may take 16 MiB, and a restart must not need gigabytes
 
 
 class LogStore:
@@ -25,12 +25,12 @@ class LogStore:
         self.engine = engine
         self._mark = mark
         self._last: dict[bytes, int] = {}  # group -> index of its last entry
-        self._shortened: dict[bytes, int] = {}  # the same, of logs that shrank since the last sync began
-        self._lock = threading.Lock()  # of those two: a sync runs in a thread
+        self._shortened: dict[bytes, int] = {}  # index of the last entry of logs that shrank since the last sync began
+        self._lock = threading.Lock()  # for those two: a sync runs in a thread
 
     def open_group(self, group: bytes, name: str, base: int = 0) -> tuple[int, int]:
-        """(first, last) index of a group's log, (base + 1, base) where it has no entry. Raises DamagedStoreError where
-        it ends before its durable mark."""
+        """(first, last) index of a group's log; (base + 1, base) if it has no entry. Raises DamagedStoreError if the
+        log ends before its durable mark."""
         begin, end = keys.log_entry(group, 0), keys.log_entry(group, 2**64 - 1)
         first_index, last_index = base + 1, base
         if first := self.engine.scan(begin, end, 1):
@@ -39,7 +39,7 @@ class LogStore:
         marked = 0 if self._mark is None else self._mark.get(group)
         if last_index < marked:
             raise DamagedStoreError(
-                f"the log of group {name} ends at entry {last_index}, but entry {marked} had been made durable: raft/ "
+                f"the log of group {name} ends at entry {last_index}, but entry {marked} was durable: raft/ "
                 "has lost its tail"
             )
         self._last[group] = last_index
@@ -51,26 +51,26 @@ class LogStore:
         delete_ranges: Sequence[tuple[bytes, bytes]],
         last: Mapping[bytes, int],
     ) -> None:
-        """Delete ranges, then put and delete keys, all at once; logs end at ``last`` (by group prefix) with it. Not
-        durable before :meth:`sync`."""
+        """Delete ranges, then put and delete keys, all at once; ``last`` holds the new ends of logs by group prefix.
+        Not durable before :meth:`sync`."""
         self.engine.write(writes, delete_ranges=delete_ranges)
         with self._lock:
             self._last.update(last)
 
     def shorten(self, group: bytes, last_index: int) -> None:
-        """The next write drops entries behind ``last_index``: from now on they are not missed."""
+        """The next write drops entries behind ``last_index``: from now on the durable mark does not require them."""
         with self._lock:
             self._last[group] = self._shortened[group] = last_index
             if self._mark is not None:
                 self._mark.lower(group, last_index)
 
     def read(self, group: bytes, begin: int, end: int, name: str) -> list[tuple[int, bytes]]:
-        """Entries from ``begin`` on, below ``end``: at least one, and as many as 4 MiB hold. Raises
+        """Entries from ``begin`` on, below ``end``: at least one, and as many as fit into 4 MiB. Raises
         DamagedStoreError on a gap."""
         end = min(end, begin + _READ_ENTRIES)
         found = self.engine.scan(keys.log_entry(group, begin), keys.log_entry(group, end), end - begin, _READ_BYTES)
         entries = [(keys.log_index(key), value) for key, value in found]
-        # Short is not yet a gap: whoever reads on asks for what is missing here, and finds nothing at its beginning.
+        # A short result is not yet a gap: the next read begins at the missing entry and finds nothing there.
         if not entries or entries[-1][0] != begin + len(entries) - 1:
             have = {index for index, _ in entries}
             missing = next(index for index in range(begin, end) if index not in have)
@@ -83,8 +83,8 @@ class LogStore:
             blocks()
 
     def sync_steps(self) -> Iterator[Callable[[], None]]:
-        """What of a sync blocks, for a simulation that lets other things happen meanwhile. To be used up, each call
-        made before the next is asked for."""
+        """The blocking steps of a sync, for a simulation that lets other things happen meanwhile. Use it up, and call
+        each step before asking for the next."""
         with self._lock:
             last = self._last.copy()
             self._shortened.clear()

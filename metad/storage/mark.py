@@ -1,13 +1,13 @@
-"""How far the log of every group is durable, noted outside of the log.
+"""Records how far the log of every group is durable, outside of the log.
 
-RocksDB has to accept a torn last record of its WAL, for that is what a crash leaves. So a WAL that was cut off, or
-whose damage looks like a torn record, opens without complaint and is short of acknowledged entries. The mark tells
-the two apart: it is written behind every fsync of the log, and a log that ends before its mark has lost something.
+RocksDB has to accept a torn last record of its WAL, because a crash leaves one. So a WAL that was cut off, or whose
+damage looks like a torn record, opens without complaint although acknowledged entries are missing. The mark tells the
+two apart: it is written after every fsync of the log, and a log that ends before its mark has lost something.
 
-The mark itself is not synced, so it costs a copy into the page cache. When the process dies it is exact; after a
-power loss it may be older than the log, or torn and then ignored; it is never ahead. Where a log shrinks at its end
-(a follower drops what was never committed), the mark is lowered first, and that is synced: else the power loss could
-bring back the higher one and leave the shorter log.
+The mark itself is not synced, so it costs a copy into the page cache. After the death of the process it is exact; after
+a power loss it may be older than the log, or torn and then ignored; it is never ahead. If a log shrinks at its end (a
+follower drops entries that were never committed), the mark is lowered first, and that is synced: otherwise a power loss
+could bring back the higher mark and leave the shorter log.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _checksum = struct.Struct(">I")
 
 
 class MarkFile(Protocol):
-    """What a mark is kept in. Its methods may raise OSError."""
+    """The file of a mark. Its methods may raise OSError."""
 
     def read(self) -> bytes:
         """Everything."""
 
     def write(self, data: bytes) -> None:
-        """Put data in place of the beginning. Seen at once; a power loss may bring the old bytes back, or mix them."""
+        """Overwrite the beginning. Visible at once; a power loss may bring the old bytes back, or mix both."""
 
     def sync(self) -> None:
         """Make durable what was written."""
@@ -75,16 +75,16 @@ class DurableMark:
             raise StorageError(f"cannot open {path}: {error.strerror}") from None
 
     def get(self, group: bytes) -> int:
-        """The index the group's log must at least reach; 0 where nothing is known."""
+        """The index that the group's log must at least reach; 0 if unknown."""
         return self._indexes.get(group, 0)
 
     def advance(self, indexes: Mapping[bytes, int]) -> None:
-        """The log is durable through these indexes."""
+        """Record that the logs are durable through these indexes."""
         self._indexes.update(indexes)
         self._write()
 
     def lower(self, group: bytes, index: int) -> None:
-        """The group's log is about to end at ``index``."""
+        """Record that the group's log is about to end at ``index``."""
         if self._indexes.get(group, 0) > index:
             self._indexes[group] = index
             self._write()
@@ -109,7 +109,7 @@ class DurableMark:
 
 
 def _parse(data: bytes) -> dict[bytes, int]:
-    """The indexes, or nothing where the file is torn."""
+    """The indexes, or nothing if the file is torn."""
     body = data[: -_checksum.size]
     if not body.startswith(_MAGIC) or data[len(body) :] != _checksum.pack(crc32(body)):
         return {}

@@ -1,4 +1,4 @@
-"""The engine in memory: the twin of RocksEngine for tests and for embedding, crash included."""
+"""The engine in memory: RocksEngine's twin for tests and for embedding; it simulates crashes too."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class MemoryEngine:
 
 
 class PackedExport:
-    """See :class:`.engine.Export`: these pairs in msgpack, one slice a part."""
+    """An :class:`.engine.Export` in msgpack, one slice per part."""
 
     def __init__(self, pairs: Pairs, part_bytes: int) -> None:
         self._pairs: Pairs | None = pairs
@@ -117,7 +117,7 @@ class PackedExport:
 
 
 def unpack(begin: bytes, end: bytes, parts: Sequence[bytes | Path]) -> dict[bytes, bytes]:
-    """The pairs of parts of :class:`PackedExport`. Raises DamagedStoreError where they are none of this range."""
+    """The pairs of parts of a :class:`PackedExport`. Raises DamagedStoreError if they are not of this range."""
     found: dict[bytes, bytes] = {}
     try:
         for part in parts:

@@ -1,10 +1,10 @@
 """The engine on RocksDB (rocksdict). Every option is set here, each with its reason.
 
-What the binding demands: raw mode with ``bytes`` keys everywhere; bounds of a scan are checked by us, because
-the binding's iterator bounds dangle; ``delete_range`` needs an explicit column family; ``write`` holds
-the interpreter lock and ``flush_wal``/``flush``/multi-get release it, so writes are never synced by themselves
-but by :meth:`RocksEngine.sync` in a thread. Taking files in holds it too, some milliseconds per call, for
-RocksDB syncs its manifest meanwhile.
+The binding requires: raw mode with ``bytes`` keys everywhere; our own check of a scan's bounds, because the binding's
+iterator bounds dangle; an explicit column family for ``delete_range``. ``write`` holds the interpreter lock, while
+``flush_wal``, ``flush`` and multi-get release it, so a write is never synced by itself but by :meth:`RocksEngine.sync`
+in a thread. Ingesting files also holds the lock, some milliseconds per call, because RocksDB syncs its manifest
+meanwhile.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from .engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Writes
 from .ingest import IngestDirectory, Manifest
 
 _INGEST_FILES: Final = 2
-"""Files taken in by one call: it holds the interpreter for a millisecond of work and some of waiting for the disk."""
+"""Files ingested by one call, which holds the interpreter for a millisecond of work and some of waiting for the
+disk."""
 _CROWDED_FILES: Final = 24
-"""With more files than this on level 0 the next are not taken in before a compaction has made room: from 48 on RocksDB
-delays writes, at 64 it stops them, and a write that waits holds the interpreter, so the node would stand still. As
-many make every style of compaction begin."""
+"""With more files than this on level 0, ingestion waits until a compaction has made room: from 48 on RocksDB delays
+writes, at 64 it stops them, and a waiting write holds the interpreter, so the node would stand still. Every style of
+compaction begins at this number."""
 _ROOM_TIMEOUT_S: Final = 30.0
-"""Then the next files are taken in all the same: slow is better than never."""
+"""After this time ingestion continues anyway: slow is better than never."""
 
 
 class Shared:
-    """What the engines of one process share, so that memory is bounded once: block cache and memtable budget."""
+    """The resources that all engines of one process share, so that memory is bounded once: block cache and memtable
+    budget."""
 
     def __init__(self, config: StorageConfig) -> None:
         self.cache = r.Cache(config.block_cache_bytes)
@@ -47,30 +49,32 @@ def _options(shared: Shared, *, memtable_bytes: int, memtables: int) -> r.Option
     options = r.Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_manager(shared.write_buffers)
-    # One thread writes: without the concurrent memtable each insert saves its atomics.
+    # Only one thread writes: without the concurrent memtable each insert saves its atomics.
     options.set_allow_concurrent_memtable_write(False)
     options.set_write_buffer_size(memtable_bytes)
     options.set_max_write_buffer_number(memtables)
-    # One flush and one compaction beside the event loop; more would only take its core away.
+    # One flush and one compaction beside the event loop; more would take processor time from it.
     options.set_max_background_jobs(2)
     options.set_max_open_files(512)
-    # Records are small and often random to a compressor; the last level, where nearly all bytes rest, is squeezed.
+    # Records are small and often random to a compressor; only the last level, which holds nearly all bytes, is
+    # compressed.
     options.set_compression_type(r.DBCompressionType.none())
     options.set_bottommost_compression_type(r.DBCompressionType.lz4())
     # Info logs are for RocksDB's developers; keep two.
     options.set_keep_log_file_num(2)
     table = r.BlockBasedOptions()
     table.set_block_cache(shared.cache)
-    table.set_block_size(4096)  # point reads dominate, a small block is the least to read for one
+    table.set_block_size(4096)  # point reads dominate, and a small block is the least to read
     table.set_bloom_filter(10, False)
     table.set_format_version(5)
-    # A hash in each data block spares the binary search: a point read costs a fifth less.
+    # A hash in each data block replaces the binary search: a point read costs a fifth less.
     table.set_data_block_index_type(r.DataBlockIndexType.binary_and_hash())
     table.set_data_block_hash_ratio(0.75)
-    # Index and filters live in the cache, so that tens of millions of records cannot grow memory past its bound.
+    # Index and filters live in the cache, so that tens of millions of records cannot exceed the memory bound.
     table.set_cache_index_and_filter_blocks(True)
-    # In parts of 4 KiB, found by a small root that stays: whole they are a megabyte a file, of which a shard of the
-    # cache holds three, and reads at ten million sessions spent most of their time on loading them again.
+    # They are split into parts of 4 KiB, found by a small root that stays cached. Whole ones take a megabyte per file,
+    # and a shard of the cache holds three: reads at ten million sessions spent most of their time on loading them
+    # again.
     table.set_index_type(r.BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
     table.set_metadata_block_size(4096)
@@ -81,18 +85,18 @@ def _options(shared: Shared, *, memtable_bytes: int, memtables: int) -> r.Option
 
 
 def state_options(shared: Shared) -> r.Options:
-    """For ``state/``: no WAL (the Raft log is it), many small writes, few compactions."""
+    """For ``state/``: no WAL (the Raft log serves as one), many small writes, few compactions."""
     # A memtable that fits the core's own cache: a write into one of 2 MiB costs 0.6 us, of 8 MiB 0.8, of 64 MiB 1.1.
     options = _options(shared, memtable_bytes=2 * 1024 * 1024, memtables=96)
     # Each key is rewritten once per tier instead of up to ten times per level.
     options.set_compaction_style(r.DBCompactionStyle.universal())
-    # What is written between two checkpoints is flushed as one file, by the checkpoint: every file more is compaction
-    # more. Blooms of some 30 bits a record keep reads from searching memtables that do not hold the key.
+    # A checkpoint flushes the writes since the last one as one file: every further file means more compaction. Blooms
+    # of some 30 bits per record keep reads from searching memtables that do not hold the key.
     options.set_min_write_buffer_number_to_merge(40)
     options.set_memtable_prefix_bloom_ratio(0.02)
     options.set_memtable_whole_key_filtering(True)
-    # So many files wait for each other: ten million records take about as many, so few passes bring a record to the
-    # last tier. The blooms spare a read most of them; writes are slowed down where compaction lags far behind.
+    # Files that may wait for each other: ten million records take about as many, so few passes bring a record to the
+    # last tier. The blooms spare a read most of them; writes are slowed down if compaction lags far behind.
     options.set_level_zero_file_num_compaction_trigger(_CROWDED_FILES)
     options.set_level_zero_slowdown_writes_trigger(48)
     options.set_level_zero_stop_writes_trigger(64)
@@ -102,8 +106,8 @@ def state_options(shared: Shared) -> r.Options:
 def log_options(shared: Shared) -> r.Options:
     """For ``raft/``: large values, written once, deleted in order by range, read at restart and by lagging peers."""
     options = _options(shared, memtable_bytes=64 * 1024 * 1024, memtables=3)
-    # A torn last record is what a crash leaves and may be dropped (it was never acknowledged); damage anywhere
-    # before it must be refused. RocksDB's default mode would silently drop everything behind the damage.
+    # A crash may leave a torn last record, which may be dropped (it was never acknowledged); damage anywhere before it
+    # must be refused. RocksDB's default mode would silently drop everything behind the damage.
     options.set_wal_recovery_mode(r.DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_max_total_wal_size(512 * 1024 * 1024)
     return options
@@ -115,14 +119,14 @@ class RocksEngine:
     def __init__(self, path: Path, options: r.Options, *, wal: bool) -> None:
         self.path = path
         self._wal = wal
-        # The binding's stubs call its properties methods and know no raw mode, hence Any.
+        # The binding's stubs declare its properties as methods and know no raw mode, hence Any.
         write_options: Any = r.WriteOptions()
         write_options.disable_wal = not wal
         self._write_options = write_options
         self._options = options
         self._exports: WeakSet[sst.SstExport] = WeakSet()
         self._ingest = IngestDirectory(path / "ingest")
-        self._replacing = threading.Lock()  # groups may be replaced in several threads
+        self._replacing = threading.Lock()  # several threads may replace groups
         _refuse_headless(path)
         try:
             self._db: Any = r.Rdict(str(path), options)
@@ -181,8 +185,8 @@ class RocksEngine:
         return found
 
     def _verify_end(self, last: bytes) -> None:
-        """Raise where a scan ended behind ``last`` because a block is damaged, and not because nothing follows: the
-        binding's iterators end silently at what RocksDB cannot read."""
+        """Raise if a scan ended behind ``last`` because of a damaged block and not because nothing follows: the
+        binding's iterators end silently at data that RocksDB cannot read."""
         iterator = self._db.iter()
         iterator.seek(last)
         if iterator.valid() and iterator.key() == last:
@@ -224,17 +228,17 @@ class RocksEngine:
                 self._replace(manifest)
             except StorageError as error:
                 raise type(error)(
-                    f"{error} (while a range of the store was being replaced: it is neither old nor new, and will be "
+                    f"{error} (while a range of the store was being replaced; its content is mixed, and will be "
                     "finished when the store is opened again)"
                 ) from None
 
     def _replace(self, manifest: Manifest) -> None:
-        """May be done any number of times, as long as nobody has written to the range in between."""
+        """Idempotent, as long as nobody has written to the range in between."""
         if self.scan(manifest.begin, manifest.end, 1):
-            # Only where there is something: above a deleted range every file stays on level 0 and is compacted from
-            # there; into an empty one it goes where it will rest.
+            # Only if the range is not empty: above a deleted range every file stays on level 0 and is compacted from
+            # there; in an empty range a file goes directly to its final level.
             self.write(delete_ranges=[(manifest.begin, manifest.end)])
-        self._flush()  # so that taking files in, which holds the interpreter, finds no memtable in its way
+        self._flush()  # ingestion holds the interpreter, so it must not find a memtable to flush
         names = [name for name, _, _ in manifest.files]
         options = r.IngestExternalFileOptions()
         options.set_move_files(True)
@@ -290,11 +294,11 @@ class RocksEngine:
 
 
 def _one_line(error: Exception) -> str:
-    """RocksDB's messages may have several."""
+    """A message of RocksDB as one line."""
     return " ".join(str(error).split()).rstrip(".")
 
 
-# As strerror puts it: full or read-only disks, missing rights, limits of the process.
+# Causes as strerror words them: full or read-only disks, missing rights, limits of the process.
 _NOT_DAMAGE = (
     "No space left",
     "Disk quota exceeded",
@@ -307,7 +311,7 @@ _NOT_DAMAGE = (
 
 
 def _refuse_headless(path: Path) -> None:
-    """RocksDB makes an empty store where CURRENT is missing, and deletes the tables it then finds unreferenced."""
+    """RocksDB creates an empty store if CURRENT is missing, and deletes the tables that nothing refers to then."""
     if (path / "CURRENT").exists() or not path.is_dir():
         return
     rest = sorted(file.name for file in path.iterdir() if file.suffix in (".sst", ".log") or "MANIFEST" in file.name)
@@ -321,8 +325,8 @@ def _open_error(path: Path, error: Exception) -> StorageError:
     text = _one_line(error)
     if "lock" in text.lower() and ("No locks available" in text or "temporarily unavailable" in text):
         return StorageError(f"{path} is in use by another metad process; stop it, or give this one its own --data-dir.")
-    # Anything else that keeps an existing store from opening is damage, missing or truncated files included, unless
-    # the system says that it is something else.
+    # Any other error on an existing store is damage, missing or truncated files included, unless the system names
+    # another cause.
     if "orruption" in text or ((path / "CURRENT").exists() and not any(cause in text for cause in _NOT_DAMAGE)):
         return DamagedStoreError(f"{path} is damaged and was not opened: {text}. Nothing was changed")
     return StorageError(f"cannot open {path}: {text}")

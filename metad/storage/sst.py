@@ -1,9 +1,9 @@
-"""A range as files of RocksDB, made without a disk: what :meth:`metad.storage.rocks.RocksEngine.export` yields.
+"""A range as RocksDB files, made without a disk: the parts of :meth:`metad.storage.rocks.RocksEngine.export`.
 
-A part is a small head around the content of an SST file. The head says what the file holds, so that nothing is
-replaced by what does not belong there, and its checksum, because RocksDB would notice damage only when it reads the
-block. The binding's writer holds the interpreter while it syncs the file it has written; therefore the file is one in
-memory wherever the system has such files.
+A part is a small head around the content of an SST file. The head says which keys the file holds, so that a part cannot
+replace another range, and has a checksum, because RocksDB would notice damage only when it reads the block. The
+binding's writer holds the interpreter while it syncs its file; therefore the file is in memory if the system has such
+files.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import rocksdict as r
 from ..errors import START_AGAIN, DamagedStoreError, StorageError
 
 SLICE_PAIRS: Final = 1000
-"""Read and written between two yields: some 1.5 ms."""
+"""Pairs read and written between two yields: some 1.5 ms."""
 SLICE_BYTES: Final = 256 * 1024
-"""Or as many bytes, for large values are compressed meanwhile."""
+"""Bytes likewise, because large values are compressed meanwhile."""
 
 
 class _Part(msgspec.Struct, frozen=True, array_like=True, tag="sst1"):
@@ -39,7 +39,7 @@ _decode = msgspec.msgpack.Decoder(_Part).decode
 
 
 class SstExport:
-    """See :class:`metad.storage.engine.Export`. What RocksDB raises goes through ``mapped``."""
+    """A :class:`metad.storage.engine.Export` of SST files. ``mapped`` converts the errors of RocksDB."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SstExport:
         read_options: Any = r.ReadOptions()
         read_options.fill_cache(False)  # nobody reads it again soon
         try:
-            iterator = db.iter(read_options)  # of this moment, whatever is written later
+            iterator = db.iter(read_options)  # sees this moment, whatever is written later
             iterator.seek(begin)
         except Exception as error:  # noqa: BLE001 - as in rocks.py
             raise mapped(error) from None
@@ -76,7 +76,7 @@ class SstExport:
     def close(self) -> None:
         if self._parts is not None:
             self._parts.close()
-            self._parts = None  # one that never ran still has the iterator, which would keep the store's files
+            self._parts = None  # a generator that never ran still has the iterator, which would keep the store's files
 
 
 def _parts(iterator: Any, options: r.Options, end: bytes, part_bytes: int) -> Generator[bytes, None, None]:
@@ -101,16 +101,16 @@ def _parts(iterator: Any, options: r.Options, end: bytes, part_bytes: int) -> Ge
                 if not iterator.valid() or (key := iterator.key()) >= end:
                     break
             yield b""
-            writer.finish()  # makes index and filter
+            writer.finish()  # writes index and filter
             yield b""
             file = content()
         yield _encode(_Part(first, last, crc32(file), file))
-    iterator.status()  # an iterator ends without a word at what it cannot read
+    iterator.status()  # an iterator ends silently at data that it cannot read
 
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Somewhere to write a file: (its path, what reads it)."""
+    """A place to write a file: (its path, a function that reads it)."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("metad-part", os.MFD_CLOEXEC)
         try:
@@ -124,7 +124,7 @@ def _scratch() -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 
 def files(begin: bytes, end: bytes, parts: Sequence[bytes | Path]) -> Iterator[bytes]:
-    """The SST files in parts. Raises DamagedStoreError where one is damaged, none of ours, or not of this range."""
+    """The SST files in parts. Raises DamagedStoreError if one is damaged, foreign, or not of this range."""
     before = None
     for position, part in enumerate(parts):
         try:

@@ -13,7 +13,7 @@ import msgspec
 
 
 class ErrorBody(msgspec.Struct, frozen=True, array_like=True):
-    """Payload of an ERROR frame. ``retry_after_ms``/``retry_jitter_ms``: come back at t ± j; ``leader``: the id of the
+    """Payload of an ERROR frame. ``retry_after_ms``/``retry_jitter_ms``: retry after t ± j; ``leader``: the id of the
     node to ask instead."""
 
     code: int
@@ -24,7 +24,7 @@ class ErrorBody(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MetadError(Exception):
-    """Root of every error that metad raises on purpose; catch this and nothing of metad escapes."""
+    """Root of every error that metad raises on purpose: a caller that catches it catches all of them."""
 
     code: ClassVar[int] = 0
     name: ClassVar[str] = "error"
@@ -32,8 +32,8 @@ class MetadError(Exception):
     outcome_known: ClassVar[bool] = True
 
     current: int | None = None
-    """Of a failed item: what it was compared with and did not match. A version (0: absent), an offset (-1: none), a
-    generation or an epoch; None where the error is about something else, or the server does not say."""
+    """For a failed item: the value that its condition was compared with. A version (0: absent), an offset (-1: none), a
+    generation or an epoch; None if the error is about something else or the server does not report it."""
 
     def __init__(self, message: str = "", *, retry_after_ms: int = 0, retry_jitter_ms: int = 0, leader: str = ""):
         super().__init__(message or (self.__doc__ or self.name).splitlines()[0])

@@ -1,9 +1,9 @@
-"""What a field may hold, checked by the decoder: integer ranges and list lengths.
+"""The bounds of a field, checked by the decoder: integer ranges and list lengths.
 
-A peer is a stranger. Without a range, a negative number or one over 63 bits would travel unharmed to the
-first struct.pack or RocksDB key that it breaks; without a length, 16 MiB of one-byte items would become a
-gigabyte of objects before anybody could count them. msgspec checks a list's length before it reads the first
-item, and a range costs nothing that shows up in a benchmark.
+A peer is a stranger. Without a range, a negative number or one over 63 bits would reach the first struct.pack or
+RocksDB key that it breaks; without a length, 16 MiB of one-byte items would become a gigabyte of objects before the
+server could count them. msgspec checks a list's length before it reads the first item, and a range costs nothing that a
+benchmark shows.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from msgspec import Meta
 U32 = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
 U63 = Annotated[int, Meta(ge=0, le=0x7FFF_FFFF_FFFF_FFFF)]
 """The usual integer: it fits every language's signed 64-bit integer."""
-GENERATION_MAX = 2**53 - 1  # exact in every language, and no counter gets there: a -1 of somebody is no generation
+GENERATION_MAX = 2**53 - 1  # exact in every language; no counter gets there, and a peer's -1 is no generation
 U53 = Annotated[int, Meta(ge=0, le=GENERATION_MAX)]
-U64 = Annotated[int, Meta(ge=0)]  # msgpack has nothing larger
-I64 = Annotated[int, Meta(le=0x7FFF_FFFF_FFFF_FFFF)]  # nor anything smaller
+U64 = Annotated[int, Meta(ge=0)]  # msgpack has no larger integer
+I64 = Annotated[int, Meta(le=0x7FFF_FFFF_FFFF_FFFF)]  # msgpack has no smaller integer
 
-BATCH_ITEMS_MAX = 1_000  # items in one request: larger ones stop paying, and others wait for each as a whole
+BATCH_ITEMS_MAX = 1_000  # items in one request: larger requests gain nothing, and others wait for each as a whole
 TRANSACTIONS_MAX = 1_000  # transactions in one request; each is a batch of its own
 TRANSACTION_ITEMS_MAX = 128  # of each list in one transaction, so that one cannot hold up its group for long
 KEY_FIELDS_MAX = 16  # in the key of one record; no table has as many
@@ -30,7 +30,7 @@ Limit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX)]
 
 T = TypeVar("T")
 PerGroup = Annotated[list[T], Meta(max_length=1024)]
-"""One for each group of a kind: there are no more than slots."""
+"""One item for each group of a kind: a kind has no more groups than slots."""
 Ordinals = PerGroup[U32]
 Batch = Annotated[list[T], Meta(max_length=BATCH_ITEMS_MAX)]
 KeyFields = Annotated[list[str | U32], Meta(max_length=KEY_FIELDS_MAX)]

@@ -1,4 +1,4 @@
-"""Where bytes become frames and frames become bytes.
+"""Turns bytes into frames and frames into bytes.
 
 A frame is a 4-byte length, a 12-byte header and a payload (big-endian throughout)::
 
@@ -9,9 +9,8 @@ A frame is a 4-byte length, a 12-byte header and a payload (big-endian throughou
     u64 request_id  of REQUEST, RESPONSE, ERROR, EVENT and CANCEL; 0 elsewhere
     payload         msgpack, see messages.py
 
-The decoder is incremental and holds at most one unfinished frame beside the last chunk it was fed. It
-refuses a length over its limit as soon as the header is there, so a peer cannot make it wait for,
-or allocate, more than the limit.
+The decoder is incremental and holds at most one unfinished frame besides the last chunk that it was fed. It refuses a
+length over its limit as soon as it has the header, so a peer cannot make it wait for, or allocate, more than the limit.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ HEADER_BYTES = HEADER.size
 LENGTH_BYTES = 4
 LENGTH_MIN = HEADER_BYTES - LENGTH_BYTES
 
-# 16 MiB holds 1,000 records of 16 KB; larger frames only make the others wait.
+# 16 MiB holds 1,000 records of 16 KB; larger frames only make other requests wait.
 FRAME_BYTES_MAX = 16 * 1024 * 1024
-# Before the handshake nobody is known: a peer may make us hold no more than this.
+# Before the handshake the peer is unknown: it may make us hold no more than this.
 HANDSHAKE_BYTES_MAX = 16 * 1024
 
 
 class FrameType(enum.IntEnum):
-    """What a frame is. Codes never change their meaning."""
+    """The type of a frame. Codes never change their meaning."""
 
     HELLO = 1
     WELCOME = 2
@@ -64,7 +63,7 @@ class Frame(NamedTuple):
     length: int
 
 
-_frame = tuple.__new__  # what Frame() does, at half the cost
+_frame = tuple.__new__  # does what Frame() does, at half the cost
 
 
 def encode_frame(type: int, payload: bytes = b"", request_id: int = 0, method: int = 0) -> bytes:
@@ -75,16 +74,16 @@ def encode_frame(type: int, payload: bytes = b"", request_id: int = 0, method: i
 class FrameDecoder:
     """Cuts a byte stream into frames: :meth:`feed` chunks, then call :meth:`next` until it returns None.
 
-    A broken frame raises :class:`FrameError` or :class:`FrameTooLargeError`; the stream cannot be trusted
-    afterwards, so every later call raises it again and what is fed is dropped. Until then memory is bounded
-    by one frame and the last chunk, provided :meth:`next` is called until None after each chunk.
+    A broken frame raises :class:`FrameError` or :class:`FrameTooLargeError`. The stream cannot be trusted afterwards,
+    so every later call raises the error again and drops what it is fed. Until then memory is bounded by one frame and
+    the last chunk, provided that :meth:`next` is called until None after each chunk.
     """
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.hands_over = False
-        """Payloads that came in pieces are given out as the bytearrays they were put together in, whatever the types
-        say: for who only decodes them. Copying one of 16 MiB takes 10 ms, and as much memory again."""
+        """True: a payload that came in pieces is returned as the bytearray it was joined in, despite the declared type.
+        For callers that only decode the payload: copying 16 MiB takes 10 ms, and as much memory again."""
         self._buffer = b""
         self._position = 0
         self._tail = bytearray()  # chunks behind an unfinished frame, joined to it once it is whole
@@ -109,7 +108,7 @@ class FrameDecoder:
     def next(self) -> Frame | None:
         """The next whole frame, or None until more bytes are fed."""
         if self._error is not None:
-            raise self._error.with_traceback(None)  # or each raise would lengthen the traceback of the last
+            raise self._error.with_traceback(None)  # without this, each raise would lengthen the traceback of the last
         start = self._position
         available = len(self._buffer) - start
         if available < self._wanted:
@@ -130,7 +129,7 @@ class FrameDecoder:
         if available < whole:
             self._wanted = whole
             if available > HEADER_BYTES:
-                # The payload is put together in one place, behind which there is nothing to be moved any more.
+                # The payload is joined in one place, and no bytes behind it need to be moved.
                 self._tail[:0] = self._buffer[start + HEADER_BYTES :]
                 self._buffer, self._position = self._buffer[start : start + HEADER_BYTES], 0
                 available = HEADER_BYTES
@@ -146,12 +145,12 @@ class FrameDecoder:
         return _frame(Frame, (type_, flags, method, request_id, payload, whole))
 
     def _release(self) -> None:
-        # Let go of what has been cut already: an idle connection must not pin its last large batch.
+        # Drop the frames already returned: an idle connection must not keep its last large batch in memory.
         self._buffer = self._buffer[self._position :]
         self._position = 0
 
     def _gathered(self, size: int) -> bytes:
-        """The payload that the tail begins with."""
+        """Return the payload at the beginning of the tail."""
         payload = self._tail
         self._buffer, self._position = bytes(payload[size:]), 0
         self._tail = bytearray()

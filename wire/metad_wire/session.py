@@ -1,21 +1,21 @@
 """The protocol as a value: one object per end of a connection, no I/O and no clock.
 
-Feed received chunks with :meth:`Session.receive_data` and call :meth:`Session.next_event` until it returns
-None; write what :meth:`Session.data_to_send` returns. Frames that need no decision (ping, credit) are dealt
-with inside; the others come out as the event. Which frame is allowed when, and what it leads to, is the
-table :data:`TRANSITIONS`.
+Feed received chunks with :meth:`Session.receive_data` and call :meth:`Session.next_event` until it returns None; write
+what :meth:`Session.data_to_send` returns. The session handles frames that need no decision (ping, credit) itself; it
+returns all others as events. The table :data:`TRANSITIONS` says which frame is allowed in which state, and the state
+after it.
 
-An error of the peer raises a connection error (code below 100). The session is closed by it, and
-:meth:`Session.data_to_send` then holds the ERROR frame that tells the peer why.
+An error of the peer raises a connection error (code below 100) and closes the session; :meth:`Session.data_to_send`
+then returns the ERROR frame that tells the peer why.
 
-Flow control: the server grants a window of request bytes that may be unanswered. A request takes its
-frame's length from it, its answer (RESPONSE or ERROR) gives it back, so in the steady state no credit frame
-travels. A CREDIT frame sets a new window; the server holds the peer to a smaller one only once the peer has
-answered the ping behind it, for until then it may not have seen it.
+Flow control: the server grants a window of request bytes that may be unanswered. A request takes its frame's length
+from the window and its answer (RESPONSE or ERROR) gives it back, so in the steady state no credit frame travels. A
+CREDIT frame sets a new window. The server enforces a smaller window only once the peer has answered the ping behind it,
+because until then the peer may not have seen it.
 
-Memory: a session holds what its decoder holds and the lengths of the unanswered requests, which the window
-bounds. What it wants sent is at most as long as what it received plus what the driver asked for, so a driver
-that stops reading while the peer does not read is bounded too.
+Memory: a session holds what its decoder holds and the lengths of the unanswered requests, which the window bounds. Its
+output is at most as long as what it received plus what the driver asked it to send, so a driver that stops reading
+while the peer does not read is bounded too.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ _REQUEST = int(FrameType.REQUEST)
 _pack_header = HEADER.pack
 
 SHRINKING_MAX = 8
-"""Shrunk windows that wait for their pong; a peer that answers none of them cannot make the list grow."""
+"""Shrunk windows that wait for their pong: a peer that answers no ping cannot make the list grow."""
 FEATURES = int(m.Feature.REQUIRES | m.Feature.MIN_REVISIONS)
-"""Feature bits that this implementation has: all that are defined."""
+"""The feature bits of this implementation: all that are defined."""
 
 
 class Role(enum.Enum):
-    """Which end of the connection."""
+    """The end of the connection: client or server."""
 
     CLIENT = "client"
     SERVER = "server"
 
 
 class State(enum.Enum):
-    """Where the connection is."""
+    """The state of the connection."""
 
     OPENING = "opening"  # the handshake is not over
     OPEN = "open"
@@ -98,7 +98,8 @@ TRANSITIONS: dict[tuple[Role, State], dict[int, State]] = {
     },
     (Role.CLIENT, State.DRAINING): dict.fromkeys((*_CLIENT_OPEN, FrameType.GOAWAY), State.DRAINING),
 }
-"""(role, state) -> received frame type -> next state. What is not listed is an :class:`UnexpectedFrameError`."""
+"""(role, state) -> received frame type -> next state. A frame that is not listed raises
+:class:`UnexpectedFrameError`."""
 
 _decoders: dict[type[m.Message], msgspec.msgpack.Decoder[Any]] = {}
 
@@ -114,7 +115,7 @@ def _decode(type_: type[m.Message], payload: bytes) -> Any:
 
 
 def decode_error(payload: bytes) -> MetadError:
-    """The exception an ERROR frame's payload stands for."""
+    """The exception that an ERROR frame's payload stands for."""
     try:
         return error_of(msgspec.msgpack.decode(payload, type=ErrorBody))
     except MALFORMED as error:
@@ -122,7 +123,8 @@ def decode_error(payload: bytes) -> MetadError:
 
 
 class Session:
-    """What both ends share. ``unanswered_bytes`` counts the request frames in flight, ``window_bytes`` bounds them."""
+    """The part that both ends share. ``unanswered_bytes`` counts the request frames in flight, ``window_bytes`` bounds
+    them."""
 
     role: Role
 
@@ -135,12 +137,12 @@ class Session:
         self.version = 0
         self.features = 0
         self._out: list[bytes] | deque[bytes] = []
-        self._last_words = b""  # what was still to be sent when the session closed
+        self._last_words = b""  # bytes not sent yet when the session closed
         self._allowed = TRANSITIONS[self.role, self.state]
         self._error: MetadError | None = None
 
     def receive_data(self, chunk: bytes) -> None:
-        """Take bytes from the peer. Ignored once closed."""
+        """Take bytes from the peer. Ignored once the session is closed."""
         if self.state is not State.CLOSED:
             self.decoder.feed(chunk)
 
@@ -176,17 +178,17 @@ class Session:
                 self.fail_connection(error)
                 raise
         if self._error is not None:
-            raise self._error.with_traceback(None)  # or each raise would lengthen the traceback of the last
+            raise self._error.with_traceback(None)  # without this, each raise would lengthen the traceback of the last
         return None
 
     def ping(self, token: int) -> None:
-        """Ask the peer for a PONG with the same token (below 2**63: the upper half is the session's own). Only once
-        the handshake is over."""
+        """Ask the peer for a PONG with the same token (below 2**63: the session itself uses the upper half). Allowed
+        only after the handshake."""
         assert self.state is not State.OPENING, "the peer takes no PING before the handshake is over"
         self._send(FrameType.PING, encode(m.Ping(token)))
 
     def fail_connection(self, error: MetadError) -> None:
-        """Tell the peer why, and close; nothing is sent behind it. The ERROR frame carries request id 0."""
+        """Tell the peer the error and close; nothing is sent after it. The ERROR frame carries request id 0."""
         if self.state is State.CLOSED:
             return
         self._send(FrameType.ERROR, encode(error.body()))
@@ -194,11 +196,11 @@ class Session:
         self._enter(State.CLOSED)
 
     def close(self) -> None:
-        """No more events; what is unanswered stays unanswered. Whatever is sent from now on is dropped."""
+        """Close: no more events, unanswered requests stay unanswered, and whatever is sent from now on is dropped."""
         self._enter(State.CLOSED)
 
     def _received(self, frame: Frame) -> bool:
-        """Deal with a frame that is allowed; True makes it an event."""
+        """Handle a frame that is allowed; True makes it an event."""
         raise NotImplementedError
 
     def _control(self, frame: Frame) -> bool:
@@ -213,8 +215,8 @@ class Session:
         self.state = state
         self._allowed = TRANSITIONS.get((self.role, state), {})
         if state is State.CLOSED:
-            # Answers may still come from behind a session that has closed. A sink of length 0 drops them
-            # without a test of the state at every answer.
+            # The driver may still answer requests after the session has closed. An output of length 0 drops the answers
+            # without a test of the state at each.
             self._last_words = b"".join(self._out)
             self._out = deque(maxlen=0)
 
@@ -227,9 +229,9 @@ class Session:
 
 
 class ServerSession(Session):
-    """The server's end. Events: HELLO (answer with :meth:`welcome` or :meth:`fail_connection`), REQUEST (answer
-    exactly once with :meth:`respond` or :meth:`fail`), CANCEL, also of what is not unanswered, PING, which is answered
-    already, PONG."""
+    """The server's end. Events: HELLO (answer with :meth:`welcome` or :meth:`fail_connection`), REQUEST (answer exactly
+    once with :meth:`respond` or :meth:`fail`), CANCEL (also for requests that are already answered), PING (already
+    answered), PONG."""
 
     role = Role.SERVER
 
@@ -237,12 +239,12 @@ class ServerSession(Session):
         super().__init__()
         self.decoder.hands_over = True
         self.hello: m.Hello | None = None
-        self._shrinking: deque[tuple[int, int]] = deque()  # (ping token, window to hold the peer to after its pong)
+        self._shrinking: deque[tuple[int, int]] = deque()  # (ping token, window to enforce after its pong)
         self._barrier = 1 << 63
 
     def welcome(self, welcome: m.Welcome) -> None:
-        """Finish the handshake. Version and features are those already negotiated from the client's HELLO. Dropped
-        where the connection was closed while its credentials were looked at."""
+        """Finish the handshake. Version and features are those already negotiated from the client's HELLO. Dropped if
+        the connection was closed while its credentials were checked."""
         if self.state is State.CLOSED:
             return
         assert self.hello is not None, "welcome() answers the HELLO event"
@@ -265,28 +267,29 @@ class ServerSession(Session):
         self._send(FrameType.ERROR, encode(error.body()), request_id)
 
     def set_window(self, window_bytes: int) -> None:
-        """Grant another window of unanswered request bytes. The peer is held to the largest window it may still
-        believe in: a larger one at once, a smaller one from the pong of the ping behind it."""
+        """Grant another window of unanswered request bytes. The server enforces the largest window that the peer may
+        still believe in: a larger one at once, a smaller one from the pong of the ping behind it."""
         assert self.state is not State.OPENING, "welcome() sets the first window"
         self._send(FrameType.CREDIT, encode(m.Credit(window_bytes)))
         shrinking = self._shrinking  # always from larger windows to smaller ones
         seen: int | None = None
         while shrinking and shrinking[-1][1] <= window_bytes:
-            seen = shrinking.pop()[0]  # its pong still shows that all windows larger than this one are forgotten
+            # its pong still shows that the peer has forgotten all windows larger than this one
+            seen = shrinking.pop()[0]
         if window_bytes >= self.window_bytes:
             self.window_bytes = window_bytes
         elif seen is not None:
             shrinking.append((seen, window_bytes))
         else:
             if len(shrinking) == SHRINKING_MAX:
-                shrinking.pop()  # the new barrier stands for it too, only later
+                shrinking.pop()  # the new barrier covers this one too, only later
             self._barrier += 1
             shrinking.append((self._barrier, window_bytes))
             self._send(FrameType.PING, encode(m.Ping(self._barrier)))
 
     def goaway(self, code: int = 0, reason: str = "") -> None:
-        """Announce that no further request will be taken: answer those that still come with a DrainingError. A
-        connection whose handshake is not over is closed with that error instead."""
+        """Announce that no further request will be taken: answer later ones with a DrainingError. A connection whose
+        handshake is not over is closed with that error instead."""
         if self.state is State.OPENING:
             self.fail_connection(DrainingError(reason))
             return
@@ -298,7 +301,8 @@ class ServerSession(Session):
             request_id, length = frame.request_id, frame.length
             if request_id in self.unanswered or not request_id:
                 raise UnexpectedFrameError(f"request id {request_id} is 0 or already in flight")
-            # A frame alone in its window may be larger than it: a window shrunk below one frame must not deadlock.
+            # A frame that is alone in its window may be larger than it: a window shrunk below one frame must not
+            # deadlock.
             if self.unanswered and self.unanswered_bytes + length > self.window_bytes:
                 raise CreditError(
                     f"{self.unanswered_bytes + length} request bytes unanswered, the window is {self.window_bytes}"
@@ -307,7 +311,7 @@ class ServerSession(Session):
             self.unanswered_bytes += length
             return True
         if frame.type == FrameType.CANCEL:
-            return True  # also of what is answered already: see below
+            return True  # also for a request that is already answered: see below
         if frame.type == FrameType.HELLO:
             self._negotiate(_decode(m.Hello, frame.payload))
             return True
@@ -316,7 +320,7 @@ class ServerSession(Session):
             while self._shrinking and self._shrinking[0][0] <= token:
                 self.window_bytes = self._shrinking.popleft()[1]
         self._control(frame)
-        return True  # there is nothing to do about a PING, but the driver counts what it takes in one go
+        return True  # a PING is already answered, but the driver counts the frames that it takes in one go
 
     def _negotiate(self, hello: m.Hello) -> None:
         if self.hello is not None:
@@ -333,8 +337,8 @@ class ServerSession(Session):
 
 
 class ClientSession(Session):
-    """The client's end. Events: WELCOME, RESPONSE and ERROR of a request, EVENT, GOAWAY, CREDIT, PONG. An ERROR
-    with request id 0 ends the connection and is raised."""
+    """The client's end. Events: WELCOME, RESPONSE and ERROR of a request, EVENT, GOAWAY, CREDIT, PONG. An ERROR with
+    request id 0 ends the connection and is raised."""
 
     role = Role.CLIENT
 
@@ -348,8 +352,8 @@ class ClientSession(Session):
         self._send(FrameType.HELLO, encode(hello))
 
     def assume(self, welcome: m.Welcome) -> None:
-        """Take the WELCOME of an earlier connection to the same node for the one to come, and send requests right
-        behind the HELLO: for 0-RTT data, which would not be worth its trouble otherwise."""
+        """Assume the WELCOME of an earlier connection to the same node and send requests right behind the HELLO, so
+        that they can go in 0-RTT data."""
         assert self.state is State.OPENING, "assumed before it is known"
         self._assumed = True
         self.welcome, self.window_bytes = welcome, welcome.window_bytes
@@ -361,8 +365,8 @@ class ClientSession(Session):
         )
 
     def request(self, method: int, payload: bytes) -> int:
-        """Send a request; returns its id. Raises :class:`CreditError` where :meth:`can_send` is False and
-        :class:`FrameError` where the payload is over the server's frame limit."""
+        """Send a request; returns its id. Raises :class:`CreditError` if :meth:`can_send` is False and
+        :class:`FrameError` if the payload is over the server's frame limit."""
         length = HEADER_BYTES + len(payload)
         if not self.can_send(len(payload)):
             raise CreditError(f"cannot send {length} bytes now: {self.state.value}, window {self.window_bytes}")
@@ -379,7 +383,8 @@ class ClientSession(Session):
         return request_id
 
     def cancel(self, request_id: int) -> None:
-        """The answer is no longer wanted. One still comes, and still gives the credit back."""
+        """Tell the server that the answer is no longer wanted. An answer still comes, and still gives the credit
+        back."""
         if request_id in self.unanswered:
             self._send(FrameType.CANCEL, b"", request_id)
 

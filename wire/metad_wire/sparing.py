@@ -1,4 +1,4 @@
-"""Keeps a log from being filled by what others cause."""
+"""Keeps peers from filling the log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 
 class Sparing:
-    """Lets ``lines`` pass in ``seconds`` and counts the rest: for what somebody else can make happen without end."""
+    """Lets ``lines`` log lines pass in ``seconds`` and counts the rest, for events that peers can repeat without
+    end."""
 
     def __init__(self, lines: int, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
         self._lines = lines
@@ -18,7 +19,7 @@ class Sparing:
         self._left_out = 0
 
     def admit(self) -> int | None:
-        """None: leave this line out. Otherwise log it, and say how many were left out before it."""
+        """None: leave this line out. Otherwise log it, and say how many lines were left out before it."""
         now_s = self._now()
         if now_s - self._since_s >= self._seconds:
             self._since_s, self._passed = now_s, 0

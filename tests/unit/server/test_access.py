@@ -126,7 +126,7 @@ def test_a_tokens_file_that_is_deleted_revokes_all_of_them(
         for _ in range(2):
             with pytest.raises(UnauthenticatedError):
                 rules.admit(NOBODY, token.encode())  # type: ignore[arg-type]
-    assert [record.getMessage() for record in caplog.records] == ["the tokens are gone: none is taken any more"]
+    assert [record.getMessage() for record in caplog.records] == ["the tokens are gone: nothing is accepted any more"]
     (tmp_path / "tokens").write_text(text)
     assert rules.admit(NOBODY, token.encode()) == CLIENT  # type: ignore[arg-type]
 
@@ -162,7 +162,7 @@ def test_with_certificates_everything_is_encrypted() -> None:
         (lambda: certificates.node("node-2"), "is of node 'node-2', and this is node 'node-1'"),
         (lambda: certificates.client("node-1"), "is of client 'node-1', and this is node 'node-1'"),
         (lambda: certificates.admin("node-1"), "is of admin 'node-1', and this is node 'node-1'"),
-        (lambda: certificates.wrong("no-role", Role.NODE, "node-1"), "is of nobody in particular"),
+        (lambda: certificates.wrong("no-role", Role.NODE, "node-1"), "names no holder"),
         (lambda: certificates.wrong("no-purpose", Role.NODE, "node-1"), "is not for servers and for clients"),
         (lambda: certificates.wrong("wrong-purpose", Role.NODE, "node-1"), "is not for servers and for clients"),
     ],

@@ -88,7 +88,7 @@ def test_a_manifest_whose_files_are_damaged_keeps_the_store_from_opening(tmp_pat
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1
         file.write_bytes(data)
-        with pytest.raises(DamagedStoreError, match=f"{name} is not what was written"):
+        with pytest.raises(DamagedStoreError, match=f"{name} is not as it was written"):
             open_engine("rocks_no_wal", tmp_path / "db")
         directory.discard()
         open_engine("rocks_no_wal", tmp_path / "db").close()  # and no lock was left behind

@@ -175,7 +175,7 @@ async def test_a_client_without_a_certificate_is_refused_where_one_is_required()
     async with greeter(certificates.node()) as to:
         _, error = await outcome(certificates.anonymous(), to)
         assert isinstance(error, CertificateError), error
-        assert "wants a certificate" in str(error)
+        assert "requires a certificate" in str(error)
         assert to.accepted == []
 
 

@@ -1,2 +1,2 @@
-"""Tools of operators that both the server's and the client's commands use: certificates and tokens. Not pure: they read
-and write files, and draw secrets."""
+"""Tools for operators, used by the commands of server and client: certificates and tokens. Not pure: they read and
+write files, and draw secrets."""

@@ -1,7 +1,7 @@
-"""A certificate authority for a fleet of one's own: what ``metadctl certs`` and ``metad cluster --regions`` issue from.
+"""A certificate authority for a private fleet: ``metadctl certs`` and ``metad cluster --regions`` issue from it.
 
-Needs the ``cryptography`` package, which comes with the extra ``quic``. A fleet that has an authority already needs
-none of this: what a certificate must hold is in wire/PROTOCOL.md, "Certificates and tokens".
+Needs the ``cryptography`` package, which comes with the extra ``quic``. A fleet that already has an authority does not
+need this module: wire/PROTOCOL.md, "Certificates and tokens", says what a certificate must hold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CA_DAYS: Final = 3_650
 LEAF_DAYS: Final = 365
-_BACKDATE: Final = datetime.timedelta(minutes=5)  # for clocks that are a little behind ours
+_BACKDATE: Final = datetime.timedelta(minutes=5)  # for peers whose clocks are a little behind ours
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -31,14 +31,14 @@ class AuthorityError(Exception):
 
 
 class Issued(NamedTuple):
-    """A certificate and its key, PEM."""
+    """A certificate and its key, both PEM."""
 
     certificate: bytes
     key: bytes
 
 
 class Authority:
-    """One that signs. Make it with :meth:`create` or :meth:`load`."""
+    """A certificate authority that can sign. Make it with :meth:`create` or :meth:`load`."""
 
     def __init__(self, certificate: x509.Certificate, key: EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
@@ -46,7 +46,7 @@ class Authority:
 
     @classmethod
     def create(cls, name: str = "metad") -> Authority:
-        """A new one, with a key of its own (P-256)."""
+        """Make an authority with a new key (P-256)."""
         _need_cryptography()
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -60,7 +60,7 @@ class Authority:
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes) -> Authority:
-        """One that was saved. Raises AuthorityError."""
+        """Load a saved authority. Raises AuthorityError."""
         _need_cryptography()
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization
@@ -70,7 +70,7 @@ class Authority:
             loaded = serialization.load_pem_private_key(key, None)
             read = x509.load_pem_x509_certificate(certificate)
         except (ValueError, TypeError) as error:
-            raise AuthorityError(f"this is no authority of ours: {error}") from None
+            raise AuthorityError(f"this is not an authority made by metad: {error}") from None
         if not isinstance(loaded, ec.EllipticCurvePrivateKey) or loaded.public_key() != read.public_key():
             raise AuthorityError("the authority's key is not its certificate's")
         return cls(read, loaded)
@@ -89,10 +89,10 @@ class Authority:
         purposes: Sequence[str] | None = None,
         roles: bool = True,
     ) -> Issued:
-        """A certificate for a node (which serves, and dials other nodes) or a client (which only dials), with a key of
-        its own. ``hosts`` are names and addresses of a node for whoever checks those; metad itself goes by the role.
+        """Issue a certificate with a new key for a node (which serves, and dials other nodes) or a client (which only
+        dials). ``hosts`` are names and addresses of a node for clients that check them; metad itself checks the role.
         Dates default to now and a year from now. ``purposes`` (of ``client``, ``server``, ``code-signing``) and
-        ``roles`` make one that metad refuses, for trying that."""
+        ``roles`` make certificates that metad refuses, for tests of that."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
@@ -127,16 +127,16 @@ def issue_fleet(
     *,
     admins: Sequence[str] = (),
 ) -> dict[str, TlsFiles]:
-    """Certificates and keys of a whole fleet as files in ``directory``: ``ca.pem`` and ``ca-key.pem`` (made where there
-    are none yet, used where there are), ``node-NAME.pem``, ``client-NAME.pem`` and ``admin-NAME.pem`` with their
-    ``-key.pem``, which only the owner may read. Each appears whole or not at all, so processes that use them may run.
-    Returns the files by ``node-NAME`` and so on. Raises AuthorityError."""
+    """Write the certificates and keys of a whole fleet to ``directory``: ``ca.pem`` and ``ca-key.pem`` (made if there
+    are none yet), ``node-NAME.pem``, ``client-NAME.pem`` and ``admin-NAME.pem`` with their ``-key.pem``, which only the
+    owner may read. Each file appears whole or not at all, so processes that use them may run meanwhile. Returns the
+    files by ``node-NAME`` and so on. Raises AuthorityError."""
     _need_cryptography()
     wanted = {Role.NODE: nodes, Role.CLIENT: clients, Role.ADMIN: admins}
     principals = [Principal(role, name) for role, names in wanted.items() for name in names]
     for principal in principals:
         if not _NAME.fullmatch(principal.name):
-            raise AuthorityError(f"{principal.name!r} is no name: letters, digits, '.', '_' and '-', at most 64")
+            raise AuthorityError(f"{principal.name!r} is not a name: use letters, digits, '.', '_' and '-', at most 64")
     for host in hosts:
         _host(host)
     ca, ca_key = directory / "ca.pem", directory / "ca-key.pem"
@@ -159,8 +159,8 @@ def issue_fleet(
 
 
 def ends_at(paths: Sequence[str]) -> datetime.datetime | None:
-    """When the first of the certificates in these PEM files expires. None where that cannot be told: a file cannot be
-    read now, or cryptography is not installed."""
+    """When the first of the certificates in these PEM files expires. None if a file cannot be read now or cryptography
+    is not installed."""
     try:
         from cryptography import x509
 

@@ -1,8 +1,8 @@
-"""Tokens: the way in for a client that has no certificate. ``NAME.SECRET``, of which a server keeps a hash.
+"""Tokens: the credentials of a client that has no certificate. ``NAME.SECRET``, of which a server keeps a hash.
 
-A secret has 256 random bits, so one round of SHA-256 is as good as any slow hash: there is nothing to guess. The file
-of a server has a line for each token, ``NAME sha256:HEX``; a name may have several, so that a new one can be given out
-before the old is taken away. A token makes a client of its holder, never a node.
+A secret has 256 random bits, so one round of SHA-256 is as good as any slow hash: nobody can guess the secret. A
+server's file has a line for each token, ``NAME sha256:HEX``. A name may have several lines, so that a new token can be
+given out before the old one is removed. A token makes its holder a client, never a node.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class TokenFileError(Exception):
 
 
 def new_token(name: str) -> str:
-    """A token for its holder, who alone has it. Raises ValueError where the name is none."""
+    """Make a token, which only its holder keeps. Raises ValueError if the name is not valid."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name: letters, digits, '_' and '-', at most 64")
+        raise ValueError(f"{name!r} is not a valid name: use letters, digits, '_' and '-', at most 64")
     return f"{name}.{secrets.token_urlsafe(SECRET_BYTES)}"
 
 
 def line_of(token: str) -> str:
-    """What a server keeps of a token: a line of its file, without the end of line."""
+    """The line that a server's file keeps of a token, without the end of line."""
     return f"{token.partition('.')[0]} sha256:{_hash(token.encode()).hex()}"
 
 
 class Tokens:
-    """The tokens a server takes."""
+    """The tokens that a server accepts."""
 
     def __init__(self, hashes: dict[str, list[bytes]]) -> None:
         self._hashes = hashes
@@ -48,8 +48,7 @@ class Tokens:
 
     @classmethod
     def parse(cls, text: str) -> Tokens:
-        """From the text of a file; empty lines and those that begin with ``#`` do not count. Raises
-        TokenFileError."""
+        """Parse the text of a file; empty lines and lines that begin with ``#`` are skipped. Raises TokenFileError."""
         hashes: dict[str, list[bytes]] = {}
         for number, line in enumerate(text.splitlines(), 1):
             if not line.strip() or line.startswith("#"):
@@ -62,7 +61,7 @@ class Tokens:
 
     @classmethod
     def read(cls, path: str) -> Tokens:
-        """From a file. Raises TokenFileError."""
+        """Read a file. Raises TokenFileError."""
         try:
             return cls.parse(Path(path).read_text())
         except OSError as error:
@@ -73,7 +72,7 @@ class Tokens:
             raise TokenFileError(f"{path}: {error}") from None
 
     def holder(self, credentials: bytes) -> str | None:
-        """Name of the token's holder, None where it is not one of these. Takes the same time however much of it is
+        """The name of the token's holder; None if the token is unknown. Takes the same time however much of it is
         right."""
         if len(credentials) > TOKEN_BYTES_MAX:
             return None

@@ -1,17 +1,17 @@
-"""The seam to a byte stream: the subset of asyncio's transport and protocol that metad uses, no more.
+"""The seam to a byte stream: only the subset of asyncio's transport and protocol that metad uses.
 
-A :class:`StreamHandler` is what a driver implements; a :class:`Stream` is what it is given; a
-:class:`Transport` makes both meet. asyncio's own TCP transports are Streams as they are, so the seam costs
-nothing per chunk. One contract suite (tests/contract) holds every implementation to this page:
+A driver implements :class:`StreamHandler` and is given a :class:`Stream`; a :class:`Transport` connects the two.
+asyncio's own TCP transports are Streams as they are, so the seam costs nothing per chunk. One contract suite
+(tests/contract) checks every implementation against this page:
 
 - chunks arrive in order and whole, none after ``connection_lost``, none while reading is paused for long
-  (what was already on its way may still come);
+  (chunks that were already on their way may still come);
 - ``pause_writing`` is called when unsent bytes pass the high-water mark, ``resume_writing`` when they have
-  drained; a handler that writes on regardless is buffered, never cut;
-- ``close`` delivers what was written before it, ``abort`` need not; what is written after either is dropped;
+  drained; the data of a handler that still writes is buffered, never dropped;
+- ``close`` delivers the data written before it, ``abort`` need not; data written after either is dropped;
 - ``connection_lost`` is called exactly once, and last; a handler that raises loses its connection;
-- after ``connection_lost`` a stream may still be told to pause, resume, close or abort, and nothing happens,
-  but it must not be written to (uvloop raises).
+- after ``connection_lost`` a stream ignores pause, resume, close and abort, but it must not be written to
+  (uvloop raises).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Stream(Protocol):
         """Close at once."""
 
     def get_write_buffer_size(self) -> int:
-        """Bytes written that are still held here. Not to be asked after ``connection_lost``."""
+        """Bytes written that are still held here. Must not be called after ``connection_lost``."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """``peername`` and the like, as asyncio names them."""
 
 
 class StreamHandler(Protocol):
-    """What the driver of a connection implements."""
+    """The handler of a connection, which a driver implements."""
 
     def connection_made(self, stream: Any) -> None:
         """The connection is up; ``stream`` is its :class:`Stream`."""
@@ -55,8 +55,8 @@ class StreamHandler(Protocol):
         """The next chunk."""
 
     def eof_received(self) -> bool | None:
-        """The peer sends no more, and the stream closes. The result must be false: half-open connections are not part
-        of the seam, for asyncio, uvloop and QUIC do not agree on them."""
+        """The peer has sent its last byte, and the stream closes. The result must be false: half-open connections are
+        not part of the seam, because asyncio, uvloop and QUIC do not agree on them."""
 
     def pause_writing(self) -> None:
         """Unsent bytes are over the high-water mark."""
@@ -89,11 +89,11 @@ class Transport(Protocol):
         """Accept connections; ``factory`` makes the handler of each. Port 0 picks a free one."""
 
     async def dial(self, host: str, port: int, factory: Callable[[], Handler], timeout_s: float) -> Handler:
-        """Connect. Raises :class:`OSError` (TimeoutError included) where that fails."""
+        """Connect. Raises :class:`OSError` (TimeoutError included) if that fails."""
 
 
 def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` -> (host, port). Raises ValueError with what is wrong."""
+    """``host:port`` or ``[v6]:port`` -> (host, port). Raises ValueError that says what is wrong."""
     host, separator, port = endpoint.rpartition(":")
     if not separator or not host:
         raise ValueError(f"not HOST:PORT: {endpoint!r}")

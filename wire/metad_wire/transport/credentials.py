@@ -1,9 +1,9 @@
-"""Who is at the other end: certificate files, the roles that certificates name, and what is wrong with one.
+"""Identities: certificate files, the roles that certificates name, and the errors of both.
 
-The same for every transport that encrypts. A certificate names its role and its holder in one URI of its subject
-alternative names: ``metad://node/n1``, ``metad://client/app``, ``metad://admin/ops``. A stream whose peer showed a
-certificate (trusted by then, and of the right dates and purpose) answers ``get_extra_info("peercert")`` with the
-dictionary that Python's ssl module makes of one; :func:`principal_of` reads the holder from it.
+Every transport that encrypts uses this module. A certificate names its role and its holder in one URI of its subject
+alternative names: ``metad://node/n1``, ``metad://client/app``, ``metad://admin/ops``. If the peer of a stream showed a
+certificate, it is trusted and has the right dates and purpose; ``get_extra_info("peercert")`` then returns the
+dictionary that Python's ssl module makes of it, and :func:`principal_of` reads the holder from that.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 PEERCERT: Final = "peercert"
-"""Name of the extra info of a stream that holds the peer's certificate; None where it showed none."""
+"""Name of the extra info that holds the peer's certificate; None if the peer showed none."""
 
 
 UNFIT: Final = "unfit"
-"""Name of the extra info that says why a peer's certificate is not to be accepted although the handshake is over; None
-where nothing is wrong with it."""
+"""Name of the extra info that says why a peer's certificate must not be accepted although the handshake is over; None
+if nothing is wrong with it."""
 WORN: Final = "worn"
-"""Name of the extra info that is true once a stream's keys have sealed as much as they should: its driver moves on to a
-new one, in its own time."""
+"""Name of the extra info that is true once a stream's keys have sealed as much as they should: its driver then moves to
+a new stream, at a time of its choice."""
 
 
 class Role(enum.Enum):
-    """What the holder of a certificate may be."""
+    """What the holder of a certificate is allowed to be."""
 
     NODE = "node"
-    """A server, a peer of servers, and a client too."""
+    """A server, a peer of servers, and also a client."""
     CLIENT = "client"
-    """A client and nothing else: it can neither pose as a node nor speak to nodes as one."""
+    """Only a client: it can neither pose as a node nor speak to nodes as one."""
     ADMIN = "admin"
-    """A client that may change the cluster too."""
+    """A client that may also change the cluster."""
 
 
 class Principal(NamedTuple):
@@ -50,35 +50,35 @@ class Principal(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """How a certificate says it."""
+        """The URI that names this holder in a certificate."""
         return f"metad://{self.role.value}/{quote(self.name, safe='')}"
 
     @property
     def is_node(self) -> bool:
-        """Whether it may serve, and speak Raft."""
+        """Whether the holder may serve, and speak Raft."""
         return self.role is Role.NODE
 
     def may_be(self, node_id: str) -> bool:
-        """Whether the holder is this node, or the machine that this worker (``machine/number``) runs on."""
+        """Whether the holder is this node, or the machine of this worker (``machine/number``)."""
         return self.is_node and self.name in (node_id, node_id.partition("/")[0])
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Paths of PEM files. ``certificate`` (leaf first, then intermediates) and ``key`` are empty for a client that has
-    a token instead; ``ca`` holds the authorities whose certificates are believed, and nobody else's are."""
+    a token instead; ``ca`` holds the only authorities whose certificates are trusted."""
 
     certificate: str = ""
     key: str = ""
     ca: str
     node: str = ""
-    """Of a node: its id, which the certificate must name. Files of anybody else are refused, also those that take
-    their place later."""
+    """For a node: its id, which the certificate must name. Files with another name are refused, also files that replace
+    these later."""
 
 
 def client_files(directory: str, name: str = "", *, administers: bool = False) -> TlsFiles:
-    """The files of a client in a directory that ``metadctl certs`` has filled; ``name`` is not needed where there is
-    one client only. ``administers``: an administrator's rather than a plain client's, where there is one. Raises
-    ValueError where there is none, or no telling which."""
+    """The files of a client in a directory that ``metadctl certs`` has filled; ``name`` may be left out if there is one
+    client only. ``administers``: prefer an administrator's certificate to a plain client's. Raises ValueError if there
+    is none, or several match."""
     roles = (Role.ADMIN, Role.CLIENT) if administers else (Role.CLIENT, Role.ADMIN)
     certificates = [path for path in sorted(Path(directory).glob("*.pem")) if not path.stem.endswith("-key")]
     for role in roles:
@@ -96,28 +96,28 @@ def client_files(directory: str, name: str = "", *, administers: bool = False) -
 
 
 class PathSample(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream knows of the path to its peer: ``get_extra_info("path")``, None where it knows nothing. Counters
-    are since the connection began and only of what this end sent."""
+    """What a stream knows of the path to its peer: ``get_extra_info("path")``, None if it knows nothing. Counters start
+    with the connection and count only what this end sent."""
 
     rtt_s: float
-    """Round-trip time: the smallest seen lately where that is known, else a smoothed one; 0 where none is."""
+    """Round-trip time: the smallest seen lately if that is known, else a smoothed one; 0 if unknown."""
     sent: int
     """Packets that carried data, repeats included."""
     lost: int
-    """Of these, how many were believed lost."""
+    """Of these, the packets believed lost."""
 
 
 class TlsError(ConnectionError):
-    """No secure connection came about; the message says why."""
+    """No secure connection could be made; the message says why."""
 
 
 class CertificateError(TlsError):
-    """One end does not accept the other's certificate, or a file of our own cannot be used. Trying again does not
-    help until a file has changed."""
+    """One end does not accept the other's certificate, or a file of our own cannot be used. A retry does not help until
+    a file has changed."""
 
 
 def principal_of(peercert: Mapping[str, Any] | None) -> Principal | None:
-    """The holder that a certificate names; None where there is no certificate or it names none, or more than one."""
+    """The holder that a certificate names; None if there is no certificate or it does not name exactly one holder."""
     if not peercert:
         return None
     uris = [value for kind, value in peercert.get("subjectAltName", ()) if kind == "URI"]
@@ -136,7 +136,7 @@ def _parse(uri: str) -> Principal | None:
 
 
 def node_behind(peercert: Mapping[str, Any] | None) -> Principal:
-    """The node that was dialled. Raises CertificateError where a certificate is not a node's: a client of the same
+    """The node that was dialled. Raises CertificateError if the certificate is not a node's: a client of the same
     authority must not be able to pose as a server."""
     principal = principal_of(peercert)
     if principal is None or not principal.is_node:

@@ -1,6 +1,5 @@
-"""The two extensions of an X.509 certificate that Python's ssl module does not tell: what its key may be used for, and,
-of a certificate of one's own, whose it is. Reads DER, and nothing more of it than that takes.
-"""
+"""The two extensions of an X.509 certificate that Python's ssl module does not show: the purposes of its key and, for
+our own certificate, its holder. Reads only as much DER as that needs."""
 
 from __future__ import annotations
 
@@ -15,16 +14,16 @@ _SEQUENCE, _OBJECT_ID, _OCTETS, _EXTENSIONS, _URI = 0x30, 0x06, 0x04, 0xA3, 0x86
 
 
 class Uses(NamedTuple):
-    """What a certificate says in those extensions."""
+    """The content of those extensions."""
 
     purposes: frozenset[bytes]
-    """Extended key usage, as contents of object identifiers; empty where it has none."""
+    """Extended key usage, as contents of object identifiers; empty if the extension is missing."""
     uris: tuple[str, ...]
-    """Of its subject alternative names."""
+    """The URIs of its subject alternative names."""
 
 
 def uses_of(certificate: bytes) -> Uses:
-    """Raises ValueError where this is no certificate."""
+    """Read the extensions. Raises ValueError if this is not a certificate."""
     (outer,) = _read(certificate)
     body, *_ = _read(_is(_SEQUENCE, outer))
     purposes: set[bytes] = set()
@@ -34,7 +33,7 @@ def uses_of(certificate: bytes) -> Uses:
             continue
         (extensions,) = _read(content)
         for extension in _read(_is(_SEQUENCE, extensions)):
-            identifier, *rest = _read(_is(_SEQUENCE, extension))  # then whether it is critical, perhaps; then its value
+            identifier, *rest = _read(_is(_SEQUENCE, extension))  # then perhaps whether it is critical; then its value
             what = _is(_OBJECT_ID, identifier)
             if what not in (_EXTENDED_KEY_USAGE, _SUBJECT_ALT_NAME):
                 continue
@@ -56,7 +55,7 @@ def _is(wanted: int, element: tuple[int, bytes]) -> bytes:
 
 
 def _read(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The elements that follow each other in ``data``: their tags and contents."""
+    """The consecutive elements of ``data``: their tags and contents."""
     at = 0
     while at < len(data):
         if at + 2 > len(data):

@@ -1,6 +1,6 @@
-"""Connections inside one process: for tests and for embedding a server beside its client.
+"""Connections inside one process, for tests and for a server embedded beside its client.
 
-Bytes travel through the event loop (never re-entrantly), with the same pausing as a socket has.
+Bytes travel through the event loop (never re-entrantly), with the same pausing as on a socket.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MemoryStream:
         self._scheduled = False
         self._peer_paused = False
         self._eof = False  # the peer has closed
-        self._reset = False  # the peer has aborted, or we wrote to one that has gone
+        self._reset = False  # the peer has aborted, or we wrote to a peer that has gone
         self._closing = False
         self._lost = False
 
@@ -41,7 +41,7 @@ class MemoryStream:
         if peer._closing:
             self._reset = True
             if self._reading:
-                self._schedule()  # what the peer said before it went is delivered first
+                self._schedule()  # data that the peer sent before it went is delivered first
             else:
                 self._close(ConnectionResetError("the peer has gone"))
             return
@@ -127,14 +127,14 @@ class MemoryStream:
 
 
 class MemoryTransport:
-    """A network of its own: what listens on one instance is reached by dialling the same instance."""
+    """A separate network: a listener on one instance is reached by dialling the same instance."""
 
     def __init__(self) -> None:
         self._listeners: dict[tuple[str, int], Callable[[], StreamHandler]] = {}
         self._next_port = 1
 
     async def listen(self, host: str, port: int, factory: Callable[[], StreamHandler]) -> Listener:
-        """Accept connections. Raises OSError where the address is taken."""
+        """Accept connections. Raises OSError if the address is taken."""
         if port == 0:
             while (host, self._next_port) in self._listeners:
                 self._next_port += 1
@@ -145,7 +145,7 @@ class MemoryTransport:
         return _MemoryListener(self, host, port)
 
     async def dial(self, host: str, port: int, factory: Callable[[], Handler], timeout_s: float) -> Handler:
-        """Connect. Raises ConnectionRefusedError where nobody listens."""
+        """Connect. Raises ConnectionRefusedError if nobody listens."""
         accept = self._listeners.get((host, port))
         if accept is None:
             raise ConnectionRefusedError(f"nobody listens on {host}:{port}")

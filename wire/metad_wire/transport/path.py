@@ -1,4 +1,4 @@
-"""What is known of the path to a peer, whatever transport goes over it."""
+"""Measurements of the path to a peer, for any transport."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from . import Stream
 from .credentials import PathSample
 
-# Linux's struct tcp_info (include/uapi/linux/tcp.h). It grows at its end only, so offsets are for ever.
+# Linux's struct tcp_info (include/uapi/linux/tcp.h). It grows only at its end, so these offsets stay valid.
 _RTT_US: Final = 68
 _TOTAL_RETRANS: Final = 100
 _MIN_RTT_US: Final = 148
@@ -19,7 +19,7 @@ _u32 = struct.Struct("=I").unpack_from
 
 
 def path_of(stream: Stream) -> PathSample | None:
-    """The path of a connection that is up; None where the system does not tell."""
+    """The path of a connection that is up; None if the system does not report it."""
     sample: PathSample | None = stream.get_extra_info("path")
     if sample is None:
         sock = stream.get_extra_info("socket")
@@ -35,7 +35,7 @@ def _tcp(sock: Any) -> PathSample | None:
         return None
     if len(info) < _LENGTH:
         return None
-    # The smallest is the path's own; the smoothed one counts our own queue at its narrowest place too.
+    # The smallest time is that of the path itself; the smoothed one includes our own queue at the bottleneck.
     rtt_us = _u32(info, _MIN_RTT_US)[0]
     if rtt_us in (0, 0xFFFF_FFFF):
         rtt_us = _u32(info, _RTT_US)[0]

@@ -1,7 +1,7 @@
-"""Where the records of a TLS stream end (RFC 8446, 5.1). Pure: looks at five bytes of each, and decrypts nothing.
+"""Finds where the records of a TLS stream end (RFC 8446, 5.1). Pure: looks at five bytes of each, and decrypts nothing.
 
-OpenSSL deals with records that hold no data, such as new keys, in one call as long as it has any. A caller that feeds
-it only so many at a time bounds how long that call takes.
+OpenSSL processes records without data, such as new keys, in one call as long as it has any. A caller that feeds it a
+limited number at a time bounds how long that call takes.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from typing import Final
 
 _HEAD_BYTES: Final = 5
-_LENGTH_AT: Final = 3  # u16, of what follows the head
+_LENGTH_AT: Final = 3  # u16, the length of what follows the head
 
 
 class Records:
-    """A stream that is told chunk by chunk. ``whole`` counts the records that have ended."""
+    """Follows a stream chunk by chunk. ``whole`` counts the records that have ended."""
 
     def __init__(self) -> None:
         self.whole = 0
-        self._left = 0  # of the record under way, once its length is known
-        self._head = b""  # of the next record, while it is not whole
+        self._left = 0  # bytes left of the current record, once its length is known
+        self._head = b""  # of the next record, while it is incomplete
 
     def advance(self, data: bytes, at: int, count: int) -> int:
-        """Where ``count`` records from ``at`` on have ended, or the end of the data, if that comes first."""
+        """The offset where ``count`` records from ``at`` on have ended, or the end of the data if that comes first."""
         end = len(data)
         while at < end:
             if not self._left:

@@ -1,6 +1,5 @@
-"""Files that are replaced while a process runs: whoever needs them next uses the new ones, and broken ones are never
-used. For certificates (:class:`Reloaded`) and anything else that is checked at the door (:class:`Watched`).
-"""
+"""Files that are replaced while a process runs: the next use reads the new ones, and broken ones are never used. For
+certificates (:class:`Reloaded`) and anything else that admits peers (:class:`Watched`)."""
 
 from __future__ import annotations
 
@@ -13,16 +12,16 @@ from typing import Generic, TypeVar
 from .credentials import CertificateError, TlsFiles
 
 LOOK_S = 0.5
-"""Files are looked at no oftener than this: a flood of handshakes must not become one of system calls."""
+"""Files are checked at most this often: a flood of handshakes must not become a flood of system calls."""
 
 T = TypeVar("T")
 _log = logging.getLogger("metad")
 
 
 class Watched(Generic[T]):
-    """What ``load`` makes of files, made again whenever one of them has changed. ``load`` raises ``error`` where they
-    cannot be used: at first that is passed on, later it is logged once and what there was stays. ``what`` names them
-    in the log. ``gone``: what there is instead once a file is missing, if not what there was."""
+    """The result of ``load``, made anew whenever one of its files has changed. ``load`` raises ``error`` if the files
+    cannot be used: the first time that error is passed on; later it is logged once and the old result stays. ``what``
+    names the files in the log. ``gone`` makes the result once a file is missing; without it the old result stays."""
 
     def __init__(
         self,
@@ -45,29 +44,29 @@ class Watched(Generic[T]):
         self._look_at = clock() + LOOK_S
 
     def current(self) -> T:
-        """Of the files as they are now, or as they last were whole."""
+        """The result for the files as they are now, or as they were when they could last be used."""
         now = self._clock()
         if now < self._look_at:
             return self._value
         self._look_at = now + LOOK_S
         signature = _signature(self._paths)
         if signature != self._seen:
-            self._seen = signature  # broken files are not read again before they have changed again
+            self._seen = signature  # broken files are not read again until they change again
             if self._gone is not None and None in signature:
                 self._value = self._gone()
-                _log.warning("the %s are gone: none is taken any more", self._what)
+                _log.warning("the %s are gone: nothing is accepted any more", self._what)
                 return self._value
             try:
                 self._value = self._load()
             except self._error as error:
-                _log.error("the new %s cannot be used, the old stay in use: %s", self._what, error)
+                _log.error("the new %s cannot be used, the old ones stay in use: %s", self._what, error)
             else:
                 _log.info("the new %s are in use: %s", self._what, ", ".join(filter(None, self._paths)))
         return self._value
 
 
 class Reloaded(Watched[T]):
-    """The same for certificate files; ``load`` raises CertificateError."""
+    """A :class:`Watched` for certificate files; ``load`` raises CertificateError."""
 
     def __init__(
         self, files: TlsFiles, load: Callable[[TlsFiles], T], *, clock: Callable[[], float] = time.monotonic
@@ -82,7 +81,7 @@ class Reloaded(Watched[T]):
 
 
 def _signature(paths: Sequence[str]) -> list[tuple[int, int, int] | None]:
-    """Changes with any of the files. One that is missing now is None."""
+    """A value that changes with any of the files. A missing file is None."""
     found: list[tuple[int, int, int] | None] = []
     for path in paths:
         try:

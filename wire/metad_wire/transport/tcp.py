@@ -1,4 +1,4 @@
-"""TCP inside a datacenter: asyncio's (uvloop's, where installed) stream transports, with our socket options."""
+"""TCP inside a datacenter: the stream transports of asyncio (of uvloop, if installed) with our socket options."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TcpTransport:
 
 
 class _Tuned(asyncio.Protocol):
-    """Sets the socket options, then steps out of the way: events go to the handler without a hop."""
+    """Sets the socket options, then steps aside: events go directly to the handler."""
 
     def __init__(self, handler: StreamHandler) -> None:
         self.handler = handler
@@ -73,7 +73,7 @@ class _Tuned(asyncio.Protocol):
 
 
 def install_uvloop() -> bool:
-    """Make new event loops uvloop's where it is installed; True if so."""
+    """Make new event loops use uvloop if it is installed; True if so."""
     try:
         import uvloop
     except ImportError:

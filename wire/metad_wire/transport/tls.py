@@ -1,13 +1,13 @@
 """TLS 1.3 over any other transport of bytes: TCP in production, the in-memory one in tests.
 
-A layer of the seam on top of another: to the stream below it is the handler, to the handler above it is the stream.
-Nothing above hears of a connection before its handshake is over and both certificates were verified; what the peer may
-cost until then is bounded (:data:`HANDSHAKES_MAX`, a timeout, OpenSSL's own limits on messages), and is paid beside the
-loop (handshakes.py). What comes behind the handshake is decrypted a slice at a time (turns.py), so that a peer's
-megabytes hold up its own requests and not those of others.
+One layer of the seam on top of another: it is the handler of the stream below, and the stream of the handler above. The
+handler above hears of a connection only after the handshake, once both certificates are verified. The cost of a peer
+until then is bounded (:data:`HANDSHAKES_MAX`, a timeout, OpenSSL's own limits on messages), and its work is done beside
+the loop (handshakes.py). Later data is decrypted a slice at a time (turns.py), so that a peer's megabytes delay its own
+requests and not those of others.
 
-An end that comes without TLS's own goodbye is reported like any other. Nothing follows from an end of a metad
-connection but that what is unanswered stays unanswered, so whoever cuts one off early gains nothing by it.
+An end without TLS's own close message is reported like any other end. The end of a metad connection has only one
+effect: unanswered requests stay unanswered. So an attacker gains nothing by cutting a connection off early.
 """
 
 from __future__ import annotations
@@ -31,33 +31,34 @@ from .tls_context import check_purpose, client_context, explain, server_context
 from .turns import Turns
 
 HANDSHAKES_MAX: Final = 512
-"""Accepted connections whose handshake is under way. One more ends the oldest: honest peers take milliseconds."""
+"""Accepted connections with a handshake under way. A further one ends the oldest: honest peers take milliseconds."""
 RECORDS_MAX: Final = 1 << 24
-"""Sealed under one key, after which :data:`~metad_wire.transport.credentials.WORN` is so. AES-GCM is safe up to 2**24.5
-full records (RFC 8446, 5.5); OpenSSL changes no keys by itself, and Python cannot ask it to."""
-_RECORD_BYTES: Final = 16 * 1024  # the most that one record holds, and one read returns
+"""Records sealed under one key before :data:`~metad_wire.transport.credentials.WORN` becomes true. AES-GCM is safe up
+to 2**24.5 full records (RFC 8446, 5.5); OpenSSL changes no keys by itself, and Python cannot ask it to."""
+_RECORD_BYTES: Final = 16 * 1024  # the most that one record holds, and that one read returns
 _SLICE_BYTES: Final = 4 * _RECORD_BYTES  # decrypted and handed up at a time
-_SLICE_RECORDS: Final = 256  # the same for small ones, of which each costs some microseconds
-_SEALED_BYTES: Final = 256 * 1024  # and handed down in one go: megabytes at a time are in memory thrice
-_FED_RECORDS: Final = 64  # to OpenSSL in one go: what holds no data costs it up to 0.1 ms each, and no turn between
+_SLICE_RECORDS: Final = 256  # the same limit for small records, which cost some microseconds each
+_SEALED_BYTES: Final = 256 * 1024  # sealed and handed down at once: megabytes at a time would be in memory three times
+# to OpenSSL at once: a record without data costs it up to 0.1 ms, and no other turn comes between
+_FED_RECORDS: Final = 64
 _DATALESS_MAX: Final = 64
-"""Records without data that a peer may send, and one more for each so many with: new keys every now and then, and
-tickets. Whoever sends more keeps us busy for nothing."""
+"""Records without data that a peer may send, plus one for each :data:`_DATALESS_EACH` records with data: occasional new
+keys and tickets. A peer that sends more keeps us busy for nothing."""
 _DATALESS_EACH: Final = 256
 _UNSHAKEN_BYTES_MAX: Final = 64 * 1024  # that wait for a step of the handshake; a chain of certificates is shorter
-_HANDSHAKE: Final = 0x16  # the type of the record that a connection begins with (RFC 8446, 5.1)
+_HANDSHAKE: Final = 0x16  # the type of a connection's first record (RFC 8446, 5.1)
 _RECORD_HEAD_BYTES: Final = 5
 _HELLO_BYTES_MAX: Final = 16 * 1024  # of that record
-_LINGER_S: Final = 1.0  # for a refused peer to read why, before its unread bytes turn the close into a reset
+_LINGER_S: Final = 1.0  # time for a refused peer to read why, before its unread bytes turn the close into a reset
 _log = logging.getLogger("metad")
 _refusals = Sparing(10, 1.0)
 
 
 class TlsTransport:
-    """Dial and listen with TLS over ``below``. Raises CertificateError where the files cannot be used. Files that
-    change are read anew by the handshakes that follow.
+    """Dial and listen with TLS over ``below``. Raises CertificateError if the files cannot be used. Changed files are
+    read again by the next handshake.
 
-    ``certificate_required``: a client without one is refused in the handshake; otherwise whoever accepts it looks at
+    ``certificate_required``: a client without a certificate is refused in the handshake. If false, the handler looks at
     ``get_extra_info("peercert")`` and decides by something else.
     """
 
@@ -79,7 +80,7 @@ class TlsTransport:
         )
 
     async def listen(self, host: str, port: int, factory: Callable[[], StreamHandler]) -> Listener:
-        """Accept connections; ``factory`` makes the handler of each whose handshake succeeds."""
+        """Accept connections; ``factory`` makes the handler of each connection whose handshake succeeds."""
         contexts = self._accepting
         if contexts is None:
             raise ValueError("listening needs a certificate")
@@ -94,8 +95,8 @@ class TlsTransport:
         return await self._below.listen(host, port, accept)
 
     async def dial(self, host: str, port: int, factory: Callable[[], Handler], timeout_s: float) -> Handler:
-        """Connect to a node. Raises TlsError, of which CertificateError is one, besides what the transport below
-        raises."""
+        """Connect to a node. Raises TlsError, of which CertificateError is one, and the errors of the transport
+        below."""
         context = self._dialling.current()
         async with asyncio.timeout(timeout_s):
             end = await self._below.dial(host, port, lambda: _TlsEnd(context, factory, None, timeout_s), timeout_s)
@@ -108,8 +109,8 @@ class TlsTransport:
 
 
 class _TlsEnd:
-    """One end: the handler of the stream below, the stream of the handler above. ``pending`` is given at the end that
-    accepts, and holds it while the handshake is under way."""
+    """One end: the handler of the stream below, the stream of the handler above. The accepting end gets ``pending``,
+    which holds this object during the handshake."""
 
     def __init__(
         self,
@@ -126,17 +127,18 @@ class _TlsEnd:
         self._handshakes = handshakes
         self._context = context
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls: ssl.SSLObject  # once something is said: most of those who only connect never say anything
-        self._unshaken = bytearray()  # came during a step of the handshake, which has the buffers above to itself
-        self._unfed: deque[bytes] = deque()  # came behind the handshake, and OpenSSL has not seen it
+        self._tls: ssl.SSLObject  # made with the peer's first bytes: most peers that only connect never send any
+        # arrived during a step of the handshake, which has exclusive use of the buffers above
+        self._unshaken = bytearray()
+        self._unfed: deque[bytes] = deque()  # arrived after the handshake, not yet fed to OpenSSL
         self._unfed_at = 0  # in the first of them
-        self._records = Records()  # of what it has seen
+        self._records = Records()  # that OpenSSL has been fed
         self._stepping = False
         self._greeted = False  # the first record has come
         self._below: Stream | None = None
         self.handler: StreamHandler | None = None  # once the handshake is over
         self.ready: asyncio.Future[None] = loop.create_future()
-        self.ready.add_done_callback(_look_at)  # who dialled may have gone
+        self.ready.add_done_callback(_look_at)  # the dialler may have gone
         self._reading = True
         self._read_scheduled = False
         self._turns = Turns.here()
@@ -224,7 +226,7 @@ class _TlsEnd:
     def resume_reading(self) -> None:
         self._reading = True
         if self._below is not None and not self._closing and not self._read_scheduled:
-            self._read_scheduled = True  # what has come already has no event of its own
+            self._read_scheduled = True  # data that has already arrived has no event of its own
             self._loop.call_soon(self._read_again)
 
     def close(self) -> None:
@@ -232,7 +234,7 @@ class _TlsEnd:
             return
         self._closing = True
         if self.handler is not None:
-            with contextlib.suppress(ssl.SSLError):  # our goodbye is written; the peer's is not waited for
+            with contextlib.suppress(ssl.SSLError):  # our close message is written; we do not wait for the peer's
                 self._tls.unwrap()
             self._flush()
         if self._below is not None:
@@ -256,8 +258,8 @@ class _TlsEnd:
         return default if self._below is None else self._below.get_extra_info(name, default)
 
     def _unfit(self) -> str:
-        """Why an accepted peer's certificate is not good enough. OpenSSL has let it in: there is no alert any more by
-        which it could hear of that."""
+        """Why an accepted peer's certificate is not acceptable. OpenSSL has already let it in, so no alert can tell the
+        peer any more."""
         certificate = self._tls.getpeercert(binary_form=True)
         try:
             if certificate is not None and self._pending is not None:
@@ -269,7 +271,7 @@ class _TlsEnd:
     # --- inside ------------------------------------------------------------------------------------------
 
     def fail(self, error: Exception) -> None:
-        """Give the connection up. What OpenSSL wants said is sent, and has a moment to arrive."""
+        """Give the connection up. The alert that OpenSSL wants to send is sent, and has a moment to arrive."""
         if self._closing:
             return
         self._closing = True
@@ -289,23 +291,23 @@ class _TlsEnd:
         elif self._pending is None:
             self._below.close()
         else:
-            self._below.resume_reading()  # to drop it: see _LINGER_S
+            self._below.resume_reading()  # to drop what arrives: see _LINGER_S
             self._timer = self._loop.call_later(_LINGER_S, self._below.close)
 
     def _settled(self) -> None:
-        """The handshake is over, one way or the other."""
+        """The handshake has ended, with success or without."""
         self._timer.cancel()
         if self._pending is not None:
             self._pending.pop(self, None)
 
     def shake(self) -> None:
-        """The next step of the handshake, with what has come."""
+        """Do the next step of the handshake with the bytes that have arrived."""
         if not self._closing and self.handler is None:
             self._stepped(self._step())
 
     def _greets(self) -> bool:
-        """Whether the whole first record of a handshake is there: until then OpenSSL, its memory and a thread are not
-        for whoever knocks."""
+        """Whether the whole first record of a handshake has arrived: until then a stranger gets neither OpenSSL, its
+        memory nor a thread."""
         hello = self._unshaken
         if hello[0] != _HANDSHAKE:
             self.fail(TlsError("the peer does not speak TLS"))
@@ -326,8 +328,8 @@ class _TlsEnd:
         handshakes.take(self._step, self._stepped)
 
     def _step(self) -> bool | TlsError:
-        """Whether the handshake is over, or why it never will be. May run beside the loop: touches OpenSSL's part of
-        this object, which nothing else does meanwhile."""
+        """Whether the handshake is over, or why it has failed. May run beside the loop: touches only OpenSSL's part of
+        this object, which nothing else touches meanwhile."""
         if self._closing:
             return False
         try:
@@ -363,7 +365,7 @@ class _TlsEnd:
             self._below.resume_reading()
 
     def _begin(self) -> None:
-        """The handshake is over, and the handler's time begins."""
+        """The handshake is over: the handler takes over."""
         self._settled()
         self.handler = self._factory()
         try:
@@ -373,13 +375,13 @@ class _TlsEnd:
             raise
         if not self.ready.done():
             self.ready.set_result(None)
-        if came := self._incoming.read() + self._unshaken:  # with the end of the handshake
+        if came := self._incoming.read() + self._unshaken:  # arrived with the end of the handshake
             self._unfed.append(came)
             self._unshaken.clear()
         self._read_again()
 
     def _take(self) -> None:
-        """Read what has come: a little at once, and more in turns with others."""
+        """Read what has arrived: a little at once, more in turns with others."""
         if self._in_turns:
             return
         if len(self._unfed[0]) > _SLICE_BYTES or self._read():
@@ -405,7 +407,7 @@ class _TlsEnd:
         return more
 
     def _read(self) -> bool:
-        """Decrypt a slice, and hand it up; whether there is more."""
+        """Decrypt a slice and hand it up; returns whether there is more."""
         handler = self.handler
         if handler is None or not self._reading or self._closing:
             return False
@@ -419,12 +421,12 @@ class _TlsEnd:
             handler.eof_received()
             self.close()
         if self._outgoing.pending and not self._closing:
-            self._flush()  # a new key is answered with one
+            self._flush()  # a new key is answered with a new key
         return bool(more) and self._reading and not self._closing
 
     def _decrypt(self) -> tuple[list[bytes], bool | None, TlsError | None]:
-        """The next records, whether there may be more (None: the peer has said goodbye behind them), and what is wrong
-        with what follows."""
+        """The next records, whether there may be more (None: the peer has said goodbye after them), and the error in
+        what follows them."""
         records: list[bytes] = []
         size = 0
         read = self._tls.read
@@ -448,7 +450,7 @@ class _TlsEnd:
         return records, True, None
 
     def _feed(self) -> bool:
-        """Let OpenSSL see the next records; whether there are any."""
+        """Feed OpenSSL the next records; returns whether there were any."""
         if not self._unfed:
             return False
         data, begin = self._unfed[0], self._unfed_at
@@ -462,7 +464,7 @@ class _TlsEnd:
         return True
 
     def _dataless(self, opened: int) -> TlsError | None:
-        """What is wrong with how many records held no data, where the newest ``opened`` are not counted yet."""
+        """The error if too many records held no data; the newest ``opened`` records are not counted yet."""
         opened += self._opened
         if self._records.whole - opened <= _DATALESS_MAX + opened // _DATALESS_EACH:
             return None

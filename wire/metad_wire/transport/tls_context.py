@@ -1,4 +1,4 @@
-"""TLS 1.3 as metad wants it: what is set on OpenSSL's contexts, and what its errors mean."""
+"""TLS 1.3 as metad uses it: the options of OpenSSL's contexts, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .der import CLIENT_AUTH, SERVER_AUTH, uses_of
 
 _END: Final = "-----END CERTIFICATE-----"
 
-# What a peer says of our certificate, in OpenSSL's words for an alert.
+# What a peer's alert says of our certificate, by OpenSSL's name for the alert.
 _ALERTS: Final = {
-    "CERTIFICATE_REQUIRED": "it wants a certificate, and none was shown",
-    "UNKNOWN_CA": "it does not trust whoever signed our certificate",
+    "CERTIFICATE_REQUIRED": "it requires a certificate, and we showed none",
+    "UNKNOWN_CA": "it does not trust the authority of our certificate",
     "CERTIFICATE_EXPIRED": "our certificate has expired, or is not valid yet",
     "CERTIFICATE_REVOKED": "our certificate is revoked",
     "UNSUPPORTED_CERTIFICATE": "our certificate is for another purpose",
@@ -25,19 +25,19 @@ _ALERTS: Final = {
 
 
 def server_context(files: TlsFiles, *, certificate_required: bool) -> ssl.SSLContext:
-    """For who accepts connections. A client's certificate, where it shows one or must, is verified: trusted, within its
-    dates, for clients. Raises CertificateError."""
+    """The context of an accepting end. A client's certificate, if it shows one or must, is verified: trusted, within
+    its dates, for clients. Raises CertificateError."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, files)
     context.verify_mode = ssl.CERT_REQUIRED if certificate_required else ssl.CERT_OPTIONAL
-    # No tickets: who resumes a session is not asked for a certificate again, and it may have expired since.
+    # No tickets: a client that resumes a session is not asked for its certificate again, which may have expired since.
     context.num_tickets = 0
     return context
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
-    """For who dials. The server's certificate must be trusted, within its dates and for servers. That it is a node's is
-    checked behind the handshake: who it is is said by its role, not by a host name, for nodes move and are dialled by
-    address. Raises CertificateError."""
+    """The context of a dialling end. The server's certificate must be trusted, within its dates and for servers. That
+    it is a node's is checked after the handshake, by its role and not by a host name, because nodes move and are
+    dialled by address. Raises CertificateError."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, files)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
@@ -45,7 +45,7 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def check_purpose(certificate: bytes, purpose: bytes) -> None:
-    """What OpenSSL lets pass and metad does not: a certificate, as DER, that does not say what it is for. Raises
+    """Check what OpenSSL accepts and metad does not: a certificate (as DER) without the required purpose. Raises
     CertificateError."""
     try:
         uses = uses_of(certificate)
@@ -56,7 +56,7 @@ def check_purpose(certificate: bytes, purpose: bytes) -> None:
 
 
 def _check_own(files: TlsFiles) -> None:
-    """A node that starts with another's certificate would be refused by all, or pose as that other. Raises
+    """A node that starts with another node's certificate would be refused by all, or pose as that node. Raises
     CertificateError."""
     try:
         text = Path(files.certificate).read_text()
@@ -67,8 +67,7 @@ def _check_own(files: TlsFiles) -> None:
     holder = principal_of({"subjectAltName": tuple(("URI", uri) for uri in uses.uris)})
     if holder is None or not holder.may_be(files.node):
         raise CertificateError(
-            f"the certificate {files.certificate!r} is of {holder or 'nobody in particular'}, and this is node "
-            f"{files.node!r}"
+            f"the certificate {files.certificate!r} names {holder or 'no holder'}, but this is node {files.node!r}"
         )
     if not {SERVER_AUTH, CLIENT_AUTH} <= uses.purposes:
         raise CertificateError(
@@ -100,7 +99,7 @@ def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask on the terminal otherwise."""
+    """Refuse an encrypted key: OpenSSL would otherwise ask for a password on the terminal."""
     raise ValueError("the key is encrypted; store it without a password, readable by its owner only")
 
 
@@ -114,7 +113,7 @@ def _reason(error: Exception) -> str:
 
 
 def explain(error: ssl.SSLError) -> TlsError:
-    """The typed error of a handshake or connection that OpenSSL has given up."""
+    """The typed error for a handshake or connection that failed in OpenSSL."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return CertificateError(f"the peer's certificate is refused: {error.verify_message}")
     reason = error.reason or str(error)

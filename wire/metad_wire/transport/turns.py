@@ -1,12 +1,12 @@
-"""Turns at the event loop: what takes long is done in slices, one in each of the loop's turns.
+"""Turns at the event loop: long work is done in slices, one in each turn of the loop.
 
-A loop serves whoever is ready, one after the other, each for as long as its work takes. A megabyte of one connection
-would make all others wait for as long as it takes to decrypt, decode and execute. So whoever has more than a slice of
-work at a time leaves the rest here, and all who do take turns: however many they are, who has little waits for one
-slice wherever its way leads through the loop. Coming back for each costs the loop some 20 µs.
+A loop serves everything that is ready, one after the other, each for as long as its work takes. A megabyte of one
+connection would delay all others for as long as it takes to decrypt, decode and execute. So a connection with more than
+a slice of work leaves the rest here, and all such connections take turns: however many they are, a connection with
+little work waits for one slice at each stage. Each return costs the loop some 20 µs.
 
-One :class:`Turns` serves a whole loop, whatever transports it has: what they share is its time. Knows no clock, so
-that a simulation repeats itself.
+One :class:`Turns` serves a whole loop with all its transports, because they share its time. It has no clock, so that a
+simulation repeats itself.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from collections import deque
 from collections.abc import Callable
 
 Slice = Callable[[], bool]
-"""Does some of the work, some hundred microseconds of it; whether there is more. One that raises has no more turns."""
+"""Does a part of the work, some hundred microseconds; returns whether there is more. A slice that raises gets no more
+turns."""
 
 _of_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = weakref.WeakKeyDictionary()
 
 
 class Turns:
-    """See the module. Holds each worker once; what a worker has left to do is its own to bound."""
+    """A queue of workers that take turns. Holds each worker once; each worker bounds its own remaining work."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -32,16 +33,16 @@ class Turns:
 
     @classmethod
     def here(cls) -> Turns:
-        """Those of the running loop."""
+        """The turns of the running loop."""
         loop = asyncio.get_running_loop()
         turns = _of_loop.get(loop)
         if turns is None:
-            # The loop must not be kept by the entry that it keys.
+            # The entry must not keep alive the loop that is its key.
             turns = _of_loop[loop] = cls(weakref.proxy(loop))
         return turns
 
     def take(self, work: Slice) -> None:
-        """Call it in the turns to come until it returns false."""
+        """Call ``work`` in the coming turns until it returns false."""
         self._waiting.append(work)
         if not self._scheduled:
             self._scheduled = True

@@ -1,9 +1,9 @@
 """QUIC for long and lossy paths: the seam's transport on aioquic's state machine. Needs the extra ``quic``.
 
-From the wire up: ``sockets`` moves datagrams, ``server`` gives them to connections and refuses strangers, ``dialled``
-is the other end, ``carrier`` gives a connection its turns, ``engine`` is one connection (``handshake``, ``tickets``,
-``certificates`` and ``tokens``: who is who; ``receiving``: what has come), ``stream`` is one stream as the seam has it,
-``transport`` dials and listens.
+From the wire up: ``sockets`` moves datagrams; ``server`` passes them to connections and refuses strangers; ``dialled``
+is the client's end; ``carrier`` gives a connection its turns; ``engine`` is one connection (``handshake``, ``tickets``,
+``certificates`` and ``tokens`` establish identities, ``receiving`` holds what has arrived); ``stream`` is one stream of
+the seam; ``transport`` dials and listens.
 """
 
 import logging
@@ -11,7 +11,7 @@ import logging
 from .settings import ALPN, QuicSettings
 from .transport import QuicTransport
 
-# aioquic tells of every refused handshake here. An application may listen; stderr is not for strangers to write to.
+# aioquic reports every refused handshake here. An application may listen; strangers must not write to stderr.
 logging.getLogger("quic").addHandler(logging.NullHandler())
 
 __all__ = ["ALPN", "QuicSettings", "QuicTransport"]

@@ -1,7 +1,7 @@
-"""One QUIC connection on a socket: brings datagrams, time and streams together around an :class:`engine.Engine`.
+"""One QUIC connection on a socket: connects datagrams, time and streams to an :class:`engine.Engine`.
 
-All that one wake-up brings is taken in first; then handlers get what is theirs, and what they write leaves in as few
-datagrams and system calls as it fits into. What handlers write at other times leaves in the loop's next turn.
+The carrier takes in everything that one wake-up brings. Then handlers get their data, and what they write leaves in as
+few datagrams and system calls as possible. What handlers write at other times leaves in the loop's next turn.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .sockets import Address, peer_of
 from .stream import CODE_REFUSED, StreamEnd
 
 TICK_S = 0.5
-"""How often a connection is looked at for silence."""
+"""Interval at which a connection is checked for silence."""
 
 _log = logging.getLogger("metad")
 
 _REFUSALS = {
-    "certificate_required": "it wants a certificate, and none was shown",
-    "unknown_ca": "it does not trust whoever signed our certificate",
+    "certificate_required": "it requires a certificate, and we showed none",
+    "unknown_ca": "it does not trust the authority of our certificate",
     "certificate_expired": "our certificate has expired, or is not valid yet",
     "unsupported_certificate": "our certificate is for another purpose",
     "bad_certificate": "our certificate is not valid",
@@ -42,43 +42,44 @@ _REFUSALS = {
 
 
 class Owner(Protocol):
-    """The endpoint that a carrier's datagrams come through."""
+    """The endpoint that sends and receives a carrier's datagrams."""
 
     def send(self, datagrams: list[bytes], address: Address) -> None:
-        """To the peer."""
+        """Send datagrams to the peer."""
 
     def issued(self, carrier: Carrier, connection_id: bytes) -> None:
         """The peer may use this id from now on."""
 
     def retired(self, carrier: Carrier, connection_id: bytes) -> None:
-        """And no longer."""
+        """The peer may not use this id any longer."""
 
     def expects(self, carrier: Carrier) -> bool:
-        """Whether a connection without streams may get one yet."""
+        """Whether a connection without streams may still get one."""
 
     def over(self, carrier: Carrier) -> None:
-        """The connection is."""
+        """The connection has ended."""
 
     def local_address(self) -> Address:
-        """The socket's."""
+        """The address of the socket."""
 
 
 class Carrier:
-    """See the module. ``accept`` makes the handlers of streams that the peer opens; it returns None to refuse them."""
+    """Drives one connection. ``accept`` makes the handlers of streams that the peer opens, or returns None to refuse
+    them."""
 
     def __init__(
         self, engine: PacketEngine, owner: Owner, *, is_client: bool, accept: Callable[[], StreamHandler | None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.engine = engine
-        self.inbox = Inbox()  # the endpoint's
+        self.inbox = Inbox()  # filled by the endpoint
         self.ends: dict[int, StreamEnd] = {}
-        self.reserved = 0  # dials on their way
+        self.reserved = 0  # dials that have not opened their stream yet
         self.connected: asyncio.Future[None] = self._loop.create_future()
-        self.connected.add_done_callback(_look_at)  # who dialled may have gone
+        self.connected.add_done_callback(_look_at)  # the dialler may have gone
         self.began_s = self._loop.time()
         self.over = False
-        self.failure: Exception | None = None  # why it is over, where it was not just time to go
+        self.failure: Exception | None = None  # why the connection ended, None after a normal end
         self._owner = owner
         self._is_client = is_client
         self._accept = accept
@@ -101,7 +102,7 @@ class Carrier:
         return self._attach(self.engine.open_stream(), handler)
 
     def acceptance(self, end: StreamEnd) -> asyncio.Future[None]:
-        """Done when the peer has taken the stream."""
+        """A future that is done when the peer has accepted the stream."""
         future: asyncio.Future[None] = self._loop.create_future()
         future.add_done_callback(_look_at)
         self._accepting[end.id] = future
@@ -116,7 +117,7 @@ class Carrier:
         return end
 
     def detach(self, end: StreamEnd) -> None:
-        """A stream is over."""
+        """Forget a stream that has ended."""
         self.ends.pop(end.id, None)
         self._fail_acceptance(end.id)
         if not self.ends:
@@ -124,19 +125,17 @@ class Carrier:
             self.close_if_unused()
 
     def close_if_unused(self) -> None:
-        """Close a connection without streams where its owner does not wait for more."""
+        """Close a connection without streams unless its owner expects more."""
         if not self.ends and not self.reserved and not self.over and not self._owner.expects(self):
             self.close()
 
     def reset(self, end: StreamEnd, code: int) -> None:
-        """Of :class:`stream.Owner`."""
         if not self.over and end.id in self.engine._streams:
             end.stream.sender.reset(code)
             self.stop(end, code)
             self.schedule()
 
     def stop(self, end: StreamEnd, code: int) -> None:
-        """Of :class:`stream.Owner`."""
         if not self.over and not end.receiver.is_finished:
             end.receiver.stop(code)
 
@@ -148,7 +147,7 @@ class Carrier:
     # --- datagrams ---------------------------------------------------------------------------------------
 
     def receive(self, datagrams: list[bytes], address: Address) -> None:
-        """Take in what came; :meth:`turn` is to follow."""
+        """Take in datagrams; a call of :meth:`turn` must follow."""
         now = self._loop.time()
         engine = self.engine
         try:
@@ -160,13 +159,13 @@ class Carrier:
             self._finish(ConnectionResetError("the server does not know this connection any more: it has restarted"))
 
     def schedule(self) -> None:
-        """Have a turn soon."""
+        """Ask for a turn soon."""
         if not self._scheduled and not self.over:
             self._scheduled = True
             self._loop.call_soon(self.turn)
 
     def turn(self) -> None:
-        """Hand over what has come, send what is to be sent."""
+        """Hand over what has arrived, send what is waiting."""
         self._scheduled = False
         if self.over:
             return
@@ -218,7 +217,7 @@ class Carrier:
     def _send_more(self) -> bool:
         self._in_turns = False
         self.turn()
-        return False  # what is left has asked for a turn of its own
+        return False  # the rest has asked for a turn of its own
 
     def _send(self, sent: list[tuple[bytes, Address]]) -> None:
         address = sent[0][1]
@@ -231,7 +230,7 @@ class Carrier:
         self._owner.send(datagrams, address)
 
     def _arm(self) -> None:
-        """Have the timer fire in time. One that is too early costs less than moving it with each packet."""
+        """Set the timer. One that fires too early costs less than moving it with each packet."""
         at = self.engine.get_timer()
         if at is None:
             return
@@ -281,7 +280,7 @@ class Carrier:
                 continue
             handler = self._accept()
             if handler is None:
-                stream.max_stream_data_local_sent = stream.max_stream_data_local  # not accepted
+                stream.max_stream_data_local_sent = stream.max_stream_data_local  # the peer has not accepted it
                 stream.sender.reset(CODE_REFUSED)
                 stream.receiver.stop(CODE_REFUSED)
                 cast("Receiver", stream.receiver).discard()
@@ -291,7 +290,7 @@ class Carrier:
     # --- the end -----------------------------------------------------------------------------------------
 
     def close(self, error_code: int = QuicErrorCode.NO_ERROR, reason: str = "") -> None:
-        """Say goodbye, once, and be gone: what the peer still sends is answered by nobody."""
+        """Say goodbye once and forget the connection: nothing that the peer still sends is answered."""
         if self.over:
             return
         engine = self.engine
@@ -303,7 +302,7 @@ class Carrier:
         self._finish(None if error_code == QuicErrorCode.NO_ERROR else ConnectionAbortedError(reason))
 
     def fail(self, error: Exception) -> None:
-        """Give it up without a word: nobody would hear it."""
+        """Give the connection up without a goodbye, which nobody would hear."""
         self._finish(error)
 
     def _finish(self, error: Exception | None) -> None:
@@ -327,13 +326,13 @@ class Carrier:
         self.engine.let_go()
 
     def _broken(self, error: Exception) -> None:
-        """The engine has failed: our bug, or aioquic's. What strangers can bring about must not fill the log."""
+        """The engine has failed by a bug, ours or aioquic's. Strangers who can provoke it must not fill the log."""
         level = logging.ERROR if self.engine.handshaken else logging.DEBUG
         _log.log(level, "a QUIC connection failed inside", exc_info=error)
         self._finish(ConnectionAbortedError("the connection failed on this side"))
 
     def _why(self) -> Exception | None:
-        """What the peer's goodbye, or our own, means to a stream; None: nothing but that it was time to go."""
+        """The exception that the end of the connection means for a stream; None after a normal end."""
         code, words = self.engine.end_reason()
         if code == QuicErrorCode.NO_ERROR:
             return None
@@ -347,7 +346,7 @@ class Carrier:
                 return CertificateError(f"the peer's certificate is refused: {words}")
             return TlsError(f"the handshake failed: {words or alert.name.replace('_', ' ')}")
         if words == "Idle timeout":
-            return TimeoutError("nothing was heard of the peer")
+            return TimeoutError("the peer was silent for too long")
         if code == QuicErrorCode.INVALID_TOKEN:
             return ConnectionAbortedError("the server did not accept the proof of our address")
         return ConnectionAbortedError(f"QUIC error {code:#x}: {words or 'no reason given'}")
@@ -355,9 +354,10 @@ class Carrier:
     # --- time --------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Look after silence. Called every :data:`TICK_S`."""
+        """Check for silence. Called every :data:`TICK_S`."""
         engine, settings = self.engine, self.engine.settings
-        late = now - self._ticked_s > 3 * TICK_S  # this process was: what came meanwhile is yet to be read
+        # this process was late: datagrams that arrived meanwhile are not read yet
+        late = now - self._ticked_s > 3 * TICK_S
         self._ticked_s = now
         if not engine.handshaken:
             if now - self.began_s > settings.handshake_timeout_s:
@@ -378,11 +378,11 @@ class Carrier:
             self.close(QuicErrorCode.NO_ERROR, "no stream in use")
 
     def silence_s(self, now: float) -> float:
-        """For how long the peer has left something unanswered; 0.0 where nothing is."""
+        """How long the peer has left something unacknowledged; 0.0 if nothing is."""
         return now - max(self.engine.heard_s, self._waiting_since_s) if self.engine.in_flight else 0.0
 
     def ping(self) -> asyncio.Future[None]:
-        """Done when the peer has answered."""
+        """A future that is done when the peer has answered."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         waiter.add_done_callback(_look_at)
         self._ping_id += 1
@@ -392,8 +392,8 @@ class Carrier:
         return waiter
 
     def extra_info(self, name: str, default: Any) -> Any:
-        """Of :class:`stream.Owner`: ``peername``, ``sockname``, ``peercert``, ``path``, ``transport``, and
-        ``early``: whether what comes now may be a replay of what somebody sent before."""
+        """``peername``, ``sockname``, ``peercert``, ``path``, ``transport``, and ``early``: whether data that arrives
+        now may be a replay of data sent before."""
         engine = self.engine
         if name == "peername":
             address = engine.get_peer_address()

@@ -1,6 +1,5 @@
-"""Certificate files as aioquic wants them, and what the TLS transport's OpenSSL checks of a peer's certificate and
-aioquic does not: purpose, and whether a client shows one at all.
-"""
+"""Certificate files in aioquic's form, and the checks that OpenSSL does in the TLS transport and aioquic does not: the
+purpose of a peer's certificate, and whether a client shows one at all."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from ..tls_context import client_context, server_context
 
 _CHAIN_MAX: Final = 8  # certificates that a peer may show
 
-# Of python's ssl module, for what peercert dictionaries name.
+# The names that Python's ssl module uses in peercert dictionaries.
 _NAMES: Final = {
     NameOID.COMMON_NAME: "commonName",
     NameOID.ORGANIZATION_NAME: "organizationName",
@@ -45,7 +44,7 @@ class AlertCertificateRequired(Alert):
 
 
 class Material(NamedTuple):
-    """What is made of the files."""
+    """The contents of the files."""
 
     certificate: x509.Certificate | None
     chain: list[x509.Certificate]
@@ -53,14 +52,14 @@ class Material(NamedTuple):
     authorities: bytes
     """PEM."""
     generation: bytes
-    """Changes with the authorities: who was let in by others must show its certificate again."""
+    """Changes with the authorities: a peer that other authorities admitted must show its certificate again."""
     secret: bytes
-    """Of the key's holder alone, the same in each of its lives: tokens and reset tokens come from it."""
+    """Known only to the key's holder and the same after each restart: tokens and reset tokens are derived from it."""
 
 
 def load(files: TlsFiles) -> Material:
-    """Raises CertificateError where a file is missing, is none, or does not fit the others."""
-    # OpenSSL's own look at them first: the same files are refused with the same words on both transports.
+    """Load the files. Raises CertificateError if one is missing, invalid, or does not fit the others."""
+    # OpenSSL checks them first, so that both transports refuse the same files with the same words.
     if files.certificate or files.key:
         server_context(files, certificate_required=False)
     else:
@@ -91,7 +90,8 @@ def _digest(data: bytes) -> bytes:
 def verify(
     certificate: x509.Certificate, chain: list[x509.Certificate], authorities: bytes, *, of_client: bool
 ) -> None:
-    """Trusted, within its dates, for this purpose, and nobody's authority. Raises an Alert."""
+    """Check that the certificate is trusted, within its dates, for this purpose, and not an authority's. Raises an
+    Alert."""
     if len(chain) >= _CHAIN_MAX:
         raise AlertBadCertificate("the chain is too long")
     verify_certificate(certificate, chain=chain, cadata=authorities)
@@ -112,7 +112,7 @@ def verify(
 
 
 def peercert(certificate: x509.Certificate) -> dict[str, Any]:
-    """The dictionary that python's ssl module makes of a certificate: subject, issuer, subjectAltName, dates."""
+    """The dictionary that Python's ssl module makes of a certificate: subject, issuer, subjectAltName, dates."""
     return {
         "subject": _name(certificate.subject),
         "issuer": _name(certificate.issuer),

@@ -1,16 +1,16 @@
-"""CUBIC that does not take every loss for congestion, for long paths that lose packets by themselves.
+"""CUBIC that does not take every loss for congestion, for long paths that lose packets without being full.
 
-A loss-based control halves its window for a packet that noise has eaten: at 100 ms and 1 % loss CUBIC comes to a dozen
-packets a round trip, whatever the path could carry. Here a loss counts as congestion only where something else says so:
+A loss-based control halves its window for a packet lost to noise: at 100 ms and 1 % loss CUBIC reaches a dozen packets
+per round trip, whatever the path could carry. Here a loss counts as congestion only with other evidence:
 
 - a queue has built up: the round trip is longer than the path's own by more than :data:`QUEUE_S` and a quarter; or
-- too much is lost for noise: over :data:`NOISE_SHARE` of the last packets, which is what an overfull shallow buffer or
-  a policer looks like.
+- the loss is too high for noise: over :data:`NOISE_SHARE` of the last packets, as an overfull shallow buffer or a
+  policer causes it.
 
-Then the window shrinks as CUBIC's does; otherwise lost packets are sent again at the pace that was. Telling the two
-apart by the backlog is TCP Veno's idea (Fu and Liew, 2003), bearing a share of loss without giving way BBR's (Cardwell
-and others, 2016). The window grows only while it is in use (RFC 9002, 7.8): an application that sends little earns no
-window that it could later fill in one burst.
+Then the window shrinks as CUBIC's does; otherwise lost packets are sent again at the old pace. Telling the two apart by
+the backlog is TCP Veno's idea (Fu and Liew, 2003); tolerating a share of loss is BBR's (Cardwell and others, 2016). The
+window grows only while it is in use (RFC 9002, 7.8): an application that sends little earns no window that it could
+later fill in one burst.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from aioquic.quic.packet_builder import QuicSentPacket
 ALGORITHM: Final = "metad"
 """Its name among aioquic's congestion controls."""
 NOISE_SHARE: Final = 0.05
-"""Of packets lost, up to which a path may be called noisy. BBR bears 0.2; radio links rarely lose more than this."""
+"""Share of packets that a noisy path may lose. BBR tolerates 0.2; radio links rarely lose more than this."""
 NOISE_PACKETS: Final = 4
-"""Lost packets that prove nothing yet, however few were sent."""
+"""So many lost packets prove nothing yet, however few were sent."""
 QUEUE_S: Final = 0.010
-"""A queue that is no reproach: the delay of a busy peer looks the same."""
-_COUNTED_PACKETS: Final = 512  # over which the share is taken, in two halves of which the older is forgotten
-_PATH_S: Final = 20.0  # for so long, at least, the shortest round trip stands for the path; routes change
-_SAMPLES: Final = 8  # round trips of which the shortest says how long the queue is now
+"""A queueing delay that does not count as congestion: a busy peer causes the same delay."""
+_COUNTED_PACKETS: Final = 512  # the share is taken over so many, in two halves of which the older is forgotten
+_PATH_S: Final = 20.0  # the shortest round trip stands for the path for at least this long; routes change
+_SAMPLES: Final = 8  # the shortest of so many round trips measures the current queue
 
 
 class NoiseTolerantCubic(CubicCongestionControl):
-    """See the module."""
+    """See the module for the algorithm."""
 
     def __init__(self, max_datagram_size: int) -> None:
         super().__init__(max_datagram_size=max_datagram_size)
-        self._acked = [0, 0]  # packets: now, and in the half before
+        self._acked = [0, 0]  # packets: in the current half, and in the half before
         self._lost = [0, 0]
-        self._rtt_path_s = [float("inf"), float("inf")]  # shortest: now, and in the interval before
+        self._rtt_path_s = [float("inf"), float("inf")]  # shortest: in the current interval, and in the one before
         self._rtt_path_since_s = 0.0
         self._rtt_recent_s: list[float] = []
         self._at = 0
 
     def on_packet_acked(self, *, now: float, packet: QuicSentPacket) -> None:
-        """A packet has arrived."""
+        """Count a packet that has arrived."""
         self._acked[0] += 1
         self._count()
         used = 2 * self.bytes_in_flight >= self.congestion_window
@@ -58,7 +58,7 @@ class NoiseTolerantCubic(CubicCongestionControl):
             self.congestion_window = window
 
     def on_packets_lost(self, *, now: float, packets: Iterable[QuicSentPacket]) -> None:
-        """Packets have not arrived: with the news of a queue, or as noise."""
+        """Treat lost packets as congestion or as noise."""
         listed = list(packets)
         self._lost[0] += len(listed)
         if self.congested:
@@ -69,7 +69,7 @@ class NoiseTolerantCubic(CubicCongestionControl):
         self._count()
 
     def on_rtt_measurement(self, *, now: float, rtt: float) -> None:
-        """A round trip was timed."""
+        """Take a measured round trip."""
         if now - self._rtt_path_since_s >= _PATH_S:
             self._rtt_path_s = [rtt, self._rtt_path_s[0]]
             self._rtt_path_since_s = now
@@ -91,7 +91,7 @@ class NoiseTolerantCubic(CubicCongestionControl):
 
     @property
     def queue_s(self) -> float:
-        """How much longer than excusable packets wait on the way; not over 0 where they do not."""
+        """How much longer packets queue than is tolerated; not over 0 if they do not."""
         if not self._rtt_recent_s:
             return 0.0
         path_s = min(self._rtt_path_s)

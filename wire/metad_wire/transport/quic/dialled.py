@@ -1,4 +1,4 @@
-"""A dialled connection and the socket that is its own."""
+"""A dialled connection with a socket of its own."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .packets import PacketEngine
 from .sockets import Address, DatagramSocket, connected_to
 
 _UNREACHABLE_MAX: Final = 3
-"""Datagrams in a row that had no way out, after which it looks for another."""
+"""So many datagrams in a row without a route make the connection try another socket."""
 _REFUSALS_MAX: Final = 3
-"""Times in a row that the kernel is told that nobody listens there, after which it is believed…"""
+"""So many refusals in a row are needed before the connection believes that nobody listens…"""
 _PROBE_S: Final = 0.05
-"""…with so long between them, and longer each time."""
+"""…with this interval between them, longer each time."""
 
 
 class Dialled:
-    """Implements ``carrier.Owner``. Where the peer falls silent, or there is no
-    way out any more, it goes on from another socket, as a changed network or a NAT that has forgotten us asks for."""
+    """A :class:`carrier.Owner` with one connection. If the peer falls silent or there is no route any more, it
+    continues from another socket, because the network may have changed or a NAT may have forgotten us."""
 
     def __init__(self, sock: socket.socket, engine: PacketEngine, gone: Callable[[Dialled], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -45,16 +45,16 @@ class Dialled:
         )
 
     def move(self) -> None:
-        """Go on from another address or port; the server finds out by our packets (RFC 9000 section 9)."""
+        """Continue from another address or port; the server learns it from our packets (RFC 9000 section 9)."""
         try:
             sock = connected_to(self._family, self._peer)
         except OSError:
-            return  # no way out at all: the next silence tries again
+            return  # no route at all: the next silence tries again
         self._moved_s = self._loop.time()
         self._socket.close()
         self._socket = self._wrap(sock)
         engine = self.carrier.engine
-        engine.change_connection_id()  # so that who watches cannot tell that it is the same client
+        engine.change_connection_id()  # so that an observer cannot tell that it is the same client
         engine.send_ping(0)
         self.carrier.schedule()
 
@@ -64,41 +64,38 @@ class Dialled:
         self.carrier.schedule()
 
     def send(self, datagrams: list[bytes], address: Address) -> None:
-        """Of ``carrier.Owner``."""
         self._socket.send(datagrams, self._peer)
 
     def issued(self, carrier: Carrier, connection_id: bytes) -> None:
-        """Of ``carrier.Owner``: the socket has one connection."""
+        """Does nothing: the socket has one connection."""
 
     def retired(self, carrier: Carrier, connection_id: bytes) -> None:
-        """Of ``carrier.Owner``."""
+        """Does nothing: the socket has one connection."""
 
     def expects(self, carrier: Carrier) -> bool:
-        """Of ``carrier.Owner``: who dials says so while it does."""
+        """False: the code that dials holds a reservation meanwhile."""
         return False
 
     def over(self, carrier: Carrier) -> None:
-        """Of ``carrier.Owner``."""
         self._ticker.cancel()
         self._socket.close()
         self._gone(self)
 
     def local_address(self) -> Address:
-        """Of ``carrier.Owner``."""
         return self._socket.address
 
     def received(self, datagrams: list[bytes], address: Address) -> None:
-        """From the socket."""
+        """Take datagrams from the socket."""
         self._refusals = 0
         self.carrier.receive(datagrams, self._peer)
 
     def swept(self) -> None:
-        """From the socket."""
+        """Have the connection's turn after a wake-up's datagrams."""
         self.carrier.turn()
 
     def refused(self) -> None:
-        """The kernel was told that nobody listens there. Anyone on the path can say so: before the handshake it is
-        believed, behind it only where the peer is silent when it is asked."""
+        """The kernel was told that nobody listens. Anyone on the path can say so: before the handshake the connection
+        believes it, afterwards only if the peer does not answer a ping."""
         if not self.carrier.engine.handshaken:
             self.carrier.fail(ConnectionRefusedError("nobody listens there"))
             return

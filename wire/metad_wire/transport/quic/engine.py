@@ -1,15 +1,15 @@
 """One QUIC connection, without a socket or a loop: aioquic's state machine with metad's rules.
 
-Where aioquic has no rule, or one that harms, this subclass has another:
+Where aioquic lacks a rule or has a harmful one, this subclass has its own:
 
-- **credit** slides with what was *consumed*, in a window that widens to what the path needs and no further; aioquic
+- **credit** follows the *consumed* bytes, in a window that widens to what the path needs and no further; aioquic
   doubles it with the highest offset that a peer claims (receiving.py holds what arrives);
 - **certificates** are verified on both ends (handshake.py), and a ticket is good once (tickets.py);
 - **keys** are replaced long before the limit of the cipher;
-- **connection ids** of a server carry a reset token that it can make again after a restart (tokens.py);
+- **connection ids** of a server carry a reset token that it can compute again after a restart (tokens.py);
 - **streams** are few: a peer may open ``streams_max`` at a time, two-way ones only.
 
-It uses names that aioquic keeps to itself; a test holds the installed aioquic to the source that was read.
+It uses private names of aioquic; a test compares the installed aioquic with the source that was reviewed.
 """
 
 from __future__ import annotations
@@ -70,21 +70,23 @@ AUDITED_FILES: Final = (
     "quic/congestion/cubic.py",
 )
 AUDITED_SHA256: Final = "b316296c8945cb502761cc2abdc2c796e87ebb2f0cedf4fe2d96747f9186205a"
-"""Of these files of aioquic, joined: the source that was read, whose private names and ways this package relies on."""
+"""Hash of these files of aioquic, joined: the reviewed source, on whose private names and behaviour this package
+relies."""
 
 ACK_DELAY_MAX_MS: Final = 10
-"""How late an acknowledgement may be: a millisecond by rule, the rest for a busy loop. aioquic says 25; a peer waits so
-much longer before it sends again what it sent last."""
+"""The longest delay of an acknowledgement: a millisecond by rule, the rest for a busy loop. aioquic declares 25; a peer
+waits so much longer before it sends its last packets again."""
 
 HELLO_BYTES_MAX: Final = 16 * 1024
-"""Of a first message, which strangers send. A large one takes 2 KiB."""
+"""Capacity for a first message, which strangers send. A large one takes 2 KiB."""
 _log = logging.getLogger("metad.quic")
-_log.setLevel(logging.ERROR)  # aioquic warns of what any stranger may send; lower it to see a connection's life
+# aioquic warns of input that any stranger may send; lower the level to see a connection's life
+_log.setLevel(logging.ERROR)
 
 _CONNECTION_IDS: Final = 4
-"""That each end may use at a time: one, and some to change to."""
+"""Connection ids that each end may use at a time: one, and some to change to."""
 _LATE_CRYPTO_BYTES: Final = 64
-"""For TLS messages that this end writes behind the handshake: there are none."""
+"""Capacity for TLS messages that this end writes after the handshake: there are none."""
 
 _CIPHERS: Final = [
     tls.CipherSuite.AES_128_GCM_SHA256,
@@ -96,7 +98,7 @@ _CIPHERS: Final = [
 def configuration(
     settings: QuicSettings, material: Material, *, is_client: bool, kept: Kept | None = None, token: bytes = b""
 ) -> QuicConfiguration:
-    """aioquic's, for one connection."""
+    """The aioquic configuration of one connection."""
     return QuicConfiguration(
         alpn_protocols=[ALPN],
         congestion_control_algorithm=ALGORITHM,
@@ -112,13 +114,13 @@ def configuration(
         certificate_chain=material.chain,
         private_key=material.key,
         cipher_suites=_CIPHERS,
-        verify_mode=ssl.CERT_NONE,  # of aioquic's own, which goes by host names; see handshake.py
+        verify_mode=ssl.CERT_NONE,  # turns off aioquic's check, which is by host name; see handshake.py
     )
 
 
 class Engine(QuicConnection):
-    """See the module. ``opened`` and ``touched`` are for the carrier: streams that the peer opened, and streams of
-    which there is something new."""
+    """One connection. The carrier reads ``opened`` and ``touched``: streams that the peer opened, and streams with
+    news."""
 
     def __init__(
         self,
@@ -181,53 +183,54 @@ class Engine(QuicConnection):
 
     @property
     def over(self) -> bool:
-        """Closing or closed, by whomever."""
+        """Whether the connection is closing or closed, by either end."""
         return self._state in END_STATES
 
     @property
     def handshaken(self) -> bool:
-        """Both ends have proven who they are; until then a server's data may be a replay (0-RTT)."""
+        """Whether both ends have proven their identity; until then a server's data may be a replay (0-RTT)."""
         return self._handshake_complete
 
     @property
     def can_send_early(self) -> bool:
-        """A client's first frames may go with its first datagram."""
+        """Whether a client's first frames may go with its first datagram."""
         return self._cryptos[tls.Epoch.ZERO_RTT].send.is_valid()
 
     @property
     def heard_s(self) -> float:
-        """When a packet came that was really the peer's; 0.0: never."""
+        """When the last authentic packet of the peer arrived; 0.0: never."""
         return self._spaces[tls.Epoch.ONE_RTT].largest_received_time or 0.0 if self._spaces else 0.0
 
     @property
     def in_flight(self) -> bool:
-        """Something is unacknowledged."""
+        """Whether something is unacknowledged."""
         return any(space.ack_eliciting_in_flight for space in self._loss.spaces)
 
     @property
     def rtt_s(self) -> float:
-        """Smoothed; 0.0 before the first sample."""
+        """The smoothed round-trip time; 0.0 before the first sample."""
         return self._loss._rtt_smoothed
 
     def end_reason(self) -> tuple[int, str]:
-        """(error code, words) of the end; :attr:`closed_by_peer` says whose."""
+        """(error code, words) of the end; :attr:`closed_by_peer` tells whether the peer closed."""
         event = self._close_event
         return (event.error_code, event.reason_phrase) if event is not None else (0, "")
 
     def path_sample(self) -> tuple[float, int, int] | None:
-        """(smoothed round trip, packets with data sent, of these lost); None before the first is acknowledged."""
+        """(smoothed round trip, packets with data sent, of these lost); None before the first acknowledgement."""
         loss = cast("Recovery", self._loss)
         return (loss.rtt_s, loss.sent, loss.lost) if loss.rtt_s else None
 
     def send_again_what_was_early(self, now: float) -> None:
-        """The server has not accepted the ticket: what went out under its key is unread. RFC 9001 section 4.6.2."""
+        """Send early data again: the server has not accepted the ticket, so it has not read what was sent under the
+        ticket's key. RFC 9001 section 4.6.2."""
         space = self._spaces[tls.Epoch.ONE_RTT]
         early = [packet for packet in space.sent_packets.values() if packet.packet_type == QuicPacketType.ZERO_RTT]
         if early:
             cast("Recovery", self._loss).forget(early, now, space)
 
     def is_client_reset(self, datagram: bytes) -> bool:
-        """Whether the server says, by a stateless reset, that it does not know this connection any more."""
+        """Whether the datagram is a stateless reset: the server does not know this connection any more."""
         if not self._is_client or datagram[0] & 0x80:
             return False
         token = datagram[-16:]
@@ -235,15 +238,15 @@ class Engine(QuicConnection):
         return not self.over and any(hmac.compare_digest(entry.stateless_reset_token, token) for entry in known)
 
     def open_stream(self) -> QuicStream:
-        """A new one, which is announced to the peer at once."""
+        """Open a stream and announce it to the peer at once."""
         stream = self._get_or_create_stream_for_send(self.get_next_available_stream_id())
         self._adopt(stream)
         return stream
 
     def let_go(self) -> None:
-        """The connection is over, and will be asked for nothing but what it was: cut its references to itself, of which
-        aioquic has a hundred. What a flood leaves behind is then freed at once, and not by a collector that would stop
-        the loop for it."""
+        """Cut the references of an ended connection to itself, of which aioquic has a hundred; only its final state may
+        still be read. The memory that a flood leaves behind is then freed at once, without a collector that would stop
+        the loop."""
         self._QuicConnection__frame_handlers: dict[int, Any] = {}
         self._session_ticket_fetcher = self._session_ticket_handler = self._token_handler = None
         cast("Any", self._loss)._send_probe = None
@@ -252,7 +255,7 @@ class Engine(QuicConnection):
                 keys._setup_cb = keys._teardown_cb = NoCallback
         for space in self._spaces.values():
             space.sent_packets.clear()
-        if self._cryptos:  # else there is no TLS yet
+        if self._cryptos:  # without keys there is no TLS yet
             context = cast("Any", self.tls)
             context.alpn_cb = context.get_session_ticket_cb = context.new_session_ticket_cb = None
             context.update_traffic_key_cb = None
@@ -266,7 +269,7 @@ class Engine(QuicConnection):
     def _adopt(self, stream: QuicStream) -> None:
         stream.sender = Sender(stream.stream_id, writable=True)
         stream.receiver = Receiver(stream.stream_id or 0, self.settings.window_bytes, self.touched)
-        # Sent though the peer knows it: opens the stream there, or tells who opened it that it was accepted.
+        # Sent although the peer knows it: it opens the stream at the peer, or tells the opener that it was accepted.
         stream.max_stream_data_local_sent = 0
 
     def _get_or_create_stream(self, frame_type: int, stream_id: int) -> QuicStream:
@@ -289,7 +292,7 @@ class Engine(QuicConnection):
         self.touched.add(stream_id)
 
     def unconsumed_bytes(self) -> int:
-        """Claimed by the peer and not consumed, all streams."""
+        """Bytes claimed by the peer and not consumed, over all streams."""
         return sum(
             stream.receiver.highest_offset - stream.receiver.consumed
             for stream in self._streams.values()
@@ -297,7 +300,7 @@ class Engine(QuicConnection):
         )
 
     def held_bytes(self) -> int:
-        """Received and not consumed, all streams."""
+        """Bytes received and not consumed, over all streams."""
         return sum(s.receiver.held_bytes for s in self._streams.values() if type(s.receiver) is Receiver)
 
     def _write_stream_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream) -> None:
@@ -305,7 +308,7 @@ class Engine(QuicConnection):
             return
         receiver = cast("Receiver", stream.receiver)
         if stream.max_stream_data_local_sent:
-            # A quarter of the window was consumed in less than half a round trip: it is what slows the peer down.
+            # A quarter of the window was consumed in less than half a round trip: the window slows the peer down.
             if (
                 self._now - receiver.widened_s < self._loss._rtt_smoothed / 2
                 and self.may_widen
@@ -325,7 +328,7 @@ class Engine(QuicConnection):
         stream.max_stream_data_local = stream.max_stream_data_local_sent = limit
 
     def stream_wants_credit(self, stream: QuicStream) -> bool:
-        """Whether a stream's peer should hear of a larger window."""
+        """Whether a stream's peer should be granted a larger window."""
         receiver = cast("Receiver", stream.receiver)
         sent = stream.max_stream_data_local_sent
         if not sent:
@@ -334,7 +337,7 @@ class Engine(QuicConnection):
         return receiver.consumed + window - sent >= window // 4 and receiver._final_size is None
 
     def connection_wants_credit(self) -> bool:
-        """The same for the whole connection."""
+        """Whether the peer should be granted a larger window for the whole connection."""
         data = self._local_max_data
         window = self._connection_window()
         return data.used - self.unconsumed_bytes() + window - data.sent >= window // 4
@@ -393,7 +396,6 @@ class Engine(QuicConnection):
             self._host_cid_seq += 1
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Any]]:
-        """As aioquic's."""
         self._now = now
         if self._handshake_confirmed and self._packet_number - self._key_updated_at >= self.settings.key_update_packets:
             self._key_updated_at = self._packet_number
@@ -414,7 +416,7 @@ class Engine(QuicConnection):
         self.tls = VerifyingContext(self.tls, self._material, certificate_required=self._certificate_required)
 
     def _handle_crypto_frame(self, context: QuicReceiveContext, frame_type: int, buf: Any) -> None:
-        """As aioquic's, which fills gaps with zeros, up to 512 KiB of them."""
+        """Limits what aioquic does not: it fills gaps with zeros, up to 512 KiB."""
         start = buf.tell()
         end = buf.pull_uint_var() + buf.pull_uint_var()
         buf.seek(start)
@@ -429,7 +431,7 @@ class Engine(QuicConnection):
 
     def _confirm_handshake(self) -> None:
         super()._confirm_handshake()
-        # 48 KiB for messages that will not be written any more: a third of what a connection takes.
+        # Frees 48 KiB for messages that will not be written any more: a third of a connection's memory.
         self._push_crypto_data()
         self._crypto_buffers = {epoch: Buffer(capacity=_LATE_CRYPTO_BYTES) for epoch in self._crypto_buffers}
 
@@ -452,7 +454,7 @@ class Engine(QuicConnection):
 
     @property
     def verified_certificate(self) -> x509.Certificate | None:
-        """The peer's: shown and verified in this handshake, or in the one that this session began with."""
+        """The peer's certificate, verified in this handshake or in the one that the resumed session began with."""
         context = self.tls
         assert isinstance(context, VerifyingContext)
         return self.peer_certificate if context.session_resumed else context.peer_certificate

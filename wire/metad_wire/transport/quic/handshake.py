@@ -1,12 +1,12 @@
 """TLS inside QUIC with both ends' certificates verified.
 
-aioquic asks a client for its certificate only behind a private switch, and then believes any, or none. Here both ends'
-contexts are replaced by one that verifies: a server ends the handshake of a client whose certificate is missing (where
-one is required), untrusted, out of date or for another purpose, a client that of a server that is no node. The
-handshake of such a peer never completes, so none of its frames is read.
+aioquic asks a client for its certificate only with a private switch, and then accepts any, or none. Here a verifying
+context replaces aioquic's on both ends. A server ends the handshake of a client whose certificate is missing (if one is
+required), untrusted, out of date or for another purpose; a client ends the handshake of a server that is not a node.
+The handshake of such a peer never completes, so none of its frames is read.
 
-Who resumes a session is not asked for a certificate, so the ticket carries who it was given to, and is not honoured
-once that certificate has expired or the authorities have changed (tickets.py).
+A client that resumes a session is not asked for a certificate. So the ticket carries the identity of its holder, and is
+not honoured once that certificate has expired or the authorities have changed (tickets.py).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from . import certificates
 from .certificates import AlertCertificateRequired, Material
 
 MESSAGES_BYTES_MAX: Final = 64 * 1024
-"""Of TLS messages that are not complete: a chain of certificates is the longest that anybody sends."""
+"""Limit of incomplete TLS messages: a chain of certificates is the longest message that anybody sends."""
 
 
 class VerifyingContext(Context):
-    """The TLS engine of one connection. ``peer_certificate``: the peer's, once it is verified; a resumed session's is
-    that of the handshake which began it."""
+    """The TLS engine of one connection. ``peer_certificate``: the peer's certificate, once verified; for a resumed
+    session, that of its first handshake."""
 
     def __init__(self, of: Context, material: Material, *, certificate_required: bool) -> None:
-        """Takes the place of ``of``, which has not begun."""
+        """Takes over from ``of``, which has not begun its handshake."""
         self.__dict__.update(of.__dict__)
         del self.__dict__["_request_client_certificate"]
         self._material = material
@@ -39,13 +39,13 @@ class VerifyingContext(Context):
         self._supported_groups = [Group.X25519, Group.SECP256R1]  # a client makes a key for each
         self.peer_certificate: x509.Certificate | None = None
 
-    # Asked twice in a server's handshake, and both times after a ticket was honoured or not.
+    # Read twice in a server's handshake, both times after the ticket was accepted or refused.
     @property
     def _request_client_certificate(self) -> bool:  # type: ignore[override]
         return not self._is_client and not self._session_resumed
 
     def handle_message(self, input_data: bytes, output_buf: Any) -> None:
-        """As aioquic's, which believes a message to become as long as it says, 16 MiB, and collects it."""
+        """Limits what aioquic does not: it collects as many bytes as a message's head says, up to 16 MiB."""
         if len(self._receive_buffer) + len(input_data) > MESSAGES_BYTES_MAX:
             raise AlertDecodeError("a handshake message is too long")
         super().handle_message(input_data, output_buf)
@@ -58,7 +58,7 @@ class VerifyingContext(Context):
             raise AlertCertificateRequired("a certificate is required")
 
     def _server_handle_finished(self, input_buf: Buffer, output_buf: Any) -> None:
-        # Known before the ticket is made, which happens in here; proven by the signature behind the certificate.
+        # Known before the ticket is made, which happens in here; proven by the signature after the certificate.
         if not self._session_resumed:
             self.peer_certificate = self._peer_certificate
         super()._server_handle_finished(input_buf, output_buf)
@@ -79,7 +79,7 @@ class VerifyingContext(Context):
 
     @property
     def completed(self) -> bool:
-        """The handshake is over, both ways."""
+        """Whether the handshake is over for both ends."""
         return self.state in (State.SERVER_POST_HANDSHAKE, State.CLIENT_POST_HANDSHAKE)
 
 

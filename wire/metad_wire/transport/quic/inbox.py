@@ -1,4 +1,4 @@
-"""Datagrams of one connection that wait for its turn, in order. Who fills it bounds it."""
+"""Datagrams of one connection that wait for its turn, in order. The caller that fills it bounds it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .sockets import Address
 
 
 class Inbox:
-    """Runs of datagrams, each from one address: a peer may change its own."""
+    """Runs of datagrams, each from one address: a peer may change its address."""
 
     __slots__ = ("_count", "_runs")
 
@@ -20,7 +20,7 @@ class Inbox:
         return self._count
 
     def put(self, datagrams: list[bytes], address: Address) -> None:
-        """Behind the others. Keeps the list, and may change it."""
+        """Append datagrams. Keeps the list, and may change it."""
         self._count += len(datagrams)
         if self._runs and self._runs[-1][1] == address:
             self._runs[-1][0].extend(datagrams)
@@ -28,7 +28,7 @@ class Inbox:
             self._runs.append((datagrams, address))
 
     def take(self, most: int) -> tuple[list[bytes], Address]:
-        """The first, up to so many, all from one address. There must be some."""
+        """The first datagrams, up to ``most``, all from one address. The inbox must not be empty."""
         datagrams, address = self._runs[0]
         if len(datagrams) <= most:
             self._runs.popleft()
@@ -39,7 +39,7 @@ class Inbox:
         return datagrams, address
 
     def clear(self) -> int:
-        """Drop them; how many there were."""
+        """Drop all datagrams and return their number."""
         count, self._count = self._count, 0
         self._runs.clear()
         return count

@@ -1,8 +1,8 @@
-"""Pacing that event loops can keep: bursts of what a millisecond carries, at a little more than the window's rate.
+"""Pacing for event loops: bursts of what a millisecond carries, at a little more than the window's rate.
 
-Loops wake up to the millisecond; a pacer that lets one packet go at a time sends one per millisecond. So credit builds
+Loops wake up to the millisecond; a pacer that releases one packet at a time sends one per millisecond. So credit builds
 up over the time that a wake-up takes, as Linux's own pacing sizes its bursts to a millisecond (tcp_tso_autosize), and
-never less than the ten packets that RFC 9002 section 7.7 lets anyone send at once.
+the burst is never less than the ten packets that RFC 9002 section 7.7 lets anyone send at once.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from aioquic.quic.recovery import QuicPacketPacer
 BURST_S: Final = 0.002
 BURST_PACKETS: Final = 10
 GAIN: Final = 1.25
-"""Over window per round trip: what was held up by a late wake-up is caught up (RFC 9002, 7.7)."""
-_RTT_MIN_S: Final = 0.0005  # shorter ones are this machine's own, and not worth a division
+"""Factor over window per round trip: packets delayed by a late wake-up catch up (RFC 9002, 7.7)."""
+_RTT_MIN_S: Final = 0.0005  # shorter round trips stay on this machine, and are not worth a division
 
 
 class Pacer(QuicPacketPacer):
@@ -23,13 +23,13 @@ class Pacer(QuicPacketPacer):
 
     def __init__(self, *, max_datagram_size: int) -> None:
         super().__init__(max_datagram_size=max_datagram_size)
-        self._rate = 0.0  # bytes/s; 0: not known yet, nothing is held up
+        self._rate = 0.0  # bytes/s; 0: not known yet, nothing is delayed
         self._burst = float(BURST_PACKETS * max_datagram_size)
         self._credit = self._burst
         self._at_s = 0.0
 
     def next_send_time(self, now: float) -> float | None:  # type: ignore[override]
-        """None: now; else when."""
+        """When the next packet may be sent; None: now."""
         if not self._rate:
             return None
         if now > self._at_s:
@@ -41,10 +41,10 @@ class Pacer(QuicPacketPacer):
         return now + (self._burst / 2 - self._credit) / self._rate
 
     def update_after_send(self, now: float) -> None:
-        """A packet has left."""
+        """Account for a packet that was sent."""
         self._credit -= self._max_datagram_size
 
     def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
-        """The window or the round trip has changed."""
+        """Adapt to a changed window or round trip."""
         self._rate = GAIN * congestion_window / max(smoothed_rtt, _RTT_MIN_S)
         self._burst = max(BURST_PACKETS * self._max_datagram_size, self._rate * BURST_S)

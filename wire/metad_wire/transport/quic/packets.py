@@ -1,12 +1,12 @@
 """Packets of an established connection, sealed and opened in runs: the hot path of :class:`engine.Engine`.
 
-aioquic handles any packet in any state; its cost is per packet, and most of it is for states that an established
-connection is not in. Here a run of 1-RTT packets with STREAM and ACK frames, on the one validated path, goes through
-in a few steps each, with one call of the cipher for the header protection of the whole run. Everything else
-(handshakes, 0-RTT, migration, new connection ids, credit, resets, closing, key updates, other ciphers, what is
-malformed) is left to aioquic's own code, packet by packet: whatever this module is not sure of it does not touch.
+aioquic handles any packet in any state. Its cost is per packet, and most of it is for states that an established
+connection is not in. Here a run of 1-RTT packets with STREAM and ACK frames, on the one validated path, takes a few
+steps per packet, with one call of the cipher for the header protection of the whole run. Everything else (handshakes,
+0-RTT, migration, new connection ids, credit, resets, closing, key updates, other ciphers, malformed packets) is left to
+aioquic's own code, packet by packet: this module does not touch a packet that it is not sure of.
 
-What it does differently from aioquic, all within RFC 9000 and 9002: an acknowledgement goes with any packet that is
+It differs from aioquic in two ways, both within RFC 9000 and 9002: an acknowledgement goes with any packet that is
 sent, and by itself after :data:`ACK_PACKETS`; the spin bit stays as it is.
 """
 
@@ -30,7 +30,7 @@ from .settings import CONNECTION_ID_BYTES
 from .sockets import Address
 
 ACK_PACKETS: Final = 8
-"""Received since the last acknowledgement, at which one is due at once. Fewer wait for aioquic's millisecond."""
+"""After so many packets an acknowledgement is due at once. Fewer wait for aioquic's millisecond."""
 
 _ONE_RTT: Final = tls.Epoch.ONE_RTT
 _ZERO_RTT: Final = tls.Epoch.ZERO_RTT
@@ -44,12 +44,12 @@ _OVERHEAD: Final = _HEADER_BYTES + _TAG_BYTES
 _STREAM_HEAD_BYTES: Final = 1 + 1 + 8 + 2  # type, id, offset and length at their longest
 _MOMENT_S: Final = 1e-6
 _ACK: Final = int(QuicFrameType.ACK)
-_RANGES_SENT: Final = 16  # of packets received, in one acknowledgement of a run
+_RANGES_SENT: Final = 16  # in one acknowledgement of a run
 _VAR_MASKS: Final = (0x3F, 0x3FFF, 0x3FFFFFFF, 0x3FFFFFFFFFFFFFFF)
 
 
 def _var(data: bytes, at: int) -> tuple[int, int]:
-    """A variable-length integer -> (value, where it ends). Raises IndexError where it is cut short."""
+    """A variable-length integer -> (value, offset behind it). Raises IndexError if it is cut short."""
     first = data[at]
     kind = first >> 6
     if not kind:
@@ -71,12 +71,13 @@ def _encoded(value: int) -> bytes:
 
 
 class PacketEngine(Engine):
-    """See the module. ``was_reset``: the server has said that it does not know this connection any more."""
+    """An engine with the hot path. ``was_reset``: the server has said that it does not know this connection any
+    more."""
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self.was_reset = False
-        self._unacknowledged = 0  # packets received that ask for it
+        self._unacknowledged = 0  # packets received that ask for an acknowledgement
 
     # --- receiving ---------------------------------------------------------------------------------------
 
@@ -110,10 +111,10 @@ class PacketEngine(Engine):
         )
 
     def _open_run(self, datagrams: list[bytes], address: Address, now: float) -> list[bytes]:
-        """Take in packets as long as they are plain; what is left begins with one that is not."""
+        """Take in packets as long as they are plain; the rest, which is returned, begins with one that is not."""
         samples = b"".join([datagram[_SAMPLE_AT:_SAMPLE_END] for datagram in datagrams])
         if len(samples) != 16 * len(datagrams):
-            return datagrams  # one is too short; aioquic knows what to do with each
+            return datagrams  # one is too short; aioquic knows how to handle each
         receiving = self._cryptos[_ONE_RTT].recv
         aead = receiving.aead
         assert aead is not None
@@ -124,7 +125,7 @@ class PacketEngine(Engine):
         host_cid = self.host_cid
         space = self._spaces[_ONE_RTT]
         received = space.received_packets
-        run_start = run_stop = -1  # packet numbers in a row, not in the acknowledgement queue yet
+        run_start = run_stop = -1  # consecutive packet numbers that are not in the acknowledgement queue yet
         eliciting = 0
         heard = False
         left: list[bytes] = []
@@ -185,7 +186,7 @@ class PacketEngine(Engine):
         return left
 
     def _frames(self, plain: bytes, address: Address, now: float) -> bool:
-        """Act on a packet's frames; whether it asks for an acknowledgement. Raises QuicConnectionError."""
+        """Act on a packet's frames; returns whether it asks for an acknowledgement. Raises QuicConnectionError."""
         at, end, eliciting = 0, len(plain), False
         streams = self._streams
         data_limit = self._local_max_data
@@ -234,7 +235,7 @@ class PacketEngine(Engine):
         return eliciting
 
     def _other_frames(self, plain: bytes, at: int, address: Address, now: float) -> bool:
-        """Have aioquic act on the rest of a packet: it knows all frames and all errors."""
+        """Pass the rest of a packet to aioquic, which knows all frames and all errors."""
         context = QuicReceiveContext(
             epoch=_ONE_RTT,
             host_cid=self.host_cid,
@@ -246,7 +247,7 @@ class PacketEngine(Engine):
         return self._payload_received(context, plain[at:])[0]
 
     def _acknowledged(self, plain: bytes, at: int, now: float) -> int:
-        """Act on an ACK frame; where it ends, or -1 where it makes no sense."""
+        """Act on an ACK frame; returns the offset behind it, or -1 if the frame is invalid."""
         largest, at = _var(plain, at)
         delay, at = _var(plain, at)
         count, at = _var(plain, at)
@@ -276,11 +277,11 @@ class PacketEngine(Engine):
     # --- sending -----------------------------------------------------------------------------------------
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Any]]:
-        """As aioquic's."""
         if not self._sends_plainly():
             space = self._spaces.get(_ONE_RTT)
             if space is not None and space.ack_at is not None and (self._handshake_confirmed or space.ack_at <= now):
-                # Something is being sent: so goes this. A moment early, or pacing holds it up in aioquic's code.
+                # A packet is about to be sent, so the acknowledgement goes with it. A moment early, or aioquic's pacing
+                # would delay it.
                 space.ack_at = min(space.ack_at, now - _MOMENT_S)
             made = super().datagrams_to_send(now)
             if space is not None and space.ack_at is None:
@@ -339,7 +340,7 @@ class PacketEngine(Engine):
         return not self.connection_wants_credit()
 
     def _seal_run(self, now: float) -> list[bytes]:
-        """Packets with what may be sent now."""
+        """The packets that may be sent now."""
         space = self._spaces[_ONE_RTT]
         streams = [stream for stream in self._streams_queue if not stream.sender.buffer_is_empty]
         ack_at = space.ack_at
@@ -414,8 +415,8 @@ class PacketEngine(Engine):
         parts: list[bytes | bytearray],
         handlers: list[tuple[Any, Any]],
     ) -> bool:
-        """Fill a packet's room with what streams have to send, each in its turn. Takes out of ``streams`` those that
-        have, or may send, no more. Whether there was anything."""
+        """Fill a packet's room with the data of ``streams``, in turns, and remove streams that have no more to send or
+        may send no more. Returns whether there was any data."""
         found = False
         while streams and room > _STREAM_HEAD_BYTES:
             stream = streams[0]
@@ -444,7 +445,7 @@ class PacketEngine(Engine):
         return found
 
     def _ack_frame(self, now: float) -> bytes:
-        """Of the newest ranges received."""
+        """An ACK frame of the newest ranges received."""
         space = self._spaces[_ONE_RTT]
         queue = space.ack_queue
         count = min(len(queue), _RANGES_SENT)
@@ -468,7 +469,6 @@ class PacketEngine(Engine):
     # --- time --------------------------------------------------------------------------------------------
 
     def get_timer(self) -> float | None:
-        """As aioquic's."""
         if not self._handshake_confirmed or self._state is not _CONNECTED or not self._network_paths[0].is_validated:
             return super().get_timer()
         space = self._spaces[_ONE_RTT]

@@ -1,7 +1,8 @@
-"""The receiving half of a stream, in memory that what has arrived bounds, not the offsets that a peer writes.
+"""The receiving half of a stream. Its memory is bounded by the data that has arrived, not by the offsets that a peer
+writes.
 
 aioquic fills the gaps of a stream with zeros until they arrive; one byte far ahead costs as much as all before it. Here
-pieces are held as they came. What is in order waits in ``ready`` for the stream's handler, and only what the handler
+pieces are held as they came. Data in order waits in ``ready`` for the stream's handler, and only data that the handler
 has taken (``consumed``) gives the peer credit for more.
 """
 
@@ -16,32 +17,34 @@ from aioquic.quic.packet import QuicErrorCode, QuicStreamFrame
 from aioquic.quic.stream import FinalSizeError, QuicStreamReceiver
 
 PIECES_MAX: Final = 16_384
-"""Out of order, of one stream; a full window of full packets has half of it. Guards against a byte here and there."""
+"""Pieces of one stream that may be out of order; a full window of full packets has half as many. Guards against streams
+of scattered single bytes."""
 
 
 class Receiver(QuicStreamReceiver):
-    """See the module. ``finished``: everything up to the end is in ``ready``. ``reset``: the peer has cut it off."""
+    """The received data of one stream. ``finished``: everything up to the end is in ``ready``. ``reset``: the peer has
+    cut the stream off."""
 
     def __init__(self, stream_id: int, window_bytes: int, touched: set[int]) -> None:
-        """``touched`` takes the stream's id whenever there is something new."""
+        """``touched`` takes the stream's id whenever there is news."""
         super().__init__(stream_id=stream_id, readable=True)
         self._id = stream_id
         self._touched = touched
         self.ready: list[bytes] = []
         self.ready_bytes = 0
-        self.consumed = 0  # offset up to which the handler has taken it
+        self.consumed = 0  # offset up to which the handler has taken the data
         self.pieces_bytes = 0  # out of order
         self.window_bytes = window_bytes
         self.widened_s = 0.0
         self.finished = False
         self.reset_with: int | None = None
-        self.discarding = False  # nobody reads any more: what comes counts as consumed
-        self._starts: list[int] = []  # of the pieces, ascending
+        self.discarding = False  # nobody reads any more: arriving data counts as consumed
+        self._starts: list[int] = []  # offsets of the pieces, ascending
         self._pieces: dict[int, bytes] = {}
 
     @property
     def held_bytes(self) -> int:
-        """Received and not consumed."""
+        """Bytes received and not consumed."""
         return self.pieces_bytes + self.ready_bytes
 
     def take(self, most: int) -> bytes:
@@ -65,7 +68,7 @@ class Receiver(QuicStreamReceiver):
         return data
 
     def discard(self) -> None:
-        """Nobody will read it."""
+        """Discard all data, also future data: nobody will read it."""
         self.discarding = True
         self.ready.clear()
         self._starts.clear()
@@ -79,7 +82,7 @@ class Receiver(QuicStreamReceiver):
         return None
 
     def insert(self, offset: int, data: bytes, fin: bool) -> None:
-        """The same, unpacked."""
+        """Take an unpacked STREAM frame. Raises FinalSizeError, QuicConnectionError."""
         self._touched.add(self._id)
         end = offset + len(data)
         if fin or self._final_size is not None:
@@ -91,7 +94,7 @@ class Receiver(QuicStreamReceiver):
         start = self._buffer_start
         if self.discarding:
             self.consumed = self.highest_offset
-            # Whether all has come is not followed up: the peer was told to stop, and its end or its reset ends this.
+            # No need to track the missing data: the peer was told to stop, and its end or its reset ends this stream.
             if self._final_size is not None:
                 self.is_finished = self.finished = True
             return
@@ -127,7 +130,7 @@ class Receiver(QuicStreamReceiver):
             self._final_size = end
 
     def _hold(self, offset: int, data: bytes) -> None:
-        """Keep what of a piece is new."""
+        """Keep the new bytes of a piece."""
         starts, pieces = self._starts, self._pieces
         end = offset + len(data)
         index = bisect_right(starts, offset)
@@ -157,7 +160,7 @@ class Receiver(QuicStreamReceiver):
             index += 1
 
     def _join(self) -> None:
-        """Move what is in order now to ``ready``."""
+        """Move the data that is now in order to ``ready``."""
         starts, pieces = self._starts, self._pieces
         count, position = 0, self._buffer_start
         for start in starts:

@@ -1,7 +1,7 @@
-"""Loss recovery as aioquic's (RFC 9002), in fewer steps per acknowledged packet, and with counters of the path.
+"""Loss recovery as in aioquic (RFC 9002), with fewer steps per acknowledged packet and with counters of the path.
 
-aioquic lists all packets in flight for each acknowledgement and looks at each space for each timer; here the work is in
-proportion to what is acknowledged.
+aioquic lists all packets in flight for each acknowledgement and visits each space for each timer; here the work is in
+proportion to the packets acknowledged.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from aioquic.tls import Epoch
 from .pacing import Pacer
 
 UNASKING_MAX: Final = 64
-"""Packets without anything that asks for an acknowledgement, remembered for what theirs says of the round trip."""
+"""Packets that ask for no acknowledgement and are still remembered, because an acknowledgement of them measures the
+round trip."""
 PACKETS_AT_ONCE: Final = 32
-"""Sealed in one go: half a millisecond or a whole one, and a window may hold a thousand."""
+"""Packets sealed at once: they take up to a millisecond, and a window may hold a thousand."""
 _ACKED: Final = QuicDeliveryState.ACKED
-_RTT_MIN_S: Final = 0.001  # as aioquic's: of the estimate
+_RTT_MIN_S: Final = 0.001  # lower bound of the estimate, as in aioquic
 
 
 class SentPacket:
-    """A 1-RTT packet in flight: what aioquic keeps of one, in slots."""
+    """A 1-RTT packet in flight: the fields that aioquic keeps, in slots."""
 
     __slots__ = (
         "delivery_handlers",
@@ -67,29 +68,28 @@ class SentPacket:
 
 
 class Recovery(QuicPacketRecovery):
-    """See the module. ``sent`` and ``lost`` count packets that asked for an acknowledgement."""
+    """Loss recovery of one connection. ``sent`` and ``lost`` count packets that asked for an acknowledgement."""
 
     def __init__(self, *, max_datagram_size: int, **others: Any) -> None:
         super().__init__(max_datagram_size=max_datagram_size, **others)
         self._pacer = Pacer(max_datagram_size=max_datagram_size)
         self._burst_bytes = PACKETS_AT_ONCE * max_datagram_size
-        self._unasking: deque[int] = deque()  # numbers of packets
+        self._unasking: deque[int] = deque()  # packet numbers
         self.sent = 0
         self.lost = 0
 
     @property
     def congestion_window(self) -> int:
-        """For aioquic's way of sending, which fills it in one go: no further than a burst from what is in flight."""
+        """The window for aioquic's own sending, which fills it at once: at most a burst over the bytes in flight."""
         window: int = self._cc.congestion_window
         return min(window, self._cc.bytes_in_flight + self._burst_bytes)
 
     @property
     def rtt_s(self) -> float:
-        """Smoothed; 0.0 before the first sample."""
+        """The smoothed round-trip time; 0.0 before the first sample."""
         return self._rtt_smoothed
 
     def on_packet_sent(self, *, packet: Any, space: QuicPacketSpace) -> None:
-        """As aioquic's."""
         if packet.is_ack_eliciting:
             self.sent += 1
         super().on_packet_sent(packet=packet, space=space)
@@ -97,7 +97,7 @@ class Recovery(QuicPacketRecovery):
             self._keep_few(packet.packet_number, space)
 
     def sent_now(self, packet: SentPacket, space: QuicPacketSpace) -> None:
-        """The same, of a packet in flight behind the handshake."""
+        """Record a sent packet that asks for an acknowledgement, after the handshake."""
         self.sent += 1
         space.sent_packets[packet.packet_number] = packet  # type: ignore[assignment]
         space.ack_eliciting_in_flight += 1
@@ -105,24 +105,24 @@ class Recovery(QuicPacketRecovery):
         self._cc.on_packet_sent(packet=packet)  # type: ignore[arg-type]
 
     def sent_unasking(self, packet: SentPacket, space: QuicPacketSpace) -> None:
-        """The same, of one that asks for no acknowledgement."""
+        """Record a sent packet that asks for no acknowledgement."""
         space.sent_packets[packet.packet_number] = packet  # type: ignore[assignment]
         self._keep_few(packet.packet_number, space)
 
     def _keep_few(self, packet_number: int, space: QuicPacketSpace) -> None:
-        """A peer that only ever asks acknowledges nothing, and what is remembered of our answers would grow."""
+        """Forget the oldest: a peer that only asks for acknowledgements never sends any, and the memory of our answers
+        would grow."""
         self._unasking.append(packet_number)
         if len(self._unasking) > UNASKING_MAX:
             space.sent_packets.pop(self._unasking.popleft(), None)
 
     def on_ack_received(self, *, ack_rangeset: RangeSet, ack_delay: float, now: float, space: QuicPacketSpace) -> None:
-        """As aioquic's."""
         self.acknowledged([(r.start, r.stop) for r in ack_rangeset], ack_delay, now, space)
 
     def acknowledged(
         self, ranges: Sequence[tuple[int, int]], ack_delay: float, now: float, space: QuicPacketSpace
     ) -> None:
-        """The peer has received the packets in ``ranges``: (first, behind the last) of each, ascending."""
+        """Process an acknowledgement of the packets in ``ranges``: (first, behind the last) of each, ascending."""
         sent = space.sent_packets
         largest = ranges[-1][1] - 1
         if largest > space.largest_acked_packet:
@@ -134,7 +134,7 @@ class Recovery(QuicPacketRecovery):
         newest: Any = None
         eliciting = 0
         for first, stop in ranges:
-            # A peer may claim any range, and many; what is looked at is bounded by what is in flight.
+            # A peer may claim any range, and many; the loop is bounded by the packets in flight.
             first, stop = max(first, oldest), min(stop, behind)
             numbers: Iterable[int] = range(first, stop)
             if stop - first > 2 * len(sent):
@@ -160,7 +160,7 @@ class Recovery(QuicPacketRecovery):
             self._pto_count = 0
 
     def _time_round_trip(self, latest_s: float, ack_delay_s: float, now: float) -> None:
-        """RFC 9002 section 5.3."""
+        """Update the estimates of the round trip (RFC 9002 section 5.3)."""
         adjusted_s = max(latest_s, _RTT_MIN_S)
         if adjusted_s < self._rtt_min:
             self._rtt_min = adjusted_s
@@ -197,7 +197,7 @@ class Recovery(QuicPacketRecovery):
             if number <= largest - K_PACKET_THRESHOLD or sent_s + delay_s <= now:
                 lost.append(packet)
             elif space.loss_time is None:
-                space.loss_time = sent_s + delay_s  # the first is the oldest
+                space.loss_time = sent_s + delay_s  # the first packet is the oldest
         if lost:
             self._on_packets_lost(
                 now=now,
@@ -212,5 +212,6 @@ class Recovery(QuicPacketRecovery):
         super()._on_packets_lost(packets=listed, **others)
 
     def forget(self, packets: list[Any], now: float, space: QuicPacketSpace) -> None:
-        """Send again what these carried: the peer has said that it will not read them. No sign of congestion."""
+        """Send the content of these packets again, because the peer has said that it will not read them. Not a sign of
+        congestion."""
         super()._on_packets_lost(congestion_event=False, now=now, packets=packets, space=space)

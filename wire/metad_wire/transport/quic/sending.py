@@ -1,4 +1,4 @@
-"""The sending half of a stream: as aioquic's, in fewer steps for what is sent in order and acknowledged in order."""
+"""The sending half of a stream: as in aioquic, with fewer steps for data sent and acknowledged in order."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ _ACKED = QuicDeliveryState.ACKED
 
 
 class Sender(QuicStreamSender):
-    """``_pending`` holds only what was lost; what was never sent begins at ``highest_offset``."""
+    """``_pending`` holds only lost data; data that was never sent begins at ``highest_offset``."""
 
     _pending: RangeSet
 
     @property
     def unsent_bytes(self) -> int:
-        """Written and not sent yet."""
+        """Bytes written and not sent yet."""
         return self._buffer_stop - self.highest_offset
 
     @property
     def held_bytes(self) -> int:
-        """Written and not acknowledged yet."""
+        """Bytes written and not acknowledged yet."""
         return self._buffer_stop - self._buffer_start
 
     @property
     def next_offset(self) -> int:
-        """Of the next piece."""
+        """The offset of the next piece."""
         return self._pending[0].start if len(self._pending) else self.highest_offset
 
     def write(self, data: bytes, end_stream: bool = False) -> None:
-        """As aioquic's."""
         if self._buffer_fin is not None:
-            raise RuntimeError("nothing is sent behind the end")
+            raise RuntimeError("the stream has ended; it takes no more data")
         if self._reset_error_code is not None:
-            raise RuntimeError("nothing is sent on a stream that was reset")
+            raise RuntimeError("the stream was reset; it takes no more data")
         if data:
             self.buffer_is_empty = False
             self._buffer += data
@@ -46,8 +45,8 @@ class Sender(QuicStreamSender):
             self._pending_eof = True
 
     def piece(self, size: int, limit: int) -> tuple[int, bytearray, bool] | None:
-        """(offset, data, whether it is the end) of at most ``size`` bytes that reach no further than the offset
-        ``limit``; None: nothing to send, or none that may be."""
+        """(offset, data, whether it is the end) of at most ``size`` bytes up to the offset ``limit``; None if there is
+        nothing to send or no piece may be sent."""
         if len(self._pending):
             lost = self._pending[0]
             start, stop = lost.start, min(lost.stop, lost.start + size, limit)
@@ -73,7 +72,6 @@ class Sender(QuicStreamSender):
         return start, self._buffer[start - base : stop - base], fin
 
     def get_frame(self, max_size: int, max_offset: int | None = None) -> QuicStreamFrame | None:
-        """As aioquic's."""
         if max_size < 0:
             return None
         piece = self.piece(max_size, self._buffer_stop if max_offset is None else max_offset)
@@ -82,7 +80,7 @@ class Sender(QuicStreamSender):
         return QuicStreamFrame(offset=piece[0], data=bytes(piece[1]), fin=piece[2])
 
     def on_data_delivery(self, delivery: QuicDeliveryState, start: int, stop: int, fin: bool) -> None:
-        """A piece has arrived, or is lost."""
+        """Process the delivery or loss of a piece."""
         if self._reset_error_code is not None:
             return
         if delivery is not _ACKED:

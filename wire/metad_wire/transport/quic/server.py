@@ -1,15 +1,16 @@
 """A server's socket, and all the connections behind it.
 
-What a stranger can make the server do is bounded here, cheapest refusals first: a datagram of no connection that is no
-Initial of full size costs a look-up (and, few a second, a stateless reset); an Initial without a proof of its sender's
-address a Retry, which is stateless too; only then comes a handshake, of which so many may be under way; and then a
-connection, of which there is a cap. A connection that does not finish its handshake, or opens no stream, is closed.
+Strangers' costs are bounded here, with the cheapest refusals first. A datagram of no connection that is no Initial of
+full size costs a look-up (and, a few times a second, a stateless reset). An Initial without a proof of its sender's
+address costs a Retry, which is stateless too. Only then comes a handshake, of which a limited number may be under way,
+and then a connection, of which there is a cap. A connection that does not finish its handshake, or opens no stream, is
+closed.
 
-All connections share one socket, and the kernel's queue behind it is first come, first served. So a wake-up's
-datagrams are sorted by connection before anything is done about them, and connections take turns, a few datagrams each:
-who sends many waits for itself. A step of a handshake takes one or two milliseconds of the processor. One at a time is
-made, and while there are others to serve the next waits until these have had three times as long, or as long where many
-wait: a rush of new connections slows down itself more than those that are up.
+All connections share one socket, and the kernel's queue behind it is first come, first served. So a wake-up's datagrams
+are sorted by connection before any is processed, and connections take turns with a few datagrams each: a peer that
+sends many delays only itself. A step of a handshake takes one or two milliseconds of the processor. One step is done at
+a time. While other connections are being served, the next step waits until these have had three times as long, or just
+as long if many handshakes wait: a rush of new connections delays itself more than the established ones.
 """
 
 from __future__ import annotations
@@ -49,32 +50,34 @@ from .tokens import AddressTokens, ResetTokens
 
 VERSIONS: Final = [int(QuicProtocolVersion.VERSION_1), int(QuicProtocolVersion.VERSION_2)]
 _STRANGERS_MAX: Final = 1_024
-"""First datagrams of connections that wait to be looked into; what comes beyond is dropped, and sent again."""
+"""First datagrams of connections that wait to be examined; later ones are dropped, and their senders repeat them."""
 _STRANGERS_PER_TURN: Final = 4
-"""Of these, in one turn of the loop. A Retry costs 50 µs, and a flood of them must not hold up who is connected."""
+"""First datagrams examined in one turn of the loop. A Retry costs 50 µs, and a flood of them must not delay connected
+peers."""
 _TICKED_AT_ONCE: Final = 512
 _RECEIVED_AT_ONCE: Final = 64
-"""Datagrams taken out of the kernel's queue in one turn of the loop: cheap, and the sooner sorted the better."""
+"""Datagrams taken from the kernel's queue in one turn of the loop: this is cheap, and early sorting is good."""
 _SERVED_PER_TURN: Final = 16
-"""Of these, acted on in one turn. They take a third of a millisecond."""
+"""Datagrams processed in one turn. They take a third of a millisecond."""
 _SERVED_AT_ONCE: Final = 8
-"""Of one connection, before it is the next one's turn…"""
+"""Datagrams of one connection before the next one's turn…"""
 _SERVED_ALONE: Final = 64
-"""…and where no other was served for a while: nobody waits then, and longer runs cost less."""
+"""…and if no other was served for a while: nobody waits then, and longer runs cost less."""
 _SORTED_MAX: Final = 4_096
-"""Datagrams that wait for their connection's turn. Beyond, who has more than its share of them loses what comes."""
+"""Datagrams that wait for their connection's turn. Over this, a connection with more than its share loses new ones."""
 _REST: Final = 3
-"""Times what a step of a handshake took, before the next one while others are served: one request seldom meets two…"""
+"""Rest between steps of handshakes while others are served, in durations of a step: one request seldom meets two
+steps…"""
 _RUSH: Final = 8
-"""…unless so many wait, who are to get in some day: then they have half of the time."""
+"""…unless so many handshakes wait, which must progress too: then they get half of the time."""
 _DATAGRAMS_WAITING_MAX: Final = 12
-"""Of a connection that has not begun: its first flight, early data included, is no longer than that."""
+"""Datagrams kept for a connection that has not begun: its first flight, early data included, is no longer."""
 _ANSWERS_PER_TICK: Final = 256
-"""Stateless answers to what is nobody's (resets, refusals), each tick: they must not become a load of their own."""
+"""Stateless answers to unknown senders (resets, refusals) in each tick: they must not become a load of their own."""
 
 
 class _Newcomer(NamedTuple):
-    """A connection whose handshake has not begun, and what has come of it."""
+    """A connection whose handshake has not begun, and the datagrams it sent."""
 
     original_connection_id: bytes
     retry_connection_id: bytes | None
@@ -83,7 +86,7 @@ class _Newcomer(NamedTuple):
 
 
 class Server:
-    """A listening socket: implements :class:`metad_wire.transport.Listener`, and ``carrier.Owner``."""
+    """A listening socket: implements :class:`metad_wire.transport.Listener` and ``carrier.Owner``."""
 
     def __init__(
         self,
@@ -103,22 +106,22 @@ class Server:
         self._carriers: dict[bytes, Carrier] = {}  # by every id that peers may use
         self._ids: dict[Carrier, set[bytes]] = {}
         self._handshakes: set[Carrier] = set()
-        self._strangers: deque[tuple[QuicHeader, bytes, Address]] = deque()  # first datagrams, not looked into yet
+        self._strangers: deque[tuple[QuicHeader, bytes, Address]] = deque()  # first datagrams, not examined yet
         self._meeting: asyncio.Handle | None = None
         self._waiting: OrderedDict[bytes, _Newcomer] = OrderedDict()  # by the id that the client chose
         self._step: asyncio.Handle | None = None
-        self._last: Carrier | None = None  # that was served
-        self._several = True  # others were too, lately
-        self._served = False  # somebody who is up, since the last step of a handshake
-        self._rest_until_s = 0.0  # the next one waits until then, where somebody was
-        self._ring: list[Carrier] = []  # those that were not ticked yet in this round
+        self._last: Carrier | None = None  # the connection served last
+        self._several = True  # whether others were served lately, too
+        self._served = False  # whether an established connection was served since the last step of a handshake
+        self._rest_until_s = 0.0  # if so, the next step waits until then
+        self._ring: list[Carrier] = []  # connections not ticked yet in this round
         self._slices = 1  # of a round
-        self._held = 0  # bytes received and not consumed, of those that were
+        self._held = 0  # bytes received and not consumed, over the connections ticked in this round
         self._most_held: tuple[int, Carrier | None] = 0, None
         self._may_widen = True
-        self._ready: dict[Carrier, None] = {}  # have datagrams, and wait for their turn
-        self._shaking: dict[Carrier, None] = {}  # the same, with a handshake to finish
-        self._sorted = 0  # datagrams that wait there
+        self._ready: dict[Carrier, None] = {}  # connections with datagrams that wait for their turn
+        self._shaking: dict[Carrier, None] = {}  # those with a handshake to finish
+        self._sorted = 0  # datagrams that wait in both
         self._serving_next = False
         self._answers = 0
         self._granted = GrantedTickets(settings.tickets_max, settings.ticket_life_s)
@@ -144,7 +147,7 @@ class Server:
         return self._endpoint
 
     async def close(self) -> None:
-        """Accept no more. Connections that are up stay up, and the socket with them."""
+        """Accept no more connections. Established ones stay, and the socket with them."""
         self._listening = False
         self._waiting.clear()
         self._strangers.clear()
@@ -160,31 +163,30 @@ class Server:
 
     @property
     def connections(self) -> int:
-        """That are up, handshakes included."""
+        """The number of connections, handshakes included."""
         return len(self._ids)
 
     # --- carrier.Owner -----------------------------------------------------------------------------------
 
     def send(self, datagrams: list[bytes], address: Address) -> None:
-        """To a peer."""
         self._socket.send(datagrams, address)
 
     def issued(self, carrier: Carrier, connection_id: bytes) -> None:
-        """The peer may use this id."""
+        """Route datagrams with this connection id to the carrier."""
         self._carriers[connection_id] = carrier
         self._ids[carrier].add(connection_id)
 
     def retired(self, carrier: Carrier, connection_id: bytes) -> None:
-        """No longer."""
+        """Forget a connection id."""
         self._carriers.pop(connection_id, None)
         self._ids[carrier].discard(connection_id)
 
     def expects(self, carrier: Carrier) -> bool:
-        """Clients may open streams until the listener is closed."""
+        """True until the listener is closed: clients may still open streams."""
         return self._listening
 
     def over(self, carrier: Carrier) -> None:
-        """Forget it."""
+        """Forget a connection that has ended."""
         for connection_id in self._ids.pop(carrier, ()):
             self._carriers.pop(connection_id, None)
         self._handshakes.discard(carrier)
@@ -196,13 +198,12 @@ class Server:
         self._close_if_done()
 
     def local_address(self) -> Address:
-        """The socket's."""
         return self._socket.address
 
     # --- datagrams ---------------------------------------------------------------------------------------
 
     def received(self, datagrams: list[bytes], address: Address) -> None:
-        """One peer's, in order."""
+        """Take one peer's datagrams, in order."""
         carriers = self._carriers
         run: list[bytes] = []
         of: Carrier | None = None
@@ -237,12 +238,12 @@ class Server:
             self._step_soon()
 
     def swept(self) -> None:
-        """A wake-up's datagrams are sorted."""
+        """Process a wake-up's datagrams, now that they are sorted."""
         if not self._serving_next:
             self._serve()
 
     def _serve(self) -> None:
-        """Have connections take their turns, for a turn of the loop."""
+        """Serve connections in turns, for one turn of the loop."""
         self._serving_next = False
         ready = self._ready
         left = _SERVED_PER_TURN
@@ -264,7 +265,7 @@ class Server:
             self._loop.call_soon(self._serve)
 
     def _give(self, carrier: Carrier, most: int) -> int:
-        """Have it act on some of its datagrams, and answer them; on how many."""
+        """Have a connection process up to ``most`` datagrams and answer them; returns how many it processed."""
         count = self._take_in(carrier, most)
         carrier.turn()
         return count
@@ -313,7 +314,7 @@ class Server:
         return None
 
     def _meet(self) -> None:
-        """Deal with a few first datagrams, and with more behind the loop's next turn."""
+        """Examine a few first datagrams; more wait for the loop's next turn."""
         self._meeting = None
         for _ in range(min(_STRANGERS_PER_TURN, len(self._strangers))):
             header, datagram, address = self._strangers.popleft()
@@ -329,7 +330,7 @@ class Server:
             self._meeting = self._loop.call_soon(self._meet)
 
     def _welcome(self, header: QuicHeader, datagram: bytes, address: Address) -> None:
-        """The first datagram of a connection: refuse it, ask for a proof, or have it wait for its turn."""
+        """Handle the first datagram of a connection: refuse it, ask for a proof of address, or queue the connection."""
         if not self._listening or len(self._ids) >= self._settings.connections_max:
             self._refuse(header, address, QuicErrorCode.CONNECTION_REFUSED)
             return
@@ -352,27 +353,29 @@ class Server:
             self._socket.send([retry], address)
             return
         if len(self._handshakes) + len(self._waiting) >= self._settings.handshakes_max:
-            return  # it will try again; by then there may be room
+            return  # the client will try again; there may be room by then
         self._waiting[header.destination_cid] = _Newcomer(original, retried, address, [datagram])
         self._step_soon()
 
     def _step_soon(self) -> None:
-        """The next step of a handshake: at once, or, where those who are up are being served, after a rest."""
+        """Schedule the next step of a handshake: at once, or after a rest if established connections are being
+        served."""
         if self._step is None:
             at_s = self._rest_until_s if self._served else 0.0
             self._step = self._loop.call_at(max(at_s, self._loop.time()), self._shake)
 
     def _shake(self) -> None:
-        """Make the next step of a handshake: of one that is under way, or else the first of who has waited longest."""
+        """Do the next step of a handshake: of one that is under way, or else of the newcomer that has waited
+        longest."""
         self._step = None
         began_s = self._loop.time()
         if self._shaking:
             carrier = next(iter(self._shaking))
             del self._shaking[carrier]
-            if carrier.inbox:  # else it has come up, and was served with the others
+            if carrier.inbox:  # otherwise it is established, and was served with the others
                 self._take_in(carrier, _DATAGRAMS_WAITING_MAX)
-                carrier.schedule()  # its answer is for the loop's next turn
-            if carrier.inbox:  # by now it may be up
+                carrier.schedule()  # its answer leaves in the loop's next turn
+            if carrier.inbox:  # it may be established by now
                 (self._ready if carrier.engine.handshaken else self._shaking)[carrier] = None
                 self.swept()
         elif self._waiting:
@@ -455,7 +458,7 @@ class Server:
     # --- time --------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        """Look after a slice of the connections: all in one go would hold up the loop where there are thousands."""
+        """Check a slice of the connections: checking thousands at once would hold up the loop."""
         if not self._ring:
             self._round_over()
         self._ticker = self._loop.call_later(TICK_S / self._slices, self._tick)
@@ -471,7 +474,7 @@ class Server:
                     self._most_held = held, carrier
 
     def _round_over(self) -> None:
-        """All have been looked at once."""
+        """All connections have been checked once."""
         limit = self._settings.held_bytes_max
         self._may_widen = self._held < limit // 2
         if self._held > limit and self._most_held[1] is not None:

@@ -1,8 +1,8 @@
-"""A UDP socket that moves many datagrams per wake-up: runs of equal datagrams leave and arrive in one system call where
-the kernel can cut and join them (GSO and GRO, Linux), one each where it cannot.
+"""A UDP socket that moves many datagrams per wake-up: if the kernel can split and join runs of equal datagrams (GSO and
+GRO, Linux), a run takes one system call, otherwise each datagram takes one.
 
-A socket bound to all addresses of a machine answers from the one that was asked, or the peer would not know the answer
-for one: there an :data:`Address` names our own address too.
+A socket bound to all addresses of a machine must answer from the address that was asked, or the peer would not
+recognise the answer. On such a socket an :data:`Address` also names our own address.
 
 Knows nothing of QUIC. Works on asyncio's and uvloop's loops alike.
 """
@@ -19,25 +19,25 @@ from collections.abc import Callable
 from typing import Any, Final
 
 Address = tuple[Any, ...]
-"""A peer's, as the socket module has it, (host, port) or (host, port, flow, scope); behind that, where the socket is
-bound to all addresses, the control message that names the one of ours that it speaks to."""
+"""A peer's address as in the socket module, (host, port) or (host, port, flow, scope). On a socket bound to all
+addresses, the control message that names our own address follows."""
 
 DATAGRAMS_PER_WAKE_UP: Final = 64
-"""Received before the loop gets to do anything else. More would only make others wait."""
+"""Datagrams received before the loop does anything else. More would make others wait."""
 UNSENT_DATAGRAMS_MAX: Final = 4_096
-"""Kept while the kernel takes no more; what does not fit is lost, as on any network, and sent again by QUIC."""
+"""Bytes kept while the kernel accepts no more; the rest is lost, as on any network, and QUIC sends it again."""
 
 _UDP_SEGMENT: Final = 103  # linux/udp.h
 _UDP_GRO: Final = 104
 _SEGMENTS_MAX: Final = 64  # UDP_MAX_SEGMENTS of older kernels
-_RUN_BYTES_MAX: Final = 65_000  # of one cut or joined datagram, headers aside
+_RUN_BYTES_MAX: Final = 65_000  # of one split or joined datagram, without headers
 _BUFFER_BYTES: Final = 65_536
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(4) + socket.CMSG_SPACE(20)
 _IP_PKTINFO: Final = 8  # linux/in.h; the socket module has it from 3.14 on
 _segment_size = struct.Struct("=H")
 _gro_size = struct.Struct("=i")
 
-# What means that one datagram could not go out, and says nothing of the next: no route, no buffer, a filter…
+# Errors of one datagram that say nothing of the next: no route, no buffer, a filter…
 _TRANSIENT: Final = frozenset(
     {
         errno.ENETUNREACH,
@@ -53,8 +53,9 @@ _TRANSIENT: Final = frozenset(
 
 
 class DatagramSocket:
-    """See the module. ``received`` is called with one peer's datagrams at a time, ``swept`` once behind all of a
-    wake-up's; ``refused`` when the kernel says that nobody listens at the peer's (connected sockets only)."""
+    """A non-blocking UDP socket. It calls ``received`` with one peer's datagrams at a time, ``swept`` once after all
+    datagrams of a wake-up, and ``refused`` if the kernel reports that nobody listens at the peer's address (connected
+    sockets only)."""
 
     def __init__(
         self,
@@ -83,21 +84,21 @@ class DatagramSocket:
                 sock.setsockopt(socket.SOL_SOCKET, option, buffer_bytes)
         self.gso = segmentation and _can(sock, _UDP_SEGMENT, 0)
         self.gro = segmentation and _can(sock, _UDP_GRO, 1)
-        self._plain = 2 if sock.family == socket.AF_INET else 4  # parts of an address without ours
+        self._plain = 2 if sock.family == socket.AF_INET else 4  # parts of an address without our own
         self._names_own = _bound_to_all(sock) and _tell_own_address(sock)
-        self.unreachable = 0  # datagrams in a row that had no way out
+        self.unreachable = 0  # datagrams in a row without a route
         with contextlib.suppress(OSError):
             self._peer = sock.getpeername()
         self._loop.add_reader(sock.fileno(), self._readable)
 
     @property
     def address(self) -> Address:
-        """Its own."""
+        """The address that the socket is bound to."""
         address: Address = self._sock.getsockname()
         return address
 
     def close(self) -> None:
-        """Send and receive nothing more."""
+        """Stop sending and receiving."""
         if not self.closed:
             self.closed = True
             self._loop.remove_reader(self._sock.fileno())
@@ -144,7 +145,7 @@ class DatagramSocket:
     # --- sending -----------------------------------------------------------------------------------------
 
     def send(self, datagrams: list[bytes], address: Address) -> None:
-        """To one peer, in order. Never blocks; may lose them."""
+        """Send datagrams to one peer, in order. Never blocks; may lose them."""
         if self.closed:
             return
         if self._unsent:
@@ -182,11 +183,11 @@ class DatagramSocket:
                 self._keep(datagrams[first:], (*address, *control))
                 return
             except ConnectionRefusedError:
-                self._refused()  # of an earlier one; these are lost
+                self._refused()  # of an earlier datagram; these are lost
                 return
             except OSError as error:
                 if end - first > 1 and error.errno in (errno.EIO, errno.EINVAL, errno.EMSGSIZE):
-                    self.gso = gso = False  # the device cannot: one by one, from here on
+                    self.gso = gso = False  # the device does not support it: one by one from here on
                     continue
                 if error.errno not in _TRANSIENT:
                     raise
@@ -236,19 +237,20 @@ def _tell_own_address(sock: socket.socket) -> bool:
 
 
 def _answer_from(level: int, kind: int, content: bytes) -> tuple[int, int, bytes]:
-    """The control message that sends from where another was received. The interface is left to the kernel's routes."""
+    """The control message that sends an answer from the address where a datagram arrived. The kernel's routes choose
+    the interface."""
     if level == socket.IPPROTO_IP:
-        return level, kind, bytes(4) + content[4:8] + bytes(4)  # in_pktinfo: interface, ours, the header's
-    return level, kind, content[:16] + bytes(4)  # in6_pktinfo: ours, interface
+        return level, kind, bytes(4) + content[4:8] + bytes(4)  # in_pktinfo: interface, our address, the header's
+    return level, kind, content[:16] + bytes(4)  # in6_pktinfo: our address, interface
 
 
 def peer_of(address: Address) -> Address:
-    """The address as the socket module has it."""
+    """The address as in the socket module, without ours."""
     return tuple(part for part in address if not isinstance(part, tuple))
 
 
 async def resolve(host: str, port: int, *, passive: bool) -> tuple[socket.AddressFamily, Address]:
-    """The first address of a host. Raises OSError, for names and ports that are none too."""
+    """The first address of a host. Raises OSError, also for invalid names and ports."""
     loop = asyncio.get_running_loop()
     try:
         if not 0 <= port <= 65_535:
@@ -273,13 +275,13 @@ async def listening(host: str, port: int) -> socket.socket:
 
 
 async def connected(host: str, port: int) -> socket.socket:
-    """A socket for one peer, so that the kernel tells of refusals and drops what others send. Raises OSError."""
+    """A socket for one peer, so that the kernel reports refusals and drops datagrams of others. Raises OSError."""
     family, address = await resolve(host, port, passive=False)
     return connected_to(family, address)
 
 
 def connected_to(family: int, address: Address) -> socket.socket:
-    """The same, of an address."""
+    """A socket connected to a resolved address. Raises OSError."""
     sock = socket.socket(family, socket.SOCK_DGRAM)
     try:
         sock.connect(address)

@@ -1,4 +1,4 @@
-"""One stream of a QUIC connection as the seam's :class:`metad_wire.transport.Stream`: one end of it."""
+"""One end of a stream of a QUIC connection, as the seam's :class:`metad_wire.transport.Stream`."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from .receiving import Receiver
 from .sending import Sender
 
 CHUNK_BYTES: Final = 256 * 1024
-"""The most that a handler is given at once."""
+"""The most bytes that a handler is given at once."""
 CODE_CLOSED: Final = 0
-"""Of STOP_SENDING: this end was closed, and reads no more."""
+"""Code of STOP_SENDING: this end was closed, and reads no more."""
 CODE_ABORTED: Final = 1
 CODE_REFUSED: Final = 2
-"""The server takes no new streams."""
+"""Error code: the server accepts no new streams."""
 
 
 class Owner(Protocol):
     """The carrier of the stream."""
 
     def schedule(self) -> None:
-        """There is something to send."""
+        """Ask for a turn: there is something to send."""
 
     def detach(self, end: StreamEnd) -> None:
-        """It is over."""
+        """Forget a stream that has ended."""
 
     def reset(self, end: StreamEnd, code: int) -> None:
-        """Cut both directions off."""
+        """Cut off both directions of a stream."""
 
     def stop(self, end: StreamEnd, code: int) -> None:
-        """Tell the peer that what it sends is not read."""
+        """Tell the peer that nobody reads its data any more."""
 
     def extra_info(self, name: str, default: Any) -> Any:
-        """What is known of the connection."""
+        """Information about the connection, by name."""
 
 
 class StreamEnd:
-    """See the module."""
+    """Connects one QUIC stream with its handler."""
 
     def __init__(self, owner: Owner, stream: QuicStream, handler: StreamHandler, high: int, low: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -52,10 +52,10 @@ class StreamEnd:
         self._sender = cast("Sender", stream.sender)
         self._high, self._low = high, low
         self._reading = True
-        self._paused = False  # the handler was asked to
+        self._paused = False  # the handler was asked to pause
         self._closing = False
         self._ended = False
-        self._over: tuple[Exception | None] | None = None  # the connection is, and why
+        self._over: tuple[Exception | None] | None = None  # set when the connection has ended: its error or None
 
     # --- Stream ------------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ class StreamEnd:
         sender = self._sender
         if self._over is not None or sender._reset_error_code is not None:
             if self._reading:
-                self._loop.call_soon(self._hang_up)  # what the peer said before it went is delivered first
+                self._loop.call_soon(self._hang_up)  # data that the peer sent before it went is delivered first
             else:
                 self._lose(ConnectionResetError("the peer has gone"))
             return
@@ -113,14 +113,14 @@ class StreamEnd:
     # --- called by the carrier ---------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Introduce stream and handler."""
+        """Connect stream and handler."""
         try:
             self._handler.connection_made(self)
         except Exception as error:  # noqa: BLE001 - reported; a handler that fails loses its connection
             self._failed(error)
 
     def deliver(self) -> None:
-        """Hand over what has come."""
+        """Hand received data to the handler."""
         receiver = self.receiver
         while receiver.ready and self._reading and not self._closing:
             try:
@@ -137,7 +137,7 @@ class StreamEnd:
             self._lose(self._over[0] or ConnectionResetError("the peer has gone"))
 
     def sent(self) -> None:
-        """Datagrams have left, or been acknowledged."""
+        """Note that datagrams were sent or acknowledged: a paused handler may resume."""
         sender = self._sender
         if self._paused and not self._ended and sender.unsent_bytes <= self._low:
             self._paused = False
@@ -147,7 +147,7 @@ class StreamEnd:
             self._lose(None)
 
     def connection_over(self, error: Exception | None) -> None:
-        """The connection is. What came before may still be read."""
+        """The connection has ended. Data that came before may still be read."""
         self._over = (error,)
         if self._closing or (error is not None and not self.receiver.finished):
             self._lose(error)
@@ -158,7 +158,7 @@ class StreamEnd:
 
     def _resumed(self) -> None:
         self.deliver()
-        self._owner.schedule()  # credit
+        self._owner.schedule()  # to grant credit
 
     def _hang_up(self) -> None:
         self.deliver()

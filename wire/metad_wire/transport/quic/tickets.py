@@ -1,8 +1,8 @@
-"""Session tickets, used once: what a server remembers of those it gave out, what a client keeps of those it got.
+"""Session tickets, each used once: a server's memory of the tickets it gave out, and a client's store of those it got.
 
 A ticket lets a client skip the exchange of certificates and send its first frames at once (0-RTT). So a server's entry
-holds whose ticket it is, and popping it is what makes the data that came with it unrepeatable: whoever copies a
-client's first datagrams presents a ticket that is gone.
+names the ticket's holder, and taking the entry out makes the data that came with it unrepeatable: an attacker who
+copies a client's first datagrams presents a ticket that is gone.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Granted(NamedTuple):
     ticket: SessionTicket
     holder: x509.Certificate | None
     generation: bytes
-    """Of the authorities that were believed then."""
+    """Names the authorities that were trusted then."""
     until_s: float
 
 
 class GrantedTickets:
-    """Those of one listener. The oldest are forgotten first; their holders do a full handshake again."""
+    """The tickets of one listener. The oldest are forgotten first; their holders do a full handshake again."""
 
     def __init__(self, size: int, life_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._size = size
@@ -51,7 +51,7 @@ class GrantedTickets:
         self._tickets[ticket.ticket] = Granted(ticket, holder, generation, self._clock() + self._life_s)
 
     def redeem(self, identity: bytes, generation: bytes, *, certificate_required: bool) -> Granted | None:
-        """Take a ticket that is presented; None where it is unknown, used, too old, or its holder would not be let in
+        """Take out a presented ticket; None if it is unknown, used, too old, or its holder would not be admitted
         today."""
         granted = self._tickets.pop(identity, None)
         if granted is None or granted.generation != generation or self._clock() > granted.until_s:
@@ -62,23 +62,23 @@ class GrantedTickets:
 
 
 class Kept(NamedTuple):
-    """A client's copy of one."""
+    """A client's copy of one ticket."""
 
     ticket: SessionTicket
     server: x509.Certificate | None
-    """Verified when it was given."""
+    """The server's certificate, verified when the ticket was given."""
     generation: bytes
 
 
 class KeptTickets:
-    """Those of one dialling transport, and the address tokens that come with them."""
+    """The tickets of one dialling transport, and the address tokens that come with them."""
 
     def __init__(self) -> None:
         self._servers: OrderedDict[tuple[str, int], deque[Kept]] = OrderedDict()
         self._tokens: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
     def keep(self, endpoint: tuple[str, int], kept: Kept) -> None:
-        """For the next connection to this endpoint."""
+        """Keep a ticket for the next connection to this endpoint."""
         tickets = self._servers.setdefault(endpoint, deque(maxlen=KEPT_PER_SERVER))
         tickets.append(kept)
         self._servers.move_to_end(endpoint)
@@ -86,7 +86,7 @@ class KeptTickets:
             self._servers.popitem(last=False)
 
     def take(self, endpoint: tuple[str, int], generation: bytes) -> Kept | None:
-        """The newest that is still good, never given again."""
+        """Take out the newest ticket that is still valid; it is never returned again."""
         tickets = self._servers.get(endpoint)
         while tickets:
             kept = tickets.pop()
@@ -100,14 +100,14 @@ class KeptTickets:
         return None
 
     def keep_token(self, endpoint: tuple[str, int], token: bytes) -> None:
-        """Proof of our address, for the next connection."""
+        """Keep a proof of our address for the next connection."""
         self._tokens[endpoint] = token
         self._tokens.move_to_end(endpoint)
         if len(self._tokens) > SERVERS_MAX:
             self._tokens.popitem(last=False)
 
     def take_token(self, endpoint: tuple[str, int]) -> bytes:
-        """Used once too: two connections must not be linked by it."""
+        """Take out the token. It is used once, so that it cannot link two connections."""
         return self._tokens.pop(endpoint, b"")
 
 

@@ -1,7 +1,7 @@
-"""What a server can recognise without remembering it: proofs of a client's address, and the token by which a server
-that has lost its connections tells a client so (stateless reset, RFC 9000 section 10.3).
+"""Tokens that a server can verify without remembering them: proofs of a client's address, and the token by which a
+server that has lost its connections tells a client so (stateless reset, RFC 9000 section 10.3).
 
-All come from the certificate's key, so a server that starts again on the same files keeps its word.
+All are derived from the certificate's key, so they stay valid when a server restarts on the same files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _head = struct.Struct("!cdBB")  # kind, when, lengths of two connection ids
 
 
 class Proof(NamedTuple):
-    """What a valid token says."""
+    """The content of a valid token."""
 
     original_connection_id: bytes
     retry_connection_id: bytes | None
@@ -38,23 +38,23 @@ class Proof(NamedTuple):
 
 
 class AddressTokens:
-    """Makes and checks both kinds of token of QUIC: in a Retry (good for one address and port, and seconds), and sent
-    on a connection for the next one (good for the address, and a day)."""
+    """Makes and checks both kinds of QUIC address token: in a Retry (valid for one address and port, and for seconds),
+    and sent on a connection for the next one (valid for the address, and for a day)."""
 
     def __init__(self, secret: bytes, *, clock: Callable[[], float] = time.time) -> None:
         self._aead = AESGCM(hmac.digest(secret, b"address tokens", hashlib.sha256))
         self._clock = clock
 
     def retry(self, address: Address, original_connection_id: bytes, retry_connection_id: bytes) -> bytes:
-        """For a Retry packet."""
+        """Make a token for a Retry packet."""
         return self._seal(_RETRY, _host(address) + _port(address), original_connection_id, retry_connection_id)
 
     def address(self, address: Address) -> bytes:
-        """For a NEW_TOKEN frame."""
+        """Make a token for a NEW_TOKEN frame."""
         return self._seal(_ADDRESS, _host(address), b"", b"")
 
     def check(self, token: bytes, address: Address, connection_id: bytes) -> Proof | None:
-        """What a client's token proves; None: nothing."""
+        """The content of a client's token; None if it proves nothing."""
         if len(token) < _NONCE_BYTES + _head.size or len(token) > 256:
             return None
         for kind, bound, life_s in (
@@ -88,12 +88,13 @@ class ResetTokens:
         self._secret = hmac.digest(secret, b"stateless reset", hashlib.sha256)
 
     def of(self, connection_id: bytes) -> bytes:
-        """16 bytes."""
+        """The 16-byte token of a connection id."""
         return hmac.digest(self._secret, connection_id, hashlib.sha256)[:RESET_TOKEN_BYTES]
 
     def packet(self, connection_id: bytes, answering_bytes: int) -> bytes | None:
-        """A datagram that tells the sender of one of this size, to this connection id, that nobody knows it; None where
-        that would be too small. Always smaller than what it answers, so two servers cannot keep each other busy."""
+        """A datagram that tells the sender of a datagram of this size, to this connection id, that the connection is
+        unknown; None if it would be too small. It is always smaller than the one it answers, so two servers cannot keep
+        each other busy."""
         size = min(answering_bytes - 1, 43)
         if size < _RESET_BYTES_MIN:
             return None
