@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve_overrides(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the flags of ``metad serve`` say that a file may say too."""
+    """The settings in the flags of ``metad serve``, by the keys of the configuration file."""
     security = {
         "certificate": arguments.tls_cert,
         "key": arguments.tls_key,
@@ -128,10 +128,11 @@ def _serve_overrides(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def settle_interpreter() -> None:
     """Set up the interpreter of a process that hosts a node. Call it once the node is open."""
-    # The fsync thread must get the interpreter back to report: at the default a busy loop delays every commit by 5 ms.
+    # The fsync thread needs the interpreter to report: with the default interval a busy loop delays every commit by 5
+    # ms.
     sys.setswitchinterval(0.0001)
-    # Requests make short-lived objects by the thousand; what lives long is made by now and need not be looked at again.
-    # A look at 5,000 new objects takes 2 ms, for which everybody waits.
+    # Requests make thousands of short-lived objects. The long-lived ones exist by now and are frozen. A collection of
+    # 5,000 new objects takes 2 ms, for which everybody waits.
     gc.collect()
     gc.freeze()
     gc.set_threshold(5_000, 4, 500)
@@ -142,7 +143,7 @@ async def _serve(config: Config, ready_file: Path | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    # A process that was killed left its ready file. The stores' lock tells it from the one of a process that runs.
+    # A killed process leaves its ready file. The lock of the stores proves that no running process owns it.
     server = await Server.start(config, Network.of(config), locked=lambda: _remove(ready_file))
     settle_interpreter()
     running = asyncio.create_task(server.run())
@@ -179,7 +180,7 @@ def _remove(ready_file: Path | None) -> None:
 
 
 def _write_ready(path: Path, server: Server, config: Config) -> None:
-    """Appears whole or not at all."""
+    """The file appears whole or not at all."""
     temporary = path.with_name(path.name + ".tmp")
     body: dict[str, Any] = {"endpoints": [server.endpoint], "pids": {config.node_id: os.getpid()}}
     if server.quic_endpoint:

@@ -1,7 +1,7 @@
 """Configuration: frozen, keyword-only, every field documented here and nowhere else.
 
 ``metad config`` prints the reference made from these docstrings. A file is TOML with one table per Struct field of
-:class:`Config`; an unknown key is an error. Sizes are bytes, times milliseconds, as the names say.
+:class:`Config`; an unknown key is an error. Sizes are in bytes, times in milliseconds, as the names say.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .errors import ConfigError
 
 MIB = 1024 * 1024
 REGION_BYTES_MAX = 64
-_NUMBER_MAX = 2**48  # more is a mistake, and would break what takes it: timers, RocksDB
+_NUMBER_MAX = 2**48  # a larger number is a mistake, and would break timers or RocksDB
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,9 +112,9 @@ class ClusterConfig(_Section, frozen=True):
     advertise: str = ""
     """HOST:PORT at which other nodes reach this one, if it differs from the address it listens on."""
     advertise_clients: str = ""
-    """The same for clients over TCP."""
+    """HOST:PORT at which clients reach this node over TCP, if it differs from ``listen``."""
     advertise_quic: str = ""
-    """The same for clients over QUIC."""
+    """HOST:PORT at which clients reach this node over QUIC, if it differs from ``quic``."""
     region: str = ""
     """Region of this node, if ``seed_regions`` does not give it. Replicas of a group are spread over regions first,
     over machines second. Nodes with certificates use QUIC to nodes of other regions, and TCP to nodes of their own
@@ -132,8 +132,8 @@ class SecurityConfig(_Section, frozen=True):
     key: str = ""
     """PEM file: the key of ``certificate``."""
     ca: str = ""
-    """PEM file: the trusted authority, or several, for the certificates of clients and nodes. It should sign for nobody
-    else."""
+    """PEM file: the trusted authority, or several, for the certificates of clients and nodes. It should sign for
+    nothing else."""
     require_client_certificate: bool = False
     """Clients need a certificate even if they have a token."""
     tokens_file: str = ""
@@ -143,12 +143,12 @@ class SecurityConfig(_Section, frozen=True):
     """Names of clients, by certificate or token, that may change the cluster (join, leave, transfer, groups). Holders
     of an administrator's certificate (``metadctl certs --admins``) need not be listed."""
     plaintext: bool = False
-    """Without certificates a node listens on loopback addresses only. True: it listens on others too, and everybody on
+    """Without certificates a node listens on loopback addresses only. True: it listens on others too, and anybody on
     the network path can read and change its data."""
 
     @property
     def encrypted(self) -> bool:
-        """Whether there are certificates."""
+        """Whether certificates are configured."""
         return bool(self.certificate)
 
 
@@ -231,7 +231,7 @@ class Config(_Section, frozen=True):
                     continue
                 if value < (0 if field == "linger_ms" else 1):
                     raise ConfigError(f"{_section_name(section)}.{field}: {value} is too small")
-                if not value <= _NUMBER_MAX:  # so put, it catches nan
+                if not value <= _NUMBER_MAX:  # written so that it catches nan
                     raise ConfigError(f"{_section_name(section)}.{field}: {value} is too large")
         for kind in ("offset", "data"):
             if getattr(self.groups, kind) > 1024:
@@ -252,7 +252,7 @@ class Config(_Section, frozen=True):
                 ("quic", self.quic),
                 ("security.require_client_certificate", security.require_client_certificate),
                 ("security.administrators", security.administrators),
-                ("security.tokens_file", security.tokens_file),  # in clear text a token is soon everybody's
+                ("security.tokens_file", security.tokens_file),  # a token sent in clear text is no secret
             ):
                 if wanted:
                     raise ConfigError(f"{where}: needs security.certificate, security.key and security.ca")
@@ -283,12 +283,12 @@ class Config(_Section, frozen=True):
         return msgspec.structs.replace(self, cluster=msgspec.structs.replace(self.cluster, region=region))
 
     def _checked_region(self) -> str:
-        """Where this node is, as itself or its seeds say."""
+        """The region of this node, from ``region`` or ``seed_regions``."""
         cluster = self.cluster
         named = {f"cluster.seed_regions.{node}": region for node, region in cluster.seed_regions.items()}
         for where, region in (named | {"cluster.region": cluster.region} if cluster.region else named).items():
             if not is_region(region):
-                raise ConfigError(f"{where}: {region!r} is no name of a region")
+                raise ConfigError(f"{where}: {region!r} is not a valid region name")
         for node in cluster.seed_regions:
             if node not in cluster.seeds:
                 raise ConfigError(f"cluster.seed_regions: {node!r} is not among cluster.seeds")
@@ -298,7 +298,7 @@ class Config(_Section, frozen=True):
         return mine
 
     def _check_advertised(self) -> None:
-        """A node of a cluster that listens on every address has to say which one it is reached by."""
+        """A node of a cluster that listens on every address must name the one at which others reach it."""
         cluster = self.cluster
         if not cluster.seeds and not cluster.join:
             return
@@ -308,11 +308,11 @@ class Config(_Section, frozen=True):
             ("advertise_quic", self.quic, cluster.advertise_quic),
         ):
             if listens.rpartition(":")[0] in ("0.0.0.0", "[::]", "::") and not advertised:
-                raise ConfigError(f"cluster.{field}: {listens} is every address; say by which this node is reached")
+                raise ConfigError(f"cluster.{field}: {listens} is every address; name one that others reach")
 
 
 def is_region(name: str) -> bool:
-    """Whether a region may be called so."""
+    """Whether this is a valid name of a region."""
     return 1 <= len(name.encode()) <= REGION_BYTES_MAX and name.isprintable() and name == name.strip()
 
 
@@ -321,7 +321,7 @@ def _section_name(section: _Section) -> str:
 
 
 def load_config(path: Path | None, overrides: dict[str, Any]) -> Config:
-    """Read TOML (None: defaults), put overrides on top (of a table: those of its keys that are given), validate. Raises
+    """Read TOML (None: defaults), apply the overrides (of a table: only the given keys), validate. Raises
     :class:`ConfigError`."""
     try:
         raw = tomllib.loads(path.read_text()) if path is not None else {}
@@ -339,7 +339,7 @@ def load_config(path: Path | None, overrides: dict[str, Any]) -> Config:
 
 
 def to_toml(config: Config) -> str:
-    """A file that :func:`load_config` reads back as this configuration."""
+    """The text of a file that :func:`load_config` reads back as this configuration."""
     plain: list[str] = []
     tables: list[str] = []
     for field in Config.__struct_fields__:

@@ -1,4 +1,4 @@
-"""A server inside this process, in one line: for tests of brokers and for trying things out.
+"""A server inside this process, in one line: for tests of brokers and for experiments.
 
 ::
 
@@ -27,8 +27,8 @@ async def serve(
 ) -> AsyncIterator[Server]:
     """Serve on a free loopback port until the block ends; yields the server (``.endpoint`` is host:port).
 
-    Without ``data_dir`` everything is kept in memory. ``settings`` are those of the configuration file, nested
-    tables as dicts. Raises :class:`metad.errors.ServerError` where it cannot start.
+    Without ``data_dir`` all data is in memory. ``settings`` are those of the configuration file, nested tables as
+    dicts. Raises :class:`metad.errors.ServerError` if it cannot start.
     """
     storage = {"engine": "memory"} if data_dir is None else {}
     overrides: dict[str, Any] = {"listen": "127.0.0.1:0", "data_dir": str(data_dir or ""), **settings}

@@ -12,7 +12,7 @@ import msgspec
 from metad_wire.sparing import Sparing
 
 logger = logging.getLogger("metad")
-# By the name of the event, of which there are few. A flood of one differs from ten a second in number only.
+# Limits are per event name, of which there are few. A flood of one event is logged ten times a second.
 _seldom: defaultdict[str, Sparing] = defaultdict(lambda: Sparing(10, 1.0))
 
 
@@ -43,12 +43,12 @@ def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
     logger.log(level, name, extra={"fields": fields})
 
 
-# A request that meets a bug may be repeated thousands of times a second, and a traceback takes kilobytes.
+# Requests that meet a bug may come thousands of times a second, and a traceback takes kilobytes.
 _bugs = Sparing(10, 60.0)
 
 
 def bug(where: str, error: BaseException) -> None:
-    """Log an exception that nobody foresaw, with its traceback, unless many were logged just now."""
+    """Log an unexpected exception with its traceback, unless many were logged just now."""
     left_out = _bugs.admit()
     if left_out is not None:
         fields = {"left_out": left_out} if left_out else {}
@@ -56,8 +56,8 @@ def bug(where: str, error: BaseException) -> None:
 
 
 def seldom(name: str, level: int = logging.WARNING, **fields: Any) -> None:
-    """The same for an event that others cause, as often as they like: at most a few lines a second, with the number of
-    those left out before."""
+    """Log an event that peers can cause without limit: at most ten lines a second, with the number of those left out
+    before."""
     left_out = _seldom[name].admit()
     if left_out is not None:
         event(name, level, **fields, **({"left_out": left_out} if left_out else {}))

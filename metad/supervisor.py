@@ -1,8 +1,8 @@
-"""Processes that belong together: the workers of a node, or the nodes of a local cluster.
+"""Groups of processes: the workers of a node, or the nodes of a local cluster.
 
-A worker is a member of the cluster like any other: its own process, data directory, ports and groups. What makes it a
-worker is its name, ``node/number``: replicas of one group never share the part before the slash, for that is one
-machine. So a node uses as many cores as it has workers, and nothing else in metad knows about them.
+A worker is a member of the cluster like any other: its own process, data directory, ports and groups. Its name,
+``node/number``, makes it a worker: replicas of one group never share the part before the slash, which is one machine.
+So a node uses as many cores as it has workers, and nothing else in metad knows about them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RESTART_S = 1.0  # between the end of a process and its next start
 
 
 class Member:
-    """One process to be: its configuration."""
+    """One process, given by its configuration."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -53,8 +53,8 @@ class Member:
 
 
 def workers_of(config: Config, workers: int) -> list[Config]:
-    """The configurations of a node's workers. Worker ``w`` listens ``w`` ports above what the configuration says, for
-    clients and for peers, so every node must have as many workers as the others. Raises ConfigError."""
+    """The configurations of a node's workers. Worker ``w`` listens ``w`` ports above the configured ones, for clients
+    and for peers, so every node must have as many workers as the others. Raises ConfigError."""
     cluster = config.cluster
     if cluster.join:
         raise ConfigError("workers: a node that joins has one worker; start it without --workers")
@@ -85,8 +85,8 @@ def workers_of(config: Config, workers: int) -> list[Config]:
 
 
 def local_fleet(config: Config, nodes: int) -> dict[str, TlsFiles]:
-    """Certificates for a local cluster, in its data directory: of ``node-n1`` and so on, and of ``admin-local`` for
-    whoever uses it. The authority stays over restarts, the others are renewed. Raises ConfigError."""
+    """Certificates for a local cluster, in its data directory: ``node-n1`` and so on, and ``admin-local`` for its
+    users. The authority stays over restarts, the other certificates are renewed. Raises ConfigError."""
     directory = Path(config.data_dir) / "certificates"
     try:
         fleet = issue_fleet(directory, _names(nodes), [], ["127.0.0.1", "localhost"], admins=["local"])
@@ -107,9 +107,9 @@ def local_cluster(
     fleet: Mapping[str, TlsFiles] | None = None,
     regions: Sequence[str] = (),
 ) -> list[Config]:
-    """The configurations of ``nodes`` nodes on this machine, each with ``workers`` workers, in ``regions`` one after
-    the other. A cluster keeps its ports: they are noted in its data directory. With a ``fleet`` of certificates it is
-    encrypted, and serves QUIC on the ports of TCP."""
+    """The configurations of ``nodes`` nodes on this machine, each with ``workers`` workers, assigned to ``regions`` in
+    turn. A cluster keeps its ports, which are recorded in its data directory. With a ``fleet`` of certificates it is
+    encrypted, and serves QUIC on the same port numbers as TCP."""
     directory = Path(config.data_dir)
     base = _stable_port(directory, 2 * nodes * workers)
     seeds = {node: f"127.0.0.1:{base + n * workers}" for n, node in enumerate(_names(nodes))}
@@ -160,7 +160,7 @@ def _stable_port(directory: Path, count: int) -> int:
 
 
 def _free_ports(count: int) -> int:
-    """The first of ``count`` ports in a row that nobody listens on."""
+    """The first of ``count`` consecutive ports that nobody listens on."""
     for first in range(20_000 + os.getpid() % 10_000, 32_000, count + 1):
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             for port in range(first, first + count):
@@ -174,7 +174,7 @@ def _free_ports(count: int) -> int:
 
 
 class Supervisor:
-    """Runs members, starts again what ends unasked, and ends them all when told to."""
+    """Runs members, restarts those that end unexpectedly, and ends all of them when told to."""
 
     def __init__(self, configs: Sequence[Config], ready_file: Path | None) -> None:
         self.members = [Member(config) for config in configs]
@@ -182,7 +182,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT. Raises ServerError where a member never served and ended."""
+        """Run until SIGTERM or SIGINT. Raises ServerError if a member ended before it ever served."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
@@ -265,11 +265,11 @@ class Supervisor:
 
 
 def parse_regions(text: str) -> list[str]:
-    """``eu,us,ap`` -> names; none of an empty text. Raises ConfigError."""
+    """``eu,us,ap`` -> names; an empty text has none. Raises ConfigError."""
     regions = [part.strip() for part in text.split(",")] if text else []
     for region in regions:
         if not is_region(region):
-            raise ConfigError(f"--regions: {region!r} is no name of a region")
+            raise ConfigError(f"--regions: {region!r} is not a valid region name")
     return regions
 
 

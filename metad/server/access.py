@@ -1,4 +1,4 @@
-"""Who may come in: by a certificate, which the transport has verified by then, or by a token."""
+"""Admits clients and nodes: by a certificate, which the transport has already verified, or by a token."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..errors import ConfigError
 
 
 class Access:
-    """The rules of one node. ``encrypted``: its transports tell who the peer is; otherwise nobody is asked. Raises
-    ConfigError where the file of tokens cannot be used. Once one is in use, a broken one does not take its place; where
-    it is deleted no token is taken any more."""
+    """The rules of one node. ``encrypted``: its transports identify the peer; otherwise nobody is checked. Raises
+    ConfigError if the file of tokens cannot be used. Later a broken file does not replace a good one; if the file is
+    deleted, no token is accepted any more."""
 
     def __init__(self, security: SecurityConfig, *, encrypted: bool) -> None:
         self.encrypted = encrypted
@@ -32,14 +32,14 @@ class Access:
                     lambda: Tokens.read(path),
                     error=TokenFileError,
                     what="tokens",
-                    gone=lambda: Tokens({}),  # whoever deletes the file means to shut its tokens out
+                    gone=lambda: Tokens({}),  # an operator who deletes the file means to lock its tokens out
                 )
             except TokenFileError as error:
                 raise ConfigError(f"security.tokens_file: {error}") from None
 
     def admit(self, stream: Stream, credentials: bytes) -> Principal | None:
-        """Who this client is; None where nobody is asked. Raises UnauthenticatedError: then nothing of it may be
-        looked at any more."""
+        """The identity of this client; None if nobody is checked. Raises UnauthenticatedError: then nothing more of the
+        client may be read."""
         if not self.encrypted:
             return None
         certificate = _certificate(stream)
@@ -57,14 +57,14 @@ class Access:
         return principal
 
     def may_administer(self, principal: Principal | None) -> bool:
-        """Whether who was admitted so may change the cluster."""
+        """Whether the admitted holder may change the cluster."""
         if principal is None:
             return not self.encrypted
         return principal.role is not Role.CLIENT or principal.name in self._administrators
 
     def admit_node(self, stream: Stream) -> Principal | None:
-        """Who this node is; None where nobody is asked. Raises UnauthenticatedError where it is none: a client's
-        certificate is for clients."""
+        """The identity of this node; None if nobody is checked. Raises UnauthenticatedError if it is not a node: a
+        client's certificate is for clients."""
         if not self.encrypted:
             return None
         principal = principal_of(_certificate(stream))
@@ -73,14 +73,14 @@ class Access:
         return principal
 
     def check_node(self, stream: Stream, node_id: str) -> None:
-        """Hold a peer to the name it gave itself. Raises UnauthenticatedError."""
+        """Check the name that a peer gave itself. Raises UnauthenticatedError."""
         principal = self.admit_node(stream)
         if principal is not None and not principal.may_be(node_id):
             raise UnauthenticatedError(f"the certificate belongs to {principal}, not to {node_id!r}")
 
 
 def _certificate(stream: Stream) -> Any:
-    """The peer's, None where it showed none. Raises UnauthenticatedError."""
+    """The peer's certificate, None if it showed none. Raises UnauthenticatedError."""
     unfit = stream.get_extra_info(UNFIT)
     if unfit:
         raise UnauthenticatedError(unfit)

@@ -1,9 +1,10 @@
 """One client's connection: received chunks become requests, answers become one write per chunk or turn.
 
-What a peer can make the server hold is bounded here: an unfinished frame by the frame limit, requests by the credit
-window (the session closes who exceeds it), replies by not taking further requests while the peer does not read, and by
-closing it when it stays that way; :mod:`.intake` and :mod:`.unsent` bound all connections together. No task runs per
-request. Who sends more than :data:`_SLICE_BYTES` at a time takes turns with others, and is not read from meanwhile.
+This module bounds what a peer can make the server hold: an unfinished frame by the frame limit, requests by the credit
+window (the session closes a peer that exceeds it), and replies by taking no further requests while the peer does not
+read, and closing the connection if that lasts. :mod:`.intake` and :mod:`.unsent` bound all connections together. No
+task runs per request. A peer that sends more than :data:`_SLICE_BYTES` at a time takes turns with others, and is not
+read from meanwhile.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from .node import Node
 from .precedence import is_small
 from .unsent import SMALL_BYTES, Unsent
 
-_REQUEST = int(FrameType.REQUEST)  # comparing with the enum's member costs several times as much
+_REQUEST = int(FrameType.REQUEST)  # comparing with the enum's member takes several times as long
 
-# Replies are handed to the stream in pieces of this size even within one chunk of requests, so that its own
-# back-pressure is felt before the next request is begun.
+# Replies are handed to the stream in pieces of this size even within one chunk of requests, so that the stream's own
+# back-pressure takes effect before the next request begins.
 _FLUSH_BYTES = 256 * 1024
-# Requests are begun in slices: whoever is next in the loop waits for one. A slice ends when it has taken this long. It
-# is bounded by bytes, by frames and by rows that reads look at too, for no time passes in a simulation.
+# Requests begin in slices, because everything else in the loop waits for one. A slice ends when it has taken this long.
+# Bytes, frames and rows that reads look at also bound it, because no time passes in a simulation.
 _SLICE_S = 0.0005
 _SLICE_BYTES = 16 * 1024
 _SLICE_FRAMES = 128
 _SLICE_SPENT = 256
-# Replies to writes already taken may still come while the peer does not read; past this it is cut off.
+# Replies to writes already taken may still come while the peer does not read; over this many bytes it is cut off.
 _STALLED_BYTES_MAX = 64 * 1024 * 1024
-_NAME_CHARACTERS_MAX = 64  # of what a client calls itself, in the log
+_NAME_CHARACTERS_MAX = 64  # of a client's own name, in the log
 
 
 class Connection:
@@ -79,12 +80,12 @@ class Connection:
         self._waiting_intake = False
         self._waiting_unsent = False
         self._turns = Turns.here()
-        self._in_turns = False  # there are requests for another slice
-        self._costly: bool | None = None  # its last requests were; None: it has made none
-        self._heavy = False  # its last slice was
-        self._early = False  # what comes now may be a replay
+        self._in_turns = False  # more requests wait for another slice
+        self._costly: bool | None = None  # whether its last requests were; None: it has made none
+        self._heavy = False  # whether its last slice was
+        self._early = False  # arriving data may be a replay
         self._administers = False
-        self.held_bytes = 0  # of unfinished frames; the intake's, as is the next
+        self.held_bytes = 0  # of unfinished frames; set by the intake, as is the next
         self.finished_bytes = 0
         self.paused_since_s: float | None = None
         self.closing_since_s: float | None = None
@@ -92,7 +93,7 @@ class Connection:
         self.opened_s = self.last_heard_s
         self.peer = ""
         self.client = ""
-        """Who it is by its certificate or token, and what it calls itself, for the log; empty before it is welcomed."""
+        """The holder of the certificate or token and the client's own name, for the log; empty before the welcome."""
 
     # --- StreamHandler -----------------------------------------------------------------------------------
 
@@ -136,7 +137,7 @@ class Connection:
     # --- requests ----------------------------------------------------------------------------------------
 
     def _process(self) -> None:
-        """Begin what has come, and the rest of it in turns with others."""
+        """Begin the requests that have come, and take turns with other connections for the rest."""
         if self._in_turns:
             return
         # A hundred connections that each ask for much would otherwise hold up everybody in one turn of the loop.
@@ -158,7 +159,7 @@ class Connection:
         return more
 
     def _slice(self) -> bool:
-        """Begin requests for a while; whether there may be more."""
+        """Begin requests for a while; returns whether there may be more."""
         if self._stream is None:
             return False
         self._processing = True
@@ -205,7 +206,7 @@ class Connection:
 
     @property
     def _may_begin(self) -> bool:
-        """Whether the peer reads what it asks for."""
+        """Whether the peer reads its replies."""
         return self.paused_since_s is None and not self._waiting_unsent
 
     def _steer_reading(self) -> None:
@@ -238,7 +239,7 @@ class Connection:
             self._welcome()
 
     def _too_early(self, method: int) -> bool:
-        """Whether to refuse a request for having come before the peer has proven that it sent it just now."""
+        """Whether to refuse a request because the peer has not proven yet that it sent it just now."""
         self._early = self._stream is not None and bool(self._stream.get_extra_info("early"))
         return self._early and method not in READS
 
@@ -289,7 +290,7 @@ class Connection:
             self._loop.call_soon(self._flush)
 
     def _fitting(self, reply: bytes, *, was_write: bool) -> bytes | MetadError:
-        """A long reply, or what is said in its place where too many are unread."""
+        """A long reply, or the error in its place if too many replies are unread."""
         if self._unsent.take(self, len(reply), self._loop.time()):
             return reply
         why = "too many bytes of replies are unread on this node"
@@ -324,7 +325,7 @@ class Connection:
 
     @property
     def worn(self) -> bool:
-        """Whether the client should go on by a new connection, for this one's keys have been used for long enough."""
+        """Whether the client should open a new connection, because this one's keys are used up."""
         return self._session.state is State.OPEN and bool(self._stream and self._stream.get_extra_info(WORN))
 
     def goaway(self, reason: str) -> None:
@@ -334,11 +335,11 @@ class Connection:
             self._flush()
 
     def unsent_bytes(self) -> int:
-        """See :class:`metad.server.unsent.Holder`."""
+        """The bytes of replies in the stream and in this object."""
         return self._unflushed_bytes + (0 if self._stream is None else self._stream.get_write_buffer_size())
 
     def wait_unsent(self, waiting: bool) -> None:
-        """Begin no request until more of the replies was taken, or go on."""
+        """Begin no request until the peer has taken more of its replies, or go on."""
         self._waiting_unsent = waiting
         self._steer_reading()
         if not waiting:
@@ -350,11 +351,11 @@ class Connection:
         self._steer_reading()
 
     def refuse_intake(self) -> None:
-        """Close, for others wait for the memory."""
+        """Close, because others wait for the memory."""
         self.close(OverloadedError("no memory left to wait for the rest of a frame"))
 
     def close(self, error: MetadError | None = None) -> None:
-        """Send what is answered, then close."""
+        """Send the answers that are ready, then close."""
         if error is not None:
             self._session.fail_connection(error)
         self._flush()
@@ -364,7 +365,7 @@ class Connection:
             self._stream.close()
 
     def abort(self, reason: str) -> None:
-        """Cut off a peer that does not read; nothing more can be said to it."""
+        """Cut off a peer that does not read; no message can reach it."""
         seldom("connection aborted", peer=self.peer, client=self.client, error=SlowReaderError.name, detail=reason)
         if self._stream is not None:
             self._stream.abort()

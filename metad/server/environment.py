@@ -1,4 +1,4 @@
-"""What a node needs of the world: time, a queue of callbacks, a disk that syncs beside it, chance.
+"""The world that a node needs: time, a queue of callbacks, disk syncs beside the loop, blocking work.
 
 :class:`AsyncEnvironment` is the real one. A simulation has its own, and runs the same node.
 """
@@ -17,40 +17,41 @@ from ..storage.log import LogStore
 
 
 class Timer(Protocol):
-    """A call to come."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """It will not."""
+        """Cancel the call."""
 
 
 class Environment(Protocol):
-    """The world as a node sees it. Callbacks run one at a time, never inside the call that asks for them."""
+    """The world as a node sees it. Callbacks run one at a time, never inside the call that requests them."""
 
     rng: random.Random
 
     def now(self) -> float:
-        """Monotonic, seconds. It counts the time during which the machine is suspended: leases rest on it."""
+        """Monotonic time in seconds. It counts the time during which the machine is suspended: leases depend on
+        that."""
 
     def wall_ms(self) -> int:
-        """Of the calendar."""
+        """The calendar time in milliseconds."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Behind what is queued already."""
+        """Call after everything that is already queued."""
 
     def call_at(self, when_s: float, callback: Callable[[], None]) -> Timer:
-        """At a time of :meth:`now`."""
+        """Call at a time of :meth:`now`."""
 
     def syncer(self, store: LogStore, *, fsync: bool) -> Syncer:
-        """For the log."""
+        """The syncer of the log."""
 
     def beside(
         self, work: Callable[[], None], done: Callable[[BaseException | None], None], *, long: bool = False
     ) -> None:
-        """Do blocking work beside the loop, then call ``done`` on it. One work after the other, and one ``long`` one,
-        of seconds, after the other."""
+        """Do blocking work beside the loop, then call ``done`` on the loop. Works run one after the other, and ``long``
+        ones, which take seconds, in a queue of their own."""
 
     def close(self) -> None:
-        """Wait for the work that runs beside."""
+        """Wait for the work that runs beside the loop."""
 
 
 class AsyncEnvironment:
@@ -64,30 +65,24 @@ class AsyncEnvironment:
         self.rng = random.Random()
 
     def now(self) -> float:
-        """See :class:`Environment`."""
         # The loop's own clock, CLOCK_MONOTONIC, stands still while the machine is suspended.
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wall_ms(self) -> int:
-        """See :class:`Environment`."""
         return time.time_ns() // 1_000_000
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """See :class:`Environment`."""
         self._loop.call_soon(callback)
 
     def call_at(self, when_s: float, callback: Callable[[], None]) -> Timer:
-        """See :class:`Environment`."""
         return self._loop.call_later(max(0.0, when_s - self.now()), callback)
 
     def syncer(self, store: LogStore, *, fsync: bool) -> Syncer:
-        """See :class:`Environment`."""
         return ThreadSyncer(store, fsync=fsync)
 
     def beside(
         self, work: Callable[[], None], done: Callable[[BaseException | None], None], *, long: bool = False
     ) -> None:
-        """See :class:`Environment`."""
 
         def report(future: asyncio.Future[Any]) -> None:
             done(future.exception())
@@ -95,6 +90,5 @@ class AsyncEnvironment:
         self._loop.run_in_executor(self._threads[long], work).add_done_callback(report)
 
     def close(self) -> None:
-        """See :class:`Environment`."""
         for threads in self._threads.values():
             threads.shutdown()

@@ -1,4 +1,4 @@
-"""Looking at deadlines now and then, while there is something to look at."""
+"""Checks deadlines at intervals while something waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _EVERY_S = 0.1
 
 
 class Expiry:
-    """Calls ``look`` with the time until it says that nothing waits any more."""
+    """Calls ``look`` with the time until it reports that nothing waits any more."""
 
     def __init__(self, environment: Environment, look: Callable[[float], bool]) -> None:
         self._environment = environment
@@ -18,12 +18,12 @@ class Expiry:
         self._timer: Timer | None = None
 
     def arm(self) -> None:
-        """Something waits."""
+        """Start checking: something waits."""
         if self._timer is None:
             self._timer = self._environment.call_at(self._environment.now() + _EVERY_S, self._due)
 
     def stop(self) -> None:
-        """Do not look again."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 

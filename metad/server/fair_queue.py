@@ -1,8 +1,8 @@
 """The queue of writes in front of one group, shared fairly between the connections that fill it.
 
-A connection may have a window full of requests here, a thousand items each. In one line with them a request of somebody
-else would wait until all of them are done. So every source has a line of its own, and the lines take turns: each turn
-is worth :data:`SHARE_ITEMS` items. The requests of one source keep their order.
+A connection may have a window full of requests here, a thousand items each. In one common line, another client's
+request would wait until all of them are done. So every source has a line of its own, and the lines take turns: each
+turn is worth :data:`SHARE_ITEMS` items. The requests of one source keep their order.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ SHARE_ITEMS = SMALL_ITEMS
 
 
 class Queued(Protocol):
-    """What waits."""
+    """A request in the queue."""
 
     source: object
-    """Who sent it: hashable, and the same object for each of his requests."""
+    """The sender: hashable, and the same object for each of its requests."""
 
     @property
     def items(self) -> int:
-        """How much work it is."""
+        """The amount of work."""
 
 
 WorkT = TypeVar("WorkT", bound=Queued)
 
 
 class FairQueue(Generic[WorkT]):
-    """See the module. Holds what it is given; whoever fills it bounds it."""
+    """Lines that take turns. The caller that fills the queue bounds it."""
 
     def __init__(self) -> None:
         self.items = 0
-        """Of all that waits."""
+        """The items of all waiting requests."""
         self._lines: dict[object, deque[WorkT]] = {}
         self._turns: deque[object] = deque()  # the sources, each once
         self._left = SHARE_ITEMS  # of the first source's turn
-        self._back: deque[WorkT] = deque()  # given back: first, whoever sent it
+        self._back: deque[WorkT] = deque()  # given back: first, whatever their source
 
     def __bool__(self) -> bool:
         return bool(self._turns or self._back)
@@ -51,7 +51,7 @@ class FairQueue(Generic[WorkT]):
             yield from self._lines[source]
 
     def add(self, work: WorkT) -> None:
-        """Put it at the end of its source's line."""
+        """Append a request to its source's line."""
         line = self._lines.get(work.source)
         if line is None:
             self._lines[work.source] = deque((work,))
@@ -61,11 +61,11 @@ class FairQueue(Generic[WorkT]):
         self.items += work.items
 
     def first(self) -> WorkT:
-        """What :meth:`pop` takes next. There has to be something."""
+        """The request that :meth:`pop` takes next. The queue must not be empty."""
         return self._back[0] if self._back else self._lines[self._turns[0]][0]
 
     def pop(self) -> WorkT:
-        """Take the first."""
+        """Take the first request."""
         if self._back:
             work = self._back.popleft()
             self.items -= work.items
@@ -85,7 +85,7 @@ class FairQueue(Generic[WorkT]):
         return work
 
     def skip(self) -> bool:
-        """End the turn of the first source; whether another one is first now."""
+        """End the turn of the first source; returns whether another source is first now."""
         if self._back or len(self._turns) < 2:
             return False
         self._turns.rotate(-1)
@@ -93,13 +93,13 @@ class FairQueue(Generic[WorkT]):
         return True
 
     def give_back(self, works: Iterable[WorkT]) -> None:
-        """Put what was taken last in front again, in its order."""
+        """Put the requests taken last in front again, in their order."""
         works = list(works)
         self._back.extendleft(reversed(works))
         self.items += sum(work.items for work in works)
 
     def drain(self) -> list[WorkT]:
-        """Take all."""
+        """Take all requests."""
         works = list(self)
         self._lines.clear()
         self._turns.clear()

@@ -1,4 +1,4 @@
-"""Whether the node goes on. What ends it is said here, once; whoever is about to do something looks here first."""
+"""Whether the node works. A failure is recorded here, once, and checked here before any further step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Health:
         self.failure = error
 
     def fail(self, error: ServerError) -> None:
-        """Stop for good: nothing in flight can be told to have happened or not."""
+        """Stop for good: the outcome of requests in flight cannot be told any more."""
         if self.failure is not None:
             return
         event("node failed", logging.ERROR, error=str(error))
@@ -30,12 +30,12 @@ class Health:
             listener(error)
 
     def stop_for_bug(self, error: BaseException) -> None:
-        """A broken invariant: going on could lose or invent data, and the next start begins from what is on disk."""
+        """Stop for a broken invariant: going on could lose or invent data, and the next start begins from the disk."""
         logging.getLogger("metad").error("a bug in the node", exc_info=error)
         self.fail(ServerError(f"stopped by a bug, see the log: {type(error).__name__}: {error}"))
 
     def stop_for(self, error: BaseException) -> None:
-        """Whichever of the two it is: errors of the server's own say by themselves what is wrong."""
+        """Stop for a server's own error, which says what is wrong, or otherwise for a bug."""
         if isinstance(error, ServerError):
             self.fail(error)
         else:

@@ -1,11 +1,11 @@
-"""How much of unfinished request frames all connections may hold together.
+"""Bounds the unfinished request frames of all connections together.
 
-One connection may hold one unfinished frame, which the frame limit bounds; thousands of them need a bound of their
-own. Past it those whose frames go on wait and are not read from, all but one: the one that has finished most since its
-last turn. It keeps its turn until its frame is finished, while something comes; a peer whose turn it is and who brings
-nothing makes room for one that has finished more, and is closed soon, for others wait. So whoever holds half a frame
-without sending the rest hardly delays those who finish theirs, and honest peers only wait for each other. A peer that
-does not finish while others wait is closed in the end.
+One connection may hold one unfinished frame, which the frame limit bounds; thousands of connections need a common
+bound. Over the bound, connections with an unfinished frame wait and are not read from, except one: the one that has
+finished most since its last turn. It keeps its turn until its frame is finished, as long as bytes arrive. If a peer
+sends nothing in its turn, one that has finished more takes the turn, and the silent peer is soon closed, because others
+wait. So a peer that holds half a frame without sending the rest hardly delays those that finish theirs, and honest
+peers only wait for each other. A peer that does not finish while others wait is finally closed.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-_UNFINISHED_S_MAX = 5.0  # of a frame while memory is short; a whole frame takes 16 MiB / 5 s at the slowest
-_TURN_S = 0.1  # in which a peer whose turn it is has to bring _TURN_BYTES; what the kernel holds of it comes at once
+_UNFINISHED_S_MAX = 5.0  # for one frame while memory is short; a whole frame then needs at least 16 MiB / 5 s
+_TURN_S = 0.1  # time for the peer with the turn to send _TURN_BYTES; bytes that the kernel holds arrive at once
 _TURN_BYTES = 16 * 1024
-_YIELD_S = 0.02  # in which it has to, or one that has finished more goes on in its place
+_YIELD_S = 0.02  # time to send something before a peer that has finished more takes the turn
 
 
 class Holder(Protocol):
-    """A connection as seen from here."""
+    """A connection as the intake sees it."""
 
     held_bytes: int
     finished_bytes: int
-    """Of frames finished since its last turn; this module sets it to 0."""
+    """Bytes of frames finished since its last turn; this module sets it to 0."""
 
     def wait_intake(self, waiting: bool) -> None:
         """Stop reading, or go on."""
 
     def refuse_intake(self) -> None:
-        """Close: there is no memory for what it holds."""
+        """Close: there is no memory for the rest of its frame."""
 
 
 class Intake:
-    """The unfinished frames of a server. ``later`` calls something after so many seconds."""
+    """The unfinished frames of a server. ``later`` calls a function after a number of seconds."""
 
     def __init__(self, bytes_max: int, later: Callable[[float, Callable[[], None]], object]) -> None:
         self._bytes_max = bytes_max
         self._later = later
         self._begun_s: dict[Holder, float] = {}  # in the order in which their frames were begun
         self._waiting: dict[Holder, None] = {}
-        self._turn: Holder | None = None  # who goes on past the bound
-        self._turn_finished = 0  # by which it got it
-        self._turn_bytes = 0  # that it held when it was last looked at
+        self._turn: Holder | None = None  # the one that goes on over the bound
+        self._turn_finished = 0  # the finished bytes that won it the turn
+        self._turn_bytes = 0  # the bytes it held at the last check
         self._turns = 0
         self.held_bytes = 0
 
     def update(self, holder: Holder, held_bytes: int, now_s: float, *, progress: bool) -> None:
-        """``holder`` now has this much unfinished; ``progress`` if it finished a frame meanwhile."""
+        """``holder`` now has this many unfinished bytes; ``progress`` if it finished a frame meanwhile."""
         self.held_bytes += held_bytes - holder.held_bytes
         holder.held_bytes = held_bytes
         if progress or not held_bytes:
@@ -69,7 +69,7 @@ class Intake:
             self._admit()
 
     def stuck(self, now_s: float) -> list[Holder]:
-        """Who has taken too long over a frame while others wait."""
+        """The holders that have taken too long over a frame while others wait."""
         if not self._waiting:
             return []
         return [holder for holder, begun_s in self._begun_s.items() if now_s - begun_s > _UNFINISHED_S_MAX]
@@ -93,7 +93,8 @@ class Intake:
         holder.wait_intake(True)
 
     def _yield(self, turn: int, held_bytes: int) -> None:
-        """Somebody who has finished more waits since then: let it have the turn, unless something comes."""
+        """A holder that has finished more waits since ``held_bytes`` were held: it gets the turn unless bytes
+        arrive."""
         holder = self._turn
         if holder is None or turn != self._turns or not self._waiting or holder.held_bytes >= held_bytes + _TURN_BYTES:
             return
@@ -103,7 +104,7 @@ class Intake:
         self._admit()
 
     def _look(self, turn: int) -> None:
-        """Whether it brings something."""
+        """Check whether the holder of the turn sends bytes."""
         holder = self._turn
         if holder is None or turn != self._turns:
             return

@@ -1,4 +1,4 @@
-"""By what transports a node is reached and reaches the others: made once from the configuration, at the root."""
+"""The transports of a node, for clients and for other nodes: made once from the configuration, at the root."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from ..logs import event
 
 @dataclass(frozen=True)
 class Network:
-    """The transports of one node. ``quic`` and ``far`` are None where there is none."""
+    """The transports of one node. ``quic`` and ``far`` are None if the node has none."""
 
     tcp: Transport
     """For clients on ``listen``."""
     quic: Transport | None
     """For clients on ``quic``."""
     near: Transport
-    """For nodes of the same region, and for all where there are no regions."""
+    """For nodes of the same region, and for all nodes if there are no regions."""
     far: Transport | None
     """For nodes of other regions."""
     encrypted: bool
-    """Whether the transports tell who the peer is, so that it can be held to it."""
+    """Whether the transports identify the peer, so that its name can be checked."""
 
     @classmethod
     def only(cls, transport: Transport) -> Network:
-        """One for everything, which asks nobody who he is: for tests and simulations."""
+        """One transport for everything, which checks no identity: for tests and simulations."""
         return cls(transport, None, transport, None, encrypted=False)
 
     @classmethod
     def of(cls, config: Config) -> Network:
-        """As configured. Raises ConfigError where the files cannot be used, or where clear text would leave the machine
-        without having been asked for."""
+        """The configured transports. Raises ConfigError if the files cannot be used, or if clear text would leave the
+        machine without ``security.plaintext``."""
         security = config.security
         if not security.encrypted:
             _in_clear(config)
@@ -60,7 +60,7 @@ class Network:
 
 
 def _clients_need_certificates(security: SecurityConfig) -> bool:
-    """Where there are no tokens there is no other way in."""
+    """Without tokens a certificate is the only credential."""
     return security.require_client_certificate or not security.tokens_file
 
 
@@ -73,7 +73,7 @@ def _quic(files: TlsFiles, config: Config, *, required: bool) -> Transport:
 
 
 def _in_clear(config: Config) -> None:
-    """Look where a node without certificates would listen."""
+    """Check the addresses on which a node without certificates would listen."""
     cluster = config.cluster
     where = {"listen": config.listen}
     if cluster.seeds or cluster.join:
@@ -89,10 +89,10 @@ def _in_clear(config: Config) -> None:
             raise ConfigError(
                 f"{field}: {endpoint} is not a loopback address, and without certificates everything on it would be in "
                 "clear text and open to all. Give certificates (--tls-cert, --tls-key, --tls-ca; `metadctl certs` "
-                "makes them), or say that it is meant: plaintext = true under [security]"
+                "makes them), or confirm that this is intended: plaintext = true under [security]"
             )
         event(
-            "IN CLEAR TEXT: anybody on the way can read and change what is here, and nobody is asked who he is",
+            "IN CLEAR TEXT: anybody on the network path can read and change the data, and no client is authenticated",
             logging.WARNING,
             field=field,
             endpoint=endpoint,

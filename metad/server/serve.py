@@ -1,4 +1,4 @@
-"""A listening server: accepts, sweeps out what is idle or stuck, drains on request."""
+"""A listening server: accepts connections, closes idle or stuck ones, drains on request."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .stores import Stores
 from .unsent import Unsent
 
 GREETING_MAX = 512
-"""Connections that have not been welcomed yet, beside those that have: one more ends the oldest, of those without a
-certificate if there are any. Honest clients greet at once, and whoever may not come in takes no place from who may."""
+"""Connections not welcomed yet, in addition to the welcomed ones: one more ends the oldest, if possible one without a
+certificate. Honest clients greet at once, and a stranger takes no place from an admitted client."""
 _SWEEP_S = 0.5
 _CERTIFICATE_LOOK_S = 3_600.0
-_CERTIFICATE_DAYS = 30  # left, from which on it is said every hour
+_CERTIFICATE_DAYS = 30  # with fewer days left, a warning is logged every hour
 
 
 class Server:
@@ -41,12 +41,12 @@ class Server:
         self.endpoint = ""
         """host:port that clients reach over TCP."""
         self.quic_endpoint = ""
-        """The same over QUIC; empty where there is none."""
+        """host:port that clients reach over QUIC; empty if there is none."""
         self.peers: Peers | None = None
         self._listeners: list[Listener] = []
         self._connections: set[Connection] = set()
-        self._greeting: dict[Connection, None] = {}  # those that are not welcomed yet, the oldest first
-        self._served: set[Connection] = set()  # those that are
+        self._greeting: dict[Connection, None] = {}  # not welcomed yet, the oldest first
+        self._served: set[Connection] = set()  # welcomed
         self._intake = Intake(config.limits.unfinished_bytes_max, asyncio.get_running_loop().call_later)
         self._unsent = Unsent(config.limits.unsent_bytes_max)
 
@@ -60,14 +60,14 @@ class Server:
         environment: Environment | None = None,
         locked: Callable[[], None] | None = None,
     ) -> Server:
-        """Open the node, recover, listen. ``locked`` is called once the stores are this process's, before recovery.
-        ``stores`` and ``environment`` take the place of the real ones. Raises :class:`ServerError`."""
+        """Open the node, recover, listen. ``locked`` is called once this process has locked the stores, before
+        recovery. ``stores`` and ``environment`` replace the real ones. Raises :class:`ServerError`."""
         access = Access(config.security, encrypted=network.encrypted)
         where = {"listen": (config.listen, network.tcp)}
         if network.quic is not None:
             where["quic"] = (config.quic, network.quic)
         for field, (endpoint, _) in where.items():
-            _split(field, endpoint)  # before anything is opened
+            _split(field, endpoint)  # checked before anything is opened
         node = await Node.open(config, stores=stores, environment=environment, locked=locked)
         server = cls(config, node, access)
         try:
@@ -107,7 +107,7 @@ class Server:
         return listener.endpoint
 
     async def run(self) -> None:
-        """Work until cancelled, or until the node fails, whose error is raised."""
+        """Work until cancelled, or until the node fails; raises its error."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.node.run())
@@ -126,14 +126,14 @@ class Server:
             await listener.close()
         loop, timeout_s = asyncio.get_running_loop(), self.config.drain_timeout_ms / 1000
         deadline_s = loop.time() + timeout_s
-        # First: whoever is sent away is to find a leader elsewhere. Two election timeouts are what a transfer takes
-        # at most before it is given up.
+        # First, so that clients that are sent away find a leader elsewhere. A transfer is given up after two election
+        # timeouts at most.
         hand_over_s = min(timeout_s, 2 * self.config.raft.election_timeout_ms / 1000)
         await self.node.hand_over(hand_over_s)
         for connection in list(self._connections):
             connection.goaway("the node is shutting down")
         drained = await self.node.drain(max(0.0, deadline_s - loop.time()))
-        # What has come meanwhile, before there are no peers to give it to.
+        # Groups that came meanwhile, handed over while there still are peers.
         await self.node.hand_over(min(hand_over_s, max(0.0, deadline_s - loop.time())))
         # One turn of the loop lets the last answers reach their streams.
         await asyncio.sleep(0)
@@ -163,7 +163,7 @@ class Server:
         self._greeting[connection] = None
         self.node.connections = len(self._connections)
         if len(self._greeting) > GREETING_MAX:
-            # Whoever floods has no certificate, or the certificate says who it is.
+            # A flooding peer has no certificate, or its certificate identifies it.
             strangers = (one for one in self._greeting if not one.certified)
             oldest = next(strangers, next(iter(self._greeting)))
             del self._greeting[oldest]
@@ -184,7 +184,7 @@ class Server:
         self.node.connections = len(self._connections)
 
     async def _watch_certificates(self) -> None:
-        """Say it long before certificates end: all of a fleet's end together, and then nobody is let in any more."""
+        """Warn long before certificates end: those of a fleet end together, and then no peer is admitted any more."""
         security = self.config.security
         while True:
             ends = ends_at([security.certificate, security.ca])
@@ -206,7 +206,7 @@ class Server:
             for connection in list(self._connections):
                 stalled_s, closing_s = connection.paused_since_s, connection.closing_since_s
                 if closing_s is not None:
-                    # What was said last may never be read: a peer cannot keep its connection that way.
+                    # The peer may never read the last message: it cannot keep its connection that way.
                     if now_s - closing_s > limits.write_stall_timeout_ms / 1000:
                         connection.abort("the connection was closed and its last replies were not read")
                 elif stalled_s is not None and now_s - stalled_s > limits.write_stall_timeout_ms / 1000:
@@ -217,7 +217,7 @@ class Server:
                     connection.goaway("the keys of this connection are used up; open a new connection")
                 elif stalled_s is None and now_s - connection.last_heard_s > limits.idle_timeout_ms / 1000:
                     event("connection idle", logging.DEBUG, peer=connection.peer)
-                    connection.close(SlowReaderError(f"nothing was heard for {limits.idle_timeout_ms} ms"))
+                    connection.close(SlowReaderError(f"the client was silent for {limits.idle_timeout_ms} ms"))
 
 
 def _split(field: str, endpoint: str) -> tuple[str, int]:

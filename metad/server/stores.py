@@ -1,7 +1,7 @@
-"""The two stores of a node, opened together: who they belong to, and what is refused.
+"""The two stores of a node, opened together. Checks that they belong to each other and to this node.
 
-Both carry the same identity record: a random store id, the node, the cluster. A store that is
-missing, or belongs to another pair, would silently lose or mix data; it is refused with what to do.
+Both carry the same identity record: a random store id, the node, the cluster. A start with a missing store, or one that
+belongs to another pair, would silently lose or mix data; it is refused, and the error says what to do.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _IDENTITY_KEY = keys.STORE_PREFIX + b"identity"
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
-    """Written when a data directory is made, at each start, and once by :meth:`Stores.adopt`."""
+    """The identity record, written when a data directory is made, at each start, and once by :meth:`Stores.adopt`."""
 
     format: int
     store_id: str
     node_id: str
-    cluster_id: str  # empty until the node's cluster has formed, or taken it in
-    life: int = 0  # starts of the directory, this one included; what they are for is in lives.py
-    incarnation: str = ""  # of this start, random
+    cluster_id: str  # empty until the node's cluster has formed, or has accepted the node
+    life: int = 0  # starts of the directory, this one included; lives.py explains their use
+    incarnation: str = ""  # random, of this start
 
 
 class Stores:
@@ -45,18 +45,18 @@ class Stores:
         self, log: LogStore, state: Engine, identity: StoreIdentity, *, rebuild: bool, directory: Path | None = None
     ) -> None:
         self.directory = directory
-        """None where everything is in memory."""
+        """None if everything is in memory."""
         self.log = log
         self.state = state
         self.identity = identity
         self.rebuild = rebuild
-        """The state was missing and is being made again from a log that reaches back to the start."""
+        """The state was missing and is rebuilt from a log that reaches back to the start."""
 
     def adopt(self, cluster_id: str) -> None:
-        """The data directory belongs to this cluster, from now on and for ever. Blocks for an fsync, once in its life.
-        Raises ConfigError where it belongs to another."""
+        """Bind the data directory to this cluster for ever. Blocks for an fsync, once in the directory's life. Raises
+        ConfigError if it belongs to another."""
         ours = self.identity.cluster_id
-        if ours == cluster_id or not cluster_id:  # a map of an older version names none
+        if ours == cluster_id or not cluster_id:  # a map of an older version names no cluster
             return
         if ours:
             raise ConfigError(
@@ -67,7 +67,7 @@ class Stores:
         _write(self.log.engine, self.identity)  # the log is the authority
 
     def close(self) -> None:
-        """Release both."""
+        """Close both stores."""
         try:
             self.state.close()
         finally:
@@ -75,7 +75,7 @@ class Stores:
 
 
 def open_stores(config: Config) -> Stores:
-    """Open or create both stores. Raises StorageError, DamagedStoreError or ConfigError; then nothing is left open."""
+    """Open or create both stores. Raises StorageError, DamagedStoreError or ConfigError; then nothing stays open."""
     log, state = _engines(config)
     try:
         return pair_stores(config, log, state)
@@ -86,11 +86,11 @@ def open_stores(config: Config) -> Stores:
 
 
 def pair_stores(config: Config, log: LogStore, state: Engine) -> Stores:
-    """Check that log and state belong together and to this configuration, or mark new ones as such; begin a new life.
-    Raises DamagedStoreError or ConfigError."""
+    """Check that log and state belong together and to this configuration, or write their identity if they are new;
+    begin a new life. Raises DamagedStoreError or ConfigError."""
     identity, rebuild = _identify(config, log.engine, state)
     identity = msgspec.structs.replace(identity, life=identity.life + 1, incarnation=os.urandom(8).hex())
-    _write(log.engine, identity)  # before anything is said to anybody
+    _write(log.engine, identity)  # before anything is sent to anybody
     directory = None if config.storage.engine == "memory" else Path(config.data_dir)
     return Stores(log, state, identity, rebuild=rebuild, directory=directory)
 
@@ -124,7 +124,7 @@ def _engines(config: Config) -> tuple[LogStore, Engine]:
 
 
 def _keep_private(directory: Path) -> None:
-    """What is in it can be read as it is: by nobody but the node's own user."""
+    """Restrict the directory to the node's own user: its contents are readable as they are."""
     mode = stat.S_IMODE(directory.stat().st_mode)
     if mode & ~_DIRECTORY_MODE == 0:
         return
@@ -146,7 +146,7 @@ def _identify(config: Config, log: Engine, state: Engine) -> tuple[StoreIdentity
         )
     if in_log is None:
         identity = StoreIdentity(STORE_FORMAT, os.urandom(16).hex(), config.node_id, config.cluster_id)
-        # The log is the authority: it is marked first, so a crash in between leaves a state that can be made again.
+        # The log is the authority: it is marked first, so a crash in between leaves a state that can be rebuilt.
         _write(log, identity)
         _write(state, identity)
         return identity, False

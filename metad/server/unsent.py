@@ -1,13 +1,13 @@
-"""How much of replies all connections together may hold that their peers have not taken.
+"""Bounds the replies that all connections together hold and their peers have not read.
 
-A request of 64 bytes may ask for 8 MiB, and a stream buffers what its peer does not read. Past the bound
+A request of 64 bytes may ask for 8 MiB, and a stream buffers the bytes that its peer does not read. Over the bound
 
-- a long reply goes into no stream: the request is answered with an error that says when to come back;
+- a long reply goes into no stream: the request is answered with an error that says when to retry;
 - a connection that holds more than a little takes no further requests until it holds less, or others do;
-- one whose peer has taken nothing of it for a while is cut off.
+- a connection whose peer has read nothing for a while is cut off.
 
-So what is read is sent beside what is not, and a reader who was refused finds room soon. What a stream holds shrinks
-without a word, so it is asked again before anything is refused.
+So replies that are read soon make room for a refused reader. A stream does not report when it drains, so its size is
+read again before anything is refused.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from __future__ import annotations
 from typing import Protocol
 
 SMALL_BYTES = 16 * 1024
-"""A shorter reply is always sent, and who holds no more is always served: 4,096 connections may hold 64 MiB so."""
-_STUCK_S = 1.0  # with nothing taken while others have no room; whoever reads over a bad path takes something
+"""A shorter reply is always sent, and a connection that holds no more is always served: 4,096 connections may hold 64
+MiB this way."""
+_STUCK_S = 1.0  # without reading while others have no room; even over a bad path a peer reads something in that time
 
 
 class Holder(Protocol):
-    """A connection as seen from here."""
+    """A connection as this module sees it."""
 
     def unsent_bytes(self) -> int:
-        """What its stream holds now, and what is about to go there."""
+        """The bytes that its stream holds now, or is about to get."""
 
     def wait_unsent(self, waiting: bool) -> None:
         """Take no requests, or go on."""
@@ -37,7 +38,7 @@ class _Held:
 
     def __init__(self, now_s: float) -> None:
         self.size = 0
-        self.since_s = now_s  # when it last shrank, or began
+        self.since_s = now_s  # when the size last shrank, or began
 
 
 class Unsent:
@@ -47,11 +48,11 @@ class Unsent:
         self._bytes_max = bytes_max
         self._held: dict[Holder, _Held] = {}
         self._waiting: dict[Holder, None] = {}
-        self._refused = False  # somebody, since the last review
+        self._refused = False  # a reply, since the last review
         self.held_bytes = 0
 
     def take(self, holder: Holder, size: int, now_s: float) -> bool:
-        """Whether a reply of this size may go to the holder's stream, which counts as holding it from now on."""
+        """Whether a reply of this size may go to the holder's stream. If so, it counts as held from now on."""
         if size > SMALL_BYTES and self.held_bytes + size > self._bytes_max:
             self._measure(now_s)
             if self.held_bytes and self.held_bytes + size > self._bytes_max:
@@ -61,7 +62,7 @@ class Unsent:
         return True
 
     def update(self, holder: Holder, now_s: float) -> None:
-        """Something was written to its stream, or taken from it."""
+        """Measure again: bytes were written to the stream, or read from it."""
         size = holder.unsent_bytes()
         if not size and holder not in self._held:
             return
@@ -73,14 +74,14 @@ class Unsent:
             self._release()
 
     def forget(self, holder: Holder) -> None:
-        """It is gone, with all it held."""
+        """Forget a connection that has gone, with all that it held."""
         self._waiting.pop(holder, None)
         held = self._held.pop(holder, None)
         if held is not None:
             self.held_bytes -= held.size
 
     def review(self, now_s: float) -> None:
-        """Called now and then: let go on who may, cut off who holds up others."""
+        """Called at intervals: resume the connections that may go on, cut off those that hold up others."""
         if not self._waiting and not self._refused:
             return
         self._refused = False

@@ -1,1 +1,2 @@
-"""Whether what the clients of a store were told can have happened. Pure: knows no store, no network and no clock."""
+"""Judges whether the answers that the clients of a store got are possible. Pure: knows no store, no network and no
+clock."""

@@ -1,18 +1,18 @@
-"""Whether what clients saw of a register could have happened one operation at a time.
+"""Decides whether the answers about a register can be explained by operations that happened one at a time.
 
 The search of Wing & Gong, with Lowe's memory of (operations done, state) and no recursion: choose an operation that was
-invoked before every operation still to do had returned, and go on with the state that it leaves. Keys are independent
-and are searched one by one. Five observations keep it short; each loses no order that would have been found:
+invoked before every remaining operation had returned, and continue with the state that it leaves. Keys are independent
+and are searched one by one. Five observations keep the search short; none loses an order that would have been found:
 
-- A read that fits the state is done at once, for it changes nothing.
-- Of operations alike, the one that returned first is done first.
-- A state that is still to be read and that nothing can make again is not overwritten.
-- A value that nobody asks for any more is as good as any other such value.
-- An operation whose outcome is unknown is done only to make the operation after it possible. Where it is not needed it
+- A read that fits the state is done at once, because it changes nothing.
+- Of equal operations, the one that returned first is done first.
+- A state that must still be read and that no operation can make again is not overwritten.
+- Values that no remaining operation asks for are interchangeable.
+- An operation with an unknown outcome is done only to make the operation after it possible. If it is not needed it
   never happened, so hundreds of unknown writes that nobody saw cost nothing.
 
-What is rejected is reduced to the fewest operations that contradict each other even if the client of every other write
-had got no answer.
+A rejected history is reduced to the fewest operations that contradict each other even if the client of every other
+write had got no answer.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ STEPS_MAX: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What one client asked and was told. A key's value is None until it is put and after it is deleted.
+    """One client's request and answer. A key's value is None until it is put and after it is deleted.
 
     ======================  =====================  ==========================
     kind                    argument               result
     ======================  =====================  ==========================
-    ``put``                 the value              not looked at
-    ``delete``              not looked at          not looked at
-    ``get``                 not looked at          the value
-    ``compare_and_set``     ``(expected, new)``    True where it was done
+    ``put``                 the value              ignored
+    ``delete``              ignored                ignored
+    ``get``                 ignored                the value
+    ``compare_and_set``     ``(expected, new)``    True if it was done
     ``get_and_set``         the value              the value before
     ======================  =====================  ==========================
     """
@@ -49,9 +49,9 @@ class Operation:
     result: Hashable
     invoked: float
     returned: float | None
-    """None where no answer came: it took effect at any time since ``invoked``, will yet, or never. Operations are
-    ordered where one returned *before* the other was invoked, so equal times are concurrent; number the events to order
-    them all."""
+    """None if no answer came: the operation took effect at any time since ``invoked``, will yet, or never. Two
+    operations are ordered if one returned *before* the other was invoked, so equal times are concurrent; number the
+    events to order them all."""
 
     def __str__(self) -> str:
         if self.kind == "get":
@@ -75,7 +75,7 @@ class Operation:
 
 
 class Outcome(enum.Enum):
-    """What a search came to."""
+    """The result of a search."""
 
     LINEARIZABLE = "linearizable"
     VIOLATED = "violated"
@@ -84,18 +84,18 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome, and what shows it."""
+    """The outcome, with its evidence."""
 
     outcome: Outcome
     steps: int
     key: Hashable = None
-    """Of the first violation, else of the first key that was not decided."""
+    """The key of the first violation, else of the first key that was not decided."""
     window: tuple[Operation, ...] = ()
     """Operations that contradict each other, in order of invocation."""
 
     @property
     def linearizable(self) -> bool:
-        """False where it was not decided."""
+        """Whether the history is linearizable; False if that was not decided."""
         return self.outcome is Outcome.LINEARIZABLE
 
     def __bool__(self) -> bool:
@@ -119,7 +119,7 @@ class Verdict:
 
 
 def check(history: Iterable[Operation], steps_max: int = STEPS_MAX) -> Verdict:
-    """Search every key of a history, in any order of operations. A violation is told even if another key was not
+    """Search every key of a history, in any order of operations. A violation is reported even if another key was not
     decided."""
     keys: dict[Hashable, list[Operation]] = {}
     for operation in history:
@@ -127,7 +127,7 @@ def check(history: Iterable[Operation], steps_max: int = STEPS_MAX) -> Verdict:
             raise ValueError(f"returned before it was invoked: {operation}")
         keys.setdefault(operation.key, []).append(operation)
     steps = 0
-    # First a fair share for each, so that a hard key does not hide a violation of another; then all that is left.
+    # First a fair share for each key, so that a hard key does not hide a violation of another; then the rest.
     for share in (steps_max // max(1, len(keys)), steps_max):
         undecided: dict[Hashable, list[Operation]] = {}
         for key, operations in keys.items():
@@ -166,8 +166,8 @@ class _Effect:
 
 
 class _Search:
-    """One key. Known operations are numbered by invocation and kept in a list linked both ways while they are to do.
-    Unknown ones are numbered by what they would do; of those alike, the one invoked first is used first."""
+    """The search of one key. Known operations are numbered by invocation, and the remaining ones are kept in a doubly
+    linked list. Unknown ones are numbered by their effect; of equal ones, the one invoked first is used first."""
 
     def __init__(self, operations: Sequence[Operation], first: Hashable = None) -> None:
         known = [each for each in operations if each.returned is not None]
@@ -185,11 +185,11 @@ class _Search:
         self._head = len(known)
         self._next = [*range(1, len(known) + 1), 0]
         self._before = [len(known), *range(len(known))]
-        self._invoked.append(_NEVER)  # the head ends every walk along the list
+        self._invoked.append(_NEVER)  # the head of the list ends every walk along it
 
-        self._wanted = [0] * self._values  # by value: known operations to do that need it
-        self._makers = [0] * self._values  # operations to do that make it
-        self._asked = [0] * self._values  # operations that would tell it from another value
+        self._wanted = [0] * self._values  # by value: remaining known operations that need it
+        self._makers = [0] * self._values  # remaining operations that make it
+        self._asked = [0] * self._values  # operations that could distinguish it from another value
         for each in effects:
             if each.need != _ANY:
                 self._wanted[each.need] += 1
@@ -201,16 +201,16 @@ class _Search:
         self._group(unknown)
 
         self._done = 0  # a bit per known operation
-        self._used = 0  # a bit per unknown operation; those alike are neighbours and are set from below
+        self._used = 0  # a bit per unknown operation; equal ones are neighbours and are set from below
         self._steps = self._steps_max = 0
 
     def _number(self, known: Sequence[Operation], unknown: list[Operation]) -> None:
-        """Give every value that is asked for a number, and drop the unknown operations that can make no difference."""
+        """Number every value that is asked for, and drop the unknown operations that cannot make a difference."""
         refusals = any(each.kind == "compare_and_set" and not each.result for each in known)
         while True:
             *asked, _ = _asked([*known, *unknown])
             numbers = {value: number for number, value in enumerate(asked, _JUNK + 1)}
-            # A value nobody asks for can still be why a compare-and-set was refused.
+            # A value that nobody asks for can still explain why a compare-and-set was refused.
             needed = [each for each in unknown if refusals or _written(each) in numbers]
             if len(needed) == len(unknown):
                 break
@@ -253,7 +253,7 @@ class _Search:
         self._groups = sorted(range(len(groups)), key=lambda group: self._group_new[group] != _JUNK)
 
     def run(self, steps_max: int) -> tuple[Outcome, int]:
-        """The outcome and the steps it took."""
+        """Returns the outcome and the number of steps."""
         state = self._first
         if any(self._wanted[value] and not self._makers[value] for value in range(self._values) if value != state):
             return Outcome.VIOLATED, 1
@@ -262,7 +262,7 @@ class _Search:
         undo: list[int] = []  # known operations done, in order
         latest = self._read(state, open_, undo)
         seen: dict[tuple[int, int, int], list[int]] = {}
-        # A frame is a node of the search: the choices it has left, its state, and how it was come to.
+        # A frame is a node of the search: its remaining choices, its state, and the steps that led to it.
         frames: list[tuple[Iterator[_Choice], int, tuple[int, ...], list[int]]] = []
         frames.append((self._choices(state, open_, latest), state, (), undo))
         while self._next[self._head] != self._head:
@@ -298,7 +298,7 @@ class _Search:
                 after = _JUNK
             head = self._next[self._head]
             visits = seen.setdefault((head, self._done >> head, after), [])
-            # Who comes here again with no more unknown operations to spare finds nothing new.
+            # A visit with no more unused unknown operations than an earlier visit finds nothing new.
             if any(not earlier & ~self._used for earlier in visits):
                 self._take_back(groups, undo)
                 continue
@@ -308,7 +308,7 @@ class _Search:
 
     def _read(self, state: int, open_: list[int], undo: list[int]) -> float:
         """Do every operation that may be next, fits and changes nothing; put the others that may be next into
-        ``open_``. Returns when the first of all others to do returned."""
+        ``open_``. Returns when the first of all other remaining operations returned."""
         latest = _NEVER
         operation = self._next[self._head]
         while self._invoked[operation] <= latest and operation != self._head:
@@ -325,8 +325,8 @@ class _Search:
         return latest
 
     def _choices(self, state: int, open_: list[int], latest: float) -> Iterator[_Choice]:
-        """What may be done next: unknown operations, by group, and the known one that they make possible. First what
-        needs none of them: an unknown operation that is spent in vain is missed much later."""
+        """The possible next steps: unknown operations, by group, and the known one that they make possible. Steps
+        without unknown operations come first: an unknown operation spent in vain is missed much later."""
         tried: set[int] = set()
         rest: list[int] = []
         for operation in sorted(open_, key=self._returned.__getitem__):
@@ -339,7 +339,7 @@ class _Search:
                 rest.append(operation)
         for operation in rest:
             need, avoid = self._need[operation], self._avoid[operation]
-            if avoid != _ANY:  # a refusal, and the state is what it compared with
+            if avoid != _ANY:  # it was refused, and the state is the value it compared with
                 for group in self._groups:
                     if (
                         self._group_new[group] != avoid
@@ -352,7 +352,7 @@ class _Search:
                     yield groups, operation
 
     def _chains(self, state: int, need: int, latest: float) -> Iterator[tuple[int, ...]]:
-        """Unknown operations that lead from one state to another, without a detour."""
+        """Unknown operations that lead from one state to another without a detour."""
         ends: list[tuple[int, tuple[int, ...]]] = [(need, ())]
         while ends and self._steps < self._steps_max:
             value, chain = ends.pop()
@@ -403,13 +403,13 @@ class _Search:
             self._makers[new] += by
 
 
-# --- what to show of a violation -------------------------------------------------------------------------
+# --- evidence of a violation -----------------------------------------------------------------------------
 
 
 def _window(operations: Sequence[Operation], steps_max: int) -> tuple[Operation, ...]:
-    """The fewest operations found, in bounded time, that contradict each other with all other writes left unknown."""
+    """The fewest operations found, in bounded time, that contradict each other if all other writes are unknown."""
     budget = [steps_max]
-    # Up to which answer everything was well: answers after it had not come, operations after it had not begun.
+    # The first answer with a contradiction: later answers had not come then, later operations had not begun.
     answers = sorted(each.returned for each in operations if each.returned is not None)
     low, high = 0, len(answers) - 1
     while low < high:
@@ -419,7 +419,7 @@ def _window(operations: Sequence[Operation], steps_max: int) -> tuple[Operation,
         else:
             low = middle + 1
     kept, loose = _until(operations, answers[high])
-    # From where on no state at all explains the rest.
+    # The last moment from which no state at all explains the rest.
     anywhere = False
     size = 2
     while size < len(kept) and not anywhere:
@@ -443,7 +443,7 @@ def _window(operations: Sequence[Operation], steps_max: int) -> tuple[Operation,
 
 
 def _contradict(kept: Sequence[Operation], loose: Sequence[Operation], anywhere: bool, budget: list[int]) -> bool:
-    """Whether it is certain that no order explains these operations, from None on or from any state at all."""
+    """Whether it is certain that no order explains these operations, starting from None or from any state at all."""
     merged = sorted((*kept, *loose), key=_invoked)
     firsts: list[Hashable] = _asked(merged) if anywhere else [None]
     for first in firsts:
@@ -455,7 +455,7 @@ def _contradict(kept: Sequence[Operation], loose: Sequence[Operation], anywhere:
 
 
 def _until(operations: Sequence[Operation], moment: float) -> tuple[list[Operation], list[Operation]]:
-    """Those answered by a moment, and the writes that were under way then or had got no answer before."""
+    """The operations answered by a moment, and the writes that were in progress then or unanswered before."""
     begun = [each for each in operations if each.invoked <= moment]
     kept = [each for each in begun if each.returned is not None and each.returned <= moment]
     return kept, _unanswered([each for each in begun if each.returned is None or each.returned > moment])
@@ -464,7 +464,7 @@ def _until(operations: Sequence[Operation], moment: float) -> tuple[list[Operati
 def _since(
     kept: Sequence[Operation], loose: Sequence[Operation], moment: float
 ) -> tuple[list[Operation], list[Operation]]:
-    """Those invoked from a moment on, and the writes that may have been under way then."""
+    """The operations invoked from a moment on, and the writes that may have been in progress then."""
     under_way = [
         each for each in kept if each.invoked < moment and each.returned is not None and moment <= each.returned
     ]
@@ -472,7 +472,7 @@ def _since(
 
 
 def _unanswered(operations: Sequence[Operation]) -> list[Operation]:
-    """The writes among them, as if no answer had come."""
+    """The writes among them, as if they had not been answered."""
     return [
         replace(each, result=None, returned=None)
         for each in operations
@@ -481,7 +481,7 @@ def _unanswered(operations: Sequence[Operation]) -> list[Operation]:
 
 
 def _asked(operations: Sequence[Operation]) -> list[Hashable]:
-    """Every value that these operations could tell from another, and one that they cannot."""
+    """Every value that these operations could distinguish from another, and one that they could not."""
     values: dict[Hashable, None] = {None: None}
     for each in operations:
         if each.kind == "compare_and_set":
@@ -492,7 +492,7 @@ def _asked(operations: Sequence[Operation]) -> list[Hashable]:
 
 
 def _writers(kept: Sequence[Operation], operations: Sequence[Operation]) -> Iterator[Operation]:
-    """For each value that was seen and that none of these wrote, the first operation that could have."""
+    """For each value that was seen and that none of these operations wrote, the first operation that could have."""
     written = {_written(each) for each in kept if each.kind != "get"}
     for each in kept:
         if each.kind in ("get", "get_and_set"):
@@ -516,7 +516,7 @@ def _invoked(operation: Operation) -> float:
 
 
 def _written(operation: Operation) -> Hashable:
-    """The value an operation leaves where it is done."""
+    """The value that an operation leaves if it is done."""
     if operation.kind == "delete":
         return None
     return _pair(operation.argument)[1] if operation.kind == "compare_and_set" else operation.argument

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _failed(error: BaseException) -> int:
     if not isinstance(error, MetadError | PerfError | OSError):
-        raise error  # our bug: the trace is what helps
+        raise error  # our bug: the traceback helps
     print(f"metad-perf: {getattr(error, 'name', type(error).__name__)}: {error}", file=sys.stderr)
     return 2 if isinstance(error, UsageError) else 1
 
@@ -372,7 +372,7 @@ def _wan(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run_wan(args: argparse.Namespace) -> int:
-    loss = args.loss[0] if len(args.loss) == 1 else 0.0  # of what is no table
+    loss = args.loss[0] if len(args.loss) == 1 else 0.0  # the other measurements use one value
     if args.reconnect:
         from .wan.reconnect import run as run_reconnect
 

@@ -1,10 +1,10 @@
-"""``metad-perf demo``: a reconnect storm with everything dying in it, and a table of what became of the sessions.
+"""``metad-perf demo``: a reconnect storm in which brokers and a node die, and a table of what happened to the sessions.
 
 A fleet of brokers stores its clients' sessions on three nodes of metad. Then one broker dies for good and every client
-of the fleet loses its connection; all of them come back at once, to the brokers that are left. In the middle of that a
-second broker restarts in a new epoch and has to begin again, and the node of metad that leads most is killed with
-SIGKILL: the two others go on without it, and it comes back while the storm lasts or after it. In the end every session
-must belong to the broker life that serves its client now, with what was stored of it.
+of the fleet loses its connection; all of them come back at once, to the remaining brokers. In the middle of that a
+second broker restarts in a new epoch and has to begin again, and the node of metad that leads most groups is killed
+with SIGKILL: the two others continue without it, and it comes back during the storm or after it. In the end every
+session must belong to the broker life that serves its client now, with its stored properties.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from .storm import DEADLINE_S, TENANT, Broker, Life, Storm, verify
 from .target import open_client
 
 _PAYLOAD_BYTES = 200
-_BROKER_RESTART_SHARE = 0.25  # of the clients are back when the second broker restarts
-_KILL_SHARE = 0.5  # of the clients are back when metad is killed
+_BROKER_RESTART_SHARE = 0.25  # share of the clients that are back when the second broker restarts
+_KILL_SHARE = 0.5  # share of the clients that are back when metad is killed
 _POLL_S = 0.05
 
 
 class Phase(msgspec.Struct, kw_only=True):
-    """One row of the table. Latencies in milliseconds, None where there are none."""
+    """One row of the table. Latencies in milliseconds, None if there are none."""
 
     phase: str
     sessions: int
@@ -54,7 +54,7 @@ class Phase(msgspec.Struct, kw_only=True):
 
 
 def run(*, sessions: int, brokers: int, shape: Shape, config: Path | None, json: Path | None) -> int:
-    """The exit code: 1 if anything was lost."""
+    """Returns the exit code: 1 if anything was lost."""
     if brokers < 3 or sessions < 10 * brokers:
         raise UsageError("--brokers must be at least 3, and --sessions ten times as many")
     begin = time.monotonic()
@@ -123,7 +123,7 @@ async def _first_connect(brokers: list[Broker], stored: dict[str, bytes]) -> Pha
 
 
 def _hand_over(brokers: list[Broker], clients: list[str], rng: random.Random) -> None:
-    """Each client comes back to whichever broker the load balancer picks."""
+    """Assign each client to the broker that the load balancer picks."""
     shuffled = rng.sample(clients, len(clients))
     for at, broker in enumerate(brokers):
         broker.clients = shuffled[at :: len(brokers)]
@@ -157,7 +157,7 @@ class _Disasters:
 async def _storm(
     server: Server, brokers: list[Broker], stored: dict[str, bytes], sessions: int
 ) -> tuple[list[Phase], int]:
-    """The phases, and the number of sessions that came back without their payload."""
+    """Returns the phases, and the number of sessions that came back without their payload."""
     doomed = await _Doomed.of(server)
     disasters = _Disasters(doomed.kill, sessions)
     storm = Storm(stored, disasters.on_return)
@@ -203,7 +203,8 @@ async def _storm(
 
 
 class _Doomed:
-    """What is killed: the server, or the node of a cluster that leads most groups, which its supervisor restarts."""
+    """The process to kill: the server, or the node of a cluster that leads most groups, which its supervisor
+    restarts."""
 
     def __init__(self, server: Server, leaders: dict[str, int], groups: int) -> None:
         self._server = server
@@ -215,7 +216,7 @@ class _Doomed:
 
     @classmethod
     async def of(cls, server: Server) -> _Doomed:
-        """Look who leads what."""
+        """Find the node that leads most groups."""
         account = await ask_account(server.target)
         return cls(server, account.leaders, account.groups)
 
@@ -250,7 +251,7 @@ async def _until_back(doomed: _Doomed, died: asyncio.Event) -> float:
 
 
 async def _restart_broker(broker: Broker, storm: Storm, dies: asyncio.Event) -> float:
-    """Seconds from its death until all its clients are back."""
+    """Returns the seconds from its death until all its clients are back."""
     await dies.wait()
     begin = time.monotonic()
     await broker.end()
@@ -259,7 +260,7 @@ async def _restart_broker(broker: Broker, storm: Storm, dies: asyncio.Event) -> 
 
 
 async def _ghost_is_fenced(ghost: Life, broker: Broker) -> bool:
-    """A write in the name of the past life must be refused."""
+    """A write in the name of the ended life must be refused."""
     assert broker.life is not None
     try:
         await broker.life.client.sessions.update(

@@ -1,4 +1,4 @@
-"""What the harness itself can fail with; everything else is a :class:`metad_wire.errors.MetadError`."""
+"""The harness's own errors; everything else is a :class:`metad_wire.errors.MetadError`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""``metad-perf hold``: fill it with sessions, then ask what holding them costs.
+"""``metad-perf hold``: fill the server with sessions, then measure the cost of holding them.
 
-Three questions: how much memory (resident set of the server, sampled throughout), how long from a restart to
-serving (after a drain and after a kill -9), and how much more server CPU a written item takes at N sessions than
-at 100,000 (uniformly random over all of them, same run, same settings). Before each cost is measured the server is
-left alone until its background work is done, so that the fill's compaction is not charged to the writes; the
-compaction that the writes themselves cause is.
+Three questions: how much memory (resident set of the server, sampled throughout), how long from a restart to serving
+(after a drain and after a kill -9), and how much more server CPU a written item takes at N sessions than at 100,000
+(uniformly random over all of them, same run, same settings). Before each measurement the server is left alone until its
+background work is done, so that the fill's compaction is not charged to the writes; the compaction caused by the writes
+is.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .running import run_async
 from .spawn import Server, Shape, temporary_server
 from .target import open_client
 
-SMALL = 100_000  # the number of sessions that costs are compared with
+SMALL = 100_000  # the number of sessions to compare costs with
 VERBS = ("session.update", "session.takeover")
 _SAMPLE_S = 0.1
-_QUIET_CPU_SHARE = 0.05  # of one core: below it, background work is done
+_QUIET_CPU_SHARE = 0.05  # of one core: below this share, background work is done
 _QUIET_S = 1.0
 _QUIET_WAIT_S_MAX = 180.0
 
@@ -39,7 +39,7 @@ _QUIET_WAIT_S_MAX = 180.0
 def run(
     *, sessions: int, updates: int, value_bytes: int, config: Path | None, json: Path | None, scheme: str = "metad"
 ) -> int:
-    """The exit code: 1 if a write failed or a session was not there after a restart."""
+    """Returns the exit code: 1 if a write failed or a session was missing after a restart."""
     if sessions < SMALL // 100 or updates < 1:
         raise UsageError(f"--sessions must be at least {SMALL // 100:,} and --updates at least 1")
     with temporary_server(config=config, shape=Shape(scheme=scheme)) as server:
@@ -70,7 +70,7 @@ def _hold(server: Server, sessions: int, updates: int, value_bytes: int) -> dict
         restart_s = server.start()
         errors += more_errors + _missing(server.target, sessions)
         restarted_mib = server.rss_bytes() / MIB
-        # A kill with writes behind it leaves a log to replay; a drained server leaves none.
+        # A kill after writes leaves a log to replay; a drained server leaves none.
         killed = measure(server.target, _load(VERBS[1], sessions, min(updates, 100_000), value_bytes), epoch)
         server.kill()
         restart_killed_s = server.start()
@@ -83,7 +83,7 @@ def _hold(server: Server, sessions: int, updates: int, value_bytes: int) -> dict
         {
             "sessions": sessions,
             "rss_mib": written_mib,
-            "rss_max_mib": max(peak_mib, filled_mib, written_mib),  # samples may miss the moment that was read
+            "rss_max_mib": max(peak_mib, filled_mib, written_mib),  # samples may miss the peak
             "restart_s": restart_s,
             "write_cost_ratio": max(ratios.values()),
             "fill_items_per_s": sessions / fill_s,
@@ -110,7 +110,7 @@ def _load(verb: str, sessions: int, items: int, value_bytes: int) -> Load:
 
 
 def _fill(endpoint: str, epoch: int, sessions: int, value_bytes: int) -> float:
-    """Seconds it took."""
+    """Returns the seconds it took."""
 
     async def fill(progress: Callable[[int], None]) -> None:
         async with open_client(endpoint, Options(deadline_s=60.0)) as client:
@@ -123,7 +123,7 @@ def _fill(endpoint: str, epoch: int, sessions: int, value_bytes: int) -> float:
 
 
 def _costs(server: Server, epoch: int, sessions: int, updates: int, value_bytes: int) -> tuple[dict[str, float], int]:
-    """Server CPU in µs per item of each verb, and how many items failed."""
+    """Server CPU in µs per item of each verb, and the number of failed items."""
     costs: dict[str, float] = {}
     errors = 0
     for verb in VERBS:
@@ -135,7 +135,7 @@ def _costs(server: Server, epoch: int, sessions: int, updates: int, value_bytes:
 
 
 def _wait_until_quiet(server: Server) -> None:
-    """Until the server uses next to no CPU for a while."""
+    """Wait until the server uses next to no CPU for a while."""
     until = time.monotonic() + _QUIET_WAIT_S_MAX
     while time.monotonic() < until:
         before = server.cpu_s()
@@ -146,7 +146,7 @@ def _wait_until_quiet(server: Server) -> None:
 
 
 def _missing(endpoint: str, sessions: int) -> int:
-    """How many of a thousand sessions, spread over all, are not there."""
+    """The number of missing sessions among a thousand, spread over all."""
     names = session_names(sessions)
     keys = [SessionKey(TENANT, names[i]) for i in range(0, sessions, max(1, sessions // 1_000))]
 
@@ -159,7 +159,7 @@ def _missing(endpoint: str, sessions: int) -> int:
 
 @contextmanager
 def _sampled_rss(server: Server) -> Iterator[Callable[[], int]]:
-    """Samples the server's resident set from a thread; the function gives the largest seen."""
+    """Samples the server's resident set from a thread; the function returns the largest value seen."""
     largest = 0
     done = threading.Event()
 

@@ -1,9 +1,8 @@
-"""``metad-perf move``: one more data group, and the slots that become its own move there while sessions are written.
+"""``metad-perf move``: adds a data group and moves its share of the slots there while sessions are written.
 
-Writers update sessions of their own in a closed loop, each session's payload saying which of its writes it is. A write
-is timed from the call to its answer, over everything the SDK does about refusals meanwhile; so the longest one is an
-upper bound of how long any was refused. Afterwards every session is read: it must be there, with its last acknowledged
-write.
+Writers update sessions of their own in a closed loop; each session's payload numbers its writes. A write is timed from
+the call to its answer, including everything the SDK does about refusals meanwhile; so the longest one is an upper bound
+of how long any was refused. Afterwards every session is read: it must be there, with its last acknowledged write.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from .target import open_client
 _STAMP_BYTES = 8
 _READ_BATCH = 1_000
 _POLL_S = 0.05
-_QUIET_S = 5.0  # writes before the move, to compare with
+_QUIET_S = 5.0  # of writes before the move, to compare with
 _MOVED_WITHIN_S = 600.0
 _DEADLINE_S = 60.0
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. ``rate`` is requests/s of each writer, 0 for as fast as they are answered."""
+    """The settings of a run. ``rate`` is requests/s of each writer, 0 for as fast as they are answered."""
 
     sessions: int = 1_000_000
     writers: int = 4
@@ -50,7 +49,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
 
     def checked(self) -> Move:
-        """Itself. Raises UsageError."""
+        """This move. Raises UsageError."""
         if self.writers < 1 or self.batch < 1 or self.sessions < self.writers * self.batch:
             raise UsageError("--sessions must be at least --writers times --batch, and those at least 1")
         if self.value_bytes < _STAMP_BYTES:
@@ -59,7 +58,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(move: Move, *, shape: Shape, config: Path | None, json: Path | None) -> int:
-    """The exit code: 1 if a session or an acknowledged write was lost."""
+    """Returns the exit code: 1 if a session or an acknowledged write was lost."""
     move = move.checked()
     with temporary_server(config=config, shape=shape.checked()) as server:
         server.start()
@@ -88,7 +87,7 @@ def run(move: Move, *, shape: Shape, config: Path | None, json: Path | None) -> 
 
 
 class _Writer:
-    """Updates its share of the sessions and remembers what was acknowledged."""
+    """Updates its share of the sessions and remembers the acknowledged writes."""
 
     def __init__(self, client: Client, move: Move, epoch: int, names: list[str], seed: str) -> None:
         self._client, self._move, self._epoch, self._names = client, move, epoch, names
@@ -102,7 +101,7 @@ class _Writer:
         self._write = 0
 
     async def run(self) -> None:
-        """Until told to stop; each write that has begun is awaited, so that it ends acknowledged or refused."""
+        """Write until told to stop; each write that has begun is awaited, so that it ends acknowledged or refused."""
         pace_s = 1.0 / self._move.rate if self._move.rate else 0.0
         next_s = time.monotonic()
         while not self.stopping:
@@ -127,7 +126,7 @@ class _Writer:
                 self.refused[error.name] = self.refused.get(error.name, 0) + 1
 
     def take_latencies(self) -> bytes:
-        """Those since the last call."""
+        """The latencies since the last call."""
         taken, self.latencies = self.latencies.encode(), Latencies()
         return taken
 
@@ -175,7 +174,7 @@ async def _run(target: str, move: Move) -> dict[str, Any]:
 
 
 async def _add_group_and_move(client: Client, writers: Sequence[asyncio.Future[None]]) -> tuple[int, float]:
-    """(slots that moved, seconds it took)."""
+    """Returns (slots that moved, seconds it took)."""
     before = await _known_map(client)
     await client.cluster.add_group("data")
     begin = time.monotonic()
@@ -209,7 +208,7 @@ async def _known_map(client: Client) -> c.ClusterMap:
 async def _read_back(
     client: Client, names: Any, acknowledged: dict[str, int], progress: Callable[[int], None]
 ) -> tuple[int, int]:
-    """(sessions without their last acknowledged write, sessions that are not there)."""
+    """Returns (sessions without their last acknowledged write, missing sessions)."""
     lost = missing = 0
 
     def batches() -> Iterator[list[str]]:

@@ -1,7 +1,7 @@
 """Runs coroutines so that SIGTERM ends a command in good order: servers killed, directories removed, exit code 143.
 
-An exception raised by a plain signal handler would do outside of an event loop; inside of one it may come up in the
-middle of a transport's callback, where loops report it and go on.
+Outside of an event loop, a plain signal handler that raises an exception would do. Inside of one the exception may come
+up in the middle of a transport's callback, where loops report it and continue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def exit_on_sigterm() -> None:
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """As ``asyncio.run``; SIGTERM cancels it and then raises SystemExit."""
+    """Like ``asyncio.run``; SIGTERM cancels it and then raises SystemExit."""
     terminated = False
 
     async def cancelled_by_sigterm() -> T:

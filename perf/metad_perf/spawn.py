@@ -1,8 +1,7 @@
 """Runs a server under test as a child process: start, wait until it serves, kill, stop, and always clean up.
 
-Any command that takes ``--data-dir``, ``--listen``, ``--config`` and ``--ready-file`` as ``metad serve`` does; or
-``metad cluster``, whose nodes are its children. Blocking by design: asyncio code calls it through
-``asyncio.to_thread``.
+Any command that takes ``--data-dir``, ``--listen``, ``--config`` and ``--ready-file`` like ``metad serve``; or ``metad
+cluster``, whose nodes are its children. Blocking by design: asyncio code calls it through ``asyncio.to_thread``.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from metad_wire.transport.credentials import TlsFiles
 from .errors import ServerError, UsageError
 from .target import scheme_checked, target_of
 
-_POLL_S = 0.002  # the ready file is waited for at this grain
+_POLL_S = 0.002  # interval of checks for the ready file
 _LOG_LINES_SHOWN = 3
-_KILLED_S = 10.0  # a process with SIGKILL is gone by then
+_KILLED_S = 10.0  # a process with SIGKILL has ended by then
 
 
 class _Ready(msgspec.Struct):
@@ -52,7 +51,7 @@ def metad_serve() -> list[str]:
 
 
 class Server:
-    """One server on one data directory, started any number of times; after the first it keeps its port."""
+    """One server on one data directory, started any number of times; it keeps the port of its first start."""
 
     def __init__(
         self,
@@ -71,16 +70,16 @@ class Server:
         self._scheme = scheme
         self._process: subprocess.Popen[bytes] | None = None
         self.pids: dict[str, int] = {}
-        """Of the nodes, by node id, when they became ready."""
+        """Process ids by node id, from when the nodes became ready."""
 
     @property
     def endpoint(self) -> str:
-        """host:port, or those of all nodes with commas between, known from the first start on."""
+        """host:port, or those of all nodes separated by commas, known from the first start on."""
         return ",".join(self._endpoints)
 
     @property
     def target(self) -> str:
-        """The same for whoever puts it under load: with its scheme, and with certificates where that needs them."""
+        """The endpoint as a target for load: with its scheme, and with certificates if the scheme needs them."""
         if self._scheme == "metad":
             return self.endpoint
         endpoints = self._quic_endpoints if self._scheme == "metadq" else self._endpoints
@@ -88,12 +87,12 @@ class Server:
 
     @property
     def quic_endpoint(self) -> str:
-        """The same over QUIC, where it serves that."""
+        """host:port over QUIC, if the server serves that."""
         return ",".join(self._quic_endpoints)
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
+        """Process id of the running process."""
         if self._process is None:
             raise ServerError("the server is not running")
         return self._process.pid
@@ -116,7 +115,7 @@ class Server:
         if self._config is not None:
             argv += ["--config", str(self._config)]
         with self._log_file.open("ab") as log:
-            # A session of its own: Ctrl-C reaches us only, and we stop it.
+            # A session of its own: Ctrl-C reaches only us, and we stop it.
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -142,7 +141,7 @@ class Server:
             raise ServerError("the server is not running")
         until = time.monotonic() + timeout_s
         while True:
-            with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # not there, or half written
+            with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # missing, or half written
                 ready = msgspec.json.decode(self._ready_file.read_bytes(), type=_Ready)
                 self._endpoints, self.pids = ready.endpoints, ready.pids
                 self._quic_endpoints = ready.quic_endpoints or self._quic_endpoints
@@ -155,21 +154,22 @@ class Server:
             time.sleep(_POLL_S)
 
     def start(self, timeout_s: float = 120.0) -> float:
-        """Start and wait until requests are served; seconds from the one to the other."""
+        """Start and wait until requests are served; returns the seconds that took."""
         begin = time.monotonic()
         self.launch()
         self.wait_ready(timeout_s)
         return time.monotonic() - begin
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
+        """Send SIGKILL, and wait for the end."""
         if self._process is not None:
             process, self._process = self._process, None
             process.kill()
             process.wait()
 
     def stop(self, timeout_s: float = 60.0) -> float:
-        """SIGTERM and wait for the drain; seconds it took. SIGKILL and an error where it takes too long."""
+        """Send SIGTERM and wait for the drain; returns the seconds that took. SIGKILL and an error if it takes too
+        long."""
         begin = time.monotonic()
         process = self._process
         if process is None:
@@ -209,7 +209,7 @@ class Server:
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What kind of server a command starts. ``groups`` as in ``data=4,offset=2``; empty: the default. With another
+    """The kind of server that a command starts. ``groups`` as in ``data=4,offset=2``; empty: the default. With another
     ``scheme`` than ``metad`` it gets certificates, and serves TLS and QUIC."""
 
     nodes: int = 1
@@ -219,11 +219,11 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_alone(self) -> bool:
-        """One process with the default groups."""
+        """Whether it is one process with the default groups."""
         return (self.nodes, self.workers, self.groups) == (1, 1, "")
 
     def checked(self) -> Shape:
-        """Itself. Raises UsageError."""
+        """This shape. Raises UsageError."""
         scheme_checked(self.scheme)
         if self.nodes < 1 or self.workers < 1:
             raise UsageError("--nodes and --workers must be at least 1")
@@ -231,7 +231,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cluster(Server):
-    """The nodes of one cluster on this machine, started again by their supervisor where one ends."""
+    """The nodes of one cluster on this machine; their supervisor restarts a node that ends."""
 
     def __init__(self, directory: Path, shape: Shape, *, config: Path | None = None) -> None:
         command = [metad_command(), "cluster", "--nodes", str(shape.nodes), "--workers", str(shape.workers)]
@@ -248,13 +248,13 @@ class Cluster(Server):
         return self._data_directory() / "certificates"
 
     def members(self) -> list[int]:
-        """Process ids of the nodes that run now."""
+        """Process ids of the running nodes."""
         return [one.pid for one in self._children()]
 
     def kill(self) -> None:
-        """SIGKILL for the supervisor and then the nodes, and wait for the end."""
+        """Send SIGKILL to the supervisor and then to the nodes, and wait for the end."""
         children = self._children()
-        super().kill()  # first: it would start them again
+        super().kill()  # the supervisor first: it would restart the nodes
         for child in children:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
@@ -269,7 +269,7 @@ class Cluster(Server):
         return total
 
     def cpu_s(self) -> float:
-        """User and system time of the nodes that run now."""
+        """User and system time of the running nodes."""
         total = 0.0
         for child in self._children():
             with contextlib.suppress(psutil.Error):
@@ -289,8 +289,8 @@ class Cluster(Server):
 def temporary_server(
     *, command: Sequence[str] | None = None, config: Path | None = None, shape: Shape | None = None
 ) -> Iterator[Server]:
-    """A server in a temporary directory, not started; it is killed and the directory removed in any case. Where
-    ``shape`` asks for more than one process or for groups of its own it is a :class:`Cluster`."""
+    """A server in a temporary directory, not started; it is killed and the directory removed in any case. It is a
+    :class:`Cluster` if ``shape`` asks for more than one process or for groups."""
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
     if shape is None or shape.is_alone:
         server = Server(
@@ -306,7 +306,7 @@ def temporary_server(
 
 
 def issued(directory: Path, nodes: Sequence[str]) -> dict[str, TlsFiles]:
-    """Certificates for nodes, and of one client. Raises ServerError."""
+    """Certificates for nodes, and for one client. Raises ServerError."""
     try:
         return issue_fleet(directory, nodes, ["perf"])
     except AuthorityError as error:
@@ -314,12 +314,13 @@ def issued(directory: Path, nodes: Sequence[str]) -> dict[str, TlsFiles]:
 
 
 def security_of(files: TlsFiles) -> dict[str, str]:
-    """What a node's ``[security]`` says of its files."""
+    """The ``[security]`` table of a node with these files."""
     return {"certificate": files.certificate, "key": files.key, "ca": files.ca}
 
 
 def disk_directory() -> Path:
-    """Where temporary data goes: the first of the usual places that is on a disk, for fsync on tmpfs is free."""
+    """The directory for temporary data: the first of the usual places that is on a disk, because fsync on tmpfs is
+    free."""
     places = [Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()]
     for place in places:
         if place.is_dir() and _filesystem(place) not in ("tmpfs", "ramfs", "devtmpfs"):
@@ -328,7 +329,7 @@ def disk_directory() -> Path:
 
 
 def _filesystem(path: Path) -> str:
-    """Type of the file system that holds ``path``; empty where the system does not say."""
+    """Type of the file system that holds ``path``; empty if the system does not report it."""
     resolved = path.resolve()
     best, kind = -1, ""
     for partition in psutil.disk_partitions(all=True):

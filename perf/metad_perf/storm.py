@@ -1,7 +1,7 @@
-"""The fleet of the demo: simulated brokers, real SDK clients, and what each session should look like in the end.
+"""The fleet of the demo: simulated brokers, real SDK clients, and the expected final state of each session.
 
-A broker's *life* is one epoch with one connection; a restart ends the life and begins the next one. A client that
-comes back is one ``takeover`` call of its broker's life, which asks for what was stored and checks it.
+A broker's *life* is one epoch with one connection; a restart ends the life and begins the next one. A client that comes
+back is one ``takeover`` call of its broker's life, which requests the stored properties and checks them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Life:
         self.client = client
 
     async def store(self, payloads: dict[str, bytes]) -> None:
-        """These clients connect for the first time, with this to be kept of each."""
+        """These clients connect for the first time, with payloads to store."""
         items = [
             SessionTakeoverItem(TENANT, client_id, True, SessionProperties(_EXPIRY_INTERVAL_S, payload))
             for client_id, payload in payloads.items()
@@ -59,7 +59,7 @@ class Broker:
         self.reconnects = 0
 
     async def begin(self) -> Life:
-        """The next life."""
+        """Begin the next life."""
         self.epoch += 1
         options = Options(deadline_s=DEADLINE_S, connect_timeout_s=DEADLINE_S, client_name=self.name)
         client = open_client(self._endpoint, options)
@@ -67,7 +67,7 @@ class Broker:
         return self.life
 
     async def end(self) -> None:
-        """The life ends at once: what is in flight never hears an answer."""
+        """End the life at once: its requests in flight never get an answer."""
         life, self.life = self.life, None
         if life is not None:
             statistics = life.client.statistics()
@@ -77,9 +77,10 @@ class Broker:
 
 
 class Storm:
-    """Clients coming back. ``latencies``: from the storm's begin, when every client wants back at once, to its answer.
+    """Clients coming back. ``latencies`` run from the begin of the storm, when every client wants back at once, to its
+    answer.
 
-    ``on_return`` is called with the number of clients that have come back after each one.
+    ``on_return`` is called after each return with the number of clients that are back.
     """
 
     def __init__(self, stored: dict[str, bytes], on_return: Callable[[int], None]) -> None:
@@ -92,18 +93,19 @@ class Storm:
         self.errors: Counter[str] = Counter()
 
     async def come_back(self, life: Life, clients: Sequence[str]) -> None:
-        """All of them as fast as they can be made, waiting for none; ends when each is back, or the life is over."""
+        """Bring back all clients as fast as possible, without waiting for any; ends when each is back, or the life is
+        over."""
         async with asyncio.TaskGroup() as tasks:
             for at, client_id in enumerate(clients, 1):
                 tasks.create_task(self._one(life, client_id))
                 if at % _TURN_CLIENTS == 0:
-                    await asyncio.sleep(0)  # the loop gets to read answers while others still call
+                    await asyncio.sleep(0)  # lets the loop read answers while others still call
 
     async def _one(self, life: Life, client_id: str) -> None:
         try:
             taken = await life.client.sessions.takeover(life.broker, life.epoch, TENANT, client_id, restore=True)
         except ClosedError:
-            return  # the broker died under its clients: its next life takes them again
+            return  # the broker died under its clients: its next life brings them back
         except MetadError as error:
             self.errors[error.name] += 1
             return
@@ -115,7 +117,7 @@ class Storm:
 
 
 async def verify(endpoint: str, brokers: Sequence[Broker], stored: dict[str, bytes]) -> list[str]:
-    """Read every session through a fresh connection; a line for each that is not as it should be."""
+    """Read every session through a fresh connection; returns a line for each that is wrong."""
     wrong: list[str] = []
     async with open_client(endpoint, Options(deadline_s=DEADLINE_S)) as reader:
         for broker in brokers:

@@ -1,7 +1,7 @@
-"""Whom a command puts under load, and as whom it comes: a URL of any scheme, or plain ``host:port,...``, and behind a
-``?`` what the scheme needs: ``metadq://127.0.0.1:7420?certs=DIR&as=NAME&token-file=FILE``.
+"""The target of a load: a URL of any scheme, or plain ``host:port,...``, followed by a ``?`` and the credentials that
+the scheme needs: ``metadq://127.0.0.1:7420?certs=DIR&as=NAME&token-file=FILE``.
 
-One string, because it goes through every command and into the processes that make load.
+It is one string, because it passes through every command and into the load-generating processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .errors import UsageError
 
 
 def target_of(endpoint: str, *, certs: str = "", name: str = "", token_file: str = "") -> str:
-    """A target from what the command line says."""
+    """The target that the command line describes."""
     said = {"certs": certs, "as": name, "token-file": token_file}
     given = {key: value for key, value in said.items() if value}
     return endpoint + (f"?{urlencode(given)}" if given else "")
@@ -33,7 +33,7 @@ def scheme_checked(scheme: str) -> str:
 
 
 def open_client(target: str, options: Options | None = None) -> Client:
-    """A client of a target, not opened yet. Raises UsageError where the target makes no sense."""
+    """A client of a target, not opened yet. Raises UsageError if the target is malformed."""
     endpoint, _, query = target.partition("?")
     said = dict(parse_qsl(query))
     options = options or Options()

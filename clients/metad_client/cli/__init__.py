@@ -1,4 +1,4 @@
-"""``metadctl``: a cluster and what it keeps, from a shell."""
+"""``metadctl``: manages a cluster and its records from a shell."""
 
 from .command_line import main
 

@@ -1,6 +1,6 @@
-"""``metadctl``: read and write what metad keeps, and look after a cluster, from a shell.
+"""``metadctl``: reads and writes records, and manages a cluster, from a shell.
 
-Exit status: 0 when done, 1 with one line on stderr where metad (or the network) says no, 2 for a wrong command
+Exit status: 0 when done, 1 with one line on stderr if metad (or the network) reports an error, 2 for a wrong command
 line.
 """
 
@@ -75,15 +75,15 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
     try:
         asyncio.run(_run(arguments, url, options, transport))
         sys.stdout.flush()
-    except ValueError as error:  # of the options, once a transport was made of them
+    except ValueError as error:  # an option turned out wrong when its transport was made
         parser.error(str(error))
     except MetadError as error:
         kind = (
             f"{error.name.replace('_', ' ')}: " if error.code > NotFoundError.code else ""
-        )  # a terse answer of the server
+        )  # a short answer of the server
         sys.stderr.write(f"metadctl: {kind}{' '.join(str(error).split())}\n")
         return 1
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return 130
@@ -102,7 +102,7 @@ def _prepare(arguments: Arguments) -> None:
 
 
 def _options(arguments: Arguments, scheme: str) -> Options:
-    """Raises ValueError."""
+    """Make the client's options. Raises ValueError."""
     tls: TlsFiles | None = None
     if arguments.certs:
         tls = client_files(arguments.certs, arguments.name or "", administers=True)
@@ -116,7 +116,7 @@ def _options(arguments: Arguments, scheme: str) -> Options:
         raise ValueError(f"{scheme}:// needs --certs DIR, or at least --tls-ca F")
     return Options(
         deadline_s=arguments.timeout,
-        connect_timeout_s=0,  # a person waits: say at once that nobody is there
+        connect_timeout_s=0,  # a person waits: report an unreachable node at once
         handshake_timeout_s=min(3.0, arguments.timeout),
         client_name="metadctl",
         tls=tls,
@@ -176,7 +176,7 @@ async def _look(m: Client, a: Arguments) -> tuple[MapReply, dict[str, StatusRepl
     """The map and the status of each node. The wait for unreachable nodes is short, because a person is waiting."""
     try:
         known = await m.cluster.map()
-    except UnknownMethodError:  # a server from before there were clusters
+    except UnknownMethodError:  # a server older than clusters
         known = MapReply(0, None, {})
     return known, await m.cluster.statuses(deadline_s=min(STATUS_S, a.timeout))
 
@@ -309,7 +309,7 @@ async def _first(records: AsyncIterator[Record], limit: int) -> list[Record]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The grammar. Options that every command has may stand before or behind it."""
+    """The grammar. Options that every command has may stand before or after it."""
     parser = argparse.ArgumentParser(
         prog="metadctl",
         description="Read and write the records of metad, and manage a cluster.",

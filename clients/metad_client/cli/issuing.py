@@ -1,4 +1,5 @@
-"""``metadctl certs`` and ``metadctl token``: certificates and tokens of nodes and clients. No cluster is asked."""
+"""``metadctl certs`` and ``metadctl token``: certificates and tokens of nodes and clients. Neither contacts a
+cluster."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from .printing import Printer
 
 
 def certs(arguments: argparse.Namespace) -> int:
-    """Issue certificates; the exit status."""
+    """Issue certificates; returns the exit status."""
     given = (arguments.nodes, arguments.clients, arguments.admins, arguments.hosts)
     nodes, clients, admins, hosts = map(_names, given)
     if not (nodes or clients or admins):
-        return _failed("nobody to issue for: give --nodes, --clients or --admins", 2)
+        return _failed("no names to issue for: give --nodes, --clients or --admins", 2)
     directory = Path(arguments.out)
     try:
         made = issue_fleet(directory, nodes, clients, hosts, admins=admins)
@@ -40,12 +41,12 @@ def certs(arguments: argparse.Namespace) -> int:
 
 
 def token(arguments: argparse.Namespace) -> int:
-    """Make a token; the exit status. It is printed once and kept nowhere."""
+    """Make a token; returns the exit status. The token is printed once and stored nowhere."""
     path = Path(arguments.file)
     try:
         made = new_token(arguments.name)
         before = path.read_text() if path.exists() else ""
-        Tokens.parse(before)  # a file that nodes would refuse is left alone
+        Tokens.parse(before)  # a file that nodes would refuse stays as it is
         _replace(path, before + ("" if not before or before.endswith("\n") else "\n") + line_of(made) + "\n")
     except ValueError as error:
         return _failed(str(error), 2)
@@ -62,7 +63,7 @@ def token(arguments: argparse.Namespace) -> int:
 
 def _replace(path: Path, text: str) -> None:
     """Replace a file whole or not at all, because nodes read it while they run; owner and mode stay. Raises OSError."""
-    path = path.resolve()  # a link stays one
+    path = path.resolve()  # a symbolic link stays a link
     temporary = path.with_name(path.name + ".tmp")
     before = path.stat() if path.exists() else None
     temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What ``metadctl`` shows of a cluster: the map and every node's status, put together. Pure."""
+"""The view of a cluster that ``metadctl`` prints: the map and every node's status, combined. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 def groups(known: MapReply, statuses: Statuses) -> list[Row]:
-    """A row for each group, as its leader says, or else the replica that knows most."""
+    """A row for each group, as its leader reports it, or else the replica that knows most."""
     heard: dict[str, GroupStatus] = {}
     for status in statuses.values():
         if not isinstance(status, StatusReply):
@@ -49,7 +49,7 @@ def _group(name: str, status: GroupStatus | None) -> Row:
 
 
 def members(known: MapReply, statuses: Statuses, via: Mapping[str, str]) -> list[Row]:
-    """A row for each node: where it is, what it leads, how it is. ``via`` names the transport that reaches it."""
+    """A row for each node: its address, the groups it leads, its state. ``via`` names the transport that reaches it."""
     led: dict[str, int] = {}
     for group in groups(known, statuses):
         led[group["leader"]] = led.get(group["leader"], 0) + 1
@@ -84,14 +84,14 @@ def members(known: MapReply, statuses: Statuses, via: Mapping[str, str]) -> list
 
 
 def _link(link: PeerLink) -> str:
-    """As in ``n2 quic 80.1 ms``."""
+    """A link as text, for example ``n2 quic 80.1 ms``."""
     if not link.up:
         return f"{link.node_id} down"
     return f"{link.node_id} {link.transport}" + (f" {link.rtt_us / 1000:.3g} ms" if link.rtt_us else "")
 
 
 def cluster(known: MapReply, statuses: Statuses, via: Mapping[str, str]) -> Row:
-    """Everything, with the sums that tell whether all is well."""
+    """The whole overview, with the sums that tell whether all is well."""
     nodes, led = members(known, statuses, via), groups(known, statuses)
     up = next((status for status in statuses.values() if isinstance(status, StatusReply)), None)
     return {

@@ -1,4 +1,4 @@
-"""The commands of plain tables, made of their declarations: get, put, delete and list."""
+"""The commands of plain tables, derived from their declarations: get, put, delete and list."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .printing import Printer
 
 Arguments = argparse.Namespace
 Leaf = Callable[[str, str, Any], argparse.ArgumentParser]
-"""Adds a command for a kind of record: (its name, help, what it does)."""
-_DEST = "field_"  # in front of a field's name, which may be that of an option
+"""Adds a command for a kind of record: (its name, help, its function)."""
+_DEST = "field_"  # in front of a field's name, which may also be an option's name
 
 
 class PlainCommands:
-    """Of one table."""
+    """The commands of one table."""
 
     def __init__(self, table: Table[Any]) -> None:
         assert table.record is not None
@@ -34,7 +34,7 @@ class PlainCommands:
         self._fields = {field.name: field for field in msgspec.structs.fields(table.record)}
 
     def add(self, get: Leaf, put: Leaf, delete: Leaf) -> None:
-        """Add those that are about one record."""
+        """Add the commands for one record."""
         name, help = self._table.name, f"a record of table {self._table.name}"
         self._key(get(name, help, self._get))
         parser = delete(name, help, self._delete)
@@ -55,8 +55,8 @@ class PlainCommands:
         self._expected(parser, "only if it has version N now; 0: only if it is absent")
 
     def add_list(self, listing: Leaf, first: Callable[[AsyncIterator[Any], int], Any], page: Any) -> Any:
-        """Add the listing; returns its parser. ``first`` takes as many records as are to be shown, ``page`` says how
-        many are asked for at once."""
+        """Add the listing; returns its parser. ``first`` limits the records shown, ``page`` computes how many are
+        requested at once."""
 
         async def run(m: Client, a: Arguments, printer: Printer) -> None:
             if len(a.key) > len(self._table.key):
@@ -108,13 +108,13 @@ class PlainCommands:
 
 
 def _flat(found: TableRecord[Any]) -> dict[str, Any]:
-    """A record's fields, and behind them its version and revisions."""
+    """A record's fields, followed by its version and revisions."""
     numbers = msgspec.structs.asdict(found)
     return msgspec.structs.asdict(numbers.pop("record")) | numbers
 
 
 def _reader(type_: Any) -> Callable[[str], Any]:
-    """Makes a field's value of an argument. What is neither text nor bytes is JSON."""
+    """A function that makes a field's value of an argument. A type that is neither text nor bytes is read as JSON."""
 
     def read(text: str) -> Any:
         if type_ is str:

@@ -1,4 +1,4 @@
-"""How ``metadctl`` shows records: tables for people, one JSON document for programs."""
+"""The output of ``metadctl``: tables for people, one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-# A wider cell helps nobody in a table; --json holds it whole.
+# A wider cell makes a table unreadable; --json holds it whole.
 CELL_CHARS_MAX = 60
 
 
@@ -68,14 +68,14 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 class Printer:
-    """Prints results in one of the two forms."""
+    """Prints results as tables or as JSON."""
 
     def __init__(self, as_json: bool, out: TextIO | None = None) -> None:
         self._as_json = as_json
         self._out = out if out is not None else sys.stdout
 
     def one(self, record: Any) -> None:
-        """One record, or a dict of what there is to tell."""
+        """Print one record, or a dict of facts."""
         fields = plain(record)
         if self._as_json:
             self._json(fields)
@@ -83,7 +83,7 @@ class Printer:
             self._table(("field", "value"), [(key, cell(value)) for key, value in flat(fields).items()])
 
     def many(self, records: Sequence[Any]) -> None:
-        """Records of one kind, one row each."""
+        """Print records of one kind, one row each."""
         fields = [plain(record) for record in records]
         if self._as_json:
             self._json(fields)
@@ -96,7 +96,7 @@ class Printer:
             self._out.write("nothing found\n")
 
     def sections(self, record: Any, lists: Sequence[str]) -> None:
-        """One record whose fields ``lists`` hold records: in JSON one document, for people a table each."""
+        """Print one record whose fields ``lists`` hold records: one JSON document, or a table for each list."""
         fields = plain(record)
         if self._as_json:
             self._json(fields)
@@ -115,7 +115,7 @@ class Printer:
             self._out.write(plain_table(header, rows) + "\n")
 
     def _rich_table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-        """In colour, if rich is installed, which the base install does without; False otherwise."""
+        """Print in colour if rich is installed, which the base install does without; False otherwise."""
         try:
             console, table, text = (importlib.import_module(f"rich.{name}") for name in ("console", "table", "text"))
         except ImportError:

@@ -1,8 +1,8 @@
-"""One connection: between a stream of bytes and the calls that are in flight on it.
+"""One connection: connects a stream of bytes with the calls in flight on it.
 
-It drives one :class:`metad_wire.session.ClientSession`. Frames written in one turn of the event loop leave in one
-write at its end. It knows nothing of retries, deadlines or other connections, and tells its
-:class:`~metad_client.dispatch.node_connection.ConnectionListener` what happens.
+It drives one :class:`metad_wire.session.ClientSession`. Frames written in one turn of the event loop leave in one write
+at its end. It knows nothing of retries, deadlines or other connections, and reports events to its
+:class:`~metad_client.dispatch.node_connection.ConnectionListener`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _GOAWAY = int(FrameType.GOAWAY)
 
 
 class Connection:
-    """From dialling to the end. ``welcomed`` ends with the handshake, ``closed`` once the stream has gone."""
+    """A connection from dialling to its end. ``welcomed`` ends with the handshake, ``closed`` once the stream has
+    gone."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Connection:
         self._calls: dict[int, Call] = {}  # in flight, by request id
         self.welcomed: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
-        self.was_useful = False  # it has said more than its greeting
+        self.was_useful = False  # the peer has sent more than its greeting
         self.bytes_sent = 0
         self.bytes_received = 0
         self._loop = loop
@@ -65,7 +66,7 @@ class Connection:
         self._tick_sent = self._tick_received = 0  # byte counts at the last keepalive tick
         self._pings = 0
         self._unanswered_pings = 0
-        self._path_sent = self._path_lost = 0  # packets, when the path was last looked at
+        self._path_sent = self._path_lost = 0  # packets, when the path was last measured
 
     @property
     def welcome(self) -> Welcome:
@@ -154,7 +155,7 @@ class Connection:
                 kind = frame.type
                 if kind == _RESPONSE:
                     call = calls.pop(frame.request_id, None)
-                    if call is not None:  # otherwise it was given up; the session has taken the credit back
+                    if call is not None:  # otherwise the caller gave it up; the session has taken the credit back
                         listener.answered(call, frame.payload)
                 elif kind == _ERROR:
                     call = calls.pop(frame.request_id, None)
@@ -173,7 +174,7 @@ class Connection:
         self._close_if_done()
 
     def eof_received(self) -> bool | None:
-        """The peer has closed its side, and so do we."""
+        """The peer has closed its side, so this side closes too."""
         return None
 
     def pause_writing(self) -> None:
@@ -185,7 +186,7 @@ class Connection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stream = None  # it takes no more bytes
-        if isinstance(exc, CertificateError):  # in TLS 1.3 a client hears of it behind its own handshake
+        if isinstance(exc, CertificateError):  # in TLS 1.3 a client learns it after its own handshake
             self._end(UnauthenticatedError(f"{self.endpoint}: {exc}"))
         else:
             why = f": {exc}" if exc is not None else ""
@@ -250,7 +251,7 @@ class Connection:
         self._retire(error)
         if not self.welcomed.done():
             self.welcomed.set_exception(error)
-            self.welcomed.exception()  # the dialer may have given up already: then nobody else looks at it
+            self.welcomed.exception()  # the dialer may have given up already: then nobody else reads it
         if self._stream is not None:
             self._stream.close()
         calls = self.calls()

@@ -1,8 +1,8 @@
-"""From an endpoint to a connection whose node has greeted, or to a typed error. The one place where the operating
-system's errors become metad's.
+"""Turns an endpoint into a connection whose node has greeted, or into a typed error. Only this module maps the
+operating system's errors to metad's.
 
-If an endpoint is reached by two transports, the second is tried when the first has failed or has not come up in a
-second, and the first to greet is taken: a path that filters UDP, or all but it, costs that second once in a while.
+If two transports reach an endpoint, the second is tried when the first has failed or has not come up in a second, and
+the first that greets is used. A path that filters UDP, or everything else, costs that second once in a while.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .multi_stream import MultiStreamConnection
 from .transport_choice import TransportChoice
 
 HEAD_START_S = 1.0
-"""Of the preferred transport: three round trips of a path around the world."""
+"""Head start of the preferred transport: three round trips of a path around the world."""
 
 
 class Dialer:
@@ -41,10 +41,10 @@ class Dialer:
         self._transports = transports
         self._listener = listener
         self._options = options
-        self._welcomes: dict[Endpoint, Welcome] = {}  # of QUIC, for the next connection's 0-RTT data
+        self._welcomes: dict[Endpoint, Welcome] = {}  # of QUIC connections, for the next one's 0-RTT data
 
     async def dial(self, endpoint: Endpoint) -> NodeConnection:
-        """Connect and shake hands within the handshake timeout. Raises ConnectionLostError if nobody answers,
+        """Connect and shake hands within the handshake timeout. Raises ConnectionLostError if nothing answers,
         HandshakeError or UnauthenticatedError if the peer refuses us."""
         first, *others = self._transports.plan(endpoint)
         if not others:
@@ -62,7 +62,7 @@ class Dialer:
                     try:
                         connection = done.result()
                     except UnauthenticatedError:
-                        raise  # the other transport would show the same certificate or token
+                        raise  # the other transport would use the same certificate or token
                     except MetadError as error:
                         self._transports.failed(endpoint, name)
                         errors.append(error)
@@ -82,7 +82,7 @@ class Dialer:
         raise errors[0]
 
     async def dial_by(self, endpoint: Endpoint, name: str) -> NodeConnection:
-        """The same by one transport. A connection over QUIC has several streams, of which the first is waited for."""
+        """Connect by one transport. A QUIC connection has several streams, and only the first is waited for."""
         if name != "quic":
             return await self._stream(endpoint, name, self._listener)
         connection = MultiStreamConnection(
@@ -112,7 +112,7 @@ class Dialer:
             async with asyncio.timeout(timeout_s):
                 await transport.dial(*place, lambda: connection, timeout_s)
                 if connection.early:
-                    # Whatever becomes of the handshake, calls see the same as when a connection is lost.
+                    # However the handshake ends, calls see the same as when a connection is lost.
                     connection.welcomed.add_done_callback(lambda _: self._remember(endpoint, connection))
                     return connection
                 await connection.welcomed
@@ -142,7 +142,7 @@ class Dialer:
 
 
 def typed(error: OSError, name: str, timeout_s: float) -> MetadError:
-    """What metad calls it. Certificates, and peers that speak something else, do not change by trying again."""
+    """metad's error. A retry does not help if a certificate is refused or the peer speaks another protocol."""
     if isinstance(error, CertificateError):
         return UnauthenticatedError(f"{name}: {error}")
     if isinstance(error, TlsError):
@@ -151,7 +151,7 @@ def typed(error: OSError, name: str, timeout_s: float) -> MetadError:
 
 
 def _hang_up(task: asyncio.Task[NodeConnection]) -> None:
-    """Of a race that is over: it may have come up just then."""
+    """Close the connection of a lost race: it may have come up just then."""
     if not task.cancelled() and task.exception() is None:
         task.result().close()
 

@@ -1,8 +1,8 @@
-"""Keeps a connection to every node of the cluster up, as far as the nodes can be reached.
+"""Keeps up a connection to every node of the cluster that can be reached.
 
-The first connection is made through the user's endpoints; what the node at the other end says of the cluster gives the
-others. The node's greeting (WELCOME) alone decides which node a connection leads to. So an endpoint may be a proxy's,
-and the map's endpoints need not be reachable where the user's are.
+The first connection is made through the user's endpoints; the map of the node that answers names the others. Only a
+node's greeting (WELCOME) decides which node a connection leads to. So an endpoint may be a proxy's, and the map's
+endpoints need not be reachable from the same place as the user's.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .dialer import Dialer
 from .transport_choice import TransportChoice
 
 STEER_S = 0.5
-"""How often the paths are looked at, if there is a choice of transports."""
+"""Interval at which the paths are measured, if there is a choice of transports."""
 
 REFRESH_S, REFRESH_S_MAX = 2.0, 60.0
-"""How often the map is asked for, at first and at last, while it does not say where nodes are reached over QUIC: they
-say so a moment after they began to serve, or never."""
+"""First and last interval of requests for the map while it does not say where nodes are reached over QUIC. Nodes
+publish that a moment after they began to serve, or never."""
 
 
 class ConnectionManager:
-    """Dials, and dials again."""
+    """Dials every node, and dials again."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ConnectionManager:
     ) -> None:
         self.obstacle: MetadError | None = None  # the last failure to connect
         self.connects = 0
-        self.changes = 0  # from one transport to another
+        self.changes = 0  # of transport
         self._endpoints = list(endpoints)
         self._transports = transports
         self._dialer = Dialer(transports, dispatcher, options)
@@ -52,12 +52,12 @@ class ConnectionManager:
         self._nodes = dispatcher.nodes
         self._options = options
         self._rng = rng
-        self._reached: dict[Endpoint, str] = {}  # which node answered there
-        self._last: dict[str, Endpoint] = {}  # node -> where it answered last
-        self._advertised: dict[str, Endpoint] = {}  # node -> where the map says it is
+        self._reached: dict[Endpoint, str] = {}  # endpoint -> the node that answered there
+        self._last: dict[str, Endpoint] = {}  # node -> the endpoint where it answered last
+        self._advertised: dict[str, Endpoint] = {}  # node -> its endpoint in the map
 
     async def run(self) -> None:
-        """Until cancelled. Raises MetadError if no node was ever reached and waiting would not help."""
+        """Run until cancelled. Raises MetadError if no node was ever reached and waiting would not help."""
         await self._reach_first()
         tasks: dict[NodeQueue, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
@@ -75,7 +75,7 @@ class ConnectionManager:
                 await self._nodes.changed.wait()
 
     async def _steer(self) -> None:
-        """Have each node reached by the transport that its path asks for."""
+        """Move each node's connection to the transport that suits its path."""
         loop, refresh_s = asyncio.get_running_loop(), REFRESH_S
         refresh_at = loop.time() + refresh_s
         while True:
@@ -106,7 +106,7 @@ class ConnectionManager:
             connection.close()
 
     async def _reach_first(self) -> None:
-        """The endpoints one after another, with a wait after each round without success."""
+        """Dial the endpoints one after another, with a wait after each round without success."""
         rounds = 0
         while True:
             errors: list[MetadError] = []
@@ -121,8 +121,8 @@ class ConnectionManager:
             rounds += 1
 
     async def _try(self, endpoint: Endpoint, node: str = "") -> MetadError | None:
-        """Dial, and give the connection to the node that answered. None if that is ``node``, or if that is empty;
-        otherwise why not."""
+        """Dial, and give the connection to the node that answered. Returns None if that is ``node`` or if ``node`` is
+        empty; otherwise the error."""
         try:
             connection = await self._dialer.dial(endpoint)
         except MetadError as error:
@@ -142,12 +142,12 @@ class ConnectionManager:
         return ConnectionLostError(f"{name_of(endpoint)} is {answered}, not {node}")
 
     def _follow_endpoints(self) -> None:
-        """Hang up on a node at an address that it has left: what answers there is an earlier process of it."""
+        """Close connections to an address that a node has left: an earlier process of it answers there."""
         advertised: dict[str, Endpoint] = {}
         for node, text in self._dispatcher.routes.endpoints.items():
             try:
                 advertised[node] = split_endpoint(text)
-            except ValueError:  # it has not served yet
+            except ValueError:  # the node has not served yet
                 continue
             before = self._advertised.get(node)
             if before is None or before == advertised[node]:
@@ -184,13 +184,13 @@ class ConnectionManager:
                 rounds += 1
 
     def _candidates(self, queue: NodeQueue) -> list[Endpoint]:
-        """Where a node may be reached, best first."""
+        """The endpoints where a node may be reached, best first."""
         node, reached = queue.node, self._reached
         advertised = self._advertised.get(node)
         others = {endpoint for other, endpoint in self._advertised.items() if other != node}
         last = self._last.get(node)
         proven = [endpoint for endpoint, answered in reached.items() if answered == node and endpoint != last]
-        # Of the user's endpoints that nobody has tried, any may be this node's, by another name than the map's.
+        # An untried endpoint of the user may be this node's under another name than the map's.
         untried = [endpoint for endpoint in self._endpoints if endpoint not in reached and endpoint not in others]
         candidates = [*proven, *untried]
         if last is not None and reached.get(last) == node:
@@ -201,5 +201,5 @@ class ConnectionManager:
             else:
                 candidates.insert(0, advertised)
         if self._nodes.any_up() is None:
-            candidates += self._endpoints  # no connected node is left that knows better
+            candidates += self._endpoints  # no connected node is left to ask
         return list(dict.fromkeys(candidates))

@@ -1,9 +1,9 @@
-"""Several streams to one node as one connection: a lost packet holds up only the requests on its own stream.
+"""Several streams to one node as one connection: a lost packet delays only the requests on its own stream.
 
-For transports whose dials share a path but no order, as QUIC's do. The first stream is the connection as it comes up;
-more join while it is in use. Each has a protocol session of its own, and a request goes to the stream with the fewest
-unanswered bytes. All lead to one process over one path, so if one breaks all are given up, and if the server asks one
-to leave all do, each once its requests are answered.
+For transports whose dials share a path but no order, such as QUIC. The first stream is the connection as it comes up;
+more join while it is in use. Each has its own protocol session, and a request goes to the stream with the fewest
+unanswered bytes. All lead to one process over one path. So if one breaks, all are given up; if the server asks one to
+leave, all leave once their requests are answered.
 
 The dispatcher sees one :class:`~metad_client.dispatch.node_connection.NodeConnection`; the streams see a
 :class:`~metad_client.dispatch.node_connection.ConnectionListener`.
@@ -36,14 +36,14 @@ class MultiStreamConnection:
         self._listener = listener
         self._dial = dial
         self._count = count
-        self._joined: list[Connection] = []  # all that ever did, the first stream in front
-        self._streams: list[Connection] = []  # those of them that are not lost
+        self._joined: list[Connection] = []  # every stream that ever joined, the first one in front
+        self._streams: list[Connection] = []  # the joined streams that are not lost
         self._joining: set[asyncio.Task[None]] = set()
         self._lost: list[Call] = []
         self._open = 0  # streams that are not closed yet
         self._retired = False
         self._reported = False
-        self._broken = False  # a stream is, and takes the others with it
+        self._broken = False  # a stream has broken and ends the others
 
     async def open(self) -> None:
         """Dial the first stream, and begin to dial the others. Raises MetadError."""
@@ -57,7 +57,7 @@ class MultiStreamConnection:
         try:
             stream = await self._dial(self)
         except MetadError:
-            return  # the others will do
+            return  # the other streams are enough
         theirs, ours = stream.welcome, self.welcome
         if self._retired or (theirs.node_id, theirs.cluster_id) != (ours.node_id, ours.cluster_id):
             stream.close()
@@ -86,11 +86,10 @@ class MultiStreamConnection:
         return self._joined[0].was_useful
 
     def calls(self) -> list[Call]:
-        """Those in flight on all streams, the one that was sent first in front."""
         return sorted((call for stream in self._streams for call in stream.calls()), key=lambda call: call.sent)
 
     def path_lately(self) -> PathSample | None:
-        """Of the path that all share."""
+        """A sample of the path that all streams share."""
         return self._joined[0].path_lately()
 
     def can_send(self, payload_bytes: int) -> bool:
@@ -127,13 +126,13 @@ class MultiStreamConnection:
             self._listener.ready(self)
 
     def retired(self, connection: NodeConnection, error: MetadError | None) -> None:
-        """A stream takes no new requests. One that is still being dialled has not joined: nothing follows from it."""
+        """A stream takes no new requests. A stream that is still being dialled has not joined: it has no effect."""
         if connection in self._streams:
             self._broken = self._broken or (error is not None and not self._retired)
             self._retire(error)
 
     def lost(self, connection: NodeConnection, calls: list[Call], error: MetadError) -> None:
-        """A stream has ended. What was in flight on any is reported once, when none is left."""
+        """A stream has ended. The calls in flight on all streams are reported once, when none is left."""
         if connection not in self._streams:
             return
         self._streams = [stream for stream in self._streams if stream is not connection]

@@ -1,6 +1,5 @@
-"""Which transport reaches an endpoint: the one that a URL's scheme names, or with ``metad+auto://`` the one that suits
-the measured path and gets through.
-"""
+"""Chooses the transport for an endpoint: the one that a URL's scheme names, or with ``metad+auto://`` the one that
+suits the measured path and gets through."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ _BY_NAME = {name: way for way, name in _NAMES.items()}
 
 
 class TransportChoice:
-    """The transports of one client by name (``tcp``, ``tls``, ``quic``). If there are two, ``rule`` says when to take
-    which."""
+    """The transports of one client by name (``tcp``, ``tls``, ``quic``). If there are two, ``rule`` chooses between
+    them."""
 
     def __init__(
         self, transports: Mapping[str, Transport], rule: PathRule, *, clock: Callable[[], float] = time.monotonic
@@ -40,23 +39,23 @@ class TransportChoice:
 
     @property
     def chooses(self) -> bool:
-        """Whether there is more than one."""
+        """Whether there is more than one transport."""
         return len(self.by_name) > 1
 
     @property
     def by_quic(self) -> bool:
-        """Whether QUIC is the only one. Then the endpoints are those of QUIC."""
+        """Whether QUIC is the only transport. Then all endpoints are QUIC endpoints."""
         return list(self.by_name) == ["quic"]
 
     def learn(self, twins: Mapping[Endpoint, Endpoint]) -> None:
-        """Learn where endpoints of TCP are reached over QUIC. An endpoint that is not named has the same address."""
+        """Learn the QUIC endpoints of TCP endpoints. An endpoint that is not named has the same address for both."""
         for endpoint, twin in twins.items():
             if self._twins.get(endpoint) != twin:
                 self._blocked.pop((endpoint, "quic"), None)  # it was blocked at another address
         self._twins = twins
 
     def knows_twins(self, endpoints: Iterable[Endpoint]) -> bool:
-        """Whether it is known where each of these is reached over QUIC."""
+        """Whether the QUIC endpoint of each of these is known."""
         return all(endpoint in self._twins for endpoint in endpoints)
 
     def plan(self, endpoint: Endpoint) -> list[str]:
@@ -76,15 +75,15 @@ class TransportChoice:
         return self._blocked.get((endpoint, name), 0.0) > self._clock()
 
     def failed(self, endpoint: Endpoint, name: str) -> None:
-        """A transport did not get through, or later than the other one."""
+        """Note that a transport did not get through, or later than the other one."""
         self._blocked[endpoint, name] = self._clock() + BLOCKED_S
 
     def note(self, endpoint: Endpoint, name: str, path: PathSample | None) -> str:
-        """Note what was measured on a connection since the last note. Returns the transport to use from now on."""
+        """Note a measurement of a connection's path. Returns the transport to use from now on."""
         if not self.chooses:
             return name
         choice = self._choices.get(endpoint)
-        if choice is None or choice.way is not _BY_NAME[name]:  # it fell back, or came back
+        if choice is None or choice.way is not _BY_NAME[name]:  # the connection uses the other transport than before
             choice = self._choices[endpoint] = PathChoice(self._rule, _BY_NAME[name])
             self._noted_s.pop(endpoint, None)
         if path is None:
@@ -97,8 +96,8 @@ class TransportChoice:
 
 
 def transports_of(scheme: str, options: Options) -> TransportChoice:
-    """The transports that a URL's scheme names. Raises ValueError if the options lack what these need, or name files
-    that cannot be used."""
+    """The transports that a URL's scheme names. Raises ValueError if the options lack something that they need, or name
+    files that cannot be used."""
     makers: dict[str, tuple[tuple[str, Callable[[TlsFiles], Transport]], ...]] = {
         "metads": (("tls", _tls),),
         "metadq": (("quic", _quic),),

@@ -1,1 +1,2 @@
-"""A request from submission to outcome: waiting, in flight, sent elsewhere, retried, late. Opens no connection."""
+"""The way of a request from submission to outcome: waiting, in flight, redirected, retried, expired. Opens no
+connection."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(eq=False, slots=True)
 class Alarm:
-    """Calls ``ring`` with the time, once the earliest time set has come, but not within ``interval_min_s`` of setting
+    """Calls ``ring`` with the time once the earliest time set has come, but not within ``interval_min_s`` of setting
     it."""
 
     loop: asyncio.AbstractEventLoop
@@ -23,12 +23,12 @@ class Alarm:
         """Ring at this time, unless it rings sooner anyway."""
         if at < self.at:
             self.cancel()
-            # Kept here and not asked of the timer: for a time that has passed, uvloop returns a handle without one.
+            # Stored here and not read from the timer: for a time that has passed, uvloop returns a handle without one.
             self.at = at
             self.timer = self.loop.call_at(max(at, self.loop.time() + self.interval_min_s), self._over)
 
     def cancel(self) -> None:
-        """Do not ring."""
+        """Cancel the ring."""
         self.at = math.inf
         if self.timer is not None:
             self.timer.cancel()

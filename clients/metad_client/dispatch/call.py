@@ -1,4 +1,4 @@
-"""One request from its caller's point of view: it lives through every attempt to have it answered."""
+"""One request as its caller sees it: it lives through every attempt to have it answered."""
 
 from __future__ import annotations
 
@@ -27,56 +27,56 @@ class Carrier(Protocol):
 
 
 class Queue(Protocol):
-    """Where a call waits to be sent."""
+    """The place where a call waits to be sent."""
 
     def remove(self, call: Call) -> None:
-        """The call does not wait any more."""
+        """Remove a call that does not wait any more."""
 
 
 @dataclass(eq=False, slots=True)
 class Call:
     """A request between submission and outcome. ``future`` ends with the reply or a MetadError.
 
-    ``body`` is encoded once, so every attempt carries the same bytes; ``group`` is what they are about, and never
-    changes either, so another attempt differs by its target only. Only the methods below change a call. Times are of
-    the event loop's clock, in seconds.
+    ``body`` is encoded once, so every attempt carries the same bytes. ``group`` names the group of its items and never
+    changes either, so attempts differ only by their target. Only the methods below change a call. Times are of the
+    event loop's clock, in seconds.
     """
 
     method: Method[Any, Any]
     body: bytes
     deadline: float
     future: asyncio.Future[Any]
-    group: str | None = ""  # empty: of none; None: not known yet
-    node: str = ""  # only this one can answer; empty: the leader of the group, or any node
-    version: int = 0  # of the map by which ``group`` holds the items
-    once: bool = False  # not to be sent again if it may have been done
-    internal: bool = False  # the client's own question
-    carrier: Carrier | None = None  # of the attempt in flight; once the reply has come, of the last one
-    request_id: int = 0  # of the same
-    queue: Queue | None = None  # where it waits to be sent
+    group: str | None = ""  # empty: none; None: not known yet
+    node: str = ""  # the only node that can answer; empty: the leader of the group, or any node
+    version: int = 0  # of the map that assigned the items to ``group``
+    once: bool = False  # never sent again if it may have been done
+    internal: bool = False  # a question of the client itself
+    carrier: Carrier | None = None  # of the attempt in flight; after the reply, of the last one
+    request_id: int = 0  # of that attempt
+    queue: Queue | None = None  # where the call waits to be sent
     identities: IdentitySource | None = None  # the source of ``seq``; None until a write is first sent
     seq: int = 0  # of the identity
     first_sent: float = 0.0
-    sent: float = 0.0  # when the last attempt was
+    sent: float = 0.0  # when the last attempt was sent
     attempts: int = 0
     in_doubt: bool = False  # an attempt ended without an answer: it may have been carried out
-    obstacle: MetadError | None = None  # why the last attempt failed
-    astray: bool = False  # because the node was not the leader, or is not any more: another may do it at once
-    refused_by: str = ""  # the node that said so
-    probes: str = ""  # the node that leads the group if it answers: it was tried on no better grounds
-    redirects: int = 0  # attempts in a row that followed a hint without a wait
-    stale: bool = False  # because the group does not hold the items any more
-    moved: bool = False  # ended for that, with nothing done: a newer map says where the items are
+    obstacle: MetadError | None = None  # the error of the last attempt
+    astray: bool = False  # the node was not the leader, or is not any more: another node may do it at once
+    refused_by: str = ""  # the node that refused
+    probes: str = ""  # a node that leads the group if it answers: it was tried without better knowledge
+    redirects: int = 0  # consecutive attempts that followed a hint without a wait
+    stale: bool = False  # the group does not hold the items any more
+    moved: bool = False  # ended because of that, with nothing done: a newer map says where the items are
 
     # --- attempts ---
 
     def attempt(self, now: float, identities: IdentitySource | None) -> Request[msgspec.Raw]:
-        """Begin an attempt: the request to send. The first attempt of a write takes an identity of its group's."""
+        """Begin an attempt and return its request. The first attempt of a write takes an identity of its group."""
         identity: Identity | None = None
         if identities is not None:
             if self.identities is None:
                 self.identities, self.seq, self.first_sent = identities, identities.take(), now
-            # An age of 0 says that no attempt came before.
+            # An age of 0 means that no attempt came before.
             age_ms = max(1, int((now - self.first_sent) * 1000)) if self.attempts else 0
             identity = identities.identity(self.seq, age_ms)
         self.attempts += 1
@@ -95,7 +95,7 @@ class Call:
             carrier.cancel(self)
 
     def lost(self) -> None:
-        """The attempt ended without an answer, or is not waited for any more: any other node may be asked."""
+        """The attempt ended without an answer, or is not waited for any more: any other node may be tried."""
         self.carrier, self.in_doubt = None, True
         self.astray, self.refused_by, self.probes = True, "", ""
 
@@ -111,7 +111,7 @@ class Call:
         self.redirects += 1
 
     def obstructed(self, error: MetadError, *, in_doubt: bool) -> None:
-        """The next attempt, if there is one, has to wait."""
+        """The next attempt, if any, has to wait."""
         self.carrier, self.obstacle = None, error
         self.redirects = 0
         self.in_doubt = self.in_doubt or in_doubt
@@ -119,18 +119,18 @@ class Call:
     # --- waiting ---
 
     def waits(self, queue: Queue | None, probes: str = "") -> None:
-        """It waits in this queue to be sent, or not any more if that is None. ``probes`` is as above."""
+        """The call waits in this queue to be sent; None: it waits in none. ``probes`` is the field above."""
         self.queue, self.probes = queue, probes
 
     def unqueue(self) -> None:
-        """It does not wait to be sent any more."""
+        """Remove the call from its queue."""
         if self.queue is not None:
             self.queue.remove(self)
 
     # --- the end ---
 
     def release(self) -> None:
-        """No other attempt is made, and the one in flight is given up."""
+        """Make no other attempt, and give up the one in flight."""
         self.withdraw()
         if self.identities is not None:
             self.identities.release(self.seq)
@@ -144,7 +144,7 @@ class Call:
             self.future.set_result(reply)
 
     def fail(self, error: MetadError, *, moved: bool = False) -> None:
-        """End with an error. ``moved``: because a newer map says that other groups hold the items."""
+        """End with an error. ``moved``: a newer map says that other groups hold the items."""
         self.moved = moved
         self.release()
         if not self.future.done():

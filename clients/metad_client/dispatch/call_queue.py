@@ -10,8 +10,8 @@ from .call import Call
 
 
 class Backlog:
-    """What waits in all queues of a client, and in ``retrying``: at most ``calls_max``, with ``bytes_max`` of bodies in
-    the queues."""
+    """The calls that wait in all queues of a client and in ``retrying``: at most ``calls_max``, with ``bytes_max`` of
+    bodies in the queues."""
 
     def __init__(self, calls_max: int, bytes_max: int, retrying: Sized) -> None:
         self._calls_max = calls_max
@@ -22,7 +22,7 @@ class Backlog:
 
     @property
     def calls(self) -> int:
-        """How many wait, for room, for a leader, or for their next attempt."""
+        """The number of calls that wait for room, for a leader, or for their next attempt."""
         return self._queued + len(self._retrying)
 
     def check(self, size_bytes: int) -> None:
@@ -33,13 +33,13 @@ class Backlog:
             raise OverloadedError(f"{self._queued_bytes} bytes wait already in this client; nothing was done")
 
     def count(self, calls: int, size_bytes: int) -> None:
-        """So many calls and bytes more wait in queues."""
+        """Add to the counts of waiting calls and bytes."""
         self._queued += calls
         self._queued_bytes += size_bytes
 
 
 class CallQueue(OrderedDict[Call, None]):
-    """The calls that wait in one place, in the order in which they are to be sent."""
+    """The calls that wait in one place, in the order of sending."""
 
     def __init__(self, backlog: Backlog) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from .alarm import Alarm
 from .call import Call
 
 SWEEP_INTERVAL_MIN_S = 0.01
-"""Deadlines are kept to within this: a sweep looks at every call, so sweeps must not follow each other at once."""
+"""Accuracy of deadlines: a sweep visits every call, so sweeps must not follow each other at once."""
 
 
 class Deadlines:

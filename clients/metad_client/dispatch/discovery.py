@@ -20,19 +20,19 @@ from .routes import Routes
 from .sender import Sender
 from .suspects import Suspects
 
-# While calls wait for a leader the nodes are asked this often, at first and at last: an election takes a second or so,
-# an answer costs a node microseconds.
+# First and last interval of questions while calls wait for a leader: an election takes about a second, and an answer
+# costs a node microseconds.
 SEEK_MIN_S = 0.02
 SEEK_MAX_S = 0.25
 PROBE_AFTER_SEEKS = 5
-# A node that has not answered by then is not asked again before the others.
+# A node that has not answered by then is asked again only after the others.
 SEEK_DEADLINE_S = 1.0
 
 
 @dataclass(eq=False, slots=True)
 class Discovery:
-    """``learn`` is given each answer, and the queue of the node that gave it. ``asked`` ends with the first answer, or
-    when the first question ends without one."""
+    """Passes each answer to ``learn``, with the queue of the node that answered. ``asked`` ends with the first answer,
+    or when the first question ends without one."""
 
     loop: asyncio.AbstractEventLoop
     nodes: Nodes
@@ -45,12 +45,12 @@ class Discovery:
     asked: asyncio.Future[None]
     timer: asyncio.TimerHandle | None = None
     question: Call | None = None  # in flight
-    seeks: int = 0  # questions in a row after which calls still wait
+    seeks: int = 0  # consecutive questions after which calls still wait
     asked_at: dict[str, float] = field(default_factory=dict)  # node -> when it was asked last
     closed: bool = False
 
     def seek(self, *, at_once: bool = False) -> None:
-        """Ask soon: the fewer questions in a row have helped nobody, the sooner."""
+        """Ask soon: the fewer consecutive questions have helped no call, the sooner."""
         if self.closed or self.question is not None:
             return
         if self.timer is not None:
@@ -70,7 +70,7 @@ class Discovery:
         self.timer = None
         up = [(queue, connection) for queue, connection in self.nodes.up() if queue.open_for(0)]
         if not up:
-            return  # the next node to be connected is asked
+            return  # the next node that connects is asked
         suspects, asked_at = self.suspects.connections, self.asked_at
         queue, connection = min(up, key=lambda each: (each[1] in suspects, asked_at.get(each[0].node, 0.0)))
         now = self.loop.time()
@@ -86,7 +86,7 @@ class Discovery:
 
     def _told(self, queue: NodeQueue, answer: asyncio.Future[MapReply]) -> None:
         self.question = None
-        error = None if answer.cancelled() else answer.exception()  # which counts as seen from here on
+        error = None if answer.cancelled() else answer.exception()  # reading the exception marks it as retrieved
         if self.closed or answer.cancelled():
             return
         if error is None:

@@ -1,12 +1,12 @@
-"""Every request between its caller and a connection: waiting, in flight, or about to be retried.
+"""Holds every request between its caller and a connection: waiting, in flight, or about to be retried.
 
 The way of a call: :meth:`Dispatcher.submit` -> (waiting) -> a node's connection -> answered, or failed and then
-retried, until its deadline. All of it happens in callbacks: a request costs no task, and no timer of its own.
+retried, until its deadline. All of it happens in callbacks: a request costs no task and no timer of its own.
 
-A call is about one group, and goes to the node that is believed to lead it. The dispatcher decides what becomes of a
-call when something happens to it. Its components know one thing each: :mod:`.router` where a call goes,
-:mod:`.leaders` which node leads, :mod:`.discovery` how to find out, :mod:`.suspects` which nodes do not answer,
-:mod:`.sender` how an attempt is sent, :mod:`.retries` when the next one is, :mod:`.deadlines` when time is up.
+A call concerns one group, and goes to the node that the client believes to lead it. The dispatcher decides what happens
+to a call after each event. Each component knows one thing: :mod:`.router` where a call goes, :mod:`.leaders` which node
+leads, :mod:`.discovery` how to find out, :mod:`.suspects` which nodes do not answer, :mod:`.sender` how an attempt is
+sent, :mod:`.retries` when the next one is, :mod:`.deadlines` when time is up.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from .suspects import SUSPECT_S, Suspects
 _CLOSED = "the client is closed; nothing was done"
 
 REDIRECTS_MAX = 2
-"""Attempts in a row that follow a hint at once. Hints that go round in circles wait like other retries."""
+"""Consecutive attempts that follow a hint at once. Hints that lead in circles wait like other retries."""
 
 BODY_BYTES_MIN = HANDSHAKE_BYTES_MAX - HEADER_BYTES - ENVELOPE_BYTES_MAX
 """Every server takes bodies of this size."""
 
 
 class Dispatcher:
-    """The calls of one client. It is the listener of the connections that they go by."""
+    """The calls of one client. It listens to the connections that carry them."""
 
     def __init__(self, options: Options, rng: random.Random, *, by_quic: bool = False) -> None:
         loop = asyncio.get_running_loop()
@@ -76,7 +76,7 @@ class Dispatcher:
         self._router = Router(self.nodes, self._leaders, self.routes, self.sender, self.backlog, rng, self.seek)
         self._deadlines = Deadlines(loop, self._calls, self._expire)
         self.asked: asyncio.Future[None] = loop.create_future()
-        """Ends with the first answer to the question for the map, or without one."""
+        """Ends with the first answer to the question for the map, or when that question fails."""
         self._discovery = Discovery(
             loop,
             self.nodes,
@@ -102,11 +102,11 @@ class Dispatcher:
         once: bool = False,
         version: int | None = None,
     ) -> Call:
-        """Send or queue a request about one group, or for one node; its ``future`` ends with the reply or a MetadError.
-        ``once``: end it, rather than send it again if it may have been done. ``version`` is of the map that named
-        the group, if that is not the current one.
+        """Send or queue a request for one group, or for one node; its ``future`` ends with the reply or a MetadError.
+        ``once``: end it rather than send it again if it may have been done. ``version`` is the version of the map that
+        named the group, if that is not the current one.
 
-        Raises :class:`OverloadedError` if too many wait already, :class:`ClosedError` on a closed client.
+        Raises :class:`OverloadedError` if too many calls wait already, :class:`ClosedError` on a closed client.
         """
         if self._closed:
             raise ClosedError(_CLOSED)
@@ -126,8 +126,8 @@ class Dispatcher:
         return call
 
     def wait_for_map(self, method: Method[Any, Any], deadline: float) -> Call:
-        """Wait until it is known which groups a method's items are spread over: the future ends with None, or with a
-        MetadError. Nothing is sent. Raises as :meth:`submit` does."""
+        """Wait until the groups of a method's items are known: the future ends with None or with a MetadError. Nothing
+        is sent. Raises the errors of :meth:`submit`."""
         if self._closed:
             raise ClosedError(_CLOSED)
         self.backlog.check(0)
@@ -137,7 +137,7 @@ class Dispatcher:
         return call
 
     def abandon(self, call: Call) -> None:
-        """The caller no longer waits. What is in flight is cancelled at the server."""
+        """The caller no longer waits. An attempt in flight is cancelled at the server."""
         call.release()
         call.future.cancel()
 
@@ -156,12 +156,12 @@ class Dispatcher:
         return sum(len(connection.calls()) for connection in self.nodes.connections)
 
     def attach(self, connection: NodeConnection, instead_of: NodeConnection | None = None) -> bool:
-        """New requests to the node that has greeted go to this connection from now on; the one ``instead_of`` which
-        they do hangs up once it is answered. False if the connection is not wanted."""
+        """Send new requests for the node that has greeted by this connection from now on. The connection that it
+        replaces, ``instead_of``, closes once it is answered. False if the connection is not wanted."""
         queue = self.nodes.attach(connection, instead_of) if not self._closed and connection.can_send(0) else None
         if queue is None:
             return False
-        if self.routes.map is None:  # another server at the same place: then the last one is no more
+        if self.routes.map is None:  # another server at the same place: the old one is gone
             self._follow({queue.node: ""})
         self._router.release()
         self.sender.send_waiting(queue)
@@ -177,16 +177,16 @@ class Dispatcher:
         self.seek()
 
     def seek(self, *, at_once: bool = False) -> None:
-        """Ask for the map and the leaders, soon: what is known may be out of date."""
+        """Ask for the map and the leaders soon: the known ones may be out of date."""
         self._discovery.seek(at_once=at_once)
 
     def hang_up(self) -> None:
-        """End the connections that there are. The connection manager makes others."""
+        """Close the current connections. The connection manager opens new ones."""
         for _, connection in self.nodes.up():
             connection.abort()
 
     def close(self) -> list[NodeConnection]:
-        """Every call ends with :class:`ClosedError`, and none is taken any more. Returns the connections, closing."""
+        """End every call with :class:`ClosedError` and accept no more. Returns the connections, which are closing."""
         if self._closed:
             return []
         self._closed = True
@@ -211,14 +211,14 @@ class Dispatcher:
             self._router.release()
         try:
             reply = call.method.decode_reply(payload)
-        except InvalidRequestError as error:  # the reply makes no sense: the caller's request is not to blame
+        except InvalidRequestError as error:  # the reply is malformed, which is not the fault of the caller's request
             call.fail(InternalError(str(error)))
             return
         if call.future.done() or not (call.method.mutates and reply.errors and self._heals(call, reply.errors)):
             call.succeed(reply)
 
     def failed(self, connection: NodeConnection, call: Call, error: MetadError) -> None:
-        """The peer answered with an error: try again, now or later, here or elsewhere, or tell the caller."""
+        """The peer answered with an error: retry now or later, here or elsewhere, or tell the caller."""
         if call.internal:
             call.fail(error)
             return
@@ -243,10 +243,10 @@ class Dispatcher:
         if self.nodes.any_up() is None:
             self.routes.doubt()
         self._router.reroute(call for call in queue.waiting if not call.node)
-        self.seek(at_once=True)  # a node that ends in order has others lead by then
+        self.seek(at_once=True)  # a node that stops in order has handed over its groups by then
 
     def lost(self, connection: NodeConnection, calls: list[Call], error: MetadError) -> None:
-        """A connection has ended. Whether its calls were carried out is for a retry with the same identity to see."""
+        """A connection has ended. A retry with the same identity finds out whether its calls were carried out."""
         self.nodes.connections.pop(connection, None)
         for call in calls:
             if call.internal:
@@ -272,16 +272,16 @@ class Dispatcher:
             call.fail(final)
 
     def _heals(self, call: Call, errors: Sequence[ItemError]) -> bool:
-        """Whether the call is retried for the sake of items that the group could not answer for."""
+        """Whether the call is retried because of items that the group could not answer for."""
         error = worth_a_retry(errors)
         if error is None or self._retries.schedule(call, error) is not None:
-            return False  # or no time is left: the reply says per item what is known
+            return False  # or no time is left: the reply says for each item what is known
         call.obstructed(error, in_doubt=True)
         return True
 
     def _moved(self, call: Call) -> bool:
-        """End a call whose group does not hold its items, once there is a newer map than the one that said so. The
-        group has looked whether it did this before, and had not: the items go on as other writes."""
+        """End a call whose group does not hold its items, once there is a newer map than the one that named the group.
+        The group has checked that it did not do the call before, so the items are sent as other writes."""
         if not call.stale or self.routes.version <= call.version:
             return False
         call.fail(StaleRouteError(), moved=True)
@@ -328,7 +328,7 @@ class Dispatcher:
             self._retries.hurry(group, node)
 
     def _learn(self, queue: NodeQueue, reply: MapReply) -> None:
-        """A node has said what it knows of the map and of leaders."""
+        """Take a node's answer about the map and the leaders."""
         if self.routes.learn(reply):
             self._leaders.prefer(self.routes.preferred())
             self._follow(self.routes.endpoints)
@@ -336,14 +336,14 @@ class Dispatcher:
                 self._moved(call)
         now = self._loop.time()
         for group, node in reply.leaders.items():
-            # What a node says of itself is believed, what it says of another only if that one has not just refused.
+            # A node is believed about itself; about another node only if that one has not just refused.
             if node in self.nodes.queues and (node == queue.node or not self._leaders.refuted(group, node, now)):
                 self._lead(group, node)
         if queue.connection not in self._suspects.connections:
             self._take_back()
 
     def _follow(self, nodes: dict[str, str]) -> None:
-        """Know these nodes and no other."""
+        """Use these nodes and no other."""
         for queue in self.nodes.follow(nodes):
             if queue.connection is not None:
                 queue.connection.leave()
@@ -351,10 +351,11 @@ class Dispatcher:
                 call.fail(NotFoundError(f"{queue.node} is no member of the cluster"))
 
     def _take_back(self) -> None:
-        """Take back what has long been unanswered by nodes that lead its group no longer. They may have done it, and
-        may still; the identity makes it one write."""
+        """Take back calls that have long been unanswered by nodes that no longer lead their group. Such a node may have
+        done them, or may still; the identity makes it one write."""
         now = self._loop.time()
-        for connection, queue in list(self.nodes.connections.items()):  # one that leaves ends with its last call
+        # a connection that leaves ends with its last call
+        for connection, queue in list(self.nodes.connections.items()):
             for call in connection.calls() if connection in self._suspects.connections else ():
                 leader = self._router.leading(call.group) if call.group and now - call.sent >= SUSPECT_S else None
                 if leader is not None and leader is not queue and not call.once:

@@ -1,7 +1,8 @@
-"""Request identities: which writes of this client are still unanswered, so that a retried one happens once. Pure.
+"""Request identities: they record which writes of this client are unanswered, so that a retried write happens once.
+Pure.
 
-A server remembers the answers of a client's writes from ``low`` on, so ``low`` must not pass a write that may
-still be retried: a number is taken when a write is first sent and released when its caller has an outcome.
+A server remembers the answers of a client's writes from ``low`` on, so ``low`` must not pass a write that may still be
+retried. A number is taken when a write is first sent and released when its caller has an outcome.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from metad_wire.messages import Identity
 
 
 class IdentitySource:
-    """The identities of one client's life. ``client_id`` is a random u64."""
+    """The identities of one client's lifetime. ``client_id`` is a random u64."""
 
     def __init__(self, client_id: int) -> None:
         self.client_id = client_id
@@ -40,5 +41,5 @@ class IdentitySource:
         self._unanswered.discard(seq)
 
     def identity(self, seq: int, age_ms: int) -> Identity:
-        """What travels with the write. ``age_ms`` is 0 on the first attempt only."""
+        """The identity that travels with the write. ``age_ms`` is 0 on the first attempt only."""
         return Identity(self.client_id, seq, self.low, age_ms)

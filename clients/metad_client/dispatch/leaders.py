@@ -1,7 +1,7 @@
-"""Which node leads which group, as far as a client knows. Pure; times are of the event loop's clock, in seconds.
+"""The leader of each group, as far as a client knows. Pure; times are of the event loop's clock, in seconds.
 
 A belief may be wrong. Nodes name leaders (in replies for the map, in the hint of a ``not_leader``), and they may be
-behind: so a node that has just refused to lead a group is not believed to lead it because another node says so.
+behind. So if a node has just refused to lead a group, other nodes that name it as leader are not believed.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ class Leaders:
         self._refusals: dict[str, tuple[str, float]] = {}  # group -> the node that refused last, and when
 
     def prefer(self, preferred: dict[str, str]) -> None:
-        """Believe in these where nobody has named a leader."""
+        """Believe in these leaders for groups without a known one."""
         self.by_group = preferred | self.by_group
 
     def learn(self, group: str, node: str) -> bool:
-        """Believe that this node leads the group; whether that is news."""
+        """Believe that this node leads the group; returns whether that is new."""
         if self.by_group.get(group) == node:
             return False
         self.by_group[group] = node
         return True
 
     def forget(self, group: str, node: str) -> bool:
-        """Believe in this node no longer; False if another one is believed in."""
+        """Stop believing in this node; False if the client believes in another one."""
         if self.by_group.get(group, node) != node:
             return False
         self.by_group.pop(group, None)

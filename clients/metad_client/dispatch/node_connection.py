@@ -1,4 +1,4 @@
-"""What the dispatcher needs of a connection to a node, and what a connection tells in return."""
+"""The interfaces between the dispatcher and a connection to a node."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class NodeConnection(Protocol):
     endpoint: str
     """host:port."""
     via: str
-    """The transport's name."""
+    """Name of the transport."""
     closed: asyncio.Future[None]
-    """Ends once nothing is left of it."""
+    """Ends once the connection has gone completely."""
 
     @property
     def welcome(self) -> Welcome:
@@ -28,17 +28,17 @@ class NodeConnection(Protocol):
 
     @property
     def frame_bytes_max(self) -> int:
-        """The longest frame that the node takes."""
+        """The longest frame that the node accepts."""
 
     @property
     def was_useful(self) -> bool:
-        """It has said more than its greeting."""
+        """Whether the node has sent more than its greeting."""
 
     def calls(self) -> list[Call]:
-        """Those in flight, the one that was sent first in front."""
+        """The calls in flight, the one that was sent first in front."""
 
     def path_lately(self) -> PathSample | None:
-        """What the transport knows of the path, with the packets since the last call; None if that is nothing."""
+        """The transport's measurement of the path, with the packets since the last call; None if there is none."""
 
     def can_send(self, payload_bytes: int) -> bool:
         """Whether a request of this size fits the window now."""
@@ -47,20 +47,20 @@ class NodeConnection(Protocol):
         """Start an attempt. Raises FrameError if the payload is over the server's frame limit."""
 
     def leave(self) -> None:
-        """Take no new requests, and hang up once those in flight are answered."""
+        """Accept no new requests, and close once those in flight are answered."""
 
     def close(self) -> None:
-        """Send what is buffered and hang up. Calls in flight are reported lost."""
+        """Send buffered bytes and close. Calls in flight are reported lost."""
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Close at once."""
 
 
 class ConnectionListener(Protocol):
-    """Is told what happens on a connection."""
+    """Receives the events of a connection."""
 
     def answered(self, call: Call, payload: bytes) -> None:
-        """The reply has come."""
+        """The reply has arrived."""
 
     def failed(self, connection: NodeConnection, call: Call, error: MetadError) -> None:
         """The peer answered with an error."""
@@ -69,7 +69,7 @@ class ConnectionListener(Protocol):
         """There may be room for more requests."""
 
     def retired(self, connection: NodeConnection, error: MetadError | None) -> None:
-        """It takes no new requests: goaway or loss, with the error if there was one. Called once."""
+        """The connection takes no new requests: goaway or loss, with the error if there was one. Called once."""
 
     def lost(self, connection: NodeConnection, calls: list[Call], error: MetadError) -> None:
         """The connection has ended before these calls were answered."""

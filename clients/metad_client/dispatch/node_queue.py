@@ -1,4 +1,4 @@
-"""The calls for one node: its connection, while there is one, and what waits for room on it, or for another."""
+"""The queue of one node: its connection, if there is one, and the calls that wait for room on it or for a new one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .node_connection import NodeConnection
 
 
 class NodeQueue:
-    """One for each node of the map. ``connection`` takes new requests; it is None while there is none."""
+    """The calls for one node of the map. ``connection`` takes new requests; it is None while there is none."""
 
     __slots__ = ("connection", "connects", "down", "node", "obstacle", "waiting")
 
@@ -33,16 +33,16 @@ class NodeQueue:
         return connection if connection is not None and connection.can_send(body_bytes + ENVELOPE_BYTES_MAX) else None
 
     def connect(self, connection: NodeConnection) -> None:
-        """New requests go to this connection from now on."""
+        """Send new requests by this connection from now on."""
         self.connection, self.obstacle = connection, None
         self.connects += 1
         self.down.clear()
 
     def disconnect(self, obstacle: MetadError | None) -> None:
-        """No connection takes new requests."""
+        """Have no connection for new requests."""
         self.connection, self.obstacle = None, obstacle
         self.down.set()
 
     def unreachable(self, obstacle: MetadError) -> None:
-        """The node could not be connected to."""
+        """The node could not be reached."""
         self.obstacle = obstacle

@@ -1,4 +1,4 @@
-"""The nodes that a client knows: a queue for each, and the connections that they are reached by."""
+"""The nodes that a client knows: a queue for each, and the connections to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .node_queue import NodeQueue
 
 
 class Nodes:
-    """``queues`` by node id; ``connections`` are those that may have calls in flight, draining ones included, with the
+    """``queues`` by node id; ``connections`` may have calls in flight, draining ones included, and are listed with the
     queue of their node. ``changed`` is set when a node was added or removed, or the map was replaced."""
 
     def __init__(self, backlog: Backlog) -> None:
@@ -28,15 +28,16 @@ class Nodes:
         return [(queue, queue.connection) for queue in self.queues.values() if queue.connection is not None]
 
     def any_up(self) -> NodeConnection | None:
-        """The connection of one of them."""
+        """A connection to any node that takes requests."""
         for queue in self.queues.values():
             if queue.connection is not None:
                 return queue.connection
         return None
 
     def attach(self, connection: NodeConnection, instead_of: NodeConnection | None) -> NodeQueue | None:
-        """The queue whose new requests go to this connection from now on. None if it is not wanted: the node has
-        another connection than ``instead_of``, or is not of the cluster while nodes of the cluster are connected."""
+        """The queue that sends its new requests by this connection from now on. None if the connection is not wanted:
+        the node has another connection than ``instead_of``, or is not in the cluster while nodes of the cluster are
+        connected."""
         welcome = connection.welcome
         queue = self.queues.get(welcome.node_id)
         if self.any_up() is None:
@@ -52,7 +53,7 @@ class Nodes:
         return queue
 
     def follow(self, nodes: dict[str, str]) -> list[NodeQueue]:
-        """Have a queue for each of these nodes and no other. Returns those that were removed."""
+        """Keep a queue for each of these nodes and no other. Returns the removed queues."""
         removed = [self.queues.pop(node) for node in list(self.queues) if node not in nodes]
         for node in nodes:
             if node not in self.queues:
@@ -66,5 +67,5 @@ class Nodes:
         return queue
 
     def _is_foreign(self, welcome: Welcome) -> bool:
-        """Whether this is a node of another cluster. One that is being formed has no name yet."""
+        """Whether this is a node of another cluster. A cluster that is forming has no name yet."""
         return bool(welcome.cluster_id and self._cluster_id) and welcome.cluster_id != self._cluster_id

@@ -15,7 +15,8 @@ from .retry import SharedBudget, verdict
 
 
 class Retries:
-    """``due`` is called with the calls whose time has come, in order. Calls that end meanwhile stay until then."""
+    """Calls ``due`` with the calls whose time has come, in order. A call that ends meanwhile stays listed until
+    then."""
 
     def __init__(
         self,
@@ -31,14 +32,14 @@ class Retries:
         self._due = due
         self._alarm = Alarm(loop, self._ring)
         self._heap: list[tuple[float, int, Call]] = []
-        self._numbers: dict[Call, int] = {}  # of the entry that counts, if a call was brought forward
+        self._numbers: dict[Call, int] = {}  # of the valid entry, if a call was brought forward
         self._pushed = 0
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def schedule(self, call: Call, error: MetadError) -> MetadError | None:
-        """Have the call retried, or return the error that ends it."""
+        """Schedule a retry of the call, or return the error that ends it."""
         decision = verdict(call, error, self._loop.time(), self._backoff, self._rng, self._budget)
         if isinstance(decision, MetadError):
             return decision
@@ -46,18 +47,19 @@ class Retries:
         return None
 
     def hurry(self, group: str, node: str) -> None:
-        """A node leads the group. End the wait of calls that others refused: only their target was wrong."""
+        """A node leads the group: end the wait of calls that other nodes refused, because only their target was
+        wrong."""
         now = self._loop.time()
         for call in self.calls():
             if call.group == group and call.astray and call.refused_by != node:
                 self._push(now, call)
 
     def calls(self) -> list[Call]:
-        """Those that have not ended."""
+        """The waiting calls that have not ended."""
         return [call for call in self._numbers if not call.future.done()]
 
     def close(self) -> None:
-        """End nobody's wait any more."""
+        """Stop the timer: no wait ends any more."""
         self._alarm.cancel()
 
     def _push(self, due: float, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""Whether a failed attempt is retried, when, and what the caller is told if it is not. Pure.
+"""Decides whether and when a failed attempt is retried, and otherwise which error the caller gets. Pure.
 
 Reads and writes are retried alike: a write carries an identity, so it happens once however often it is sent.
 """
@@ -17,15 +17,15 @@ from .call import Call
 
 
 def lost(error: MetadError) -> ConnectionLostError:
-    """The end of a connection as its calls see it: whatever ended it, another connection may answer them."""
+    """The end of a connection as its calls see it: whatever the cause, another connection may answer them."""
     return error if isinstance(error, ConnectionLostError) else ConnectionLostError(str(error))
 
 
 def worth_a_retry(errors: Sequence[ItemError]) -> MetadError | None:
-    """The first item's error that a retry of the whole request may heal; None if there is none.
+    """The first item's error that a retry of the whole request may resolve; None if there is none.
 
-    A server may answer so for items that it could not finish. With the same identity, it answers for the others what
-    it did before.
+    A server may answer so for items that it could not finish. A retry has the same identity, so for the other items the
+    server repeats its earlier answer.
     """
     for item in errors:
         known = ERRORS.get(item.code)
@@ -42,11 +42,11 @@ class SharedBudget:
         self._clock_us = 0
 
     def due(self, wanted: float) -> float:
-        """When a retry that is wanted then may be made."""
+        """When a retry that is wanted at ``wanted`` may be made."""
         return max(wanted, self._policy.reserve_us(round(wanted * 1e6), self._clock_us)[0] / 1e6)
 
     def take(self, wanted: float) -> None:
-        """It will be made."""
+        """Count a retry that will be made."""
         _, self._clock_us = self._policy.reserve_us(round(wanted * 1e6), self._clock_us)
 
 
@@ -60,7 +60,7 @@ def verdict(
 ) -> float | MetadError:
     """The time of the next attempt, or the error that ends the call."""
     if not error.retryable:
-        # "Nothing was done" is said of one attempt only.
+        # "Nothing was done" holds for one attempt only.
         return deadline_error(call, None) if isinstance(error, DeadlineExceededError) and call.in_doubt else error
     if error.retry_after_ms:
         due = now + backoff.returning_s(error.retry_after_ms, error.retry_jitter_ms, rng)
@@ -79,7 +79,7 @@ def verdict(
 
 
 def deadline_error(call: Call, cause: MetadError | None) -> DeadlineExceededError:
-    """What a caller is told when time is up; ``cause`` is the last obstacle known."""
+    """The error of a caller whose time is up; ``cause`` is the last known obstacle."""
     name = call.method.name
     why = f" ({cause})" if cause is not None else ""
     if call.attempts == 0:

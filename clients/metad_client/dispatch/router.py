@@ -1,6 +1,6 @@
-"""Where a call goes: into the queue of the node that leads its group, or of the node that it is for.
+"""Chooses the queue of a call: that of the node that leads its group, or of the node that it is for.
 
-While no connected node is known to lead a group, its calls are *parked*, and the nodes are asked for its leader.
+While no connected node is known to lead a group, its calls are *parked*, and the client asks the nodes for the leader.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .sender import Sender
 
 @dataclass(eq=False, slots=True)
 class Router:
-    """Each node has a queue of its own, so one that is slow or gone holds up nobody else's calls. ``seek`` is called
-    when a leader is wanted that is not known."""
+    """Each node has its own queue, so a slow or lost node delays no other node's calls. ``seek`` is called when an
+    unknown leader is wanted."""
 
     nodes: Nodes
     leaders: Leaders
@@ -42,7 +42,7 @@ class Router:
         return queue if queue is not None and queue.connection is not None else None
 
     def route(self, calls: Iterable[Call], *, first: bool = False) -> None:
-        """Queue calls where they belong, ``first`` in front of the others, and send what can be sent."""
+        """Queue calls where they belong, ``first`` in front of the others, and send as many as possible."""
         queues: dict[NodeQueue, None] = {}
         for call in calls:
             queue = self.nodes.queues.get(call.node) if call.node else self.leading(call.group)
@@ -57,26 +57,26 @@ class Router:
             self.sender.send_waiting(queue)
 
     def reroute(self, calls: Iterable[Call]) -> None:
-        """Queue calls again that wait where they do not belong any more; they stay in order."""
+        """Move calls that wait in the wrong queue to the right one, in order."""
         calls = list(calls)
         for call in calls:
             call.unqueue()
         self.route(calls)
 
     def to_front(self, call: Call, queue: NodeQueue) -> None:
-        """Send a call to a node before all that wait for it."""
+        """Put a call in front of all that wait for a node."""
         queue.waiting.add(call, first=True)
         self.sender.send_waiting(queue)
 
     def park(self, call: Call, *, first: bool = False) -> None:
-        """Have a call wait until a leader of its group is known; a call without a group, until the map is."""
+        """Let a call wait until the leader of its group is known; a call without a group waits for the map."""
         if call.group not in self.parked:
             self.parked[call.group] = CallQueue(self.backlog)
         self.parked[call.group].add(call, first=first)
         self.seek()
 
     def release(self) -> None:
-        """Send on what is parked and has a known leader by now."""
+        """Send on the parked calls whose leader is known now."""
         for group, parked in list(self.parked.items()):
             if group is None:
                 for call in list(parked):
@@ -90,11 +90,11 @@ class Router:
                 self.parked.pop(group, None)
 
     def has_leaders(self) -> bool:
-        """Whether a leader that can be reached is known of all groups that calls wait for."""
+        """Whether a reachable leader is known for every group that calls wait for."""
         return not any(calls for group, calls in self.parked.items() if group != ANY)
 
     def probe(self) -> None:
-        """Nobody has named a leader for long: try one call of each such group on a node that may be it."""
+        """No leader was named for long: try one call of each such group on a node that may lead it."""
         up = [queue for queue, _ in self.nodes.up()]
         for group, parked in list(self.parked.items()):
             if group is None or group in self.leaders.by_group or not up or not parked:
@@ -107,7 +107,7 @@ class Router:
             self.sender.send_waiting(queue)
 
     def obstacle(self, call: Call) -> MetadError | None:
-        """Why a call was not even sent, as far as known."""
+        """The known reason why a call was not even sent."""
         queues = self.nodes.queues
         if call.node:
             queue = queues.get(call.node)

@@ -1,7 +1,6 @@
-"""What a client knows of the cluster map: which nodes there are, and which group holds an item. Pure.
+"""The cluster map as a client knows it: the nodes, and the group that holds an item. Pure.
 
-The map may be out of date. A node that is asked for items that its group does not hold refuses them, and the client
-asks for a newer map.
+The map may be out of date. A node refuses items that its group does not hold, and the client then asks for a newer map.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ByGroup = dict[str, list[int]]
 
 
 class _Kind:
-    """Where the slots of one kind are."""
+    """The slots of one kind."""
 
     def __init__(self, kind: str, slots: list[int]) -> None:
         self.slots = slots
@@ -33,35 +32,35 @@ class _Kind:
 
 
 class Routes:
-    """The newest map that is known, and what follows from it. ``by_quic``: the endpoints wanted are those of QUIC."""
+    """The newest known map and what follows from it. ``by_quic``: use the QUIC endpoints."""
 
     def __init__(self, *, by_quic: bool = False) -> None:
         self.map: ClusterMap | None = None
         self.alone = False
-        """The server knows no clusters: it takes everything as it comes."""
+        """The server knows no clusters: it accepts everything."""
         self._by_quic = by_quic
         self._doubted = True
         self._kinds: dict[str, _Kind] = {}
 
     @property
     def version(self) -> int:
-        """Of the map; 0 if there is none."""
+        """The version of the map; 0 if there is none."""
         return self.map.version if self.map is not None else 0
 
     @property
     def wanted(self) -> int:
-        """A map is wanted that is newer than this."""
+        """Only a map with a higher version is wanted."""
         return 0 if self._doubted else self.version
 
     @property
     def endpoints(self) -> dict[str, str]:
-        """Node id -> where clients reach it, as it says; empty if it has not said."""
+        """Node id -> the address for clients that the node published; empty if it has published none."""
         nodes = self.map.nodes if self.map is not None else []
         return {node.node_id: node.quic_endpoint if self._by_quic else node.endpoint for node in nodes}
 
     @property
     def twins(self) -> dict[str, str]:
-        """Endpoint of TCP -> the one of QUIC, of the nodes that have both."""
+        """TCP endpoint -> QUIC endpoint, for the nodes that have both."""
         nodes = self.map.nodes if self.map is not None else []
         return {node.endpoint: node.quic_endpoint for node in nodes if node.endpoint and node.quic_endpoint}
 
@@ -80,16 +79,16 @@ class Routes:
         self.alone = True
 
     def doubt(self) -> None:
-        """No node is connected that knows this map: the next one replaces it, whatever its version."""
+        """No connected node knows this map: the next map replaces it, whatever its version."""
         self._doubted = True
 
     def learn(self, reply: MapReply) -> bool:
-        """Replace the map by that of a reply, if it is newer; whether it was."""
+        """Replace the map by that of a reply if it is newer; returns whether it was."""
         if reply.map is None or (not self._doubted and reply.map.version <= self.version):
             return False
         try:
             kinds = {kind: _Kind(kind, unpack_slots(packed)) for kind, packed in reply.map.slots.items()}
-        except ValueError:  # the map is malformed: the groups themselves say where to go
+        except ValueError:  # the map is malformed: the groups' own answers lead the calls
             return False
         self.map, self._kinds, self.alone, self._doubted = reply.map, kinds, False, False
         return True
@@ -115,7 +114,7 @@ class Routes:
     def split(self, method: Method[Any, Any], items: Sequence[Any]) -> str | ByGroup | None:
         """The group of all items, or positions by group if there are several; None if they are not known yet.
 
-        Values of a wrong type have no slot. Their request goes to some group, whose leader says what is wrong with it.
+        Values of a wrong type have no slot. Their request goes to some group, whose leader reports the mistake.
         """
         if self.alone:
             return ANY
@@ -133,6 +132,6 @@ class Routes:
         return {names[ordinal]: positions for ordinal, positions in by_ordinal.items()}
 
     def groups(self, method: Method[Any, Any]) -> list[tuple[int, str]]:
-        """(ordinal, name) of the groups that a method's items are spread over; empty if they are not known."""
+        """(ordinal, name) of the groups that a method's items are spread over; empty if unknown."""
         kind = self._kinds.get(KINDS[method.code])
         return [] if self.alone or kind is None else [(ordinal, kind.names[ordinal]) for ordinal in kind.groups]

@@ -1,9 +1,9 @@
-"""Sends attempts: each with what is left of the deadline, and a write with its identity.
+"""Sends attempts: each carries the time left until the deadline, and a write carries its identity.
 
-**A write happens once**, through any number of leaders: all its attempts carry one identity, and one group answers for
-it, which remembers identities in its replicated state. The request names that group, so no other one does the write.
-The identities of each group are a series of their own (a random client id, and numbers), so a group that cannot be
-reached keeps no other from forgetting what was answered; and two series never meet.
+**A write happens once**, through any number of leaders: all its attempts carry one identity, and one group, which the
+request names, answers for it. That group remembers identities in its replicated state, and no other does the write. The
+identities of each group are a separate series (a random client id, and numbers). So a group that cannot be reached does
+not keep others from forgetting answered writes, and two series never collide.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .suspects import Suspects
 
 @dataclass(eq=False, slots=True)
 class Sender:
-    """The attempts of one client."""
+    """Sends the attempts of one client."""
 
     loop: asyncio.AbstractEventLoop
     rng: random.Random
@@ -42,13 +42,13 @@ class Sender:
             identities = self.identities.get(call.group) or self._series_of(call.group)
         try:
             connection.send(call, encode(call.attempt(now, identities)))
-        except FrameError as error:  # over the limit of this server, which no retry changes
+        except FrameError as error:  # over the limit of this server, so a retry would not help
             call.fail(InvalidRequestError(f"{call.method.name}: {error}"))
         if self.suspects.timer is None:
             self.suspects.watch()
 
     def send_waiting(self, queue: NodeQueue) -> None:
-        """Send what waits for a node, as far as it fits."""
+        """Send the calls that wait for a node, as far as they fit."""
         waiting = queue.waiting
         while waiting:
             call = next(iter(waiting))

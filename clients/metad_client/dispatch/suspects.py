@@ -1,4 +1,4 @@
-"""Which connections have left a request unanswered for long: their nodes may have stopped, or lead no longer."""
+"""Finds connections that have left a request unanswered for long: their nodes may have stopped, or lead no longer."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .node_connection import NodeConnection
 from .nodes import Nodes
 
 SUSPECT_S = 1.0
-"""A request unanswered for this long may be with a node that no longer leads its group: the other nodes are asked."""
+"""After this time the node may no longer lead the request's group, so the client asks the other nodes."""
 LOOK_S = 0.5
 
 
 @dataclass(eq=False, slots=True)
 class Suspects:
-    """Looks while something is in flight, and calls ``found`` when there are some. Does nothing while there is only one
+    """Checks while requests are in flight, and calls ``found`` when there are suspects. Idle while there is only one
     node: no other could be asked."""
 
     loop: asyncio.AbstractEventLoop
@@ -26,12 +26,12 @@ class Suspects:
     timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Something is in flight."""
+        """Begin to check: a request is in flight."""
         if self.timer is None and len(self.nodes.queues) > 1:
             self.timer = self.loop.call_later(LOOK_S, self._look)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self.timer is not None:
             self.timer.cancel()
 

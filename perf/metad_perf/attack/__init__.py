@@ -1,1 +1,1 @@
-"""Strangers and insiders who mean harm, and the nodes they attack. ``metad-perf attack``."""
+"""Attackers, strangers as well as insiders, and the nodes they attack. ``metad-perf attack``."""

@@ -1,4 +1,4 @@
-"""Requests of any method, made up from the types of its body: what is allowed, and a little of what is not. Pure."""
+"""Random requests of any method, generated from the types of its body: mostly allowed, a few not. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _ITEMS_MAX = 4
 _NONE_SHARE = 0.3
 
 CONTROL_END = 0x0100
-"""Methods below are about the node and the cluster, and above about records."""
+"""Methods with lower codes concern the node and the cluster, the others records."""
 
 
 def methods_of_records(*, mutating: bool) -> list[Method[Any, Any]]:
-    """Every method that changes records, or all that are about them."""
+    """Every method that changes records, or every method about records."""
     return [one for one in METHODS.values() if one.code >= CONTROL_END and (one.mutates or not mutating)]
 
 
 def random_body(rng: random.Random, method: Method[Any, Any]) -> Any:
-    """A body of the method, as what MessagePack makes of it: a list."""
+    """A random body of the method, in the form that MessagePack decodes: a list."""
     return _made(rng, inspect.type_info(method.body))
 
 

@@ -1,5 +1,5 @@
-"""Certificates of one fleet, made once per process: a node's, a client's, and every wrong kind. Attacks and tests use
-them."""
+"""Certificates of one fleet, made once per process: a node's, a client's, and every wrong kind. For attacks and
+tests."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from metad_wire.operator.authority import Authority, Issued, issue_fleet
 from metad_wire.transport.credentials import Principal, Role, TlsFiles
 
 WRONG: Final = ("untrusted", "expired", "not-yet-valid", "wrong-purpose", "no-purpose", "no-role")
-"""Kinds of certificates that nobody may get in with."""
+"""Kinds of certificates that every node refuses."""
 
 
 def node(name: str = "n1") -> TlsFiles:
-    """A node's."""
+    """A node's certificate."""
     return _fleet("node", name)
 
 
 def client(name: str = "app") -> TlsFiles:
-    """A client's."""
+    """A client's certificate."""
     return _fleet("client", name)
 
 
 def admin(name: str = "ops") -> TlsFiles:
-    """An administrator's."""
+    """An administrator's certificate."""
     return _fleet("admin", name)
 
 
 def anonymous() -> TlsFiles:
-    """Trusts the fleet, and shows no certificate of its own."""
+    """Files that trust the fleet and hold no certificate."""
     return TlsFiles(ca=node().ca)
 
 
 def ending(name: str, days: float) -> TlsFiles:
-    """A node's that ends soon."""
+    """A node's certificate that ends soon."""
     end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
     return _kept(f"ending-{name}", _authority().issue(Principal(Role.NODE, name), not_after=end))
 
 
 @functools.cache
 def wrong(kind: str, role: Role = Role.CLIENT, name: str = "n1") -> TlsFiles:
-    """One of :data:`WRONG`, which trusts the right authority all the same."""
+    """A certificate of a kind in :data:`WRONG`; its files still trust the right authority."""
     authority = _authority()
     now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
     principal = Principal(role, name)
@@ -88,7 +88,7 @@ def _fleet(role: str, name: str) -> TlsFiles:
 
 @functools.cache
 def directory() -> Path:
-    """Where they are, until the process ends."""
+    """The directory of the files, until the process ends."""
     made = Path(tempfile.mkdtemp(prefix="metad-certificates-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return made

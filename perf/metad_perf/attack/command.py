@@ -1,19 +1,18 @@
-"""``metad-perf attack``: strangers and insiders do their worst, one after the other, while a good client works.
+"""``metad-perf attack``: strangers and insiders attack a node one after the other while a good client works.
 
-A node with TLS and QUIC on loopback; for some attacks one that takes tokens too, or three nodes. Each attack is made
-several times. The good client is measured in peace before, between and after, over the transport that is attacked, and
-during each: a window's ratio is of its p99 to that of the peace around it, and their median counts,
-so that one stall of the machine does not decide. The nodes' memory is sampled all the while. Nodes and client run at a
-higher priority than what else the machine does, where that is allowed, and the attacker behind it, on one processor.
-What his being there costs a good client without touching the node is the machine's doing and not the node's: so
-in peace a bystander is as busy in his place, and touches nothing. What that costs is measured first and reported; where
-it is much, another processor may be better for him (not the one that serves the disk's interrupts: on it fsyncs wait
-for whoever computes).
+The target is a node with TLS and QUIC on loopback; for some attacks one that accepts tokens too, or three nodes. Each
+attack runs several times. The good client is measured before, between and after the attacks in peace, and during each,
+over the transport under attack. A window's ratio compares its p99 to that of the peace around it, and the median ratio
+counts, so that one stall of the machine does not decide. The nodes' memory is sampled throughout. Nodes and client run
+at a higher priority than the rest of the machine, if that is allowed; the attacker runs at a lower one, on one
+processor. An attacker that only computes would slow the good client too, which is the machine's doing and not the
+node's. So in peace a bystander computes as much and touches no node. Its effect is measured first and reported; if it
+is large, another processor may suit the attacker better (not the one that serves the disk's interrupts: there fsyncs
+wait for the attacker).
 
-An attack is refused where it came to nothing, each by its own measure (see there), and where afterwards every node
-lives, every group is led in the term it was in, and the log has not been flooded. Limits are the defaults; where
-these take longer than the good client is measured, the attacker waits for them. A node that was harmed is replaced by
-a new one.
+An attack is refused if it achieved nothing by its own measure (see each attack), and if afterwards every node lives,
+every group is led in the same term as before, and the log was not flooded. Limits are the defaults; an attacker waits
+for limits that take longer than the good client's measurement. A node that was harmed is replaced by a new one.
 """
 
 from __future__ import annotations
@@ -42,31 +41,31 @@ MIB = 1024 * 1024
 GROWTH_MIB_MAX = 64.0
 P99_RATIO_MAX = 2.0
 SLOW_ONE_IN = 10
-"""Of so many attacks one may break the ratio."""
+"""One of so many attacks may exceed the ratio."""
 LOG_LINES_PER_S_MAX = 50.0
-"""Ten a second of each kind, and what the attack has that is rare."""
+"""Allowed log lines: ten a second of each kind, and the rare ones of the attack."""
 _BATCH, _PER_S, _IN_FLIGHT = 10, 200, 16  # of the good client: 2,000 items/s, an open loop
 _DEADLINE_S = 10.0  # of its requests
 _KEYS = 10_000
 _NICE = -10
 _SAMPLE_S = 0.05
 _OVERLAP_S = 0.2
-_SETTLE_S = 0.5  # after an attack: what was held is let go
+_SETTLE_S = 0.5  # after an attack, so that memory is released
 _GROUPS = {"strangers": STRANGER, "insiders": INSIDER}
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which attacks, how often, and how long each and each time of peace."""
+    """The attacks, how often they run, and how long each attack and each time of peace lasts."""
 
     names: Sequence[str] = tuple(KINDS)
     windows: int = 3
     seconds: float = 2.0
     quiet_s: float = 1.0
     processor: int | None = None
-    """The attacker's; None: the first."""
+    """The attacker's processor; None: the first."""
 
     def checked(self) -> Plan:
-        """Itself, with the names of single attacks. Raises UsageError."""
+        """This plan with the names of single attacks. Raises UsageError."""
         chosen: set[str] = set()
         for name in self.names:
             if name in _GROUPS:
@@ -88,10 +87,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(plan: Plan, *, json: Path | None) -> int:
-    """The exit code: 1 where an attack was not refused, took memory, or too many slowed the good client down."""
+    """Returns the exit code: 1 if an attack was not refused or took memory, or if too many slowed the good client
+    down."""
     plan = plan.checked()
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, _NICE)  # what is started from here on inherits it
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)  # processes started from here on inherit it
     attacks: dict[str, dict[str, Any]] = {}
     bystander: dict[str, dict[str, Any]] = {}
     with output.progress("attacks", len(plan.names)) as progress:
@@ -129,7 +129,7 @@ def run(plan: Plan, *, json: Path | None) -> int:
 
 
 class _Siege:
-    """Attacks on one site, one after the other."""
+    """Runs attacks on one site, one after the other."""
 
     def __init__(self, plan: Plan, place: str) -> None:
         self._plan = plan
@@ -138,16 +138,16 @@ class _Siege:
         self._sites = self._each()
         self._site: Site = next(self._sites)
         assert plan.processor is not None
-        # He touches no target, so any will do. He computes a moment longer than the client is measured.
+        # The bystander touches no target, so any will do. It computes a moment longer than the client is measured.
         seconds = plan.quiet_s + _OVERLAP_S
         self._bystander = Attacker(BYSTANDER, self._site.target("tls"), seconds, plan.processor)
 
     def _each(self) -> Generator[Site]:
-        """A new one whenever it is asked for."""
+        """Yields the site, and a new one after it was replaced."""
         while True:
             with site(self._place) as made:
                 for transport in ("tls", "quic") if self._place == ALONE else ("tls",):
-                    # Everything has been touched once before memory is looked at.
+                    # Everything is touched once before memory is measured.
                     self._measure(made, transport, self._plan.quiet_s)
                 yield made
 
@@ -158,7 +158,7 @@ class _Siege:
         self._client.stop()
 
     def attack(self, name: str, transport: str) -> dict[str, Any]:
-        """The attack's report."""
+        """Run an attack; returns its report."""
         assert self._plan.processor is not None
         where = self._site
         windows: list[_Window] = []
@@ -214,7 +214,7 @@ class _Siege:
         }
 
     def _peace(self, where: Site, transport: str, name: str) -> Answer:
-        """The good client beside the bystander; alone, where the bystander himself is measured."""
+        """Measure the good client beside the bystander; alone if the bystander itself is measured."""
         if name == BYSTANDER:
             return self._measure(where, transport, self._plan.quiet_s)
         self._bystander.begin()
@@ -242,20 +242,20 @@ class _Siege:
 
 
 class _Window(msgspec.Struct, frozen=True):
-    """One time of attack, and those of peace around it."""
+    """One measurement under attack, and those of the peace around it."""
 
     tried: int
     good: Answer
     peace: list[Answer]
 
     def ms(self, percentile: float) -> tuple[float, float]:
-        """Of the good client's latencies: under attack, in peace."""
+        """The good client's latencies under attack and in peace."""
         quiet = Latencies.merged([one.latencies for one in self.peace])
         return Latencies.merged([self.good.latencies]).percentile_ms(percentile), quiet.percentile_ms(percentile)
 
 
 def _summed(windows: Sequence[_Window]) -> dict[str, Any]:
-    """Medians over windows. Where there is none, the good client could not work at all."""
+    """Medians over windows. None if the good client could not work at all."""
     p99 = [window.ms(99) for window in windows] or [(1e3 * _DEADLINE_S, 1.0)]
     p50 = [window.ms(50) for window in windows] or [(1e3 * _DEADLINE_S, 1.0)]
     ratios = [output.ratio(attacked, quiet) for attacked, quiet in p99]
@@ -306,7 +306,7 @@ def _show(attacks: dict[str, dict[str, Any]]) -> int:
 
 
 def _broken(one: dict[str, Any]) -> str:
-    """Which bars an attack has broken, but for the ratio."""
+    """The limits that an attack has broken, except the ratio."""
     found = []
     if not one["refused"]:
         found.append(one["problem"] or "not refused")

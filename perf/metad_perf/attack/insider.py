@@ -1,6 +1,5 @@
-"""A connection of somebody who was let in and means harm: asks one thing at a time, or as much as it can. Blocking, and
-runs in the attacker's process. Over TLS and over QUIC alike.
-"""
+"""A malicious connection that was admitted: sends one request at a time, or as many as it can. Blocking; runs in the
+attacker's process, over TLS and over QUIC."""
 
 from __future__ import annotations
 
@@ -24,20 +23,20 @@ from .peer import HELLO, WAIT_S, QuicPeer, Target, TlsPeer, request
 Body = TypeVar("Body", bound=m.Message)
 Reply = TypeVar("Reply", bound=m.Message)
 
-_CHUNK_BYTES = 256 * 1024  # handed to the connection at a time
-_READS = 64  # in one turn: who is answered without end has to ask as well
+_CHUNK_BYTES = 256 * 1024  # passed to the connection at a time
+_READS = 64  # in one turn: a client that gets answers without end must also send
 _TURN_S = 0.05
-_QUEUED_BYTES = 512 * 1024  # of a flood, that wait to be sent
+_QUEUED_BYTES = 512 * 1024  # of a flood, waiting to be sent
 _WINDOW_BYTES = 24 * 1024 * 1024  # unanswered requests of a flood: within the 32 MiB that the node grants
 _LAST_ANSWERS_S = 20.0  # after a flood, for what is on its way
 
 
 class GoneError(Exception):
-    """The server hung up, or said nothing in time."""
+    """The server closed the connection, or did not answer in time."""
 
 
 class Insider:
-    """One connection that has been welcomed. Raises OSError or GoneError where it is not."""
+    """One welcomed connection. Raises OSError or GoneError if it is not welcomed."""
 
     def __init__(self, target: Target, *, node: int = 0, files: TlsFiles | None = None, hello: bytes = HELLO) -> None:
         files = target.good if files is None else files
@@ -68,16 +67,16 @@ class Insider:
 
     @property
     def ended(self) -> bool:
-        """Whether the server has hung up."""
+        """Whether the server has closed the connection."""
         return self._link.ended
 
     def say(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send raw bytes."""
         self._link.queue(data)
         self._link.turn(0.0)
 
     def stop_reading(self) -> None:
-        """Take as little as possible from now on."""
+        """Read as little as possible from now on."""
         self._link.stop_reading()
 
     def ask(
@@ -90,11 +89,11 @@ class Insider:
         group: str = "",
         wait_s: float = WAIT_S,
     ) -> Reply:
-        """Raises MetadError where that is the answer, and GoneError where none comes."""
+        """Send a request and return its reply. Raises MetadError for an error reply, and GoneError if none comes."""
         return self.ask_encoded(method, method.encode_request(body, deadline_ms, identity, group), wait_s=wait_s)
 
     def ask_encoded(self, method: Method[Any, Reply], payload: bytes, *, wait_s: float = WAIT_S) -> Reply:
-        """The same, with a payload that may be anything."""
+        """Send a request with any payload; otherwise like :meth:`ask`."""
         number = self.post(method, payload)
         until_s = time.monotonic() + wait_s
         while number not in self._kept:
@@ -105,7 +104,7 @@ class Insider:
         return answer  # type: ignore[no-any-return]
 
     def post(self, method: Method[Any, Any], payload: bytes) -> int:
-        """Ask, and do not wait; the request's number."""
+        """Send a request without waiting; returns its number."""
         self._number += 1
         self._methods[self._number] = method.code
         self._link.queue(request(self._number, method.code, payload))
@@ -115,9 +114,9 @@ class Insider:
     def flood(
         self, frame: Callable[[int], bytes], until_s: float, *, in_flight: int = 1_000, at_least: int = 1
     ) -> None:
-        """Keep as many requests unanswered as the window and ``in_flight`` allow, until then and until ``at_least``
-        were sent, and take the answers. ``frame`` makes the request of a number. Raises GoneError where answers stay
-        out."""
+        """Keep as many requests unanswered as the window and ``in_flight`` allow, until ``until_s`` and until
+        ``at_least`` were sent, and take the answers. ``frame`` makes the request of a number. Raises GoneError if
+        answers stay out."""
         while (time.monotonic() < until_s or self._number < at_least) and not self._link.ended:
             while (
                 len(self._flying) < in_flight
@@ -136,7 +135,7 @@ class Insider:
 
     @property
     def sent(self) -> int:
-        """Requests so far."""
+        """The number of requests so far."""
         return self._number
 
     def _wait(self, until_s: float) -> None:
@@ -179,7 +178,7 @@ class _TlsLink:
         self._peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
 
     def turn(self, wait_s: float) -> None:
-        """Send and receive what can be, after waiting for it at most so long."""
+        """Send and receive what is possible, after waiting at most ``wait_s`` for it."""
         if self.ended:
             return
         peer = self._peer.socket
@@ -188,7 +187,7 @@ class _TlsLink:
         try:
             with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 while self._queue:
-                    # One piece at a time: what was begun must be offered again as it was.
+                    # One piece at a time: an unfinished write must be repeated with the same bytes.
                     count = peer.send(memoryview(self._queue)[:_CHUNK_BYTES].tobytes())
                     del self._queue[:count]
             with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -230,7 +229,6 @@ class _QuicLink:
         self._peer.connection.stingy = True
 
     def turn(self, wait_s: float) -> None:
-        """As over TLS."""
         frames = self.heard.frames
         self._peer.until(lambda: self.heard.frames > frames, wait_s)
 
@@ -239,7 +237,7 @@ class _QuicLink:
 
 
 def leader_of(target: Target, method: Method[Body, Any], body: Body, *, wait_s: float = WAIT_S) -> Insider:
-    """A connection to the node that answers this: one after the other is asked. Raises GoneError."""
+    """A connection to the node that answers this request; tries one node after the other. Raises GoneError."""
     until_s = time.monotonic() + wait_s
     while time.monotonic() < until_s:
         for node in range(len(target.addresses)):
@@ -259,5 +257,5 @@ def leader_of(target: Target, method: Method[Body, Any], body: Body, *, wait_s: 
 
 
 def cancel(number: int) -> bytes:
-    """The frame that gives a request up."""
+    """The frame that cancels a request."""
     return encode_frame(FrameType.CANCEL, b"", number)

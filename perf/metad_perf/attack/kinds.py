@@ -1,8 +1,8 @@
-"""Every attack by name, and how one is run: in a process of its own that yields to the server and to the good client.
+"""Every attack by name. Each runs in a process of its own that yields to the server and to the good client.
 
-An attacker has machines of his own. Here all share one, so his process runs when nobody else wants the processor
-(SCHED_IDLE), and on one processor only: what is measured is what his packets cost, not his cycles. Whether that has
-succeeded is measured too, by a bystander in his place who is as busy and touches nothing.
+A real attacker has machines of its own. Here all share one, so the attacker's process runs only when no other wants the
+processor (SCHED_IDLE), and on one processor: this measures the cost of its packets, not of its cycles. A bystander that
+computes as much and touches no node shows whether that succeeded.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .peer import Outcome, Target
 
 Attack = Callable[[Target, float], Outcome]
 """Takes the target and the monotonic time to end at."""
-_OVERTIME_S = 60.0  # attacks end by themselves; the last look at each takes a while
+_OVERTIME_S = 60.0  # attacks end by themselves; the last check of each takes a while
 
 ALONE, TOKENS, THREE = "alone", "tokens", "three"
-"""What is attacked: one node that asks for certificates, one that takes tokens too, three nodes."""
+"""The targets: one node that requires certificates, one that accepts tokens too, three nodes."""
 STRANGER, INSIDER = "stranger", "insider"
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """An attack: by whom, over what, on what."""
+    """An attack: its attacker, transport and site."""
 
     who: str
     transport: str
@@ -122,7 +122,7 @@ def _kinds() -> dict[str, Kind]:
         state.highest_generation,
         state.random_bodies,
         state.reused_identities,
-        state.cluster_changes,  # the last on this node: where it succeeds, the node is not what it was
+        state.cluster_changes,  # the last on this node, because if it succeeds the node is changed
     )
     add(
         STRANGER,
@@ -145,15 +145,15 @@ def _kinds() -> dict[str, Kind]:
 
 
 KINDS = _kinds()
-"""All of them by name, in the order in which they are made: attacks on the same site follow each other."""
+"""All attacks by name, in order of execution: attacks on the same site follow each other."""
 
 BYSTANDER = "bystander"
-"""In the place of an attack's name: who only computes."""
+"""The name of the bystander, which only computes."""
 
 
 class Attacker:
-    """One attack, ready to begin, as often as one likes: a process that starts is no part of it, and takes a second of
-    the processor."""
+    """One attack, ready to begin any number of times. The start of its process, which takes a second of the processor,
+    is not part of the attack."""
 
     def __init__(self, name: str, target: Target, seconds: float, processor: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -166,21 +166,21 @@ class Attacker:
         self._receive(_OVERTIME_S)  # it is ready
 
     def begin(self) -> None:
-        """Let it loose, until :meth:`done`."""
+        """Start the attack; it runs until :meth:`done`."""
         self._pipe.send(None)
 
     def done(self) -> bool:
-        """Whether it is over."""
+        """Whether the attack is over."""
         return self._pipe.poll(0)
 
     def outcome(self) -> Outcome:
-        """Waits for it. Raises WorkerError."""
+        """Wait for the outcome. Raises WorkerError."""
         answer = self._receive(self._seconds + _OVERTIME_S)
         assert isinstance(answer, Outcome)
         return answer
 
     def stop(self) -> None:
-        """End it in any case."""
+        """End the process in any case."""
         self._process.kill()
         self._process.join()
         self._pipe.close()
@@ -198,7 +198,7 @@ class Attacker:
 
 
 def _bystander(target: Target, until_s: float) -> Outcome:
-    """As busy as an attacker; moves memory as well, as one does."""
+    """Computes as much as an attacker, and moves memory too."""
     count = 0
     data = bytes(1024 * 1024)
     while time.monotonic() < until_s:
@@ -217,7 +217,7 @@ def _main(name: str, target: Target, seconds: float, processor: int, pipe: Conne
     while True:
         try:
             pipe.recv()
-        except EOFError:  # the parent has gone
+        except EOFError:  # the parent process has ended
             return
         try:
             pipe.send(attack(target, time.monotonic() + seconds))

@@ -1,6 +1,6 @@
-"""Attacks of insiders on the node's time and memory: what is cheap to ask and dear to answer, and very much of what is
-not. Each must end in answers, or in the connection's end; others must go on being served, which the caller measures.
-"""
+"""Attacks of insiders on the node's time and memory: requests that are cheap to send and expensive to answer, and very
+many of others. Each must end in answers, or with the connection; other clients must still be served, which the caller
+measures."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _UNREAD_TLS, _UNREAD_QUIC = 150, 24  # connections; a handshake of QUIC costs th
 _ASKED_EACH = 4
 _HELD = 400
 _BATCH = 1_000
-_FULL = 40  # requests of as many items as they may name, at once
+_FULL = 40  # requests at once, each with as many items as allowed
 _LARGE_BATCH_BYTES = 14 * _MIB
-_TRANSACTIONS = BATCH_ITEMS_MAX // TRANSACTION_ITEMS_MAX  # of as many compares as there may be
-_HOARDERS, _HOARDED_BYTES = 40, 700_000  # together more than the node takes of unfinished frames
+_TRANSACTIONS = BATCH_ITEMS_MAX // TRANSACTION_ITEMS_MAX  # each with as many compares as allowed
+_HOARDERS, _HOARDED_BYTES = 40, 700_000  # together more than the node accepts of unfinished frames
 _HONEST_BATCHES = 3
 _SLOWER_MAX = 5.0
-_TRICKLED = 8  # connections that say one byte at a time
+_TRICKLED = 8  # connections that send one byte at a time
 
 _GET_ALL = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", f"k{n}") for n in range(LARGE_KEYS)]))
 _GET_SMALL = m.KvGet([m.KvKey("small", "k")])
@@ -41,7 +41,7 @@ _GET_SMALL = m.KvGet([m.KvKey("small", "k")])
 
 def unread_replies(target: Target, until_s: float) -> Outcome:
     """Many connections that each ask for 8 MiB, several times, in 64 bytes, and read nothing. Memory must not grow with
-    them, and who reads must still be answered."""
+    them, and clients that read must still be answered."""
     connections = _UNREAD_QUIC if target.transport == "quic" else _UNREAD_TLS
     with contextlib.ExitStack() as stack:
         opened = 0
@@ -57,7 +57,7 @@ def unread_replies(target: Target, until_s: float) -> Outcome:
 
 
 def _unserved(target: Target) -> str:
-    """What is wrong with how somebody honest, who comes now, is served."""
+    """What goes wrong for an honest client that connects now; empty: nothing."""
     try:
         with Insider(target) as insider:
             insider.ask(methods.KV_GET, _GET_SMALL)
@@ -67,7 +67,7 @@ def _unserved(target: Target) -> str:
 
 
 def filtered_listings(target: Target, until_s: float) -> Outcome:
-    """Listings that look through twenty thousand sessions and find none."""
+    """Listings that search twenty thousand sessions and match none."""
     asked = [
         methods.SESSION_LIST.encode_request(m.SessionList("crowd", "", "nobody", m.Page(1))),
         methods.SESSION_LIST.encode_request(m.SessionList(None, "", "nobody", m.Page(10_000))),
@@ -76,7 +76,7 @@ def filtered_listings(target: Target, until_s: float) -> Outcome:
 
 
 def whole_listings(target: Target, until_s: float) -> Outcome:
-    """Listings of everything that there is, all pages at once, and of megabytes."""
+    """Listings of all records, all pages at once, with megabytes of results."""
     sessions = methods.SESSION_LIST.encode_request(m.SessionList(page=m.Page(10_000)))
     records = methods.KV_SCAN.encode_request(m.KvScan("large", page=m.Page(10_000)))
     asked = [(methods.SESSION_LIST.code, sessions), (methods.KV_SCAN.code, records)]
@@ -84,7 +84,7 @@ def whole_listings(target: Target, until_s: float) -> Outcome:
 
 
 def expensive_transactions(target: Target, until_s: float) -> Outcome:
-    """6 KB that compare a record of a MiB nine hundred times."""
+    """Requests of 6 KB that compare a record of a MiB nine hundred times."""
     compares = [m.KvCompare("k0", 1)] * TRANSACTION_ITEMS_MAX
     body = m.KvTransact([m.KvTransaction("large", compares, [])] * _TRANSACTIONS)
     return _flood(
@@ -93,7 +93,7 @@ def expensive_transactions(target: Target, until_s: float) -> Outcome:
 
 
 def large_compares(target: Target, until_s: float) -> Outcome:
-    """Transactions that write a MiB and compare with it, which only looking at all of it decides."""
+    """Transactions that write a MiB and compare with it, so that only the last byte decides."""
     almost = bytes(_MIB - 300)
     compares = [m.KvCompare("compared", None, almost)]
     body = m.KvTransact([m.KvTransaction("large", compares, [m.KvOperation("compared", almost)])] * 4)
@@ -101,12 +101,12 @@ def large_compares(target: Target, until_s: float) -> Outcome:
 
 
 def largest_reads(target: Target, until_s: float) -> Outcome:
-    """The largest replies that there are, one behind the other, all of them read."""
+    """The largest possible replies, one after the other, all of them read."""
     return _flood(target, until_s, [(methods.KV_GET.code, _GET_ALL)], in_flight=16)
 
 
 def restores(target: Target, until_s: float) -> Outcome:
-    """Takeovers of one broker after the other, which restore the properties of as many sessions as a request names."""
+    """Takeovers of one broker after the other that restore the properties of as many sessions as a request may name."""
     items = [m.SessionTakeoverItem("crowd", f"c{n}") for n in range(min(CROWD, BATCH_ITEMS_MAX))]
     bodies = [m.SessionTakeover(broker, 1, items, True) for broker in ("x" * 256, CROWD_BROKER)]
     payloads = [methods.SESSION_TAKEOVER.encode_request(body) for body in bodies]
@@ -114,7 +114,7 @@ def restores(target: Target, until_s: float) -> Outcome:
 
 
 def wide_reads(target: Target, until_s: float) -> Outcome:
-    """Reads of as many records as a request may name: of keys that are not there, and of sessions that are."""
+    """Reads of as many records as a request may name: of missing keys, and of existing sessions."""
     keys = m.KvGet([m.KvKey("small", f"absent-{n}") for n in range(BATCH_ITEMS_MAX)])
     sessions = m.SessionGet([m.SessionKey("crowd", f"c{n}") for n in range(min(CROWD, BATCH_ITEMS_MAX))])
     asked = [
@@ -131,7 +131,7 @@ def wide_writes(target: Target, until_s: float) -> Outcome:
 
 
 def status_and_map(target: Target, until_s: float) -> Outcome:
-    """How the node is, and the whole map, again and again."""
+    """Requests for the node's status and the whole map, again and again."""
     asked = [
         (methods.STATUS.code, methods.STATUS.encode_request(m.Status())),
         (methods.CLUSTER_MAP.code, methods.CLUSTER_MAP.encode_request(c.MapRequest())),
@@ -140,7 +140,7 @@ def status_and_map(target: Target, until_s: float) -> Outcome:
 
 
 def small_puts(target: Target, until_s: float) -> Outcome:
-    """As many small writes as the window takes."""
+    """As many small writes as the window accepts."""
     payloads = [
         methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem(f"flood{n % 8}", f"k{n}", b"v" * 40)])) for n in range(1_000)
     ]
@@ -159,7 +159,7 @@ def batches(target: Target, until_s: float) -> Outcome:
 
 
 def largest_batches(target: Target, until_s: float) -> Outcome:
-    """Batches as large as frames may be, which are refused, and as large as writes may be, which are not."""
+    """Batches as large as frames may be, which are refused, and as large as writes may be, which are accepted."""
     asked = []
     for size in (_LARGE_BATCH_BYTES, m.CHANGE_BYTES_MAX - _MIB):
         items = [m.KvPutItem("batches", f"k{n}", bytes(size // _BATCH)) for n in range(_BATCH)]
@@ -175,7 +175,7 @@ def one_key(target: Target, until_s: float) -> Outcome:
 
 
 def hopeless_deadlines(target: Target, until_s: float) -> Outcome:
-    """Writes and reads that nobody waits for any more a millisecond later."""
+    """Writes and reads whose deadline ends a millisecond later."""
     payload = methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("hopeless", "k", b"v" * 1_000)]), 1)
     listing = methods.SESSION_LIST.encode_request(m.SessionList("crowd", "", "nobody", m.Page(1)), 1)
     asked = [(methods.KV_PUT.code, payload)] * 3 + [(methods.SESSION_LIST.code, listing)]
@@ -183,7 +183,7 @@ def hopeless_deadlines(target: Target, until_s: float) -> Outcome:
 
 
 def cancelled_requests(target: Target, until_s: float) -> Outcome:
-    """Writes, each given up right behind it, and what is not there given up as well."""
+    """Writes that are cancelled at once, and cancellations of requests that do not exist."""
     payload = methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("cancelled", "k", b"v" * 1_000)]))
 
     def one(number: int) -> bytes:
@@ -193,7 +193,7 @@ def cancelled_requests(target: Target, until_s: float) -> Outcome:
 
 
 def pings(target: Target, until_s: float) -> Outcome:
-    """Pings without end. The server must answer them, or end the connection."""
+    """Pings without end. The server must answer them, or close the connection."""
     ping = encode_frame(FrameType.PING, methods.encode(m.Ping(1))) * 500
     with Insider(target) as insider:
         tried = 0
@@ -205,8 +205,8 @@ def pings(target: Target, until_s: float) -> Outcome:
 
 
 def many_connections(target: Target, until_s: float) -> Outcome:
-    """Hundreds of connections at once, all let in, which ask and stay; then all again. Somebody honest must still get
-    in."""
+    """Hundreds of simultaneous connections, all admitted, which send requests and stay; then all again. An honest
+    client must still be admitted."""
     tried = 0
     with contextlib.ExitStack() as stack:
         while time.monotonic() < until_s and tried < _HELD:
@@ -219,7 +219,7 @@ def many_connections(target: Target, until_s: float) -> Outcome:
 
 
 def comings_and_goings(target: Target, until_s: float) -> Outcome:
-    """Connections that are let in, ask for something large, and are gone before the answer."""
+    """Connections that are admitted, ask for something large, and close before the answer."""
     tried = 0
     while time.monotonic() < until_s:
         with contextlib.suppress(OSError, GoneError), Insider(target) as insider:
@@ -230,7 +230,7 @@ def comings_and_goings(target: Target, until_s: float) -> Outcome:
 
 
 def single_bytes(target: Target, until_s: float) -> Outcome:
-    """Requests that come a byte at a time, each in a TLS record of its own, on some connections at once."""
+    """Requests sent one byte at a time, each in a TLS record of its own, on several connections at once."""
     frame = request(1, methods.KV_GET.code, methods.KV_GET.encode_request(_GET_SMALL))
     tried = 0
     with contextlib.ExitStack() as stack:
@@ -250,8 +250,8 @@ def single_bytes(target: Target, until_s: float) -> Outcome:
 
 
 def broken_frames(target: Target, until_s: float) -> Outcome:
-    """Connections that are let in and break the protocol at once, each in another way: what is refused is also logged.
-    All must be hung up on."""
+    """Connections that are admitted and break the protocol at once, each in another way; each refusal is also logged.
+    All must be closed."""
     rng = random.Random(6)
     ways: Sequence[Callable[[], bytes]] = (
         lambda: struct.pack(">IBBHQ", 5, FrameType.REQUEST, 0, 1, 1),
@@ -274,8 +274,8 @@ def broken_frames(target: Target, until_s: float) -> Outcome:
 
 
 def hoarded_frames(target: Target, until_s: float) -> Outcome:
-    """Frames of 15 MiB on many connections, each begun and never ended, and begun again when the server hangs up. An
-    honest batch of 2 MB must not take many times as long as in peace."""
+    """Frames of 15 MiB on many connections, each begun and never ended, and begun again when the server closes the
+    connection. An honest batch of 2 MB must not take many times as long as in peace."""
     begun = struct.pack(">IBBHQ", 15 * _MIB, FrameType.REQUEST, 0, methods.KV_PUT.code, 1) + bytes(_HOARDED_BYTES)
     batch = m.KvPut([m.KvPutItem("batches", f"h{n}", bytes(20_000)) for n in range(100)])
     tried = 0
@@ -291,7 +291,7 @@ def hoarded_frames(target: Target, until_s: float) -> Outcome:
                 tried += 1
             taken_s.append(_taken_s(honest, batch))
             for one in held:
-                one.say(b"")  # hear whether it is hung up on
+                one.say(b"")  # notice whether the server closes it
         ratio = statistics.median(taken_s) / peace_s
     return Outcome(tried, f"an honest batch of 2 MB took {ratio:.0f} times as long" if ratio > _SLOWER_MAX else "")
 
@@ -303,7 +303,7 @@ def _taken_s(insider: Insider, batch: m.KvPut) -> float:
 
 
 def _flood(target: Target, until_s: float, asked: Sequence[tuple[int, bytes]], *, in_flight: int = 1_000) -> Outcome:
-    """These (method, payload) in turn, as many at once as the window and ``in_flight`` allow."""
+    """Send these (method, payload) pairs in turn, as many at once as the window and ``in_flight`` allow."""
     turns = count()
 
     def one(number: int) -> bytes:
@@ -314,7 +314,7 @@ def _flood(target: Target, until_s: float, asked: Sequence[tuple[int, bytes]], *
 
 
 def _flooded(target: Target, until_s: float, one: Callable[[int], bytes], *, in_flight: int) -> Outcome:
-    """Each request must be answered, or the connection ended; and somebody honest be served."""
+    """Each request must be answered or the connection closed, and an honest client must be served."""
     with Insider(target) as insider:
         try:
             insider.flood(one, until_s, in_flight=in_flight)

@@ -1,6 +1,5 @@
-"""An attacker's own ends of connections: TLS by the ssl module, QUIC by aioquic as it comes, metad's frames by hand.
-Blocking, and bound by no rule of ours: that is the point. Runs in the attacker's process.
-"""
+"""An attacker's own connections: TLS by the ssl module, QUIC by unmodified aioquic, metad's frames built by hand.
+Blocking; deliberately not bound by our own limits. Runs in the attacker's process."""
 
 from __future__ import annotations
 
@@ -24,23 +23,23 @@ from metad_wire.frame import Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.methods import encode
 from metad_wire.transport.credentials import TlsFiles
 
-WAIT_S = 5.0  # for an answer, and for the server to hang up
+WAIT_S = 5.0  # for an answer, and for the server to close the connection
 _RECEIVE_BYTES = 256 * 1024
-_FAR = 1 << 60  # more than any limit that a server grants
+_FAR = 1 << 60  # larger than any limit that a server grants
 
 HELLO = encode_frame(FrameType.HELLO, encode(m.Hello(m.MAGIC, m.PROTOCOL_VERSION, m.PROTOCOL_VERSION)))
-LARGE_KEYS = 4  # of the namespace ``large``, a MiB each: together the most that one reply holds
+LARGE_KEYS = 4  # in the namespace ``large``, a MiB each: together the most that one reply holds
 LARGE_BYTES = 1024 * 1024 - 200
-CROWD = 20_000  # sessions of the tenant ``crowd``, for listings to look through
-CROWD_BROKER = "b" * 256  # their owner: the longest name that there may be
+CROWD = 20_000  # sessions of the tenant ``crowd``, for listings to search
+CROWD_BROKER = "b" * 256  # their owner, with the longest name allowed
 GET_LARGE = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", "k0")]))
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What is attacked, and what the attacker has: certificates of the fleet, and of every wrong kind by name."""
+    """The attacked nodes and the attacker's certificates: of the fleet, and of every wrong kind by name."""
 
     addresses: Sequence[tuple[str, int]]
-    """Of every node, over the transport under attack."""
+    """The addresses of every node, over the transport under attack."""
     transport: str
     good: TlsFiles
     none: TlsFiles
@@ -48,19 +47,19 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Of the first node."""
+        """The address of the first node."""
         return self.addresses[0]
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of an attack. ``problem`` says why it counts as not refused."""
+    """The result of an attack. ``problem`` says why it counts as not refused."""
 
     tried: int
     problem: str = ""
 
 
 def put(namespace: str, key: str, value: bytes) -> bytes:
-    """Payload of a put."""
+    """The payload of a put."""
     return methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem(namespace, key, value)]))
 
 
@@ -70,7 +69,7 @@ def request(number: int, method: int, payload: bytes) -> bytes:
 
 
 class Heard:
-    """What a server has said on one stream, counted. ``answered`` is given every answer to a request."""
+    """Counts what a server has sent on one stream. ``answered`` is called with every answer to a request."""
 
     def __init__(self) -> None:
         self._decoder = FrameDecoder()
@@ -81,7 +80,7 @@ class Heard:
         self.errors = 0
 
     def take(self, data: bytes) -> None:
-        """Bytes of the stream."""
+        """Take bytes of the stream."""
         decoder = self._decoder
         decoder.feed(data)
         while (frame := decoder.next()) is not None:
@@ -94,7 +93,7 @@ class Heard:
 
 
 class TlsPeer:
-    """A TCP connection with TLS 1.3. Raises OSError where the handshake fails at our end."""
+    """A TCP connection with TLS 1.3. Raises OSError if the handshake fails on our side."""
 
     def __init__(self, target: Target, files: TlsFiles, *, node: int = 0) -> None:
         self.heard = Heard()
@@ -113,7 +112,7 @@ class TlsPeer:
         self.socket.close()
 
     def send(self, data: bytes) -> bool:
-        """False once the server takes no more."""
+        """Send bytes; False once the server reads no more."""
         try:
             self.socket.sendall(data)
         except OSError:
@@ -121,7 +120,7 @@ class TlsPeer:
         return True
 
     def read(self) -> bool:
-        """What has come, or comes within the time; False at the end, or where nothing comes."""
+        """Process what has arrived, or arrives in time; False at the end, or if nothing arrives."""
         try:
             data = self.socket.recv(_RECEIVE_BYTES)
         except OSError:
@@ -130,7 +129,7 @@ class TlsPeer:
         return bool(data)
 
     def read_to_end(self, bytes_max: int) -> bool:
-        """Read until the server hangs up; False where it does not within the time, or says more than this."""
+        """Read until the server closes the connection; False if it does not in time, or sends more than this."""
         read = 0
         while read <= bytes_max:
             try:
@@ -146,7 +145,7 @@ class TlsPeer:
 
 
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
-    """A client's, which looks at nothing but the authority."""
+    """A client's context, which checks nothing but the authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -157,7 +156,7 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 class Unpaid(QuicConnection):
-    """aioquic's connection; with ``stingy`` it acknowledges and gives no credit."""
+    """aioquic's connection; with ``stingy`` it acknowledges but grants no credit."""
 
     stingy = False
 
@@ -171,7 +170,7 @@ class Unpaid(QuicConnection):
 
 
 class QuicPeer:
-    """A QUIC connection on a socket of its own; ``source`` is the address that it comes from."""
+    """A QUIC connection on a socket of its own; ``source`` is its address."""
 
     def __init__(
         self, target: Target, files: TlsFiles, *, ticket: SessionTicket | None = None, source: str = "", node: int = 0
@@ -203,7 +202,7 @@ class QuicPeer:
         self.socket.close()
 
     def flush(self) -> None:
-        """Send what is to be sent."""
+        """Send the waiting datagrams."""
         for datagram, _ in self.connection.datagrams_to_send(time.monotonic()):
             self.sent.append(datagram)
             self.sent_bytes += len(datagram)
@@ -211,7 +210,7 @@ class QuicPeer:
                 self.socket.sendto(datagram, self._address)
 
     def until(self, condition: Any, timeout_s: float = WAIT_S) -> bool:
-        """Go on until it holds; False where it does not within the time."""
+        """Run until the condition holds; False if it does not in time."""
         until = time.monotonic() + timeout_s
         while True:
             self.flush()
@@ -220,7 +219,7 @@ class QuicPeer:
             now = time.monotonic()
             if now >= until or self.ended:
                 return bool(condition())
-            # What was done to aioquic's books for an attack may not agree with what becomes of it.
+            # The attack changed aioquic's bookkeeping, which may not match what arrives.
             with contextlib.suppress(OSError, AssertionError):
                 self._turn(until, now)
             self._events()
@@ -237,23 +236,23 @@ class QuicPeer:
             self.connection.handle_timer(now)
 
     def connect(self) -> bool:
-        """Whether the handshake ends well, as far as we can tell."""
+        """Whether the handshake succeeds on our side."""
         return self.until(lambda: self.connected) and not self.ended
 
     def open(self, data: bytes) -> int:
-        """A stream with this at its beginning."""
+        """Open a stream that begins with ``data``."""
         stream_id = self.connection.get_next_available_stream_id()
         self.connection.send_stream_data(stream_id, data)
         return stream_id
 
     def lift_limits(self) -> None:
-        """Respect no limit of the server's any more."""
+        """Ignore all limits of the server from now on."""
         connection: Any = self.connection
         connection._remote_max_data = connection._remote_max_streams_bidi = _FAR
         connection._remote_max_stream_data_bidi_remote = _FAR
 
     def jump(self, stream_id: int, offset: int) -> None:
-        """Go on with a stream from another offset."""
+        """Continue a stream at another offset."""
         stream: Any = self.connection._get_or_create_stream_for_send(stream_id)
         stream.max_stream_data_remote = _FAR
         sender = stream.sender

@@ -1,4 +1,4 @@
-"""Attacks of strangers over QUIC, and of those who are let in and break the protocol."""
+"""Attacks over QUIC: by strangers, and by admitted clients that break the protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .strangers import strangers
 
 _GARBAGE_PER_S = 20_000  # datagrams
 _SPOOFED_PER_S = 5_000
-_SPOOFED_MADE = 200  # Initials, each of another connection; making one costs more than looking at it
+_SPOOFED_MADE = 200  # Initials, each of another connection; making one costs more than examining it
 _SPOOFED_SOURCES = 64
 _SPOOFED_S = 1.0
 _REPLAYS_PER_S = 500
@@ -26,14 +26,14 @@ _HALF_OPEN = 1_000
 _SLOW_READERS = 3
 _REQUESTS_OF_A_READER = 200
 _CUT_OFF_S = 8.0
-_STALLED_S = 15.0  # the node's patience with who reads nothing is 10 s
+_STALLED_S = 15.0  # the node closes a connection that does not read after 10 s
 _AMPLIFICATION_MAX = 3.0  # RFC 9000, 8.1
 REPLAYED = ("replayed", "key")
-"""Namespace and key of the write that is sent in 0-RTT data; it must never be there."""
+"""Namespace and key of the write that is sent in 0-RTT data; it must never take effect."""
 
 
 def handshake_flood(target: Target, until_s: float) -> Outcome:
-    """Handshakes without a certificate, one behind the other."""
+    """Handshakes without a certificate, one after the other."""
     return strangers([target.none], until_s, partial(_meet, target))
 
 
@@ -65,13 +65,13 @@ def garbage(target: Target, until_s: float) -> Outcome:
 
 
 def spoofed_initials(target: Target, until_s: float) -> Outcome:
-    """True first packets of connections that nobody means, from many addresses. The server must not answer with more
-    than it got three times over, nor run out of room for those that are meant."""
+    """Genuine first packets of connections that are never completed, from many addresses. The server must not send more
+    than three times the bytes it got, and must keep room for honest connections."""
     made: list[bytes] = []
     for _ in range(_SPOOFED_MADE):
         with QuicPeer(target, target.none) as peer:
             made.append(peer.connection.datagrams_to_send(time.monotonic())[0][0])
-            peer.connection = QuicPeer(target, target.none).connection  # it says no goodbye
+            peer.connection = QuicPeer(target, target.none).connection  # it sends no close frame
     rng = random.Random(3)
     with contextlib.ExitStack() as stack:
         senders = []
@@ -83,11 +83,12 @@ def spoofed_initials(target: Target, until_s: float) -> Outcome:
 
         def one(number: int) -> None:
             datagram = bytearray(made[number % len(made)])
-            if number >= len(made):  # another connection each: the keys do not fit any more, and the looks are the same
+            if number >= len(made):  # another connection each: the keys no longer fit, but the packets look the same
                 datagram[6:14] = rng.randbytes(8)
             senders[number % len(senders)].sendto(datagram, target.address)
 
-        tried, _ = _send(one, _SPOOFED_PER_S, max(until_s, time.monotonic() + _SPOOFED_S))  # making them took a while
+        # making the packets took a while
+        tried, _ = _send(one, _SPOOFED_PER_S, max(until_s, time.monotonic() + _SPOOFED_S))
         received = _drain(senders)
         sent = sum(len(made[n % len(made)]) for n in range(tried))
     if received > _AMPLIFICATION_MAX * sent:
@@ -96,7 +97,7 @@ def spoofed_initials(target: Target, until_s: float) -> Outcome:
 
 
 def stream_abuse(target: Target, until_s: float) -> Outcome:
-    """Streams beyond the limit, offsets beyond the window, ends that move: the connection must end."""
+    """Streams over the limit, offsets beyond the window, ends that move: the server must close the connection."""
     tried = survived = 0
 
     def many_streams(peer: QuicPeer) -> None:
@@ -136,7 +137,7 @@ def stream_abuse(target: Target, until_s: float) -> Outcome:
 
 
 def slow_readers(target: Target, until_s: float) -> Outcome:
-    """Ask for gigabytes and give no credit for them. The server must hang up."""
+    """Connections that ask for gigabytes and grant no credit for them. The server must close them."""
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(QuicPeer(target, target.good)) for _ in range(_SLOW_READERS)]
         for peer in peers:
@@ -155,8 +156,8 @@ def slow_readers(target: Target, until_s: float) -> Outcome:
 
 
 def early_replays(target: Target, until_s: float) -> Outcome:
-    """A write in 0-RTT data, and what was sent of it again and again from elsewhere. The caller looks whether it is
-    there; here counts that nobody was answered with more than a refusal."""
+    """A write in 0-RTT data, replayed again and again from elsewhere. The caller checks whether it took effect; this
+    attack checks that every answer is a refusal."""
     with QuicPeer(target, target.good) as first:
         if not first.connect():
             return Outcome(0, "no connection")
@@ -181,7 +182,7 @@ def early_replays(target: Target, until_s: float) -> Outcome:
 
 
 def frame_bombs(target: Target, until_s: float) -> Outcome:
-    """Frames that are more than they seem, from who was let in. Each must end in an error."""
+    """Malicious frames from an admitted client. Each must end in an error."""
     tried = blown = 0
     rng = random.Random(2)
     while time.monotonic() < until_s or tried < 1:
@@ -198,7 +199,7 @@ def frame_bombs(target: Target, until_s: float) -> Outcome:
 
 
 def half_open(target: Target, until_s: float) -> Outcome:
-    """Handshakes that are begun and left alone. Who means it must still get in."""
+    """Handshakes that are begun and abandoned. An honest client must still be admitted."""
     tried = 0
     with contextlib.ExitStack() as stack:
         while tried < _HALF_OPEN and time.monotonic() < until_s:
@@ -210,7 +211,7 @@ def half_open(target: Target, until_s: float) -> Outcome:
 
 
 class _Silent:
-    """Sends its first flight, follows a Retry, and says no more."""
+    """Sends its first flight, follows a Retry, and then falls silent."""
 
     def __init__(self, target: Target) -> None:
         self._peer = QuicPeer(target, target.none)
@@ -223,8 +224,8 @@ class _Silent:
 
 
 def _still_welcome(target: Target) -> str:
-    """What keeps out somebody who may come in."""
-    for _ in range(3):  # its first datagrams may be lost in the flood
+    """The reason why an honest client is not admitted; empty: it is."""
+    for _ in range(3):  # the first datagrams may be lost in the flood
         with QuicPeer(target, target.good) as peer:
             if peer.connect():
                 peer.open(HELLO)
@@ -234,7 +235,7 @@ def _still_welcome(target: Target) -> str:
 
 
 def _send(one: Callable[[int], object], per_s: float, until_s: float) -> tuple[int, int]:
-    """Call it at this rate until then; how often, and how often the kernel had no room."""
+    """Call ``one`` at this rate until then; returns how often, and how often the kernel had no room."""
     count = full = 0
     begin_s = time.monotonic()
     while (now := time.monotonic()) < until_s:
@@ -250,7 +251,7 @@ def _send(one: Callable[[int], object], per_s: float, until_s: float) -> tuple[i
 
 
 def _drain(sockets: Sequence[socket.socket]) -> int:
-    """Bytes that came."""
+    """Read all datagrams; returns their number of bytes."""
     received = 0
     for one in sockets:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What is attacked: a node that asks for certificates, one that takes tokens as well, or three nodes. Blocking."""
+"""The targets: a node that requires certificates, one that accepts tokens as well, or three nodes. Blocking."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .quic import REPLAYED
 from .tokens import CONNECTIONS_MAX
 
 _NODE = "node-1"
-_STATUS_S = 10.0  # for all nodes to say how they are
+_STATUS_S = 10.0  # for all nodes to report their status
 _SETTLED_S = 20.0  # for every group to have a leader
 _BATCH = 1_000
 _STORAGE = """
@@ -35,18 +35,18 @@ _STORAGE = """
 memtable_bytes = 33554432
 row_cache_bytes = 16777216
 """
-"""Memory that any writes fill, up to what is configured: small, or all growth would be that."""
+"""Small caches, which any writes fill: with large ones all growth would be theirs."""
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How the nodes were at a moment."""
+    """The state of the nodes at a moment."""
 
     processes: dict[str, int]
     terms: dict[str, int]
     leaders: dict[str, str]
 
     def problem(self, later: Health) -> str:
-        """What has become worse."""
+        """What has become worse; empty: nothing."""
         if gone := sorted(set(self.processes) - set(later.processes)):
             return f"{', '.join(gone)} did not answer afterwards"
         if led := sorted(name for name in self.leaders if not later.leaders.get(name)):
@@ -57,7 +57,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Site:
-    """Nodes that serve, and what an attacker and a good client need to reach them."""
+    """Running nodes, with the addresses and files that an attacker and a good client need."""
 
     def __init__(self, name: str, members: list[Member], good: TlsFiles) -> None:
         self._members = members
@@ -66,13 +66,13 @@ class Site:
         self.options = Options(tls=good, deadline_s=_STATUS_S)
 
     def url(self, transport: str) -> str:
-        """For the SDK."""
+        """The URL for the SDK."""
         if transport == "quic":
             return "metadq://" + ",".join(member.quic_endpoint for member in self._members)
         return "metads://" + ",".join(member.endpoint for member in self._members)
 
     def target(self, transport: str) -> Target:
-        """For the attacker."""
+        """The target for the attacker."""
         parts = [
             (member.quic_endpoint if transport == "quic" else member.endpoint).rpartition(":")
             for member in self._members
@@ -86,7 +86,7 @@ class Site:
         )
 
     def prepare(self) -> None:
-        """Records that attacks read."""
+        """Write the records that attacks read."""
         run_async(self._prepare())
 
     async def _prepare(self) -> None:
@@ -106,18 +106,18 @@ class Site:
         return [member.rss_bytes() for member in self._members]
 
     def log_lines(self) -> int:
-        """Of all nodes so far."""
+        """Number of log lines of all nodes so far."""
         return sum(member.log_lines() for member in self._members)
 
     def ended(self) -> str:
-        """Which nodes have ended, and their last words; empty: none."""
+        """The nodes that have ended, and their last words; empty: none."""
         codes = {member: member.ended() for member in self._members}
         return "; ".join(
             f"{member.name} ended with {code}: {member.words()}" for member, code in codes.items() if code is not None
         )
 
     def health(self) -> Health:
-        """As soon as every group has a leader, or later if none gets one."""
+        """The state as soon as every group has a leader, or later if one gets none."""
         until_s = time.monotonic() + _SETTLED_S
         while True:
             found = run_async(self._health())
@@ -144,7 +144,7 @@ class Site:
         )
 
     def replayed(self) -> bool:
-        """Whether the write is there that was sent in 0-RTT data."""
+        """Whether the write that was sent in 0-RTT data took effect."""
 
         async def look() -> bool:
             async with connect(self.url("tls"), self.options) as client:
@@ -155,7 +155,7 @@ class Site:
 
 @contextmanager
 def site(name: str) -> Iterator[Site]:
-    """Started and prepared; ended and removed in any case."""
+    """Start and prepare a site; end and remove it in any case."""
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -182,7 +182,7 @@ def site(name: str) -> Iterator[Site]:
 
 
 def _written(directory: Path, *, tokens: bool) -> Path:
-    """The configuration of a node by itself: default limits, but for connections where there are tokens."""
+    """Write the configuration of a single node: default limits, except for connections if it accepts tokens."""
     files = certificates.node(_NODE)
     security = security_of(files)
     limits: list[str] = []

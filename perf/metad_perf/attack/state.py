@@ -1,7 +1,6 @@
-"""Attacks of insiders on what is stored, remembered and decided. Over TLS; some on three nodes, where an entry has to
-reach the others. What each must not achieve is in its docstring; that the node lives, still leads in the same term and
-has answered the good client is checked after each by the caller.
-"""
+"""Attacks of insiders on records, remembered identities and elections. Over TLS; some on three nodes, so that entries
+are replicated. Each docstring says what the attack must not achieve; the caller checks after each that the node lives,
+still leads in the same term and has answered the good client."""
 
 from __future__ import annotations
 
@@ -27,20 +26,20 @@ from .bodies import encoded, methods_of_records, random_body
 from .insider import GoneError, Insider, leader_of
 from .peer import CROWD_BROKER, Outcome, Target, request
 
-_ANSWER_S = 10.0  # for what is more work than most
+_ANSWER_S = 10.0  # for requests that take longer than most
 _KEYS = 4_020
 _VALUE_BYTES = 4_096
-_IDENTITIES_MORE = 70_000  # than a group remembers
+_IDENTITIES_MORE = 70_000  # more than a group remembers
 _LONG_NAME = "n" * 4_000
 _TRANSACTIONS = m.BATCH_ITEMS_MAX // (TRANSACTION_ITEMS_MAX + 1)
 _REFUSED_ITEMS = m.BATCH_ITEMS_MAX
-_GENERATIONS = (2**63 - 1, 2**53 - 1)  # the first is more than there is
+_GENERATIONS = (2**63 - 1, 2**53 - 1)  # the first exceeds the allowed maximum
 _HONEST_AGE_MS = 100
 
 
 def reused_identities(target: Target, until_s: float) -> Outcome:
-    """Every method that writes, with an identity that another body, and another method, had before. Each must be
-    answered, none with "done" for what was not done."""
+    """Every method that writes, with an identity that another body and another method used before. Each must be
+    answered, and none may report a write that was not done."""
     rng = random.Random(4)
     writers = methods_of_records(mutating=True)
     tried = false = unanswered = 0
@@ -72,7 +71,7 @@ def _fill_sessions(insider: Insider) -> None:
 
 
 def _answer(insider: Insider, method: Method[Any, Any], payload: bytes) -> str:
-    """What kind of answer there is; empty: none, or a bug."""
+    """The kind of the answer; empty: none, or a bug."""
     try:
         insider.ask_encoded(method, payload)
     except InternalError:
@@ -85,7 +84,7 @@ def _answer(insider: Insider, method: Method[Any, Any], payload: bytes) -> str:
 
 
 def _false_done(insider: Insider, client_id: int, seq: int) -> bool:
-    """Whether a put to another key under a known identity is told that it is done, and is not."""
+    """Whether a put to another key under a known identity is reported as done although it is not."""
     identity = m.Identity(client_id, seq, 1)
     first, second = f"a{seq}-{client_id}", f"b{seq}-{client_id}"
     insider.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("reused", first, b"1")]), identity=identity)
@@ -98,7 +97,7 @@ def _false_done(insider: Insider, client_id: int, seq: int) -> bool:
 
 
 def _restored(insider: Insider, client_id: int, seq: int) -> bool:
-    """Whether a takeover that restores, under the identity of one with fewer items, stays without an answer."""
+    """Whether a takeover that restores, under the identity of one with fewer items, stays unanswered."""
     identity = m.Identity(client_id, seq, 1)
     for count in (1, 3):
         items = [m.SessionTakeoverItem("reused", f"c{n}") for n in range(count)]
@@ -110,8 +109,8 @@ def _restored(insider: Insider, client_id: int, seq: int) -> bool:
 
 
 def random_bodies(target: Target, until_s: float) -> Outcome:
-    """Bodies made up from the types of every method about records, with and without identities, groups and deadlines.
-    Each must be answered, and none with a bug."""
+    """Random bodies for every method about records, with and without identities, groups and deadlines. Each must be
+    answered, and none with a bug."""
     rng = random.Random(5)
     made = methods_of_records(mutating=False)
     tried = bugs = 0
@@ -133,7 +132,7 @@ def random_bodies(target: Target, until_s: float) -> Outcome:
 
 
 class _Witness:
-    """Somebody honest, who writes to the same group, and whose retries must still be told apart."""
+    """An honest client that writes to the same group, and whose retries must still be recognised."""
 
     def __init__(self, insider: Insider, namespace: str) -> None:
         self._insider = insider
@@ -149,7 +148,7 @@ class _Witness:
         return self._insider.ask(methods.KV_PUT, body, identity=identity, wait_s=_ANSWER_S)
 
     def problem(self) -> str:
-        """What is wrong with a retry of what was done, and of what was not."""
+        """What goes wrong with a retry of a write that was done, and of one that was not; empty: nothing."""
         age_ms = 1 + round(1e3 * (time.monotonic() - self._begun_s))
         try:
             if self._ask(self._body, 1, age_ms) != self._reply:
@@ -165,16 +164,15 @@ class _Witness:
 
 
 def identity_window(target: Target, until_s: float) -> Outcome:
-    """Small transactions that write nothing and read 3 MiB each, under identities that are never confirmed. A retry of
-    somebody else's must still be told from a new write."""
+    """Small transactions that write nothing and read 3 MiB each, under identities that are never confirmed. Another
+    client's retry must still be told from a new write."""
     reads = [f"k{n}" for n in range(3)]
     body = m.KvTransact([m.KvTransaction("large", [], [], [], reads)])
     return _against_window(target, until_s, "large", methods.KV_TRANSACT, body, in_flight=1)
 
 
 def unmoving_low(target: Target, until_s: float) -> Outcome:
-    """Writes of a client that never says which answers it has. A retry of somebody else's must still be told from a
-    new write."""
+    """Writes of a client that never confirms answers. Another client's retry must still be told from a new write."""
     body = m.KvPut([m.KvPutItem("unmoving", "k", b"v")])
     return _against_window(
         target, until_s, "unmoving", methods.KV_PUT, body, in_flight=2_000, at_least=_IDENTITIES_MORE
@@ -183,7 +181,7 @@ def unmoving_low(target: Target, until_s: float) -> Outcome:
 
 def refused_items(target: Target, until_s: float) -> Outcome:
     """Batches of updates of sessions whose owner has the longest name: 10 KB ask for 280 KB of refusals, which are
-    remembered. A retry of somebody else's must still be told from a new write."""
+    remembered. Another client's retry must still be told from a new write."""
     items = [m.SessionUpdateItem("crowd", "c0", m.SessionProperties())] * _REFUSED_ITEMS
     body = m.SessionUpdate("nobody", 1, items)
     return _against_window(target, until_s, "crowd", methods.SESSION_UPDATE, body, in_flight=20)
@@ -199,7 +197,8 @@ def _against_window(
     in_flight: int,
     at_least: int = 1,
 ) -> Outcome:
-    """The witness writes to a namespace; where that is another group than the attacked, one more shares its node."""
+    """The witness writes to a namespace; if that is in another group than the attacked one, another client shares its
+    node."""
     client_id = random.getrandbits(64)
     with Insider(target) as insider:
         witnesses = [_Witness(insider, name) for name in {namespace, "large", "unmoving", "w0", "w1", "w2"}]
@@ -216,8 +215,8 @@ def _against_window(
 
 
 def highest_generation(target: Target, until_s: float) -> Outcome:
-    """Commits of the highest generation that is taken, to groups of others. Who looks after the group must be able to
-    see that, and to begin again."""
+    """Commits of the highest accepted generation to groups of other clients. An operator must be able to see that, and
+    to reset the generation."""
     tried = fenced = 0
     with Insider(target) as insider:
         while time.monotonic() < until_s or tried < 1:
@@ -238,8 +237,8 @@ def highest_generation(target: Target, until_s: float) -> Outcome:
 
 
 def cluster_changes(target: Target, until_s: float) -> Outcome:
-    """All that changes the cluster, by a plain client: records of 15 MB, names and addresses that are none, group
-    upon group, leadership here and there. All must be refused, and the map stay as it is."""
+    """Every method that changes the cluster, called by a plain client: records of 15 MB, malformed names and addresses,
+    many groups, leadership transfers. All must be refused, and the map must not change."""
     tried = done = 0
     with Insider(target) as insider:
         before = _map(insider)
@@ -280,8 +279,8 @@ def _map(insider: Insider) -> c.ClusterMap:
 
 
 def amplified_transactions(target: Target, until_s: float) -> Outcome:
-    """Transactions of some bytes per read, of records whose namespace has 4,000: 60 KB ask for a reply of 3.6 MB, which
-    an entry remembers. Each must be answered in time, and others go on."""
+    """Transactions with a few bytes per read, of records whose namespace has 4,000: 60 KB ask for a reply of 3.6 MB,
+    which an entry remembers. Each must be answered in time, and other clients served."""
     name = _LONG_NAME
     reads = ["k"] * TRANSACTION_ITEMS_MAX
     body = m.KvTransact([m.KvTransaction(name, [], [m.KvOperation("w", b"")], [], reads)] * _TRANSACTIONS)
@@ -291,7 +290,7 @@ def amplified_transactions(target: Target, until_s: float) -> Outcome:
 
 def large_puts(target: Target, until_s: float) -> Outcome:
     """Batches of new keys with 4 KB each: as large as a frame, and as large as a write may be. Each must be answered in
-    time, and others go on."""
+    time, and other clients served."""
     value = bytes(_VALUE_BYTES)
     sizes = cycle((_KEYS, m.CHANGE_BYTES_MAX // (_VALUE_BYTES + 200)))
 
@@ -304,7 +303,7 @@ def large_puts(target: Target, until_s: float) -> Outcome:
 
 def replicated_refusals(target: Target, until_s: float) -> Outcome:
     """Batches of updates of sessions that belong to a broker with the longest name: refusals are remembered, so they
-    travel in the entry. Each must be answered in time, and others go on."""
+    travel in the entry. Each must be answered in time, and other clients served."""
     takeover = m.SessionTakeover(CROWD_BROKER, 1, [m.SessionTakeoverItem("crowd", "c0")])
     items = [m.SessionUpdateItem("crowd", "c0", m.SessionProperties())] * _REFUSED_ITEMS
     body = m.SessionUpdate("nobody", 1, items)
@@ -320,8 +319,8 @@ def _at_leader(
     *,
     first: Method[Any, Any] = methods.KV_PUT,
 ) -> Outcome:
-    """Ask the leader of the group for more than it can have replicated, under an identity of its own each time, and
-    again where the outcome is unknown, as the SDK does."""
+    """Ask the leader of the group for more than it can replicate, under a new identity each time, and again if the
+    outcome is unknown, as the SDK does."""
     tried = 0
     client_id = random.getrandbits(64)
     try:

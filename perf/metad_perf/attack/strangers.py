@@ -1,4 +1,4 @@
-"""Who may not come in tries to, again and again: the loop of all such attacks; how they meet the server is theirs."""
+"""The loop of all attacks by strangers, who try again and again to be admitted; each attack supplies the meeting."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .peer import Outcome
 
 
 def strangers(kinds: Sequence[TlsFiles], until_s: float, meet: Callable[[TlsFiles], int]) -> Outcome:
-    """Nobody may be let in. Each kind once at least, in turn. ``meet`` shakes hands, says
-    HELLO, and returns how many welcomes and answers it heard."""
+    """Try each kind of certificate in turn, each at least once; none may be admitted. ``meet`` shakes hands, sends
+    HELLO, and returns the number of welcomes and answers it got."""
     tried = let_in = 0
     while time.monotonic() < until_s or tried < len(kinds):
         let_in += meet(kinds[tried % len(kinds)])

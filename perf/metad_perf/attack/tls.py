@@ -1,4 +1,4 @@
-"""Attacks of strangers over TCP with TLS, and of those who are let in and break the protocol."""
+"""Attacks over TCP with TLS: by strangers, and by admitted clients that break the protocol."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MIB = 1024 * 1024
 _HALF_OPEN = 600
 _SLOW_READERS = 3
 _REQUESTS_OF_A_READER = 600
-_STALLED_S = 12.0  # the node's patience with who reads nothing is 10 s
-_KERNEL_BYTES = 64 * _MIB  # what buffers of both kernels and the server's own may still hold for a reader
+_STALLED_S = 12.0  # the node closes a connection that does not read after 10 s
+_KERNEL_BYTES = 64 * _MIB  # that the buffers of both kernels and of the server may still hold for a reader
 _GARBAGE_BYTES_MAX = 16 * 1024
 
 
 def handshake_flood(target: Target, until_s: float) -> Outcome:
-    """Handshakes without a certificate, one behind the other."""
+    """Handshakes without a certificate, one after the other."""
     return strangers([target.none], until_s, partial(_meet, target))
 
 
@@ -39,7 +39,7 @@ def wrong_certificates(target: Target, until_s: float) -> Outcome:
 
 def _meet(target: Target, files: TlsFiles) -> int:
     with contextlib.suppress(OSError), TlsPeer(target, files) as peer:
-        # In TLS 1.3 a client hears behind its own handshake what the server thinks of its certificate.
+        # In TLS 1.3 a client learns the server's verdict on its certificate after its own handshake.
         peer.send(HELLO)
         peer.read()
         return peer.heard.welcomes + peer.heard.responses
@@ -47,7 +47,7 @@ def _meet(target: Target, files: TlsFiles) -> int:
 
 
 def garbage(target: Target, until_s: float) -> Outcome:
-    """What is no TLS: noise, clear text, records that lie about themselves."""
+    """Bytes that are not TLS: noise, clear text, records with wrong lengths."""
     rng = random.Random(1)
     tried = answered = 0
     while time.monotonic() < until_s:
@@ -59,12 +59,12 @@ def garbage(target: Target, until_s: float) -> Outcome:
             peer.sendall(beginning + noise)
             peer.shutdown(socket.SHUT_WR)
             heard = peer.recv(65_536)
-            answered += heard[:1] not in (b"", b"\x15")  # a TLS alert is all there is to say
+            answered += heard[:1] not in (b"", b"\x15")  # a TLS alert is the only proper answer
     return Outcome(tried, f"{answered} were answered" if answered else "")
 
 
 def half_open(target: Target, until_s: float) -> Outcome:
-    """Connections that stop before the handshake, within it, and behind it. All must be hung up on."""
+    """Connections that stop before the handshake, within it, and after it. All must be closed."""
     hello = _client_hello(target)
     with contextlib.ExitStack() as stack:
         held: list[socket.socket] = []
@@ -77,7 +77,7 @@ def half_open(target: Target, until_s: float) -> Outcome:
                     one = stack.enter_context(socket.create_connection(target.address, WAIT_S))
                     one.sendall(hello[: len(hello) // 2] if kind else b"")
             except OSError:
-                continue  # refused already
+                continue  # already refused
             held.append(one)
         time.sleep(max(0.0, until_s - time.monotonic()))
         kept = sum(not hung_up(one) for one in held)
@@ -85,7 +85,7 @@ def half_open(target: Target, until_s: float) -> Outcome:
 
 
 def hung_up(peer: socket.socket) -> bool:
-    """Whether the server ends the connection within the time."""
+    """Whether the server closes the connection in time."""
     peer.settimeout(WAIT_S)
     try:
         while peer.recv(65_536):
@@ -105,7 +105,7 @@ def _client_hello(target: Target) -> bytes:
 
 
 def frame_bombs(target: Target, until_s: float) -> Outcome:
-    """Frames that are more than they seem, from who was let in. Each must end in an error."""
+    """Malicious frames from an admitted client. Each must end in an error."""
     tried = blown = 0
     rng = random.Random(2)
     while time.monotonic() < until_s or tried < 1:
@@ -145,14 +145,14 @@ def _still_takes(peer: TlsPeer, chunk: bytes) -> bool:
     try:
         peer.socket.sendall(chunk)
     except TimeoutError:
-        return False  # a record is half sent: nothing more can be said on this one
+        return False  # a record is half sent, so this connection can send nothing more
     except OSError:
         return False
     return True
 
 
 def slow_readers(target: Target, until_s: float) -> Outcome:
-    """Ask for gigabytes, and read nothing. The server must hang up."""
+    """Connections that ask for gigabytes and read nothing. The server must close them."""
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(TlsPeer(target, target.good)) for _ in range(_SLOW_READERS)]
         for peer in peers:

@@ -1,6 +1,5 @@
-"""Attacks of strangers on a node that takes tokens as well as certificates: there everybody's TLS handshake succeeds,
-and who is let in is decided behind it.
-"""
+"""Attacks of strangers on a node that accepts tokens as well as certificates: there every TLS handshake succeeds, and
+the node decides on admission afterwards."""
 
 from __future__ import annotations
 
@@ -26,19 +25,19 @@ from .insider import GoneError, Insider
 from .peer import HELLO, WAIT_S, Outcome, Target, TlsPeer, tls_context
 
 CONNECTIONS_MAX = 500
-"""Of the node that takes tokens: a TLS handshake is as much work for the attacker as for the node, and he has a few
-seconds only."""
+"""Connection limit of the node that accepts tokens: a TLS handshake is as much work for the attacker as for the node,
+and the attacker has only a few seconds."""
 _HELD = CONNECTIONS_MAX + 100
 _FRIENDS = 20
-_KEY_UPDATES = 5_000  # in one go
+_KEY_UPDATES = 5_000  # sent at once
 _APPLICATION_DATA, _HANDSHAKE, _TLS_1_2 = 23, 22, 0x0303  # of records, RFC 8446, 5.1
 _KEY_UPDATE = 24
 _TAG_BYTES, _NONCE_BYTES = 16, 12
 
 
 def silent_connections(target: Target, until_s: float) -> Outcome:
-    """More connections than the node takes, which shake hands and say nothing behind that, and come again when they are
-    hung up on. Clients with certificates must get in all the while."""
+    """More connections than the node accepts, which shake hands and then stay silent, and come again when they are
+    closed. Clients with certificates must be admitted throughout."""
     tried = refused = met = 0
     with contextlib.ExitStack() as stack:
         held: list[TlsPeer] = []
@@ -75,8 +74,8 @@ def _gets_in(target: Target) -> bool:
 
 
 def wrong_tokens(target: Target, until_s: float) -> Outcome:
-    """Greetings with tokens that are not known, of all lengths, one behind the other. None may be let in; each refusal
-    is also logged."""
+    """Greetings with unknown tokens, of all lengths, one after the other. None may be admitted; each refusal is also
+    logged."""
     rng = random.Random(7)
     tried = let_in = 0
     while time.monotonic() < until_s:
@@ -92,7 +91,7 @@ def wrong_tokens(target: Target, until_s: float) -> Outcome:
 
 
 def refused_greetings(target: Target, until_s: float) -> Outcome:
-    """Several greetings in one connection, and greetings that are none: whatever is refused is also logged."""
+    """Several greetings in one connection, and malformed greetings: each refusal is also logged."""
     greetings = [
         HELLO * 3,
         encode_frame(FrameType.HELLO, b"\x91" * 1_000),
@@ -111,8 +110,8 @@ def refused_greetings(target: Target, until_s: float) -> Outcome:
 
 
 def key_updates(target: Target, until_s: float) -> Outcome:
-    """New keys for every record, thousands of them in a second, half of them asking for new keys in return. The server
-    must hang up, or let nobody else feel it."""
+    """New keys for every record, thousands of them in a second, half of them requesting new keys in return. The server
+    must close the connection, or no other client may notice."""
     tried = 0
     while time.monotonic() < until_s or not tried:
         with contextlib.suppress(OSError), KeyUpdater(target) as updater:
@@ -121,8 +120,8 @@ def key_updates(target: Target, until_s: float) -> Outcome:
 
 
 class KeyUpdater:
-    """A TLS client that goes on by hand after its handshake: neither Python nor OpenSSL's command line sends KeyUpdate
-    as often as one likes. Keys as in RFC 8446, 7.1 to 7.3."""
+    """A TLS client that continues by hand after its handshake: neither Python nor OpenSSL's command line can send many
+    KeyUpdates. Keys as in RFC 8446, 7.1 to 7.3."""
 
     def __init__(self, target: Target) -> None:
         with tempfile.TemporaryDirectory() as directory:
@@ -136,9 +135,9 @@ class KeyUpdater:
         cipher = self._tls.cipher()
         assert cipher is not None
         self._hash = "sha384" if cipher[0].endswith("SHA384") else "sha256"
-        self._sequence = 0  # of records under the key of now
+        self._sequence = 0  # of records under the current key
         self._key_bytes = 32 if "256_GCM" in cipher[0] else 16
-        # What is written here bypasses OpenSSL, which does not know of our new keys.
+        # These writes bypass OpenSSL, which does not know our new keys.
         self._raw = socket.socket(fileno=os.dup(self._tls.fileno()))
         self._raw.settimeout(WAIT_S)
 
@@ -150,7 +149,7 @@ class KeyUpdater:
         self._tls.close()
 
     def send(self, records: int, until_s: float) -> int:
-        """Go on until the server hangs up, or then; how many records were sent."""
+        """Continue until the server closes the connection, or until then; returns the number of records sent."""
         sent = 0
         while True:
             self._raw.sendall(b"".join(self._records(records)))
@@ -159,7 +158,7 @@ class KeyUpdater:
                 return sent
 
     def say(self, data: bytes) -> None:
-        """One record of data, under the key of now."""
+        """Send one record of data under the current key."""
         self._raw.sendall(self._sealed(data, _APPLICATION_DATA))
 
     def _records(self, count: int) -> Iterator[bytes]:

@@ -1,1 +1,1 @@
-"""Nodes that are killed, cut off and filled up, and the judges of what they acknowledged. ``metad-perf crash``."""
+"""Faults that strike nodes (kill, cut off, fill up), and the judges of acknowledged writes. ``metad-perf crash``."""

@@ -1,4 +1,4 @@
-"""How long a group takes no writes: a write to every group every few milliseconds, whatever became of the others."""
+"""Measures how long a group accepts no writes, by a write to every group every few milliseconds, answered or not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TENANT = "probe"
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """When a fault was there, from its begin until all was well again; seconds on the monotonic clock."""
+    """The duration of a fault, from its begin until all nodes were well again; seconds on the monotonic clock."""
 
     fault: str
     begin_s: float
@@ -31,7 +31,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Availability:
-    """Probes every group, and knows when each last said yes."""
+    """Probes every group and records when each last acknowledged a write."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -39,10 +39,10 @@ class Availability:
         self.acknowledged = 0
         self.failed = 0
         self.longest_s = 0.0
-        """Of the writes that were acknowledged, from the call to its answer."""
+        """Latencies of the acknowledged writes."""
 
     async def run(self, cluster: ClusterMap, writing: Callable[[], bool]) -> None:
-        """Until told otherwise; returns when nothing is in flight."""
+        """Run until ``writing`` is false; returns when nothing is in flight."""
         async with asyncio.TaskGroup() as tasks:
             for group, name in names_in(cluster).items():
                 tasks.create_task(self._probe(group, name, writing))
@@ -78,7 +78,7 @@ class Availability:
             await asyncio.wait(waiting)
 
     def longest_ms(self, windows: Iterable[Window]) -> dict[str, float]:
-        """By fault, the longest time in which some group said yes to nothing, of those that began in its windows."""
+        """By fault, the longest time in which some group acknowledged nothing during one of its windows."""
         listed = list(windows)
         longest = {one.fault: 0.0 for one in listed}
         for times in self._yes.values():
@@ -88,7 +88,8 @@ class Availability:
 
 
 def gap_ms(times: list[float], window: Window) -> float:
-    """The longest gap between two of these ascending times that overlaps a window, without what lay before it."""
+    """The longest gap between two of these ascending times that overlaps a window, without the part before the
+    window."""
     longest, last = 0.0, window.begin_s
     for at in times:
         if at <= window.begin_s:
@@ -101,7 +102,8 @@ def gap_ms(times: list[float], window: Window) -> float:
 
 
 def names_in(cluster: ClusterMap) -> dict[str, str]:
-    """For each group with slots a name that belongs to it: a key-value namespace, or a consumer group of the probes."""
+    """For each group with slots a name that belongs to it, for a key-value namespace or a consumer group of the
+    probes."""
     found: dict[str, str] = {}
     for kind, method in (("data", methods.KV_PUT), ("offset", methods.OFFSET_COMMIT)):
         slots = unpack_slots(cluster.slots[kind])

@@ -1,11 +1,12 @@
-"""``metad-perf crash --nodes 3``: a cluster under one fault after the other; is every write there, once, in order?
+"""``metad-perf crash --nodes 3``: a cluster under one fault after the other. Checks that every write is there, once, in
+order.
 
-Nodes are run by us, each in a network namespace and on a small disk of its own where the machine lets us. All clients
-are in this process. Three kinds write at once: the lanes of the one-node run, whose ledgers tell lost and repeated
-writes; clients that share registers, whose history is searched for an order that explains it; and probes, which tell
-how long a group took no writes. Readers have hundreds of reads in flight, of the same registers. Nodes join, take part
-and leave. A fault strikes one node, so the others must go on; the next comes when all are well again. In the end
-everything is read through fresh connections.
+This process runs the nodes, each in a network namespace and on a small disk of its own if the machine allows it, and
+all clients. Three kinds of clients write at once: the lanes of the one-node run, whose ledgers detect lost and repeated
+writes; clients that share registers, whose history is searched for an order that explains it; and probes, which measure
+how long a group accepts no writes. Readers keep hundreds of reads of the same registers in flight. Nodes join, take
+part and leave. A fault strikes one node, so the others must continue; the next comes when all are well again. In the
+end everything is read through fresh connections.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from .writers import LANES, Lane
 
 WRITERS = 3  # clients with lanes
 SHARERS = 6  # clients that share registers
-READERS = 2  # clients that pipeline reads of them
+READERS = 2  # clients that pipeline reads of the registers
 _VOTERS_MAX = 5  # of each group
 _CALM_S = (0.5, 2.0)  # between faults
-_LEADER_SHARE = 0.7  # of the faults strike the leader of some group
+_LEADER_SHARE = 0.7  # share of the faults that strike the leader of some group
 _PATIENT_S = 90.0
 _SETTLE_S = 60.0
 _POLL_S = 0.1
@@ -54,7 +55,7 @@ STEPS_MAX = 20_000_000
 
 
 class Struck(msgspec.Struct, kw_only=True):
-    """One fault, as it went."""
+    """One fault and its outcome."""
 
     fault: str
     node: str
@@ -62,7 +63,7 @@ class Struck(msgspec.Struct, kw_only=True):
     what: str
     lasted_s: float
     settled_s: float
-    """From its end until all nodes were well."""
+    """Seconds from its end until all nodes were well."""
 
 
 def run(
@@ -76,7 +77,7 @@ def run(
     json: Path | None,
     scheme: str = "metad",
 ) -> int:
-    """The exit code: 1 if the run found anything wrong."""
+    """Returns the exit code: 1 if the run found a fault in metad."""
     if nodes < 3 or seconds <= 0:
         raise UsageError("--faults needs --nodes 3 at least, and --seconds over 0")
     seed = secrets.randbits(32) if seed is None else seed
@@ -121,7 +122,7 @@ def run(
 
 
 class Ordeal:
-    """Nodes, who writes to them, and what befalls them. ``names`` are of faults."""
+    """The nodes, the clients that write to them, and the faults. ``names`` are those of the faults."""
 
     def __init__(self, members: Members, names: list[str], seconds: float, seed: int) -> None:
         self.history = History()
@@ -140,7 +141,7 @@ class Ordeal:
         self._begin = 0.0
 
     async def run(self) -> dict[str, Any]:
-        """Everything but the search. What is wrong is in the report."""
+        """Run everything except the search. The report lists the problems."""
         await asyncio.to_thread(self._members.start)
         async with contextlib.AsyncExitStack() as stack:
             watcher = await stack.enter_async_context(self._client("watcher", _STATUS_S))
@@ -233,7 +234,7 @@ class Ordeal:
         }
 
     async def prelude(self, watcher: Client) -> dict[str, Any]:
-        """What is to be known of the cluster in peace, for the report; for others to fill."""
+        """Measurements in peace, for the report; subclasses override it."""
         return {}
 
     def _client(self, name: str, deadline_s: float) -> Client:
@@ -241,7 +242,7 @@ class Ordeal:
         return open_client(self._members.target, options)
 
     async def _strike(self, watcher: Client) -> None:
-        """One fault after the other until the time is over; each kind before any comes again."""
+        """One fault after the other until the time is over; each kind before any is repeated."""
         until = self._begin + self._seconds
         waiting: list[str] = []
         while time.monotonic() < until:
@@ -270,7 +271,7 @@ class Ordeal:
         )
 
     def _next(self) -> Member:
-        """One node after the other, as they are when a version is rolled out."""
+        """The next node in order, as in a rolling upgrade."""
         self._terms += 1
         return self._members.all[self._terms % len(self._members.all)]
 
@@ -284,8 +285,8 @@ class Ordeal:
         return self._rng.choice(self._members.all)
 
     async def _settle(self, watcher: Client) -> list[StatusReply]:
-        """Wait until every node answers, every group is led, and every replica has what was committed when we asked;
-        the statuses then."""
+        """Wait until every node answers, every group is led, and every replica has the entries that were committed at
+        the start of the wait. Returns the statuses."""
         until = time.monotonic() + _SETTLE_S
         goal: dict[str, int] = {}
         seen: list[StatusReply] = []
@@ -313,13 +314,13 @@ class Ordeal:
         return seen
 
     async def _statuses(self, watcher: Client) -> list[StatusReply]:
-        """Of our own nodes, not of visitors: they come and go."""
+        """The statuses of our own nodes, without visitors, which come and go."""
         found = await watcher.cluster.statuses(deadline_s=_STATUS_S)
         ours = {member.name for member in self._members.all}
         return [one for one in found.values() if isinstance(one, StatusReply) and one.node_id in ours]
 
     async def _watch(self) -> None:
-        """A node that ends without a fault that explains it is a finding; it is started again."""
+        """A node that ends without a fault that explains it is a finding; it is restarted."""
         while True:
             await asyncio.sleep(_POLL_S)
             for member in self._members.all:
@@ -329,7 +330,7 @@ class Ordeal:
                     await asyncio.to_thread(member.start, START_S)
 
     async def _read_all(self, lanes: Sequence[Lane]) -> None:
-        """Everything once more, through fresh connections."""
+        """Read everything once more through fresh connections."""
         async with self._client("lanes-reader", _PATIENT_S) as reader:
             for lane in lanes:
                 await lane.check(reader)
@@ -357,7 +358,7 @@ def _terms(statuses: Sequence[StatusReply]) -> dict[str, int]:
 
 
 def show(made: dict[str, Any]) -> int:
-    """The tables; the exit code."""
+    """Print the tables; returns the exit code."""
     output.table(
         "crash: what struck whom",
         ["fault", "node", "at s", "what", "settled after s"],

@@ -1,11 +1,11 @@
 """``metad-perf crash``: kill -9 under load, restart, and look for every acknowledged write, exactly once.
 
-A round: all lanes write; at a random moment the server gets SIGKILL, and sometimes another while it recovers;
-lanes begin nothing new, but the SDK retries what was in flight across the restart; when all is answered, every
-record is read through a fresh connection and judged. A SIGKILL ends the process, not the machine: what it wrote
-and had not synced yet is still in the operating system's cache. So this finds writes that are acknowledged before
-they are *written*, recovery that forgets or repeats, and retries that are applied twice; it cannot find a missing
-fsync, for which the power would have to go.
+A round: all lanes write; at a random moment the server gets SIGKILL, and sometimes another while it recovers; lanes
+begin no new writes, but the SDK retries those in flight across the restart; when all are answered, every record is read
+through a fresh connection and judged. A SIGKILL ends the process, not the machine: data written and not synced yet is
+still in the operating system's cache. So this finds writes that are acknowledged before they are *written*, recovery
+that forgets or repeats, and retries that are applied twice; it cannot find a missing fsync, which would need a power
+loss.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from .ledger import Verdict
 from .writers import LANES, RECORDS, Lane
 
 _WRITING_S = (0.05, 0.6)  # between two kills
-_RECOVERY_KILL_SHARE = 0.25  # of the rounds kill the server once more
-_RECOVERY_KILL_S = (0.0, 0.5)  # after it was started again
+_RECOVERY_KILL_SHARE = 0.25  # share of the rounds that kill the server once more
+_RECOVERY_KILL_S = (0.0, 0.5)  # after its restart
 _BACKOFF = Backoff(base_s=0.01, cap_s=0.2)
 _PATIENT_S = 120.0
-_IMPATIENT_S = 0.2  # gives up while the server is down, so that outcomes stay unknown
+_IMPATIENT_S = 0.2  # this client gives up while the server is down, so that outcomes stay unknown
 
 
 def run(
     *, rounds: int, writers: int, seed: int | None, config: Path | None, json: Path | None, scheme: str = "metad"
 ) -> int:
-    """The exit code: 1 if a write was lost or duplicated."""
+    """Returns the exit code: 1 if a write was lost or duplicated."""
     if rounds < 1 or writers < 1:
         raise UsageError("--rounds and --writers must be at least 1")
     seed = secrets.randbits(32) if seed is None else seed
@@ -114,19 +114,19 @@ class _Kills:
 
 
 def _options(writer: int) -> Options:
-    """The first writer is impatient, the others outlast every restart."""
+    """The first writer is impatient; the others wait through every restart."""
     deadline_s = _IMPATIENT_S if writer == 0 else _PATIENT_S
     return Options(deadline_s=deadline_s, backoff=_BACKOFF, client_name=f"crash-{writer}")
 
 
 async def _write_through_a_kill(server: Server, lanes: Sequence[Lane], rng: random.Random, kills: _Kills) -> None:
-    """Returns when the server serves again and every write that was in flight has its answer."""
+    """Returns when the server serves again and every write in flight has its answer."""
     writing = True
     async with asyncio.TaskGroup() as tasks:
         for lane in lanes:
             tasks.create_task(lane.run(lambda: writing))
         await asyncio.sleep(rng.uniform(*_WRITING_S))
-        server.kill()  # blocks the loop, so nothing is begun or booked between the kill and the next line
+        server.kill()  # blocks the loop, so no write begins or is recorded between the kill and the next line
         writing = False
         kills.count += 1
         if rng.random() < _RECOVERY_KILL_SHARE:

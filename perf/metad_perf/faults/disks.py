@@ -1,10 +1,11 @@
-"""Small disks of our own that can be full, slow, and hang: ext4 in a file behind a loop device, a cgroup that throttles
-it, and below it another file system of the kind, which can be frozen.
+"""Small disks of our own that can be full, slow, or hang: ext4 in a file behind a loop device, a cgroup that throttles
+it, and below it another such file system, which can be frozen.
 
-While that is frozen, the device in the file takes writes and ends none: an fsync does not return, and who only writes,
-to the system's cache, goes on.
+While that one is frozen, the device in the file accepts writes and completes none: an fsync does not return, while
+writes to the system's cache continue.
 
-Needs root, ``mount`` and ``mkfs.ext4``; slowness also cgroup v1's blkio controller, hanging ``fsfreeze``. Blocking.
+Needs root, ``mount`` and ``mkfs.ext4``; slow disks also need cgroup v1's blkio controller, hanging ones ``fsfreeze``.
+Blocking.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from ..errors import ServerError
 
 DISK_BYTES = 1024 * 1024 * 1024
-_BELOW_BYTES = DISK_BYTES + DISK_BYTES // 8  # with room for the file system's own
+_BELOW_BYTES = DISK_BYTES + DISK_BYTES // 8  # includes room for the file system's own data
 _TIMEOUT_S = 60.0
 _FILLER = "filler"
 _CHUNK_BYTES = 16 * 1024 * 1024
@@ -26,7 +27,7 @@ _BLKIO = Path("/sys/fs/cgroup/blkio")
 
 
 def missing() -> str:
-    """What is missing for disks that fill up; empty where nothing is."""
+    """The missing requirement for disks that fill up; empty if none is missing."""
     if os.geteuid() != 0:
         return "mounting a small disk needs root"
     absent = [program for program in ("mount", "umount", "mkfs.ext4", "losetup") if shutil.which(program) is None]
@@ -36,7 +37,7 @@ def missing() -> str:
 
 
 def throttle_missing() -> str:
-    """What is missing for slow disks; empty where nothing is."""
+    """The missing requirement for slow disks; empty if none is missing."""
     if missing():
         return missing()
     usable = os.access(_BLKIO / "blkio.throttle.write_iops_device", os.W_OK)
@@ -44,7 +45,7 @@ def throttle_missing() -> str:
 
 
 def hang_missing() -> str:
-    """What is missing for disks that hang; empty where nothing is."""
+    """The missing requirement for disks that hang; empty if none is missing."""
     if missing():
         return missing()
     return "" if shutil.which("fsfreeze") else "a disk that hangs needs fsfreeze"
@@ -77,21 +78,21 @@ class Disk:
         self._mounted.append(directory)
 
     def hang(self) -> None:
-        """No fsync returns any more. Raises ServerError."""
+        """From now on no fsync returns. Raises ServerError."""
         assert self._below is not None
         self._frozen = True
         _do("fsfreeze", "--freeze", str(self._below))
 
     def unhang(self) -> None:
-        """What has waited goes on."""
+        """Let the waiting writes continue."""
         if self._frozen and self._below is not None:
             with contextlib.suppress(ServerError):  # it was never frozen
                 _do("fsfreeze", "--unfreeze", str(self._below))
             self._frozen = False
 
     def fill(self) -> None:
-        """Leave no room: until :meth:`free`, who writes is told that no space is left. A node that is busy may free a
-        little and use it, so whoever wants it to fail calls this again until it has."""
+        """Leave no room: until :meth:`free`, writes fail with "no space left". A busy node may free a little and use
+        it, so a caller that wants it to fail repeats this until it has."""
         with (self.directory / _FILLER).open("ab") as filler:
             size = _CHUNK_BYTES
             while size >= 4096:
@@ -101,11 +102,11 @@ class Disk:
                     size //= 2
 
     def free(self) -> None:
-        """There is room again."""
+        """Make room again."""
         (self.directory / _FILLER).unlink(missing_ok=True)
 
     def slow(self, pid: int, writes_per_s: int) -> None:
-        """So many writes per second for a process, fsyncs among them."""
+        """Limit a process to so many writes per second, fsyncs included."""
         device = subprocess.run(
             ["findmnt", "-no", "MAJ:MIN", str(self.directory)], capture_output=True, text=True, check=False
         ).stdout.strip()
@@ -114,14 +115,14 @@ class Disk:
         (self._cgroup / "cgroup.procs").write_text(str(pid))
 
     def fast(self, pid: int) -> None:
-        """As fast as before."""
+        """Lift the limit of :meth:`slow`."""
         with contextlib.suppress(OSError):
             (_BLKIO / "cgroup.procs").write_text(str(pid))
         with contextlib.suppress(OSError):
             self._cgroup.rmdir()
 
     def remove(self) -> None:
-        """Unmount it. Whoever wrote to it has ended."""
+        """Unmount it. The processes that wrote to it must have ended."""
         self.unhang()
         with contextlib.suppress(OSError):
             self._cgroup.rmdir()

@@ -1,6 +1,6 @@
-"""What can befall a node of the fault run: one fault at a time, on one node, ended again; the others can go on.
+"""The faults of the fault run: one at a time, on one node, ended again, so that the other nodes can continue.
 
-Each fault acts, lasts a while, ends, and answers with a line about what it saw, or None.
+Each fault acts, lasts a while, ends, and returns a line about what it observed, or None.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Faults:
         self._members = members
         self._rng = rng
         self.expected_down: set[str] = set()
-        """Nodes that have ended, or will, because of a fault."""
+        """Nodes that have ended, or will end, because of a fault."""
         self.unclear: list[str] = []
-        """What a node did on a full disk that is not to fail clearly."""
+        """Nodes that did not fail clearly on a full disk, and what they did."""
 
     def named(self, fault: str) -> Callable[[Member], Awaitable[str]]:
-        """The fault of a name; what it answers says what was done."""
+        """The fault of a name; it returns what was done."""
         found: Callable[[Member], Awaitable[str]] = getattr(self, f"_{fault.replace('-', '_')}")
         return found
 
@@ -164,7 +164,7 @@ def parse(text: str) -> list[str]:
 
 
 def possible(names: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Those that this machine can do, and what the others lack."""
+    """The faults that this machine can do, and the reasons why it cannot do the others."""
     lacking = {
         "partition": netns.missing(),
         "oneway": netns.missing(),

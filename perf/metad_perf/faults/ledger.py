@@ -1,12 +1,12 @@
-"""What the crash run knows about each record, and what it therefore must find. Pure: no SDK, no clock, no server.
+"""The crash run's knowledge of each record, and the states that it may therefore find. Pure: no SDK, no clock, no
+server.
 
-One writer owns a record and has at most one write of it in flight. A write ends acknowledged (it must be there,
-once), refused (it must not be there) or unknown (there once or not at all, and as long as the server that got it
-lives, it may still come). A *reading* taken while no write is in flight and the server has been restarted since
-settles what the unknown ones became.
+One writer owns a record and has at most one write of it in flight. A write ends acknowledged (it must be there, once),
+refused (it must not be there) or unknown (there once or not at all; as long as the server that got it lives, it may
+still come). A *reading* taken while no write is in flight and after a restart of the server decides the unknown ones.
 
-Two ledgers: :class:`Counted` for records whose version counts their writes, so that both a lost and a repeated
-write show in the number; :class:`Stated` for records that only show their last state.
+Two ledgers: :class:`Counted` for records whose version counts their writes, so that both a lost and a repeated write
+show in the number; :class:`Stated` for records that only show their last state.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Verdict(msgspec.Struct, kw_only=True):
     examples: list[str] = msgspec.field(default_factory=list)
 
     def found_lost(self, count: int, why: str) -> None:
-        """Acknowledged writes that are not there."""
+        """Acknowledged writes are missing."""
         self.lost += count
         self._example(f"lost: {why}")
 
     def found_duplicated(self, count: int, why: str) -> None:
-        """Writes that are there more often than they were made."""
+        """Writes are there more often than they were made."""
         self.duplicated += count
         self._example(f"duplicated: {why}")
 
@@ -51,9 +51,9 @@ class Counted:
     def __init__(self, name: str, verdict: Verdict) -> None:
         self._name = name
         self._verdict = verdict
-        self.version = 0  # as last acknowledged or read
+        self.version = 0  # last acknowledged or read
         self._value: bytes | None = None
-        self._maybe = 0  # unknown writes that have not shown in a version yet
+        self._maybe = 0  # unknown writes that no version has shown yet
         self._maybe_values: set[bytes] = set()
 
     def acknowledged(self, value: bytes, version: int) -> None:
@@ -72,8 +72,8 @@ class Counted:
     def conflict(self, version: int) -> None:
         """A compare-and-set on :attr:`version` was refused, and the record was then read: ``version`` (0: absent).
 
-        Only an unknown write can have moved it; where none is out, our own write was applied and then refused,
-        which is a repeated write, or the record went back."""
+        Only an unknown write can have moved it. If there is none, our own write was applied and then refused, which is
+        a repeated write, or the record went back."""
         self._verdict.refused += 1
         why = f"{self._name}: expected version {self.version} was refused, and the record has {version}"
         if version == self.version:
@@ -81,10 +81,10 @@ class Counted:
         else:
             self._advance(version, why)
         self.version = version
-        self._value = None  # whose write it was is for the next reading to see
+        self._value = None  # the next reading shows whose write it was
 
     def read(self, value: bytes | None, version: int) -> None:
-        """The record as found in quiescence; ``value`` None and ``version`` 0 where there is none."""
+        """The record as found in quiescence; ``value`` None and ``version`` 0 if it is absent."""
         before, maybe = self.version, self._maybe
         self._advance(version, f"{self._name}: version {version} where {before} was acknowledged")
         if version == before and self._value is not None and value != self._value:
@@ -106,14 +106,14 @@ class Counted:
 
 
 class Stated(Generic[State]):
-    """A record that shows its last state only: a session's owner and payload, an offset. None: it is absent.
+    """A record that only shows its last state: a session's owner and payload, an offset. None: it is absent.
 
     Every write of one record must make a state that it never had before."""
 
     def __init__(self, name: str, verdict: Verdict) -> None:
         self._name = name
         self._verdict = verdict
-        self.state: State | None = None  # as last acknowledged or read
+        self.state: State | None = None  # last acknowledged or read
         self._maybe: set[State] = set()
 
     def acknowledged(self, state: State) -> None:
@@ -127,7 +127,8 @@ class Stated(Generic[State]):
         self._maybe.add(state)
 
     def replaced(self, shown: object, made: State, part: Callable[[State | None], object]) -> None:
-        """The answer to a write shows a ``part`` of the state that it replaced. Its own there: it was applied twice."""
+        """The answer to a write shows a ``part`` of the state that it replaced. If that is the write's own, it was
+        applied twice."""
         if shown == part(self.state) or any(shown == part(state) for state in self._maybe):
             return
         why = f"{self._name}: the write of {made!r} replaced {shown!r} where {self.state!r} was acknowledged"
@@ -157,5 +158,5 @@ class Stated(Generic[State]):
 
     @property
     def unsettled(self) -> bool:
-        """Whether an unknown write is still out."""
+        """Whether the outcome of some write is still unknown."""
         return bool(self._maybe)

@@ -1,6 +1,5 @@
-"""The nodes of the fault run: each a ``metad serve`` of our own, in a namespace and on a disk of its own where the
-machine lets us, so that each can be killed, paused, cut off, filled up and slowed down by itself. Blocking.
-"""
+"""The nodes of the fault run: each a ``metad serve`` of our own, in a namespace and on a disk of its own if the machine
+allows it, so that each can be killed, paused, cut off, filled up and slowed down separately. Blocking."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from ..target import target_of
 from .disks import Disk
 from .netns import Network
 
-_PEER_PORT, _CLIENT_PORT = 7500, 7420  # in a namespace of one's own
+_PEER_PORT, _CLIENT_PORT = 7500, 7420  # each node has a namespace of its own
 START_S = 60.0
 
 
@@ -39,7 +38,7 @@ class Member(Server):
         return super()._data_directory() if self.disk is None else self.disk.directory / "data"
 
     def ended(self) -> int | None:
-        """Exit code of a process that ended by itself, None while it runs or was ended by us."""
+        """Exit code of a process that ended by itself; None while it runs or if we ended it."""
         process = self._process
         code = None if process is None else process.poll()
         if code is not None:
@@ -57,11 +56,11 @@ class Member(Server):
         self._signal(signal.SIGCONT)
 
     def words(self, lines: int = 3) -> str:
-        """The end of its log."""
+        """The last lines of its log."""
         return self._last_words(lines)
 
     def log_lines(self) -> int:
-        """Said so far."""
+        """Number of log lines so far."""
         try:
             return self._log_file.read_bytes().count(b"\n")
         except OSError:
@@ -74,17 +73,17 @@ class Member(Server):
 
 
 class Cuts(Protocol):
-    """What can keep nodes apart."""
+    """Means to keep nodes apart."""
 
     def cut(self, source: int, target: int) -> None:
-        """Nothing from the one reaches the other any more."""
+        """From now on no packet from ``source`` reaches ``target``."""
 
     def heal(self) -> None:
-        """Everything arrives again."""
+        """Let everything arrive again."""
 
 
 class Members:
-    """All of them."""
+    """All nodes of the run."""
 
     def __init__(
         self,
@@ -96,24 +95,24 @@ class Members:
     ) -> None:
         self.all = members
         self.visit = visit
-        """Makes a node that is to join, in a directory of its own; not started. None where there cannot be one."""
+        """Makes a node that is to join, in a directory of its own; not started. None if none can be made."""
         self.network = network
         self._scheme = scheme
         self.certs = certs
-        """Where the fleet's certificates are."""
+        """The directory of the fleet's certificates."""
 
     @property
     def endpoints(self) -> str:
-        """Of every node, with commas between."""
+        """The endpoints of all nodes, separated by commas."""
         return ",".join(member.endpoint for member in self.all)
 
     @property
     def target(self) -> str:
-        """All of them, for whoever puts them under load."""
+        """A target that names all nodes, for load."""
         return target_of(f"{self._scheme}://{self.endpoints}", certs=str(self.certs or ""))
 
     def start(self) -> None:
-        """Start all and wait until each serves."""
+        """Start all nodes and wait until each serves."""
         for member in self.all:
             member.launch()
         for member in self.all:
@@ -134,7 +133,7 @@ def temporary_members(
     scheme: str = "metad",
 ) -> Iterator[Members]:
     """Nodes in temporary directories, not started; everything is ended and removed in any case. ``hangs``: their disks
-    can. ``visitors``: nodes may join. ``replicas`` of each group, 0: as many as the configuration says."""
+    can hang. ``visitors``: nodes may join. ``replicas`` of each group, 0: the configured number."""
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
     network = Network(count + visitors) if namespaces else None
     mounted: list[Disk] = []
@@ -185,7 +184,7 @@ def temporary_members(
         yield Members(members, network, scheme, certs, visit if visitors and certs is None else None)
     finally:
         for disk in mounted:
-            disk.unhang()  # nobody can be killed who waits for it
+            disk.unhang()  # a process that waits for the disk cannot be killed
         for member in (*members, *guests):
             member.kill()
         for disk in mounted:
@@ -206,9 +205,9 @@ def _config(
     files: TlsFiles | None = None,
     clear: bool = False,
 ) -> str:
-    """The given configuration with what makes it this node's in front and behind. ``joins_at``: it is no founder, and
-    listens for its peers there. ``clear``: its addresses are not loopback ones, but nobody else's either. TOML has each
-    table once: a base that sets ``[cluster]`` or ``[groups]`` cannot be used."""
+    """The given configuration, with this node's settings before and after it. ``joins_at``: it is no founder, and
+    listens for its peers there. ``clear``: its addresses are not loopback ones, but no other machine reaches them. TOML
+    has each table once: a base that sets ``[cluster]`` or ``[groups]`` cannot be used."""
     text = base.read_text() if base is not None else ""
     for table in ("[cluster]", "[groups]") if groups else ("[cluster]",):
         if table in text:

@@ -1,6 +1,6 @@
-"""A network for nodes of our own: one namespace each, joined by a bridge whose host end is ours, and cut at will.
+"""A network for our own nodes: one namespace each, joined by a bridge whose host end is ours, and cut on demand.
 
-A cut is an nftables rule in the receiver's namespace that drops what comes from one address: nothing is refused or
+A cut is an nftables rule in the receiver's namespace that drops the packets of one address: nothing is refused or
 reset, packets just do not arrive, in one direction or in both. Needs root, ``ip`` and, for cuts, ``nft``. Blocking.
 """
 
@@ -22,7 +22,7 @@ _CLONE_NEWNET = 0x40000000
 
 
 def missing(*, cuts: bool = True) -> str:
-    """What is missing for namespaces, in words; empty where nothing is."""
+    """The missing requirement for namespaces, in words; empty if none is missing."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     absent = [program for program in (("ip", "nft") if cuts else ("ip",)) if shutil.which(program) is None]
@@ -30,7 +30,7 @@ def missing(*, cuts: bool = True) -> str:
 
 
 def enter(space: str) -> None:
-    """From now on this thread, and what it starts, is in a namespace; its old sockets stay where they are. Raises
+    """Move this thread, and the processes it starts, into a namespace; existing sockets stay where they are. Raises
     OSError."""
     fd = os.open(f"/run/netns/{space}", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -41,7 +41,7 @@ def enter(space: str) -> None:
 
 @contextlib.contextmanager
 def inside(space: str) -> Iterator[None]:
-    """For a while: a socket made here belongs to the namespace for good."""
+    """Enter a namespace for a while: a socket made here belongs to it for good."""
     own = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
     try:
         enter(space)
@@ -54,7 +54,7 @@ def inside(space: str) -> Iterator[None]:
 
 
 class Network:
-    """``count`` namespaces, numbered from 0, that reach each other and us; without ``cuts`` there is no need of nft."""
+    """``count`` namespaces, numbered from 0, that reach each other and us; without ``cuts`` nft is not needed."""
 
     def __init__(self, count: int, *, cuts: bool = True) -> None:
         self._cuts = cuts
@@ -73,7 +73,7 @@ class Network:
         return self._spaces[n]
 
     def prefix(self, n: int) -> list[str]:
-        """What to put before a command so that it runs in a namespace; the process stays the command's own."""
+        """The prefix that runs a command in a namespace; the process is the command's own."""
         return ["ip", "netns", "exec", self._spaces[n]]
 
     def make(self) -> None:
@@ -96,17 +96,17 @@ class Network:
         do(*self.prefix(n), "nft", f"add chain inet {_TABLE} in {{ type filter hook input priority 0; }}")
 
     def cut(self, source: int, target: int) -> None:
-        """Nothing from ``source`` reaches ``target`` any more; the other way is untouched."""
+        """From now on no packet from ``source`` reaches ``target``; the other direction is untouched."""
         rule = ["ip", "saddr", self.address(source), "drop"]
         do(*self.prefix(target), "nft", "add", "rule", "inet", _TABLE, "in", *rule)
 
     def heal(self) -> None:
-        """Everything arrives again."""
+        """Let everything arrive again."""
         for n in range(len(self._spaces)):
             do(*self.prefix(n), "nft", "flush", "chain", "inet", _TABLE, "in")
 
     def remove(self) -> None:
-        """Take away whatever there is of it."""
+        """Remove all parts of it that exist."""
         for space in self._spaces:
             _try("ip", "netns", "delete", space)
         for host, _ in self._links:

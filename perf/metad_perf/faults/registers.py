@@ -1,9 +1,9 @@
-"""Clients that share registers, and the history of what they asked and were told.
+"""Clients that share registers, and the history of their requests and answers.
 
 A register is a key-value record, a session's owner, or an offset. Every value is written once in a run, so a value that
-is read names its write. All clients live in one event loop and number their events, so that the order of events needs
-no clock. What the SDK calls unknown has no end in the history; what it says was not done is not in it, so a write that
-was done all the same shows as a value out of nowhere.
+is read identifies its write. All clients live in one event loop and number their events, so that the order of events
+needs no clock. An operation with an unknown outcome has no end in the history. One that the SDK reports as not done is
+left out, so if it was done all the same it shows as a value out of nowhere.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from metad_wire import messages as m
 
 TENANT = "registers"
 NAMESPACES = 12  # of key-value registers; a namespace lives in one group
-KEYS = 2  # of a namespace, at a time
+KEYS = 2  # of a namespace, in use at a time
 SESSIONS = 8
 PARTITIONS = 4
-GENERATION_OPERATIONS = 6_000  # then all go on to new registers: a short history is searched quickly
+GENERATION_OPERATIONS = 6_000  # after so many all use new registers: a short history is searched quickly
 THINK_S = 0.008
 PIPELINED = 300  # reads in flight of one reader
-_BURST_S = 1.5  # within which they are asked
+_BURST_S = 1.5  # time over which they are sent
 _REST_S = 0.3
-DEADLINES_S = (0.4, 4.0)  # of the clients in turn: some give up in an election, so that outcomes stay unknown
+DEADLINES_S = (0.4, 4.0)  # of the clients in turn: some give up during an election, so that outcomes stay unknown
 
 
 class History:
-    """Everything that happened, in one order."""
+    """All events, in one order."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -43,7 +43,7 @@ class History:
 
     @property
     def generation(self) -> int:
-        """Which registers are in use now."""
+        """The number of the registers in use."""
         return len(self.operations) // GENERATION_OPERATIONS
 
     def moment(self) -> int:
@@ -52,7 +52,7 @@ class History:
         return self._moment
 
     def answered(self, key: Hashable, kind: Kind, argument: Hashable, result: Hashable, invoked: int) -> None:
-        """An operation ended as it should."""
+        """An operation was answered."""
         if kind != "get" and result is not False:
             self.acknowledged += 1
         self.operations.append(Operation(key, kind, argument, result, invoked, self.moment()))
@@ -79,7 +79,7 @@ class RegisterClient:
         self._seen: dict[tuple[str, ...], tuple[int, Hashable]] = {}  # of a key-value register: version and value
 
     async def run(self, writing: Callable[[], bool]) -> None:
-        """Until told otherwise; returns when nothing is in flight."""
+        """Run until ``writing`` is false; returns when nothing is in flight."""
         while writing():
             await self.step()
             await asyncio.sleep(self._rng.expovariate(1 / THINK_S))
@@ -125,7 +125,7 @@ class RegisterClient:
         argument: Hashable = value
         kind: Kind = "put"
         if choice > 0.7:
-            # Every put makes another version, and nobody deletes: a version names a value.
+            # Every put makes another version, and nobody deletes: a version identifies a value.
             expected, seen = self._seen.get(key, (0, None))
             kind, argument = "compare_and_set", (seen, value)
         invoked = history.moment()
@@ -180,8 +180,8 @@ class RegisterClient:
 
 
 class Reader:
-    """One client that asks hundreds of reads without waiting for any, again and again: those that were asked before a
-    leader was cut off wait, and those that come later must not make them look answered."""
+    """A client that sends hundreds of reads without waiting for any, again and again. Reads sent before a leader was
+    cut off wait; later ones must not make them look answered."""
 
     def __init__(self, client: Client, rng: random.Random, history: History) -> None:
         self._registers = RegisterClient(0, client, rng, history)
@@ -192,7 +192,7 @@ class Reader:
         self._in_flight = 0
 
     async def run(self, going_on: Callable[[], bool]) -> None:
-        """Until told otherwise; returns when nothing is in flight."""
+        """Run until ``going_on`` is false; returns when nothing is in flight."""
         while going_on():
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(PIPELINED):

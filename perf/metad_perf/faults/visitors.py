@@ -1,6 +1,5 @@
-"""Nodes that join the cluster of the fault run, get replicas and leave again: one at a time, each under a name of its
-own, while everything else goes on. They are learners: the groups have all the voters they should have.
-"""
+"""Nodes that join the cluster of the fault run, get replicas and leave again: one at a time, each under a new name,
+while everything else continues. They are learners: the groups already have all their voters."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _GOES_S = 60.0
 
 
 class Visitors:
-    """All of them. ``problems`` is told what should not be."""
+    """All visitors, one after the other. Failures are added to ``problems``."""
 
     def __init__(self, members: Members, problems: list[str]) -> None:
         self._members = members
@@ -32,10 +31,10 @@ class Visitors:
         self.joined = 0
         self.left = 0
         self.learned = 0
-        """Those that were seen to be learners of a group."""
+        """Visitors that were seen as learners of a group."""
 
     async def run(self, client: Client, going_on: Callable[[], bool]) -> None:
-        """Until told otherwise; returns when nobody is there any more."""
+        """Run until ``going_on`` is false; returns when the last visitor has left."""
         visit = self._members.visit
         if visit is None:
             return
@@ -68,7 +67,7 @@ class Visitors:
             await asyncio.sleep(_POLL_S)
 
     async def _leaves(self, client: Client, visitor: Member) -> bool:
-        """Asked until nobody counts on it."""
+        """Repeat the leave until the node is no longer a member."""
         until = time.monotonic() + _GOES_S
         while time.monotonic() < until:
             try:
@@ -81,7 +80,7 @@ class Visitors:
         return False
 
     async def _asked(self, what: Callable[[], Awaitable[object]], seconds: float) -> None:
-        """Ask until it is done, for a while."""
+        """Repeat ``what`` until it succeeds, for a limited time."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             with contextlib.suppress(MetadError):

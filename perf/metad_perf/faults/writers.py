@@ -1,8 +1,8 @@
-"""Who writes in the crash run: lanes, each with records of its own, one batch in flight, and a ledger per record.
+"""The writers of the crash run: lanes, each with records of its own, one batch in flight, and a ledger per record.
 
-A lane makes a batch, sends it through the SDK, and books what the answer says of each item; later it reads all
-its records through another connection and has the ledgers judge them. An item is booked as unknown exactly where
-its error says that the outcome is.
+A lane makes a batch, sends it through the SDK, and records the answer for each item; later it reads all its records
+through another connection, and the ledgers judge them. An item is recorded as unknown exactly if its error says that
+the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .ledger import Counted, Stated, Verdict
 
 RECORDS = 48  # of one lane: few enough that each is written often, enough that batches differ
 BATCH_MAX = 12
-READ_DEADLINE_S = 60.0  # a read outlasts a restart, whatever the patience of the client that makes it
+READ_DEADLINE_S = 60.0  # a read waits through a restart, however impatient its client is
 _TENANT = "crash"
 _Owned: TypeAlias = tuple[str, bytes]  # broker, payload
 
@@ -44,17 +44,17 @@ class Lane(ABC):
         self._made = 0
 
     async def run(self, writing: Callable[[], bool]) -> None:
-        """Write until told otherwise; returns when nothing is in flight."""
+        """Write until ``writing`` is false; returns when nothing is in flight."""
         while writing():
             await self.step()
 
     @abstractmethod
     async def step(self) -> None:
-        """One batch (or a few that belong together)."""
+        """Write one batch (or a few that belong together)."""
 
     @abstractmethod
     async def check(self, reader: Client) -> None:
-        """Read every record and judge it. Nothing is in flight."""
+        """Read every record and judge it. Nothing may be in flight."""
 
     def pick(self) -> list[int]:
         """Some of the records, each once."""
@@ -79,7 +79,6 @@ class PutLane(Lane):
         return None
 
     async def step(self) -> None:
-        """See :class:`Lane`."""
         records = self.pick()
         items = [m.KvPutItem(self.name, self.keys[i].key, self.fresh(), self.expected(i)) for i in records]
         try:
@@ -106,17 +105,17 @@ class PutLane(Lane):
                 self.verdict.refused += 1
 
     async def _after(self, records: Sequence[int], result: WriteResult) -> None:
-        """Nothing more to do for an unconditional put."""
+        """An unconditional put needs nothing more."""
 
     async def check(self, reader: Client) -> None:
-        """See :class:`Lane`."""
         found = await reader.kv.get_many(self.keys)
         for ledger, record in zip(self.ledgers, found, strict=True):
             ledger.read(None if record is None else record.value, 0 if record is None else record.version)
 
 
 class ChainLane(PutLane):
-    """kv.put with a compare: each write names the version it follows, so a link is there once or the chain tears."""
+    """kv.put with a compare: each write names the version it follows, so every link is there exactly once or the chain
+    breaks."""
 
     def expected(self, record: int) -> int | None:
         """The version last seen."""
@@ -133,7 +132,7 @@ class ChainLane(PutLane):
 
 
 class SessionLane(Lane):
-    """session.takeover by a broker nobody has heard of, then session.update by it."""
+    """session.takeover by a new broker, then session.update by it."""
 
     def __init__(self, name: str, client: Client, rng: random.Random, verdict: Verdict) -> None:
         super().__init__(name, client, rng, verdict)
@@ -142,7 +141,7 @@ class SessionLane(Lane):
         self._brokers = 0
 
     async def step(self) -> None:
-        """See :class:`Lane`. The next broker takes some sessions, and updates those it knows to have."""
+        """The next broker takes over some sessions, and updates those that it knows to own."""
         self._brokers += 1
         broker = f"{self.name}-{self._brokers}"
         owned = await self._take_over(broker, self.pick())
@@ -155,7 +154,7 @@ class SessionLane(Lane):
         for record in records:
             ledger = self.ledgers[record]
             stored = ledger.state
-            # A reconnect keeps what is stored, where that is certain; otherwise it brings its own.
+            # A reconnect keeps the stored properties if they are certain; otherwise it brings its own.
             keeps = stored is not None and not ledger.unsettled and self.rng.random() < 0.5
             payload = stored[1] if keeps and stored is not None else self.fresh()
             properties = None if keeps else m.SessionProperties(60, payload)
@@ -207,7 +206,6 @@ class SessionLane(Lane):
         return acknowledged
 
     async def check(self, reader: Client) -> None:
-        """See :class:`Lane`."""
         found = await reader.sessions.get_many(self.keys)
         for ledger, session in zip(self.ledgers, found, strict=True):
             ledger.read(_owned(session))
@@ -223,7 +221,6 @@ class OffsetLane(Lane):
         self._next = 0
 
     async def step(self) -> None:
-        """See :class:`Lane`."""
         compares = self.rng.random() < 0.5
         records = [i for i in self.pick() if not (compares and self.ledgers[i].unsettled)]
         items = [self._item(record, compares) for record in records]
@@ -253,7 +250,6 @@ class OffsetLane(Lane):
         return m.OffsetCommitItem(key.tenant, key.group, key.topic, key.partition, self._next, 0, expected)
 
     async def check(self, reader: Client) -> None:
-        """See :class:`Lane`."""
         found = await reader.offsets.fetch_many(self.keys)
         for ledger, offset in zip(self.ledgers, found, strict=True):
             ledger.read(None if offset is None else offset.offset)
@@ -263,7 +259,7 @@ LANES: tuple[type[Lane], ...] = (PutLane, ChainLane, SessionLane, OffsetLane)
 
 
 def _errors(result: WriteResult, count: int) -> list[MetadError | None]:
-    """By position."""
+    """The errors by position."""
     if result.ok:
         return [None] * count
     return [result.errors.get(at) for at in range(count)]

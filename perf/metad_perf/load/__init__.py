@@ -1,1 +1,1 @@
-"""Load: what its requests hold, who makes them, in how many processes, and one measured run. ``metad-perf load``."""
+"""Load: the content of requests, the processes that send them, and one measured run. ``metad-perf load``."""

@@ -1,8 +1,8 @@
-"""Random keys and values, drawn for every batch anew at about 0.2 µs per record.
+"""Random keys and values, drawn anew for every batch at about 0.2 µs per record.
 
 Values are slices of a pool of random bytes at offsets that change with every batch: nothing repeats, nothing
-compresses, and nothing costs more than a copy. Keys are drawn independently and uniformly over the key space.
-Deterministic by seed; knows no message.
+compresses, and each costs only a copy. Keys are drawn independently and uniformly over the key space. Deterministic by
+seed; knows no message.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import overload
 
 _POOL_BYTES = 4 * 1024 * 1024
-_LISTED_NAMES_MAX = 1_000_000  # more than a million strings cost more memory than formatting them costs time
+_LISTED_NAMES_MAX = 1_000_000  # more strings than this cost more memory than formatting them costs time
 
 
 class Names(Sequence[str]):
-    """``format % i`` for 0 ≤ i < count: kept as a list where that is small, formatted when asked where not."""
+    """``format % i`` for 0 ≤ i < count: a stored list if that is small, otherwise formatted on demand."""
 
     def __init__(self, format_: str, count: int, first: int = 0) -> None:
         self._format = format_
@@ -43,7 +43,7 @@ class Names(Sequence[str]):
         return self._format % (self._first + index % self._count)
 
     def at(self, indexes: Sequence[int]) -> list[str]:
-        """Many names."""
+        """The names at these indexes."""
         if self._listed is not None:
             listed = self._listed
             return [listed[i] for i in indexes]
@@ -81,10 +81,10 @@ class Values:
 
 
 class Walk:
-    """Every index of a process's share of 0 ≤ i < count once per round, in a scattered order, and round again.
+    """Every index of a process's share of 0 ≤ i < count once per round, in a scattered order, round after round.
 
-    An affine step (i + stride) mod length with a stride that shares no factor with the length visits everything,
-    and needs no list of ten million numbers. ``rounds`` grows when a round begins.
+    An affine step (i + stride) mod length with a stride that shares no factor with the length visits everything without
+    a list of ten million numbers. ``rounds`` grows when a round begins.
     """
 
     def __init__(self, rng: random.Random, count: int, share: int = 0, shares: int = 1) -> None:

@@ -1,4 +1,5 @@
-"""Runs load-generating processes in step: all warm, then all go, and what they measured is one result."""
+"""Runs load-generating processes in step: all warm up, then all begin together. Their measurements are merged into one
+result."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _JOIN_S = 10.0
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """The fleet's run as one. ``seconds`` from the first start to the last end."""
+    """The merged result of the processes. ``seconds`` from the first start to the last end."""
 
     requests: int
     items: int
@@ -31,14 +32,14 @@ class Result(msgspec.Struct, kw_only=True):
     latencies: Latencies
 
     def items_per_s(self) -> float:
-        """Items that went well."""
+        """Successful items per second."""
         return (self.items - self.failed) / self.seconds if self.seconds else 0.0
 
 
 def run_fleet(
     plans: Sequence[Plan], *, on_begin: Callable[[], None], on_end: Callable[[], None], progress: Callable[[int], None]
 ) -> Result:
-    """One process per plan. ``on_begin`` is called when all are warm and idle, ``on_end`` when all are done."""
+    """Run one process per plan. ``on_begin`` is called when all are warm and idle, ``on_end`` when all are done."""
     with _started(plans) as (pipes, done):
         _collect(pipes, Warm, done=None, progress=None)
         on_begin()
@@ -60,7 +61,7 @@ def _started(plans: Sequence[Plan]) -> Iterator[tuple[list[Connection], Any]]:
             ours, theirs = context.Pipe()
             process = context.Process(target=run, args=(plan, theirs, done), daemon=True)
             process.start()
-            theirs.close()  # so that the end of the process is the end of the pipe
+            theirs.close()  # so that the end of the process ends the pipe
             pipes.append(ours)
             processes.append(process)
         yield pipes, done

@@ -1,11 +1,12 @@
-"""The load loop: ``in_flight`` workers that take the next batch, send it, and note how long the answer took.
+"""The load loop: ``in_flight`` workers that take the next batch, send it, and measure how long the answer took.
 
-Closed loop (``interval_ns`` 0): a worker sends as soon as its previous request is answered, and the clock of a
-request starts when it is sent. Open loop: request number i is due at ``begin + i * interval_ns`` whatever became
-of the others, and its clock starts when it was *due*, so a stall of the server shows in every request it delayed
-(no coordinated omission; as wrk2 does it). A request whose worker is still busy starts late, and pays for it.
+Closed loop (``interval_ns`` 0): a worker sends as soon as its previous request is answered, and the clock of a request
+starts when it is sent. Open loop: request number i is due at ``begin + i * interval_ns`` whatever happened to the
+others, and its clock starts when it was *due*, so a stall of the server shows in every request it delayed (no
+coordinated omission, as in wrk2). A request whose worker is still busy starts late, and its latency includes that
+delay.
 
-Knows no SDK, server or clock: they come in as a :class:`Source` and a :class:`Time`.
+Knows no SDK, server or clock: a :class:`Source` and a :class:`Time` stand for them.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ class Source(Protocol):
     """Makes batches and sends them."""
 
     def batch(self) -> Any:
-        """The next batch, made afresh; not part of any latency in the closed loop."""
+        """The next batch, newly made; its making is not part of any latency in the closed loop."""
 
     async def send(self, batch: Any) -> Sequence[str]:
-        """Send it, check the reply, return a name for each item that failed. Raises MetadError where all did."""
+        """Send it, check the reply, return a name for each item that failed. Raises MetadError if all items failed."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """When to stop: after so many requests, or so many seconds, whichever comes first."""
+    """The end of a run: after so many requests, or so many seconds, whichever comes first."""
 
     requests: int | None = None
     seconds: float | None = None
 
 
 class Tally(msgspec.Struct, kw_only=True):
-    """What a loop did. ``failed`` counts items; ``begin_ns``/``end_ns`` are on the monotonic clock."""
+    """The totals of a loop. ``failed`` counts items; ``begin_ns``/``end_ns`` are on the monotonic clock."""
 
     requests: int = 0
     failed: int = 0

@@ -24,7 +24,7 @@ from .worker import OpenSource, Plan, open_metad
 from .workload import VERBS, Settings
 
 KEYS_DEFAULT_MAX = 100_000
-CONNECT_TIMEOUT_S = 3.0  # a server that is measured is up; waiting longer only hides a wrong address
+CONNECT_TIMEOUT_S = 3.0  # a measured server is up; a longer wait would only hide a wrong address
 MIB = 1024 * 1024
 
 
@@ -44,7 +44,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
 
     def checked(self) -> Load:
-        """With ``keys`` settled. Raises UsageError."""
+        """This load with the number of ``keys`` filled in. Raises UsageError."""
         if self.verb not in VERBS:
             raise UsageError(f"no verb {self.verb}; there are {', '.join(VERBS)}")
         for field in ("batch", "in_flight", "items", "value_bytes", "processes"):
@@ -63,8 +63,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(load: Load, *, endpoint: str | None, shape: Shape, config: Path | None, json: Path | None) -> int:
-    """Measure against ``endpoint``, which may name several nodes with commas between, or a server of our own where it
-    is None. The exit code: 1 if items failed."""
+    """Measure against ``endpoint``, which may name several nodes separated by commas, or against a server of our own if
+    it is None. Returns the exit code: 1 if items failed."""
     load = load.checked()
     if endpoint is not None:
         measured = prepare_and_measure(endpoint, load)
@@ -79,7 +79,7 @@ def run(load: Load, *, endpoint: str | None, shape: Shape, config: Path | None, 
 
 
 def prepare_and_measure(endpoint: str, load: Load) -> dict[str, Any]:
-    """Create what the verb needs, then measure."""
+    """Create the records that the verb needs, then measure."""
     epoch = epoch_now()
     create(endpoint, load, epoch)
     return measure(endpoint, load, epoch)
@@ -93,12 +93,12 @@ def create(endpoint: str, load: Load, epoch: int) -> None:
 
 
 def epoch_now() -> int:
-    """Brokers of this run outlive those of earlier runs."""
+    """An epoch for the brokers of this run, higher than those of earlier runs."""
     return time.time_ns() // 1_000_000
 
 
 def measure(endpoint: str, load: Load, epoch: int) -> dict[str, Any]:
-    """Run the load on what is there and report it; ``load`` is checked."""
+    """Run the load on existing records and report it; ``load`` must be checked."""
     status: list[Account] = []
     with output.progress(load.verb, load.items) as progress:
         result = run_fleet(
@@ -114,7 +114,7 @@ def measure(endpoint: str, load: Load, epoch: int) -> dict[str, Any]:
 def plans(
     endpoint: str, load: Load, epoch: int, *, seconds: float | None = None, open_source: OpenSource = open_metad
 ) -> list[Plan]:
-    """One process's share each; ``seconds`` takes the place of ``items``."""
+    """One plan per process; ``seconds``, if given, replaces ``items``."""
     requests, rest = divmod(load.items // load.batch, load.processes)
     in_flight, spare = divmod(load.in_flight, load.processes)
     return [
@@ -132,7 +132,7 @@ def plans(
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """What the nodes say of themselves, summed: every replica's work counts."""
+    """The nodes' own figures, summed: every replica's work counts."""
 
     nodes: int
     processes: int
@@ -144,11 +144,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     entries: int
     syncs: int
     leaders: dict[str, int]
-    """Per process the groups it leads, by node id."""
+    """By node id, the number of groups that the process leads."""
 
 
 def account(statuses: Sequence[StatusReply]) -> Account:
-    """The sum of every process's status."""
+    """The sum over every process's status."""
     return Account(
         nodes=len({one.node_id.partition("/")[0] for one in statuses}),
         processes=len(statuses),
@@ -164,8 +164,8 @@ def account(statuses: Sequence[StatusReply]) -> Account:
 
 
 async def ask_account(endpoint: str) -> Account:
-    """The account of the node, or of all nodes of the cluster, at ``endpoint``. Raises MetadError where one of them
-    does not answer."""
+    """The account of the node, or of all nodes of the cluster, at ``endpoint``. Raises MetadError if one of them does
+    not answer."""
     options = Options(connect_timeout_s=CONNECT_TIMEOUT_S, client_name="metad-perf")
     async with open_client(endpoint, options) as client:
         found = await client.cluster.statuses()
@@ -176,12 +176,12 @@ async def ask_account(endpoint: str) -> Account:
 
 
 def account_of(endpoint: str) -> Account:
-    """See :func:`ask_account`."""
+    """A blocking :func:`ask_account`."""
     return run_async(ask_account(endpoint))
 
 
 def show(measured: dict[str, Any]) -> None:
-    """The table."""
+    """Print the result as a table."""
     title = f"{measured['verb']}: batch {measured['batch']:,}, {measured['in_flight']:,} in flight"
     shown = {key: value for key, value in measured.items() if not isinstance(value, dict)}
     output.table(title, ["", "value"], shown.items())

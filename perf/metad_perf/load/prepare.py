@@ -1,4 +1,4 @@
-"""Creates the records that a run needs to find, through the SDK, in full batches, a few in flight."""
+"""Creates the records that a run needs, through the SDK, in full batches, a few in flight."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Batch = TypeVar("Batch")
 
 
 def records_needed(verb: str) -> bool:
-    """Whether the verb works on what exists."""
+    """Whether the verb needs existing records."""
     return verb.startswith("session.") or verb == "kv.get"
 
 
 async def prepare(client: Client, settings: Settings, progress: Callable[[int], None]) -> None:
-    """Create what ``settings.verb`` needs; nothing where it needs nothing. Raises PreparationError."""
+    """Create the records that ``settings.verb`` needs, if any. Raises PreparationError."""
     if settings.verb.startswith("session."):
         await fill_sessions(client, settings.epoch, settings.keys, settings.value_bytes, progress)
     elif settings.verb == "kv.get":
@@ -36,7 +36,8 @@ async def prepare(client: Client, settings: Settings, progress: Callable[[int], 
 async def fill_sessions(
     client: Client, epoch: int, count: int, value_bytes: int, progress: Callable[[int], None]
 ) -> None:
-    """Sessions 0 ≤ i < count, all of :data:`~metad_perf.load.workload.BROKER`, each with a value of its own."""
+    """Create the sessions 0 ≤ i < count, all owned by :data:`~metad_perf.load.workload.BROKER`, each with its own
+    value."""
     names = session_names(count)
     values = Values(random.Random(0), value_bytes)
 
@@ -78,7 +79,7 @@ async def _fill_kv(client: Client, count: int, value_bytes: int, progress: Calla
 async def pour(
     batches: Iterator[Batch], send: Callable[[Batch], Awaitable[None]], in_flight: int = PREPARE_IN_FLIGHT
 ) -> None:
-    """Send every batch, so many at a time; the first failure ends it."""
+    """Send every batch, ``in_flight`` at a time; the first failure ends it."""
 
     async def worker() -> None:
         for batch in batches:  # shared: each worker takes the next

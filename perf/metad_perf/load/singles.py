@@ -1,7 +1,7 @@
-"""``--batch 1``: every item is one call of the SDK's single verb, which joins calls that meet into a request.
+"""``--batch 1``: every item is one call of the SDK's single verb, which joins simultaneous calls into a request.
 
-With ``--request-each`` a batch of 1 is a request of 1 instead, and joining is left to the server. The
-batches are the workload's own.
+With ``--request-each`` a batch of 1 is a request of 1 instead, and joining is left to the server. The batches come from
+the workload.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from metad_client import Client
 from .workload import ABSENT, BROKER, DIFFERENT, VERBS, Settings
 
 Send = Callable[[Client, Settings, Any], Awaitable[str | None]]
-"""Sends one item; the name of what is wrong with the reply. Raises MetadError."""
+"""Sends one item; returns the name of the error in the reply. Raises MetadError."""
 
 
 class Singles:
@@ -31,7 +31,6 @@ class Singles:
         return self._workload.batch()
 
     async def send(self, batch: Any) -> Sequence[str]:
-        """See :class:`metad_perf.load.loop.Source`."""
         wrong = await self._send(self._client, self._settings, batch)
         return () if wrong is None else (wrong,)
 

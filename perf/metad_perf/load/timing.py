@@ -1,7 +1,7 @@
-"""The clock of a load run, and waking at a point of it.
+"""The clock of a load run, and a way to wake up at a given time.
 
-asyncio's and uvloop's timers tick in milliseconds, which an open loop at thousands of requests a second would
-report as latency of the server. Linux timerfds wake within some ten microseconds and cost no spinning.
+asyncio's and uvloop's timers tick in milliseconds, which an open loop at thousands of requests a second would report as
+latency of the server. Linux timerfds wake within some ten microseconds without spinning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Time(Protocol):
 
 
 class SystemTime:
-    """CLOCK_MONOTONIC, with timerfds where the C library has them."""
+    """CLOCK_MONOTONIC, with timerfds if the C library has them."""
 
     def __init__(self) -> None:
         try:
@@ -41,10 +41,8 @@ class SystemTime:
         self._idle: list[int] = []
 
     now_ns = staticmethod(time.monotonic_ns)
-    """See :class:`Time`."""
 
     async def sleep_until_ns(self, due_ns: int) -> None:
-        """See :class:`Time`."""
         if self._libc is None:
             await asyncio.sleep((due_ns - self.now_ns()) / 1e9)
             return

@@ -1,8 +1,8 @@
-"""One load-generating process: connect, warm up, wait for the word, run the loop, hand over what it measured.
+"""One load-generating process: connect, warm up, wait for the signal, run the loop, return the measurements.
 
-Started by :mod:`metad_perf.load.fleet` through multiprocessing's spawn, so that it shares neither interpreter lock nor
-event loop with anyone. Over its pipe it sends ``Warm``, gets anything as the word to go, sends :class:`Measured`
-or :class:`Failed`.
+:mod:`metad_perf.load.fleet` starts it through multiprocessing's spawn, so that it shares neither interpreter lock nor
+event loop. Over its pipe it sends ``Warm``, takes any message as the signal to begin, and sends :class:`Measured` or
+:class:`Failed`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .singles import Singles
 from .workload import VERBS, Settings
 
 _WARM_UP_SECONDS_MAX = 2.0
-_PROGRESS_REQUESTS = 64  # the shared counter is a lock away; so often is enough for a bar
+_PROGRESS_REQUESTS = 64  # updating the shared counter takes a lock; this is often enough for a progress bar
 REQUEST_DEADLINE_S = 30.0
 
 
 @asynccontextmanager
 async def open_metad(plan: Plan) -> AsyncIterator[Source]:
-    """Makes load on metad, through the SDK."""
+    """Load on metad, through the SDK."""
     options = Options(
         deadline_s=REQUEST_DEADLINE_S,
         batch_items=1_000 if plan.settings.singles else plan.settings.batch,
@@ -50,7 +50,7 @@ OpenSource = Callable[["Plan"], AbstractAsyncContextManager[Source]]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process does. ``open_source`` is a function of a module: the process gets its name, and imports it."""
+    """The work of one process. ``open_source`` is a module's function: the process gets its name, and imports it."""
 
     endpoint: str
     settings: Settings
@@ -62,11 +62,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Warm(msgspec.Struct, frozen=True):
-    """Ready to be measured."""
+    """The process is ready to be measured."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process measured. ``latencies`` is an encoded histogram."""
+    """The measurements of one process. ``latencies`` is an encoded histogram."""
 
     requests: int
     failed: int
@@ -86,7 +86,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 def run(plan: Plan, pipe: Connection, done: Any) -> None:
     """Main function of the process. ``done`` is a shared counter of items, for the progress bar."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     install_uvloop()
     try:
         measured = asyncio.run(_measure(plan, pipe, done))

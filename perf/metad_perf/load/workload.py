@@ -1,8 +1,8 @@
-"""One class per verb of ``metad-perf load``: what its batches hold, how they are sent, what a right answer is.
+"""One class per verb of ``metad-perf load``: the content of its batches, how to send them, and which answers are right.
 
-A batch is made of message Structs from fresh random keys and values; nothing is kept from one batch to the next
-and nothing is encoded ahead. ``send`` checks every reply and answers how many items failed. ``prepare_*`` creates
-what a verb needs to find.
+A batch is made of message Structs from fresh random keys and values; nothing is kept from one batch to the next and
+nothing is encoded ahead. ``send`` checks every reply and returns the failed items. ``prepare_*`` creates the records
+that a verb needs.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ..errors import UsageError
 from .draw import Names, Values, Walk
 
 TENANT = "tenant-0"
-BROKER = "broker-0"  # owns what the preparation created
-TAKEOVER_BROKERS = 16  # who take sessions over, in turn
-KV_NAMESPACES = 64  # a namespace lives in one group; this many spread over all groups
+BROKER = "broker-0"  # owner of the created records
+TAKEOVER_BROKERS = 16  # take sessions over in turn
+KV_NAMESPACES = 64  # a namespace lives in one group; these spread over all groups
 PARTITIONS = 64  # of the topic that a consumer group reads
 EXPIRY_INTERVAL_S = 3_600
-ABSENT = "absent"  # an item whose reply says that what must exist does not
-DIFFERENT = "different"  # an item whose reply is not what was stored
+ABSENT = "absent"  # the reply lacks a record that must exist
+DIFFERENT = "different"  # the reply differs from the stored record
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What shapes a workload. ``share``/``shares``: this process's place among the load-generating processes.
+    """The settings of a workload. ``share``/``shares``: this process's place among the load-generating processes.
     ``epoch`` is the brokers' epoch: it grows from run to run, so that a run fences the one before it."""
 
     verb: str
@@ -47,13 +47,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workload(Protocol):
-    """See the module."""
+    """The load of one verb."""
 
     def batch(self) -> Any:
         """The next batch."""
 
     async def send(self, batch: Any) -> Sequence[str]:
-        """Send it and return a name for each item that failed: of its error, or of what is wrong with the reply."""
+        """Send it and return a name for each failed item: of its error, or of what is wrong with the reply."""
 
 
 class SessionUpdate:
@@ -75,15 +75,14 @@ class SessionUpdate:
         ]
 
     async def send(self, batch: list[m.SessionUpdateItem]) -> Sequence[str]:
-        """See :class:`Workload`."""
         return failures(await self._client.sessions.update_many(BROKER, self._settings.epoch, batch))
 
 
 class SessionTakeover:
     """session.takeover of existing sessions, each from another broker.
 
-    A process walks its own share of the sessions in a scattered order, and every walk is another broker's, so that
-    no session is ever taken over by the broker that has it. A reconnecting client's stored properties stay.
+    A process walks its own share of the sessions in a scattered order, and every walk is another broker's, so that no
+    broker takes over a session that it owns. The stored properties stay, as for a reconnecting client.
     """
 
     def __init__(self, client: Client, settings: Settings) -> None:
@@ -99,7 +98,7 @@ class SessionTakeover:
         return f"broker-{1 + self._walk.rounds % TAKEOVER_BROKERS}", [item(TENANT, name) for name in names]
 
     async def send(self, batch: tuple[str, list[m.SessionTakeoverItem]]) -> Sequence[str]:
-        """See :class:`Workload`. An item whose session was not there has failed too."""
+        """An item whose session did not exist has failed too."""
         broker, items = batch
         settings = self._settings
         result = await self._client.sessions.takeover_many(broker, settings.epoch, items, restore=settings.restore)
@@ -122,7 +121,7 @@ class SessionGet:
         return [key(TENANT, name) for name in self._names.pick(self._rng, self._settings.batch)]
 
     async def send(self, batch: list[m.SessionKey]) -> Sequence[str]:
-        """See :class:`Workload`. The answer must hold every session asked for, whole."""
+        """The answer must hold every requested session, whole."""
         sessions = await self._client.sessions.get_many(batch)
         size = self._settings.value_bytes
         return [
@@ -142,8 +141,8 @@ class OffsetCommit:
         self._offset = settings.epoch
 
     def batch(self) -> list[m.OffsetCommitItem]:
-        """All partitions of uniformly random consumer groups, for a group's coordinator commits them together; the
-        last group is cut where the batch is full."""
+        """All partitions of uniformly random consumer groups, because a group's coordinator commits them together; the
+        last group is cut when the batch is full."""
         count = self._settings.batch
         begin = self._offset
         self._offset = begin + count
@@ -152,7 +151,6 @@ class OffsetCommit:
         return [item(TENANT, groups[at // PARTITIONS], "orders", at % PARTITIONS, begin + at) for at in range(count)]
 
     async def send(self, batch: list[m.OffsetCommitItem]) -> Sequence[str]:
-        """See :class:`Workload`."""
         return failures(await self._client.offsets.commit_many(batch))
 
 
@@ -177,7 +175,6 @@ class KvPut:
         ]
 
     async def send(self, batch: list[m.KvPutItem]) -> Sequence[str]:
-        """See :class:`Workload`."""
         result = await self._client.kv.put_many(batch)
         return failures(result) or [ABSENT] * result.versions.count(0)
 
@@ -195,7 +192,7 @@ class KvGet:
         return [key(namespace, name) for namespace, name in self._rng.choices(self._keys, k=self._settings.batch)]
 
     async def send(self, batch: list[m.KvKey]) -> Sequence[str]:
-        """See :class:`Workload`. The answer must hold every key asked for, whole."""
+        """The answer must hold every requested key, whole."""
         records = await self._client.kv.get_many(batch)
         size = self._settings.value_bytes
         return [

@@ -1,1 +1,2 @@
-"""What metad is compared with: etcd, gRPC, aioquic as it comes. ``metad-perf compare``, ``grpc`` and ``quic``."""
+"""The systems that metad is compared with: etcd, gRPC, unmodified aioquic. ``metad-perf compare``, ``grpc`` and
+``quic``."""

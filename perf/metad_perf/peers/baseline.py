@@ -10,7 +10,7 @@ import grpc
 
 
 def _compile() -> tuple[Any, Any]:
-    # The compiler looks along sys.path, where an editable install's folder is not.
+    # The compiler searches sys.path, which does not contain an editable install's folder.
     folder = str(Path(__file__).parent)
     sys.path.append(folder)
     try:
@@ -21,7 +21,7 @@ def _compile() -> tuple[Any, Any]:
 
 pb, stubs = _compile()
 
-# Sensible settings: no retry or tracing machinery, room for large batches, and HTTP/2 pings that do not interfere.
+# No retry or tracing machinery, room for large batches, and HTTP/2 pings that do not interfere.
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),

@@ -1,11 +1,11 @@
 """``metad-perf compare``: three nodes of metad against three nodes of a peer, on the same cores, one system at a time.
 
-A pair is one run of each load on either system, in changing order, each system freshly started; what is reported is
-the median of the pairs' own ratios. How many requests are in flight, and over how many processes, is settled for
-either system by a sweep beforehand: each is measured at its own best.
+A pair is one run of each load on either system, in changing order, each system freshly started; the report gives the
+median of the pairs' own ratios. A sweep beforehand finds the number of requests in flight and of processes for each
+system separately: each is measured at its own best.
 
-What the peer's client does is made as cheap as can be: messages are encoded before the clock starts, and replies are
-looked at no further than success. metad's client is the SDK as anyone uses it, encoding and checking included.
+The peer's client is as cheap as possible: messages are encoded before the clock starts, and replies are only checked
+for success. metad's client is the normal SDK, with encoding and checking.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ BARS = {
     "single_put_ratio": 3.0,
     "p99_ratio_at_equal_load": 1.0,
 }
-"""The last is to stay below."""
+"""The last ratio must stay below its bar."""
 
 
 class Way(msgspec.Struct, frozen=True):
-    """How a load is driven."""
+    """How a load is sent."""
 
     batch: int
     in_flight: int
@@ -54,15 +54,15 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What one system did under one load."""
+    """The measurements of one system under one load."""
 
     system: str
     load: str
     pair: int
-    """-1: of the sweep."""
+    """-1: a run of the sweep."""
     way: Way
     rate: float
-    """Items/s of an open loop; 0: closed."""
+    """Items/s of an open loop; 0: closed loop."""
     items: int
     failed: int
     items_per_s: float
@@ -75,7 +75,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _System:
-    """One system, running."""
+    """One running system."""
 
     def __init__(self, name: str, endpoint: str, open_source: OpenSource, cpu_us: Callable[[], int]) -> None:
         self.name = name
@@ -155,7 +155,7 @@ class _Comparison:
             return
         for load in (PUTS, TAKEOVER, SINGLES):
             self._measure(system, load, pair, self._best[METAD, load], self._seconds)
-        # The highest rate that etcd has reached so far: where metad comes first in a pair, in those before.
+        # The highest rate that etcd has reached so far; if metad comes first in a pair, in earlier pairs.
         rate = max(one.items_per_s for one in self.runs if (one.system, one.load) == ("etcd", SINGLES))
         self._measure(system, AT_LOAD, pair, self._best[METAD, SINGLES], self._seconds, rate)
 
@@ -210,7 +210,7 @@ class _Comparison:
 def run(
     *, peers: str, pairs: int, seconds: float, keys: int, shape: Shape, config: Path | None, json: Path | None
 ) -> int:
-    """The exit code: 1 if items failed. Whether the bars are met is in the report."""
+    """Returns the exit code: 1 if items failed. The report says whether the bars are met."""
     if peers not in PEERS:
         raise UsageError(f"--peers {peers}: there is {', '.join(PEERS)}")
     if pairs < 1 or seconds <= 0 or keys < 2 * BATCH:
@@ -241,7 +241,8 @@ def run(
 
 
 def verdict(runs: list[Run]) -> dict[str, float]:
-    """Medians over the pairs of metad ÷ etcd: of items/s, and of p99 where both take what etcd takes at most."""
+    """Medians over the pairs of metad ÷ etcd: of items/s, and of p99 when both get the highest rate that etcd
+    reaches."""
 
     def of(system: str, load: str) -> list[Run]:
         return sorted(

@@ -1,6 +1,6 @@
-"""A three-node etcd of our own: started, its leader found, its CPU time read, ended and cleaned up whatever happens.
+"""A three-node etcd of our own: started, its leader found, its CPU time read, and in any case ended and cleaned up.
 
-Everything is etcd's default, durability above all, but for the operations that a transaction may have.
+All settings are etcd's defaults, durability above all, except the number of operations that a transaction may have.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STOP_S = 20.0
 
 
 def find_etcd() -> str:
-    """The program. Raises UsageError with what to do where there is none."""
+    """The path of the program. Raises UsageError that says how to install it."""
     found = shutil.which("etcd")
     if found is None:
         raise UsageError("--peers etcd: etcd is not installed; `make peers` installs it (Debian's etcd-server)")
@@ -50,7 +50,7 @@ class Etcd:
         self.version = ""
 
     def settings(self) -> dict[str, object]:
-        """For the report."""
+        """The settings, for the report."""
         return {
             "program": "etcd",
             "version": self.version,
@@ -97,7 +97,7 @@ class Etcd:
         return round(1e6 * sum(one.user + one.system for one in times))
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL for who takes too long."""
+        """SIGTERM, and SIGKILL for nodes that take too long."""
         for process in self._processes:
             process.terminate()
         until = time.monotonic() + _STOP_S
@@ -107,7 +107,7 @@ class Etcd:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL for all that are left."""
+        """SIGKILL for all remaining nodes."""
         for process in self._processes:
             process.kill()
             process.wait()
@@ -116,7 +116,7 @@ class Etcd:
 
 @contextlib.contextmanager
 def temporary_etcd(nodes: int = 3) -> Iterator[Etcd]:
-    """A cluster in a temporary directory, running; it is ended and the directory removed in any case."""
+    """A running cluster in a temporary directory; it is ended and the directory removed in any case."""
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-etcd-", dir=disk_directory()))
     try:
         etcd = Etcd(directory, nodes)

@@ -1,7 +1,7 @@
 """The load sources of the comparison with etcd: puts and transactions over grpc.aio, encoded before the clock starts.
 
-What etcd's client costs is kept as low as Python lets it: messages are made ahead (a pool that is sent round and
-round), replies are looked at no further than success, and calls are spread over several connections.
+etcd's client costs as little as Python allows: messages are made ahead (a pool that is sent round and round), replies
+are only checked for success, and calls are spread over several connections.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..load.worker import Plan
 from ..load.workload import DIFFERENT, Settings, kv_keys
 from .etcd_wire import PUT, STATUS, TXN, MemberStatus, put_request, txn_of_puts, txn_succeeded
 
-CONNECTIONS_MAX = 4  # of each process; no more than it has requests in flight
+CONNECTIONS_MAX = 4  # of each process; at most its requests in flight
 POOL_BYTES = 48 * 1024 * 1024  # of requests made ahead, per process
 CALL_TIMEOUT_S = 30.0
 _CHANNEL_OPTIONS = (
@@ -36,7 +36,7 @@ class EtcdPuts:
         self._count = settings.batch
         self._singles = settings.batch == 1
         self._pool = itertools.cycle(requests(settings))
-        # No serializers: what goes in and comes out are bytes.
+        # No serializers: requests and replies are bytes.
         self._calls = itertools.cycle([one.unary_unary(PUT if self._singles else TXN) for one in channels])
 
     def batch(self) -> bytes:
@@ -44,7 +44,6 @@ class EtcdPuts:
         return next(self._pool)
 
     async def send(self, batch: bytes) -> Sequence[str]:
-        """See :class:`metad_perf.load.loop.Source`."""
         try:
             reply = await next(self._calls)(batch, timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
@@ -55,7 +54,7 @@ class EtcdPuts:
 
 
 def requests(settings: Settings) -> list[bytes]:
-    """Enough requests that their values are not what some cache may know; random keys, none twice in a request."""
+    """Enough requests that no cache can hold their values; random keys, none twice in a request."""
     rng = random.Random(f"{settings.seed}/{settings.share}")
     keys = [f"{namespace}/{key}".encode() for namespace, key in kv_keys(settings.keys)]
     values = Values(rng, settings.value_bytes)
@@ -70,7 +69,7 @@ def requests(settings: Settings) -> list[bytes]:
 
 @asynccontextmanager
 async def open_etcd(plan: Plan) -> AsyncIterator[Source]:
-    """Makes load on etcd, over several connections; for :mod:`metad_perf.load.worker`."""
+    """Load on etcd, over several connections; for :mod:`metad_perf.load.worker`."""
     async with AsyncExitStack() as stack:
         channels = [
             await stack.enter_async_context(grpc.aio.insecure_channel(plan.endpoint, options=_CHANNEL_OPTIONS))
@@ -82,7 +81,7 @@ async def open_etcd(plan: Plan) -> AsyncIterator[Source]:
 
 
 async def member_status(endpoint: str, timeout_s: float) -> MemberStatus | None:
-    """What a member says of itself; None where it does not answer."""
+    """A member's status; None if it does not answer."""
     async with grpc.aio.insecure_channel(endpoint) as channel:
         ask: Callable[..., grpc.aio.UnaryUnaryCall] = channel.unary_unary(STATUS)
         try:

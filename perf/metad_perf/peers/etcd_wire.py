@@ -1,7 +1,7 @@
-"""The handful of etcd's protobuf messages that the comparison needs, by hand: etcd's API v3, ``etcdserverpb``.
+"""The few of etcd's protobuf messages that the comparison needs, encoded by hand: etcd's API v3, ``etcdserverpb``.
 
-Requests are made before the clock starts, so what it costs to make them is nobody's; of a reply only as much is read as
-tells success from failure. Pure.
+Requests are made before the clock starts, so their cost does not count; of a reply only as much is read as
+distinguishes success from failure. Pure.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def range_request(key: bytes) -> bytes:
 
 
 def txn_of_puts(puts: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """TxnRequest that compares nothing and puts all of these; etcd refuses a key that comes twice."""
+    """TxnRequest that compares nothing and puts all of these; etcd refuses a repeated key."""
     return b"".join(field(2, field(2, put_request(key, value))) for key, value in puts)
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of each field in turn: an int, or the bytes of what is length-delimited. Raises ValueError."""
+    """(number, value) of each field in turn: an int, or the bytes of a length-delimited field. Raises ValueError."""
     at, end = 0, len(message)
     while at < end:
         tag, at = _read_varint(message, at)
@@ -70,7 +70,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def txn_succeeded(reply: bytes) -> bool:
-    """Of a TxnResponse. Looks at the first two fields only, whatever the number of answers behind them."""
+    """Whether a TxnResponse reports success. Looks only at the first two fields, whatever follows them."""
     for number, value in fields(reply):
         if number == _SUCCEEDED:
             return value == 1
@@ -80,7 +80,7 @@ def txn_succeeded(reply: bytes) -> bool:
 
 
 class MemberStatus:
-    """StatusResponse: what a member says of itself."""
+    """StatusResponse: a member's own status."""
 
     def __init__(self, reply: bytes) -> None:
         of_reply = dict(fields(reply))
@@ -91,11 +91,11 @@ class MemberStatus:
         assert isinstance(version, bytes)
         self.version = version.decode()
         self.leader = _number(of_reply.get(4))
-        """Member id of the leader; 0 while there is none."""
+        """Member id of the leader; 0 if there is none."""
 
     @property
     def leads(self) -> bool:
-        """Whether it is the leader itself."""
+        """Whether this member is the leader."""
         return self.leader != 0 and self.leader == self.member_id
 
 

@@ -1,11 +1,11 @@
 """``metad-perf grpc``: metad's protocol against grpc.aio, over the same node core, load, disk and machine.
 
-Both servers run at once and only one is loaded at a time; each case runs on both in turn, several times, and the
-order changes from pair to pair. What is reported is the median over the pairs of each pair's ratio, because what
-slows the machine for seconds slows both runs of a pair. Both clients are one process with one connection.
+Both servers run at once and only one is loaded at a time; each case runs on both in turn, several times, and the order
+changes from pair to pair. The report gives the median over the pairs of each pair's ratio, because a slowdown of the
+machine for some seconds slows both runs of a pair. Both clients are one process with one connection.
 
-Two verbs are compared. ``session.get`` is the headline, for a read shows what a call costs: evaluate and disk are
-next to nothing. A write costs an fsync and two RocksDB writes on both sides, which no protocol can make cheaper;
+Two verbs are compared. ``session.get`` is the headline, because a read shows the cost of a call: it needs next to no
+evaluation and disk. A write costs an fsync and two RocksDB writes on both sides, which no protocol can make cheaper;
 ``session.update`` is reported beside it under ``writes``.
 """
 
@@ -42,7 +42,7 @@ CASES = (Case("unary_1", 1, 1), Case("unary_16", 1, 16), Case("unary_256", 1, 25
 
 
 class _Side(NamedTuple):
-    """One of the two servers, and how load is made on it."""
+    """One of the two servers, and the source of its load."""
 
     name: str
     endpoint: str
@@ -51,7 +51,7 @@ class _Side(NamedTuple):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What one side measured in one run."""
+    """The measurements of one side in one run."""
 
     verb: str
     case: str
@@ -67,7 +67,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(*, pairs: int, seconds: float, keys: int, config: Path | None, json: Path | None, scheme: str = "metad") -> int:
-    """The exit code: 1 if items failed."""
+    """Returns the exit code: 1 if items failed."""
     if pairs < 1 or seconds <= 0 or keys < CASES[-1].batch:
         raise UsageError(f"--pairs and --seconds must be over 0, --keys at least {CASES[-1].batch}")
     grpc_server = [sys.executable, "-m", "metad_perf.peers.grpc_server"]
@@ -159,7 +159,7 @@ def _run(case: Case, side: _Side, load: Load, epoch: int, seconds: float) -> Run
 
 
 def ratios(runs: list[Run], parts: Callable[[Run, Run], tuple[float, float]]) -> dict[str, float]:
-    """Per case, the median over pairs of the ratio that ``parts(metad's run, gRPC's run)`` names. The n-th runs of
+    """Per case, the median over pairs of the ratio that ``parts(metad's run, gRPC's run)`` returns. The n-th runs of
     the two sides are a pair."""
     by_case: dict[str, float] = {}
     for case in dict.fromkeys(one.case for one in runs):

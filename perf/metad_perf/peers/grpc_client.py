@@ -22,7 +22,7 @@ from .baseline import CHANNEL_OPTIONS, pb, stubs
 
 
 class GrpcSessionUpdate:
-    """As :class:`metad_perf.load.workload.SessionUpdate`: same keys, same values, the other messages."""
+    """Like :class:`metad_perf.load.workload.SessionUpdate`: same keys and values, other messages."""
 
     def __init__(self, stub: Any, settings: Settings) -> None:
         rng = random.Random(f"{settings.seed}/{settings.share}")
@@ -47,7 +47,6 @@ class GrpcSessionUpdate:
         )
 
     async def send(self, batch: Any) -> Sequence[str]:
-        """See :class:`metad_perf.load.loop.Source`."""
         try:
             reply = await self._stub.Update(batch)
         except grpc.aio.AioRpcError as error:
@@ -56,7 +55,7 @@ class GrpcSessionUpdate:
 
 
 class GrpcSessionGet:
-    """As :class:`metad_perf.load.workload.SessionGet`: same keys, the other messages, the same check of the answer."""
+    """Like :class:`metad_perf.load.workload.SessionGet`: same keys, other messages, the same check of the answer."""
 
     def __init__(self, stub: Any, settings: Settings) -> None:
         self._rng, self._stub, self._settings = random.Random(f"{settings.seed}/{settings.share}"), stub, settings
@@ -68,7 +67,6 @@ class GrpcSessionGet:
         return pb.GetRequest(items=[pb.Key(tenant=TENANT, client_id=name) for name in names])
 
     async def send(self, batch: Any) -> Sequence[str]:
-        """See :class:`metad_perf.load.loop.Source`."""
         try:
             reply = await self._stub.Get(batch)
         except grpc.aio.AioRpcError as error:
@@ -96,7 +94,7 @@ async def _stub(endpoint: str) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def open_grpc(plan: Plan) -> AsyncIterator[Source]:
-    """Makes load on the baseline; for :mod:`metad_perf.load.worker`."""
+    """Load on the baseline; for :mod:`metad_perf.load.worker`."""
     async with _stub(plan.endpoint) as stub:
         yield SOURCES[plan.settings.verb](stub, plan.settings)
 
@@ -112,7 +110,7 @@ def cpu_us(endpoint: str) -> int:
 
 
 async def fill(endpoint: str, epoch: int, count: int, value_bytes: int, progress: Callable[[int], None]) -> None:
-    """As :func:`metad_perf.load.prepare.fill_sessions`."""
+    """Like :func:`metad_perf.load.prepare.fill_sessions`."""
     names = session_names(count)
     values = Values(random.Random(0), value_bytes)
     async with _stub(endpoint) as stub:

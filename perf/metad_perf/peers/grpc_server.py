@@ -1,7 +1,7 @@
 """The baseline server: metad's own node core behind grpc.aio unary calls instead of metad's protocol.
 
 ``python -m metad_perf.peers.grpc_server`` takes the flags of ``metad serve``. Requests are evaluated, logged, synced
-and applied by the very code that metad runs; only what stands between the socket and the node differs.
+and applied by metad's own code; only the layer between socket and node differs.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _properties(properties: Any) -> m.SessionProperties:
 
 @contextlib.asynccontextmanager
 async def _serving(config: Config) -> AsyncIterator[str]:
-    """Yields the endpoint."""
+    """Serve and yield the endpoint."""
     node = await Node.open(config)
     checkpoints = asyncio.create_task(node.run())
     try:

@@ -1,10 +1,10 @@
 """``metad-perf quic``: metad's QUIC transport against aioquic's own ``serve``, doing the same work on this machine.
 
-*put*: one connection, one long stream, 256 puts of 200 bytes in flight; the server decodes each and answers it. The
-same client (ours, which is the faster) drives both servers, so that what differs is the server; its CPU per request is
-compared. *bulk*: one stream, one way, datagrams of 1200 bytes, congestion control and pacing on; each side with its
-own client. Both on the same event loop (uvloop where it is installed), in processes of their own, in turn, several
-times; the figures are medians over the pairs of each pair's ratio.
+*put*: one connection, one long stream, 256 puts of 200 bytes in flight; the server decodes and answers each. The same
+client (ours, which is faster) drives both servers, so that only the server differs; its CPU per request is compared.
+*bulk*: one stream, one way, datagrams of 1200 bytes, congestion control and pacing on; each side with its own client.
+Both use the same event loop (uvloop if installed), in processes of their own, in turn, several times; the figures are
+medians over the pairs of each pair's ratio.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PATIENCE_S = 60.0
 
 
 def run(*, pairs: int, seconds: float, megabytes: int, json: Path | None) -> int:
-    """The exit code."""
+    """Returns the exit code."""
     if pairs < 1 or seconds <= 0 or megabytes < 1:
         raise UsageError("--pairs, --seconds and --megabytes must be over 0")
     runs: list[dict[str, Any]] = []

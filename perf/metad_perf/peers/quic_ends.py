@@ -1,7 +1,7 @@
 """``python -m metad_perf.peers.quic_ends``: one end of ``metad-perf quic``, in a process of its own.
 
 ``server SIDE WORK CERT KEY CA`` prints its port and serves until stdin ends. ``client SIDE WORK CERT KEY CA PORT
-SERVER_PID AMOUNT`` prints one JSON object with what it measured. SIDE is ``ours`` or ``stock``, WORK ``put`` or
+SERVER_PID AMOUNT`` prints one JSON object with its measurements. SIDE is ``ours`` or ``stock``, WORK ``put`` or
 ``bulk``.
 """
 
@@ -30,7 +30,7 @@ _WARM_UP_S = 0.5
 
 
 async def serve(side: str, work: str, files: TlsFiles) -> None:
-    """Until stdin ends."""
+    """Serve until stdin ends."""
     factory: Any = PutServer if work == "put" else BulkServer
     if side == "ours":
         listener = await QuicTransport(files, certificate_required=False).listen(HOST, 0, factory)
@@ -42,7 +42,7 @@ async def serve(side: str, work: str, files: TlsFiles) -> None:
 
 
 async def put(side: str, files: TlsFiles, port: int, server: psutil.Process, seconds: float) -> dict[str, float]:
-    """``IN_FLIGHT`` puts at a time, for a while."""
+    """Keep ``IN_FLIGHT`` puts in flight for ``seconds``."""
 
     async def measure(handler: PutClient) -> dict[str, float]:
         await asyncio.wait((handler.lost,), timeout=_WARM_UP_S)
@@ -64,7 +64,7 @@ async def put(side: str, files: TlsFiles, port: int, server: psutil.Process, sec
 
 
 async def bulk(side: str, files: TlsFiles, port: int, server: psutil.Process, total: float) -> dict[str, float]:
-    """So many bytes, one way, on one stream."""
+    """Send ``total`` bytes, one way, on one stream."""
 
     async def measure(handler: BulkClient, began: float, cpu_s: float) -> dict[str, float]:
         await handler.complete
@@ -98,7 +98,7 @@ def main() -> None:
     measured = asyncio.run((put if work == "put" else bulk)(side, files, port, server, amount))
     print(json.dumps(measured), flush=True)
     sys.stdout.flush()
-    os._exit(0)  # what is still under way is of no interest
+    os._exit(0)  # unfinished work does not matter
 
 
 if __name__ == "__main__":

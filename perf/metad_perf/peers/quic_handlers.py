@@ -1,6 +1,6 @@
-"""The work that both QUIC stacks do in ``metad-perf quic``: metad's own frames and messages, without a node behind.
+"""The work of both QUIC stacks in ``metad-perf quic``: metad's own frames and messages, without a node.
 
-Handlers of the transport seam (metad_wire.transport), so that they run on metad's transport as they are and on
+These are handlers of the transport seam (metad_wire.transport), so they run unchanged on metad's transport, and on
 aioquic's own protocol through a few lines (quic_stock).
 """
 
@@ -23,25 +23,24 @@ class _Base:
     stream: Any
 
     def connection_made(self, stream: Any) -> None:
-        """Of the seam."""
+        """Part of the seam; does nothing."""
         self.stream = stream
 
     def eof_received(self) -> bool | None:
-        """Of the seam."""
         return None
 
     def pause_writing(self) -> None:
-        """Of the seam."""
+        """Part of the seam; does nothing."""
 
     def resume_writing(self) -> None:
-        """Of the seam."""
+        """Part of the seam; does nothing."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Of the seam."""
+        """Part of the seam; does nothing."""
 
 
 class PutServer(_Base):
-    """Answers each put as a node would, but keeps nothing."""
+    """Answers each put like a node, but stores nothing."""
 
     def __init__(self) -> None:
         self._session = ServerSession()
@@ -61,7 +60,7 @@ class PutServer(_Base):
 
 
 class PutClient(_Base):
-    """Keeps ``in_flight`` puts under way; ``answered`` counts."""
+    """Keeps ``in_flight`` puts in flight; ``answered`` counts."""
 
     def __init__(self, in_flight: int) -> None:
         self._session = ClientSession()
@@ -92,14 +91,14 @@ class PutClient(_Base):
         self.stream.write(session.data_to_send())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends a wait for it."""
+        """Ends a wait for the connection."""
         if not self.lost.done():
             self.lost.set_exception(exc or ConnectionResetError("closed"))
             self.lost.exception()
 
 
 class BulkServer(_Base):
-    """Counts what comes, and says so once it is as much as the first 8 bytes announce."""
+    """Counts the received bytes, and answers once they are as many as the first 8 bytes announce."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -117,7 +116,7 @@ class BulkServer(_Base):
 
 
 class BulkClient(_Base):
-    """Sends ``total`` bytes as fast as it may; ``complete`` is done when the server has them."""
+    """Sends ``total`` bytes as fast as allowed; ``complete`` is done when the server has them."""
 
     def __init__(self, total: int) -> None:
         self._left = total
@@ -140,7 +139,7 @@ class BulkClient(_Base):
             self.stream.write(chunk)
 
     def pause_writing(self) -> None:
-        """Enough for now."""
+        """Stop sending for now."""
         self._may_write = False
 
     def resume_writing(self) -> None:
@@ -149,12 +148,12 @@ class BulkClient(_Base):
         self._fill()
 
     def data_received(self, data: bytes) -> None:
-        """The server has it all."""
+        """The server has received everything."""
         if not self.complete.done():
             self.complete.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Or it has not."""
+        """The connection ended before the server had everything."""
         if not self.complete.done():
             self.complete.set_exception(exc or ConnectionResetError("closed"))
             self.complete.exception()

@@ -1,6 +1,6 @@
-"""aioquic as it comes: its ``serve`` and ``connect``, one long stream, handlers of the transport seam on top.
+"""Unmodified aioquic: its ``serve`` and ``connect``, one long stream, handlers of the transport seam on top.
 
-What it is compared by is its own: a datagram per wake-up, its pacing and congestion control, its sockets. One long
+The comparison uses aioquic's own way: a datagram per wake-up, its pacing and congestion control, its sockets. One long
 stream rather than one per request, which costs it twice as much.
 """
 
@@ -23,7 +23,7 @@ _UNSENT_HIGH, _UNSENT_LOW = 1 << 20, 1 << 18
 
 
 class StockStream(QuicConnectionProtocol):
-    """A connection of aioquic's and the one stream on it, as the seam has it."""
+    """A connection of aioquic and the one stream on it, as the seam's stream."""
 
     def __init__(self, quic: Any, stream_handler: Any = None, *, factory: Callable[[], Any]) -> None:
         super().__init__(quic)
@@ -34,14 +34,14 @@ class StockStream(QuicConnectionProtocol):
         self._receiving = False
 
     def open(self) -> Any:
-        """The client's end."""
+        """Open the client's end."""
         self._stream_id = self._quic.get_next_available_stream_id()
         self._handler = self._factory()
         self._handler.connection_made(self)
         return self._handler
 
     def quic_event_received(self, event: QuicEvent) -> None:
-        """From aioquic."""
+        """Take an event of aioquic."""
         if isinstance(event, StreamDataReceived):
             if self._handler is None:
                 self._stream_id = event.stream_id
@@ -52,14 +52,14 @@ class StockStream(QuicConnectionProtocol):
             self._receiving = False
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
-        """From the socket: aioquic handles it and transmits; then the sender may have drained."""
+        """Take a datagram: aioquic handles it and transmits; then the sender may have drained."""
         super().datagram_received(data, addr)
         if self._paused and self._unsent() <= _UNSENT_LOW:
             self._paused = False
             self._handler.resume_writing()
 
     def write(self, data: bytes) -> None:
-        """From the handler. aioquic transmits by itself behind what it received, and has to be asked otherwise."""
+        """Send data. aioquic transmits by itself after it received something, and must otherwise be asked."""
         if not data:
             return
         self._quic.send_stream_data(self._stream_id, data)

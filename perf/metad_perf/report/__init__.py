@@ -1,1 +1,1 @@
-"""What was measured: latencies as histograms, and what a person and a script get to see."""
+"""Reports of measurements: latencies as histograms, and the output for people and scripts."""

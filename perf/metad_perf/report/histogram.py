@@ -1,7 +1,7 @@
 """Latencies of one process, and their sum over processes, as HDR histograms (Gil Tene, hdrhistogram.org).
 
-Recording must cost the load generator as little as possible, so a latency is an append to a list; the list is
-counted and folded into the histogram when it is long. Microseconds in, milliseconds out.
+Recording must cost the load generator as little as possible, so a latency is appended to a list, which is folded into
+the histogram when it is long. Microseconds in, milliseconds out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from hdrh.histogram import HdrHistogram
 
-LATENCY_US_MAX = 3_600_000_000  # an hour; longer is recorded as an hour
+LATENCY_US_MAX = 3_600_000_000  # an hour; longer latencies are recorded as an hour
 SIGNIFICANT_DIGITS = 3
 _PENDING_MAX = 20_000  # bounds the list; folding this many takes a few milliseconds
 
@@ -37,24 +37,24 @@ class Latencies:
 
     @property
     def count(self) -> int:
-        """How many were recorded."""
+        """The number of recorded latencies."""
         self._fold()
         return int(self._histogram.get_total_count())
 
     def percentile_ms(self, percentile: float) -> float:
-        """The latency that ``percentile`` per cent of the requests stayed within; 0 where there was none."""
+        """The latency that ``percentile`` per cent of the requests stayed within; 0 if there were none."""
         self._fold()
         if not self._histogram.get_total_count():
             return 0.0
         return float(self._histogram.get_value_at_percentile(percentile)) / 1_000
 
     def max_ms(self) -> float:
-        """The longest."""
+        """The longest latency."""
         self._fold()
         return float(self._histogram.get_max_value()) / 1_000
 
     def encode(self) -> bytes:
-        """As HDR V2 bytes, to be merged elsewhere."""
+        """The histogram as HDR V2 bytes, to be merged elsewhere."""
         self._fold()
         return bytes(self._histogram.encode())
 

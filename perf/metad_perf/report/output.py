@@ -1,4 +1,4 @@
-"""What a person and a script get to see: tables on stdout, progress on stderr where it is a terminal, JSON files."""
+"""Output for people and scripts: tables on stdout, progress on stderr if it is a terminal, JSON files."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PACKAGES = ("metad-service", "msgspec", "rocksdict", "uvloop", "aioquic", "grpc
 
 
 def write_json(path: Path | None, report: Mapping[str, Any]) -> None:
-    """Write the report, if asked for."""
+    """Write the report, if a path is given."""
     if path is not None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; numbers to the right."""
+    """Print a table; numbers are aligned to the right."""
     shown = [[_cell(value) for value in row] for row in rows]
     made = Table(title=title, title_justify="left")
     for at, column in enumerate(columns):
@@ -48,7 +48,7 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Gives a function that counts ``n`` more as done."""
+    """Yields a function that counts ``n`` more items as done."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -59,18 +59,18 @@ def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """0 where there is nothing to divide by."""
+    """The ratio; 0 if the denominator is 0."""
     return numerator / denominator if denominator else 0.0
 
 
 def median_ratio(pairs: Iterable[tuple[float, float]]) -> float:
-    """The median of each pair's own ratio: a pair ran side by side, so what slowed the machine slowed both."""
+    """The median of each pair's own ratio: a pair ran side by side, so a slow machine slowed both."""
     ratios = [ratio(first, second) for first, second in pairs]
     return statistics.median(ratios) if ratios else 0.0
 
 
 def rounded(value: T) -> T:
-    """Floats to five significant digits, in dicts and lists too: what was measured has no more."""
+    """Floats to five significant digits, in dicts and lists too: measurements have no more."""
     made: Any = value
     if isinstance(value, float):
         made = float(f"{value:.5g}")
@@ -82,7 +82,7 @@ def rounded(value: T) -> T:
 
 
 def versions() -> dict[str, str]:
-    """Of what is measured."""
+    """The versions of the measured software."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -91,7 +91,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Of where it is measured."""
+    """The machine that the measurement ran on."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"cpus": cpus, "cpu": _cpu_model(), "kernel": platform.release()}
 

@@ -1,1 +1,1 @@
-"""Long paths: a relay between network namespaces, and what metad does over it. ``metad-perf wan``."""
+"""Long paths: a relay between network namespaces, and measurements of metad over it. ``metad-perf wan``."""

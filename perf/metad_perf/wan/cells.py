@@ -1,8 +1,8 @@
-"""The cells of a WAN run: a server in one place, a client in another, the relay between, one way of travel at a time.
+"""The cells of a WAN run: a server in one place, a client in another, the relay between, one transport at a time.
 
-Over short paths each way is measured in two halves and in changing order, so that a machine that grows slow in the
-middle of a cell slows all of them. Over long and lossy ones each has twice the time, for what happens there is rare.
-The seed of the path's luck is one for all, but packets differ, so a cell is a sample and not a replay.
+Over short paths each transport is measured in two halves and in changing order, so that a machine that becomes slow in
+the middle of a cell slows all of them. Over long and lossy paths each has twice the time, because losses are rare. All
+share one seed for the path's random losses, but their packets differ, so a cell is a sample and not a replay.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from .table import Cell, Figures
 
 VERBS = ("put", "batch")
 LONG_MS = 50.0
-"""Round-trip time from which a path is long: the machine's own speed says little, and a half costs its handshakes."""
+"""Round-trip time from which a path is long: the machine's own speed matters little there, and a second half would cost
+handshakes."""
 _KEYS = 10_000
 SERVER, CLIENT = 0, 1  # places
-_PORT = 7420  # of TCP and of UDP
+_PORT = 7420  # for TCP and UDP
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verb sends. ``put``: requests of one item; ``batch``: requests of ``batch`` items."""
+    """The requests of a verb. ``put``: requests of one item; ``batch``: requests of ``batch`` items."""
 
     batch: int = 100
     in_flight_puts: int = 64
     in_flight_batches: int = 16
     value_bytes: int = 200
     seconds: float = 3.0
-    """Of measuring, per way, besides warm-ups and handshakes; twice that over long paths that lose packets."""
+    """Measured per transport, besides warm-ups and handshakes; twice that over long paths that lose packets."""
     seed: int = 1
 
     def settings(self, verb: str, epoch: int) -> tuple[Settings, int]:
-        """The workload, and how many requests are in flight."""
+        """The workload, and the number of requests in flight."""
         batch = 1 if verb == "put" else self.batch
         settings = Settings(
             verb="kv.put", batch=batch, keys=_KEYS, value_bytes=self.value_bytes, epoch=epoch, seed=self.seed
@@ -53,7 +54,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """A way from the client to the server. ``control``: TCP's congestion control, where that matters."""
+    """A way from the client to the server. ``control``: TCP's congestion control, if that matters."""
 
     name: str
     url: str
@@ -62,7 +63,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def served(places: Places, directory: Path, config: Path | None = None) -> tuple[Server, str, Options]:
-    """A node in its place, not yet started; where it listens, by TCP and UDP; and a client's options for it."""
+    """A node in its place, not yet started; the address it listens on, by TCP and UDP; and a client's options for
+    it."""
     files = issue_fleet(directory / "certificates", ["node-1"], ["wan"])
     node, at = files["node-node-1"], f"{places.address(SERVER)}:{_PORT}"
     command = [*places.network.prefix(SERVER), *metad_serve(), "--quic", at]
@@ -73,12 +75,13 @@ def served(places: Places, directory: Path, config: Path | None = None) -> tuple
 def grid(
     rtts_ms: Sequence[float], losses_pct: Sequence[float], verbs: Sequence[str]
 ) -> Iterator[tuple[float, float, str]]:
-    """Every cell, in the order in which they are measured."""
+    """Every cell, in the order of measurement."""
     return ((rtt, loss, verb) for verb in verbs for rtt in rtts_ms for loss in losses_pct)
 
 
 class Wan:
-    """Measures cells. ``others`` are TCP with other controls; ``clients`` are as many as ways, ``auto`` included."""
+    """Measures cells. ``others`` are TCP with other congestion controls; ``clients`` has one client per way, ``auto``
+    included."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""A client in a process of its own, in a place of its own where it has one: makes load when told, and measures it.
+"""A client in a process of its own, and in a network namespace if one is given: makes load when told, and measures it.
 
-One process for all cells: starting Python costs more than a cell does. Speaks over a pipe: :class:`Order` in,
-:class:`Connected` and :class:`Answer` out, or :class:`~metad_perf.load.worker.Failed` in the place of either. A request
-that fails is counted and not hidden.
+One process serves all cells, because starting Python takes longer than a cell. Over a pipe it gets an :class:`Order`
+and sends :class:`Connected` and :class:`Answer`, or :class:`~metad_perf.load.worker.Failed` instead of either. A
+request that fails is counted, not hidden.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .table import QUIC, TCP
 
 _ANSWER_S = 120.0
 _JOIN_S = 5.0
-_DEADLINE_S = 60.0  # of a request: one that takes longer has failed, whatever the transport
+_DEADLINE_S = 60.0  # of a request: a longer one has failed, whatever the transport
 _CONNECT_S = 30.0
-_WARM_UP_S = 0.3  # and so many round trips, for windows to open
+_WARM_UP_S = 0.3  # plus so many round trips, for windows to open
 _WARM_UP_ROUND_TRIPS = 8
 
 
@@ -53,11 +53,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Connected(msgspec.Struct, frozen=True):
-    """The first answer has come; the load begins."""
+    """The first answer has come, and the load begins."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured. ``latencies`` is an encoded histogram, ``connect_ms`` from nothing to the first answer."""
+    """The measurements. ``latencies`` is an encoded histogram; ``connect_ms`` is the time to the first answer."""
 
     items: int
     failed: int
@@ -67,7 +67,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[str, int]
     cpu_s: float
     transport: str
-    """What carried it in the end: ``tcp`` or ``quic``."""
+    """The transport in use at the end: ``tcp`` or ``quic``."""
 
 
 class WanClient:
@@ -82,13 +82,14 @@ class WanClient:
         theirs.close()
 
     def begin(self, order: Order) -> None:
-        """Returns once it is connected, and its load begins. Raises WorkerError where it cannot, or has died."""
+        """Returns once the client is connected and its load begins. Raises WorkerError if it cannot connect or has
+        died."""
         self._url = order.url
         self._pipe.send(order)
         self._receive(_ANSWER_S, Connected)
 
     def end(self) -> Answer:
-        """What was measured. Raises as :meth:`begin` does."""
+        """Wait for the measurements. Raises the errors of :meth:`begin`."""
         answer = self._receive(_ANSWER_S, Answer)
         assert isinstance(answer, Answer)
         return answer
@@ -114,14 +115,14 @@ class WanClient:
 
 
 def _main(space: str, pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     if space:
         netns.enter(space)
     install_uvloop()
     while True:
         try:
             order = pipe.recv()
-        except (EOFError, ConnectionResetError):  # the parent has gone
+        except (EOFError, ConnectionResetError):  # the parent has ended
             return
         answer: Answer | Failed
         try:
@@ -165,8 +166,8 @@ async def _measure(order: Order, connected: Callable[[], None]) -> Answer:
 
 
 class _Counted:
-    """A workload whose requests count from a moment on: those that began after it. The loop never falls idle between
-    warming up and measuring, or windows would close again."""
+    """A workload that counts the requests that begin after a given moment. The loop never falls idle between warming up
+    and measuring, or windows would close again."""
 
     def __init__(self, workload: Any) -> None:
         self.batch = workload.batch
@@ -183,12 +184,11 @@ class _Counted:
         self.cpu_s = time.process_time()
 
     def note(self, latency_ns: int) -> None:
-        """A request is over."""
+        """Record a request that has ended."""
         if self.begin_ns and time.monotonic_ns() - latency_ns >= self.begin_ns:
             self.latencies.note(latency_ns)
 
     async def send(self, batch: Any) -> Sequence[str]:
-        """See :class:`metad_perf.load.loop.Source`."""
         counts = self.begin_ns > 0
         try:
             failed: Sequence[str] = await self._workload.send(batch)
@@ -202,7 +202,7 @@ class _Counted:
 
 
 def options_for(base: Options, settings: Settings, in_flight: int) -> Options:
-    """Of a client that sends every batch as one request, and gives up on none."""
+    """Options of a client that sends every batch as one request, and gives up on none."""
     return msgspec.structs.replace(
         base,
         deadline_s=_DEADLINE_S,
@@ -215,6 +215,6 @@ def options_for(base: Options, settings: Settings, in_flight: int) -> Options:
 
 
 def _transport(client: Client) -> str:
-    """By what the node is reached now."""
+    """The transport that reaches the node now."""
     via = next(iter(client.statistics().via.values()), "")
     return QUIC if via == "quic" else TCP

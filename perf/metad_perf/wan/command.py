@@ -1,7 +1,7 @@
 """``metad-perf wan``: where QUIC begins to win, by round-trip time and loss, and whether the SDK chooses right.
 
 A node in one network namespace, a client in another, and between them the relay, which emulates the path for the
-kernel's TCP and for our QUIC alike. TCP carries TLS, as QUIC does. Each cell is a path; table.py says who wins it.
+kernel's TCP and for our QUIC alike. TCP carries TLS, as QUIC does. Each cell is a path; table.py decides who wins it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .network import Places
 from .relay_line import Path as LinePath
 from .table import QUIC, RULE, TCP, Cell, auto_share
 
-_CHECKED_DELAY_MS, _CHECKED_LOSS_PCT = 10.0, 1.0  # of the relay itself, before it is believed
+_CHECKED_DELAY_MS, _CHECKED_LOSS_PCT = 10.0, 1.0  # with which the relay itself is checked first
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """Which cells, over which path otherwise, with which load. ``controls``: of TCP, beside the kernel's default."""
+    """The cells, the other properties of the path, and the load. ``controls``: of TCP, besides the kernel's default."""
 
     rtts_ms: Sequence[float] = (1.0, 30.0, 100.0, 200.0)
     losses_pct: Sequence[float] = (0.0, 0.1, 1.0, 3.0)
@@ -40,7 +40,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     path: LinePath = LinePath()
 
     def checked(self) -> Question:
-        """Itself. Raises UsageError."""
+        """This question. Raises UsageError."""
         if not (self.rtts_ms and self.losses_pct and self.verbs):
             raise UsageError("--rtt-ms, --loss and --verbs need at least one value each")
         for verb in self.verbs:
@@ -58,7 +58,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(question: Question, *, config: Path | None, json: Path | None, page: Path | None) -> int:
-    """The exit code: 1 where requests failed."""
+    """Returns the exit code: 1 if requests failed."""
     question = question.checked()
     if lacking := network.missing():
         raise ServerError(lacking)

@@ -1,8 +1,8 @@
-"""The WAN table as a page: a map per verb, RTT down and loss across, coloured by who wins and by how much. Pure.
+"""The WAN table as a page: a map per verb, RTT down and loss across, coloured by winner and margin. Pure.
 
-One HTML file without scripts or anything to load, readable in light and dark. Colour says who and how clearly, the big
-number says by what factor the p99 is better, the small ones what the p99s are; the frame of a cell says that
-``metad+auto://`` chose otherwise.
+One HTML file without scripts or external files, readable in light and dark. The colour shows the winner and its margin,
+the big number the factor by which its p99 is better, the small ones the p99s; a framed cell means that
+``metad+auto://`` chose the other transport.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _VERBS = {"put": "Single puts", "batch": "Batches"}
 
 
 def page(cells: Sequence[Cell], setting: Mapping[str, Any], words: Sequence[str]) -> str:
-    """The whole page. ``setting``: names and values of what it was measured with; ``words``: sentences above."""
+    """The whole page. ``setting``: names and values of the measurement's settings; ``words``: sentences above the
+    maps."""
     verbs = list(dict.fromkeys(cell.verb for cell in cells))
     maps = "".join(
         f"<figure><figcaption>{escape(_VERBS.get(verb, verb))}</figcaption>{_map([c for c in cells if c.verb == verb])}"
@@ -138,7 +139,8 @@ def _text(x: float, y: float, kind: str, text: str) -> str:
 
 
 def _strength(factor: float) -> float:
-    """0.1 where it is even, 1 from :data:`_FULL_RATIO` on, by the logarithm: twice as good is as far as half as bad."""
+    """0.1 if the cell is even, 1 from :data:`_FULL_RATIO` on, by the logarithm: twice as good is as far as half as
+    bad."""
     if factor < EVEN:
         return 0.1
     return 0.18 + 0.82 * min(1.0, math.log(factor) / math.log(_FULL_RATIO))

@@ -1,8 +1,8 @@
-"""Places far from each other: network namespaces whose only way to one another is the relay.
+"""Places far from each other: network namespaces that reach each other only through the relay.
 
-Each place has an address on the relay's network, beside the one on the bridge by which this process, and nobody else,
-reaches it without delay. Kernels of places remember nothing of one connection for the next, and TCP's congestion
-control is the route's, so that one running server can be measured with several. Blocking; needs root.
+Each place has an address on the relay's network, and one on the bridge, by which only this process reaches it without
+delay. The kernels of places remember nothing of one connection for the next, and TCP's congestion control belongs to
+the route, so that one running server can be measured with several. Blocking; needs root.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from . import tun
 from .relay import Account, Relay
 from .relay_line import Path
 
-_QUEUE_PACKETS = 10_000  # of a device towards the relay: a burst of a whole window must not be lost there
+_QUEUE_PACKETS = 10_000  # of a device towards the relay: it must not lose a burst of a whole window
 _CONTROLS = File("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _CONTROL = File("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
 def missing(*, cuts: bool = False) -> str:
-    """What is missing for places, in words; empty where nothing is."""
+    """The missing requirement for places, in words; empty if none is missing."""
     return netns.missing(cuts=cuts) or tun.missing()
 
 
 def congestion_controls() -> list[str]:
-    """Of this kernel's TCP, the default first."""
+    """The congestion controls of this kernel's TCP, the default first."""
     default = _CONTROL.read_text().strip()
     return [default, *(one for one in _CONTROLS.read_text().split() if one != default)]
 
 
 class Places:
-    """All of them, numbered from 0."""
+    """All places, numbered from 0."""
 
     def __init__(self, network: Network, relay: Relay, addresses: Sequence[str], devices: Sequence[str]) -> None:
         self.network = network
@@ -50,32 +50,32 @@ class Places:
         return self._addresses[n]
 
     def shape(self, a: int, b: int, path: Path) -> None:
-        """The path between two places, the same in both directions."""
+        """Set the path between two places, the same in both directions."""
         for way in ((a, b), (b, a)):
             self._paths[way] = path
             self._relay.shape(*way, path)
 
     def cut(self, source: int, target: int) -> None:
-        """Nothing goes from the one to the other over the relay any more."""
+        """From now on no packet goes from ``source`` to ``target`` over the relay."""
         self._relay.shape(source, target, Path(delay_ms=self._paths[source, target].delay_ms, cut=True))
 
     def cut_off(self, n: int) -> None:
-        """Nothing reaches the place over the relay, and nothing leaves it."""
+        """From now on no packet reaches or leaves the place over the relay."""
         for way in self._paths:
             if n in way:
                 self.cut(*way)
 
     def heal(self) -> None:
-        """Every path as it was shaped."""
+        """Restore every path as it was shaped."""
         for way, path in self._paths.items():
             self._relay.shape(*way, path)
 
     def account(self) -> Account:
-        """What the relay did so far."""
+        """The relay's counts so far."""
         return self._relay.account()
 
     def control(self, name: str) -> None:
-        """TCP's congestion control of connections that are made from now on."""
+        """Set TCP's congestion control for new connections."""
         for n, device in enumerate(self._devices):
             route = ["ip", "route", "replace", self._subnet(), "dev", device, "src", self._addresses[n]]
             do(*self.network.prefix(n), *route, "congctl", name)
@@ -96,7 +96,7 @@ class Places:
 
 @contextlib.contextmanager
 def places(count: int, seed: int, *, cuts: bool = False) -> Iterator[Places]:
-    """That many, joined without delay; all is taken away in any case. Raises ServerError."""
+    """``count`` places, joined without delay; all are removed in any case. Raises ServerError."""
     tag = os.getpid() % 100_000
     network = Network(count, cuts=cuts)
     relay: Relay | None = None

@@ -1,8 +1,8 @@
 """``metad-perf wan --reconnect``: how many round trips it takes to be served again, by transport.
 
-A node in one place and a client in another, the relay between. *New* is a client that has never been there: from
-dialling to its first answer. *Back* is one whose connections were cut: from the cut to the answer to a call made at
-once. Over QUIC it comes back with a ticket: a read is sent in 0-RTT data, a write once the handshake is over.
+A node in one place and a client in another, the relay between. *New* is a first connection: from dialling to its first
+answer. *Back* is a client whose connections were cut: from the cut to the answer to a call made at once. Over QUIC it
+comes back with a ticket: a read is sent in 0-RTT data, a write once the handshake is over.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .cells import CLIENT, SERVER, served
 from .relay_line import Path as LinePath
 
 READ_ROUND_TRIPS_MAX = 1.5
-"""Of a read that comes back over QUIC: one, and what the machine takes; the next would be two."""
+"""Limit for a read that comes back over QUIC: one round trip and the machine's own time; the next step would be two."""
 _ROUNDS = 7
-_TICKET_ROUND_TRIPS = 3  # a connection's ticket comes behind its handshake
+_TICKET_ROUND_TRIPS = 3  # a connection's ticket comes after its handshake
 _OPTIONS = Options(backoff=Backoff(family="none"), connect_timeout_s=30.0, handshake_timeout_s=10.0)
 
 
 def run(rtts_ms: Sequence[float], *, loss_pct: float, json: Path | None) -> int:
-    """The exit code: 1 where a read over QUIC takes more than its round trip."""
+    """Returns the exit code: 1 if a read over QUIC takes more than its round trip."""
     if not rtts_ms or min(rtts_ms) <= 0:
         raise UsageError("--reconnect needs --rtt-ms over 0: over no distance nothing is to be seen")
     if lacking := network.missing():
@@ -51,7 +51,7 @@ def run(rtts_ms: Sequence[float], *, loss_pct: float, json: Path | None) -> int:
                 server.start()
                 for rtt_ms in rtts_ms:
                     places.shape(SERVER, CLIENT, LinePath(delay_ms=rtt_ms / 2, loss_pct=loss_pct))
-                    with netns.inside(places.network.space(CLIENT)):  # sockets made here are of that place
+                    with netns.inside(places.network.space(CLIENT)):  # sockets made here belong to that place
                         rows.append(run_async(_row(at, options, rtt_ms)))
                     progress(1)
                 server.stop()
@@ -95,7 +95,7 @@ async def _row(at: str, options: Options, rtt_ms: float) -> dict[str, float]:
 
 
 async def _back(client: Client, call: Callable[[Client], Awaitable[Any]]) -> float:
-    """From the cut to an answer, in seconds."""
+    """Seconds from the cut to an answer."""
     client.reconnect()
     begin = time.monotonic()
     await call(client)

@@ -1,9 +1,9 @@
 """``metad-perf wan --regions 80,120,200``: a cluster whose nodes are in three regions, far from each other.
 
-Each node is in a place of its own; nodes reach each other over the relay only, by QUIC, as they do across regions.
-Clients reach all of them without delay, so what a write takes is what its group's leader needs for a quorum. First
-commit latency in peace, for each group by the region of its leader; then regions are cut off from the others and healed
-while clients write, and everything is judged as in ``metad-perf crash --nodes 3``.
+Each node is in a place of its own; nodes reach each other only over the relay, by QUIC, as across regions. Clients
+reach all of them without delay, so the time of a write is the time its group's leader needs for a quorum. First commit
+latency is measured in peace, for each group by the region of its leader. Then regions are cut off from the others and
+healed while clients write, and everything is judged as in ``metad-perf crash --nodes 3``.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from .relay_line import Path as LinePath
 
 NAMES = ("a", "b", "c")
 OVER_QUORUM_MS_MAX = 10.0
-_CLIENT_PORT, _PEER_PORT = 7420, 7500  # in a place of one's own
+_CLIENT_PORT, _PEER_PORT = 7420, 7500  # each node has a place of its own
 _GROUPS = {"data": 3, "offset": 1}
 _RAFT = {"election_timeout_ms": 2_000, "heartbeat_ms": 250}
-"""Of these nodes: ten round trips of the longest path, as for any cluster across regions."""
-_COMMITS = 100  # per group, one behind the other
+"""Timeouts of these nodes: ten round trips of the longest path, as for any cluster across regions."""
+_COMMITS = 100  # per group, one after the other
 _WARM_UP = 10
 _TRIES = 5
 _FORMED_S = 60.0
@@ -47,7 +47,7 @@ _POLL_S = 0.2
 
 
 def run(rtts_ms: Sequence[float], *, seconds: float, seed: int, loss_pct: float, json: Path | None) -> int:
-    """The exit code: 1 where a commit takes longer than it may, or the judges of the fault run find anything."""
+    """Returns the exit code: 1 if a commit takes longer than allowed, or the judges of the fault run find anything."""
     if len(rtts_ms) != 3 or min(rtts_ms) <= 0:
         raise UsageError("--regions takes three round-trip times in ms: a to b, a to c, b to c")
     if lacking := network.missing():
@@ -92,7 +92,7 @@ def run(rtts_ms: Sequence[float], *, seconds: float, seed: int, loss_pct: float,
 
 
 class _Regions(Ordeal):
-    """The fault run's ordeal, with a look at commit latency before it."""
+    """The fault run's ordeal, with a measurement of commit latency before it."""
 
     def __init__(
         self, members: Members, names: list[str], seconds: float, seed: int, rtt_ms: dict[tuple[int, int], float]
@@ -101,7 +101,7 @@ class _Regions(Ordeal):
         self._rtt_ms = rtt_ms
 
     async def prelude(self, watcher: Client) -> dict[str, Any]:
-        """Commit latency of every data group, and by what nodes reach each other."""
+        """Commit latency of every data group, and the transports between nodes."""
         cluster = (await watcher.cluster.map()).map
         if cluster is None:
             raise ServerError("the cluster has no map")
@@ -111,7 +111,7 @@ class _Regions(Ordeal):
             timed = await asyncio.gather(*[_commits(watcher, name) for name in names.values()])
             before = leaders
             statuses, leaders = await self._formed(watcher)
-            if leaders == before:  # leaders move to where the map wishes them; then their times are nobody's
+            if leaders == before:  # if leaders moved to where the map wants them, the times belong to no leader
                 break
         else:
             raise ServerError("leaders of the cluster across regions do not stay where they are")
@@ -150,7 +150,7 @@ class _Regions(Ordeal):
 
 
 async def _commits(client: Client, namespace: str) -> Latencies:
-    """One put behind the other."""
+    """Latencies of puts, one after the other."""
     latencies = Latencies()
     for number in range(_WARM_UP + _COMMITS):
         begin_ns = time.monotonic_ns()
@@ -161,17 +161,15 @@ async def _commits(client: Client, namespace: str) -> Latencies:
 
 
 class _RelayCuts:
-    """Keeps nodes apart on the relay, where all that they say to each other goes by."""
+    """Keeps nodes apart on the relay, which carries all their traffic."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
 
     def cut(self, source: int, target: int) -> None:
-        """See :class:`metad_perf.faults.members.Cuts`."""
         self._places.cut(source, target)
 
     def heal(self) -> None:
-        """See :class:`metad_perf.faults.members.Cuts`."""
         self._places.heal()
 
 

@@ -1,9 +1,10 @@
-"""The relay: a process that joins network namespaces by TUN devices and does to packets what a long path does.
+"""The relay: a process that joins network namespaces by TUN devices and treats packets as a long path does.
 
 Each place has one device; a packet goes to the place that its destination address names, over a :class:`Line` per
-direction. The process wakes for a batch: it drains every device, delivers what is due, and sleeps until the next packet
-is due or comes. It asks for real-time priority, because a path does not get slower when the machines at its ends are
-busy. The parent shapes, cuts and asks over a pipe; when the pipe ends, so does the relay. Needs root.
+direction. The process wakes for a batch: it drains every device, delivers the packets that are due, and sleeps until
+the next packet is due or arrives. It asks for real-time priority, because a path does not become slower when the
+machines at its ends are busy. The parent shapes, cuts and queries over a pipe; when the pipe ends, the relay ends.
+Needs root.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _LATE_NS = 1_000_000  # a packet delivered this long after it was due is counted
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Give a direction a path."""
+    """Order: give a direction a path."""
 
     source: int
     target: int
@@ -45,17 +46,17 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Say what was done so far."""
+    """Order: report the counts so far."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """What the relay did so far. ``late``: delivered more than 1 ms after they were due; ``late_us_max`` and
-    ``late_us_mean`` are of all delivered packets; ``cpu_s`` is of the process."""
+    """The relay's counts so far. ``late``: delivered more than 1 ms after they were due; ``late_us_max`` and
+    ``late_us_mean`` are over all delivered packets; ``cpu_s`` is of the process."""
 
     counts: dict[tuple[int, int], Counts]
     delivered: int
     refused: int
-    """By the kernel of the place they came to."""
+    """Dropped by the kernel of the receiving place."""
     late: int
     late_us_max: float
     late_us_mean: float
@@ -63,7 +64,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     wakes: int
 
 
-_Held: TypeAlias = tuple[int, int, int, Line, bytes]  # due ns, order of coming, device, its line, packet
+_Held: TypeAlias = tuple[int, int, int, Line, bytes]  # due ns, order of arrival, device, its line, packet
 
 
 class Relay:
@@ -79,19 +80,19 @@ class Relay:
         self._receive(_START_S)
 
     def shape(self, source: int, target: int, path: Path) -> None:
-        """From now on packets from the one place to the other travel this path."""
+        """From now on packets from ``source`` to ``target`` travel this path."""
         self._pipe.send(Shape(source, target, path))
         self._receive(_ANSWER_S)
 
     def account(self) -> Account:
-        """What it did so far."""
+        """The counts so far."""
         self._pipe.send(Ask())
         answer = self._receive(_ANSWER_S)
         assert isinstance(answer, Account)
         return answer
 
     def stop(self) -> None:
-        """End it; the devices go with it."""
+        """End the relay; its devices end with it."""
         self._pipe.close()
         self._process.join(_ANSWER_S)
         self._process.kill()
@@ -110,7 +111,7 @@ class Relay:
 
 
 def _main(devices: list[str], addresses: list[bytes], seed: int, pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     try:
         fds = [open_tun(device) for device in devices]
     except ServerError as error:
@@ -120,7 +121,7 @@ def _main(devices: list[str], addresses: list[bytes], seed: int, pipe: Connectio
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     gc.collect()
     gc.freeze()
-    gc.disable()  # nothing below makes cycles
+    gc.disable()  # the code below makes no cycles
     pipe.send(None)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         _Loop(fds, addresses, seed, pipe).run()
@@ -144,7 +145,7 @@ class _Loop:
         self._armed_ns = 0
 
     def run(self) -> None:
-        """Until the pipe ends."""
+        """Run until the pipe ends."""
         poller = select.epoll()
         for fd in (*self._fds, self._timer, self._pipe.fileno()):
             poller.register(fd, select.EPOLLIN)
@@ -165,13 +166,13 @@ class _Loop:
                 self._arm()
 
     def _drain(self, fd: int) -> bool:
-        """Take in up to a batch; whether there may be more."""
+        """Take in up to a batch; returns whether there may be more."""
         read, clock, ways, held, order = os.read, time.monotonic_ns, self._ways[fd], self._held, self._order
         try:
             for _ in range(_DRAIN_MAX):
                 packet = read(fd, MTU_BYTES)
                 way = ways.get(packet[16:20])
-                if way is None or packet[0] >> 4 != 4:  # the kernel's own chatter, IPv6 and multicast
+                if way is None or packet[0] >> 4 != 4:  # the kernel's own traffic, IPv6 and multicast
                     continue
                 target, line = way
                 due_ns = line.due_ns(clock(), len(packet))
@@ -185,14 +186,14 @@ class _Loop:
         return True
 
     def _deliver(self) -> None:
-        """Hand on what is due."""
+        """Deliver the packets that are due."""
         held, write, clock = self._held, os.write, time.monotonic_ns
         now_ns = clock()
         while held and held[0][0] <= now_ns:
             due_ns, _, target, line, packet = heappop(held)
             try:
                 write(target, packet)
-            except OSError:  # its kernel has no room, or the packet is none: as on a wire, nobody is told
+            except OSError:  # its kernel has no room, or the packet is malformed: as on a wire, nobody is told
                 self._refused += 1
             line.held -= 1
             late_ns = now_ns - due_ns

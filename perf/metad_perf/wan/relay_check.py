@@ -1,6 +1,6 @@
-"""Is the relay as good as its word? Datagrams through it, timed from end to end: delay, loss, and packets a second.
+"""Checks the relay: datagrams through it, timed from end to end, for delay, loss, and packets a second.
 
-Sockets of both ends are in this process, so the clock is one and a delay is one way. Blocking; needs root.
+Sockets of both ends are in this process, so there is one clock and a delay is one way. Blocking; needs root.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .relay_line import Path
 
 _PORT = 9_000
 _STAMP = struct.Struct("<qq")  # number, sent at ns
-_QUIET_S = 0.3  # nothing more is coming
+_QUIET_S = 0.3  # of silence: nothing more is coming
 _GAP_S = 0.002  # between datagrams whose delay is measured: each wakes the relay by itself
 _BUFFER_BYTES = 4 * 1024 * 1024
 _PAYLOAD_BYTES = 1_200
@@ -29,7 +29,7 @@ _PAYLOAD_BYTES = 1_200
 def check(
     places: Places, *, delay_ms: float, loss_pct: float, delays: int = 300, losses: int = 20_000
 ) -> dict[str, Any]:
-    """What was asked of the path from place 0 to place 1, and what was measured."""
+    """The requested properties of the path from place 0 to place 1, and the measured ones."""
     with _ends(places, 0, 1) as (sender, receiver):
         places.shape(0, 1, Path(delay_ms=delay_ms))
         sent, arrived = _send(sender, receiver, delays, gap_s=_GAP_S)
@@ -58,7 +58,7 @@ def check(
 
 
 def exchange(places: Places, source: int, target: int, count: int) -> list[float]:
-    """Send so many datagrams; the delay of each that arrived, ms."""
+    """Send ``count`` datagrams; returns the delay in ms of each that arrived."""
     with _ends(places, source, target) as (sender, receiver):
         _, arrived = _send(sender, receiver, count, gap_s=0.0, in_flight=32)
     return [(at_ns - sent_ns) / 1e6 for sent_ns, at_ns in arrived.values()]
@@ -82,8 +82,9 @@ def _ends(places: Places, source: int, target: int) -> Iterator[tuple[socket.soc
 def _send(
     sender: socket.socket, receiver: socket.socket, count: int, *, gap_s: float, in_flight: int = 1
 ) -> tuple[int, dict[int, tuple[int, int]]]:
-    """How many were sent, and when those that arrived were sent and arrived, ns. Bursts of ``in_flight`` where there is
-    no gap, each when half of the one before has come or no more comes: the ends' buffers must not lose anything."""
+    """Returns how many were sent, and the send and arrival times in ns of those that arrived. Without a gap it sends
+    bursts of ``in_flight``, each when half of the one before has arrived or no more arrives, so that the ends' buffers
+    lose nothing."""
     arrived: dict[int, tuple[int, int]] = {}
     receiver.settimeout(_QUIET_S)
 

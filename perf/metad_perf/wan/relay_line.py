@@ -1,9 +1,9 @@
-"""One direction of an emulated path: when does a packet that is sent now arrive, if it does. Pure; time and chance
-come in.
+"""One direction of an emulated path: whether and when a packet that is sent now arrives. Pure; time and random numbers
+are passed in.
 
-In the order in which a real path does it: the packet waits in the bottleneck's queue (which drops what it cannot hold),
-is put on the line at the line's rate, may be lost, and travels for the delay, give or take the jitter. A line keeps the
-order of packets, jitter or not; only those that are drawn to be late are overtaken.
+In the order of a real path: the packet waits in the bottleneck's queue (which drops what it cannot hold), is put on the
+line at the line's rate, may be lost, and travels for the delay, give or take the jitter. A line keeps the order of
+packets despite jitter; only packets that are drawn to be late are overtaken.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _DELAY_MS_MAX = 60_000.0
 
 
 class Path(msgspec.Struct, frozen=True, kw_only=True):
-    """What befalls packets in one direction. Raises ValueError where a value makes no sense."""
+    """The properties of one direction. Raises ValueError for a value out of range."""
 
     delay_ms: float = 0.0
     """One way."""
     jitter_ms: float = 0.0
     """Added to the delay, uniform in ± this; at most the delay."""
     loss_pct: float = 0.0
-    """Of all packets, each by itself."""
+    """Share of all packets, each lost by itself."""
     reorder_pct: float = 0.0
-    """Of all packets: those that come ``reorder_ms`` late, while later ones do not wait for them."""
+    """Share of all packets: they come ``reorder_ms`` late, while later ones do not wait for them."""
     reorder_ms: float = 1.0
     mbit_per_s: float = 0.0
-    """Of the bottleneck, IP headers included; 0: no bottleneck."""
+    """Rate of the bottleneck, IP headers included; 0: no bottleneck."""
     queue_bytes: int = 256 * 1024
-    """What waits before the bottleneck; one more packet is dropped."""
+    """Bytes that may wait before the bottleneck; one more packet is dropped."""
     cut: bool = False
-    """Nothing arrives, what is under way excepted."""
+    """Nothing arrives, except packets already on their way."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -47,22 +47,22 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """What a direction did with its packets so far."""
+    """A direction's counts of packets so far."""
 
     packets: int = 0
-    """That came in."""
+    """Packets that came in."""
     bytes: int = 0
     lost: int = 0
-    """By chance, as asked."""
+    """Lost by chance, as configured."""
     dropped: int = 0
-    """By a full queue."""
+    """Dropped by a full queue."""
     cut: int = 0
     overtaken: int = 0
     """Drawn to be late."""
 
 
 class Line:
-    """One direction. ``seed`` fixes its luck: the same packets have the same fate."""
+    """One direction. ``seed`` fixes its random numbers: the same packets have the same fate."""
 
     def __init__(self, path: Path, seed: str) -> None:
         self._random = random.Random(seed).random
@@ -72,7 +72,7 @@ class Line:
         self.shape(path)
 
     def shape(self, path: Path) -> None:
-        """From now on this path; packets under way keep their due times."""
+        """Use this path from now on; packets on their way keep their due times."""
         self.path = path
         self._delay_ns = round(path.delay_ms * _NS_PER_MS)
         self._jitter_ns = round(path.jitter_ms * _NS_PER_MS)
@@ -81,7 +81,7 @@ class Line:
         self._reorder = path.reorder_pct / 100
         self._ns_per_byte = 8_000 / path.mbit_per_s if path.mbit_per_s else 0.0
         self._queue_ns = path.queue_bytes * self._ns_per_byte
-        self._free_ns = 0.0  # when the bottleneck has sent all that waits
+        self._free_ns = 0.0  # when the bottleneck has sent everything that waits
         self._last_due_ns = 0
 
     def due_ns(self, now_ns: int, size_bytes: int) -> int | None:
@@ -100,7 +100,7 @@ class Line:
                 return None
             begin_ns += size_bytes * self._ns_per_byte
             self._free_ns = begin_ns
-        if self._loss and self._random() < self._loss:  # on the line: it has used the bottleneck
+        if self._loss and self._random() < self._loss:  # lost on the line: it has used the bottleneck
             counts.lost += 1
             return None
         if self.held >= PACKETS_HELD_MAX:

@@ -1,7 +1,8 @@
-"""What a WAN run is judged by: the rows, who wins a cell, how often ``metad+auto://`` chose the winner. Pure.
+"""The results of a WAN run: the rows, the winner of a cell, the share in which ``metad+auto://`` chose the winner.
+Pure.
 
-The rule: whoever has the lower p99 wins the cell, since a broker waits for its slowest requests. A cell where the two
-are closer than :data:`EVEN` is won all the same, and marked as even: another run may well say the opposite.
+The rule: the lower p99 wins the cell, because a broker waits for its slowest requests. A cell whose two p99s are closer
+than :data:`EVEN` still has a winner, and is marked as even: another run may well say the opposite.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ RULE = (
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one way of transport did in one cell. ``connect_ms``: from nothing to the first answer."""
+    """The figures of one way in one cell. ``connect_ms``: time to the first answer."""
 
     p50_ms: float
     p99_ms: float
@@ -32,7 +33,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One RTT, one loss, one verb. ``others``: TCP with other congestion controls than the kernel's default, by name;
-    ``auto``: what the SDK chose in the end, empty where it was not asked; ``chosen``: what it did from the start."""
+    ``auto``: the SDK's final choice, empty if it was not measured; ``chosen``: its figures from the start."""
 
     rtt_ms: float
     loss_pct: float
@@ -59,7 +60,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return 1 / EVEN < self.p99_ratio < EVEN
 
     def row(self) -> dict[str, Any]:
-        """As it is reported."""
+        """The row of the report."""
         made: dict[str, Any] = {"rtt_ms": self.rtt_ms, "loss_pct": self.loss_pct, "verb": self.verb}
         measured = {TCP: self.tcp, QUIC: self.quic, **{f"{TCP}_{name}": one for name, one in self.others.items()}}
         if self.chosen is not None:
@@ -73,6 +74,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def auto_share(cells: Sequence[Cell]) -> float | None:
-    """The share of the cells in which ``auto`` chose the winner, even ones included; None where it was not asked."""
+    """The share of the cells in which ``auto`` chose the winner, even ones included; None if it was not measured."""
     asked = [cell for cell in cells if cell.auto]
     return sum(cell.auto == cell.winner for cell in asked) / len(asked) if asked else None

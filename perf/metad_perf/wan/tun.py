@@ -1,4 +1,4 @@
-"""A TUN device: a network interface of the kernel whose other end is a file of ours, one IP packet a read or a write.
+"""A TUN device: a network interface of the kernel whose other end is a file of ours, one IP packet per read or write.
 
 Linux only, root only. Knows no packet and no policy.
 """
@@ -20,14 +20,14 @@ _IFF_NO_PI = 0x1000  # packets as they are, without four bytes in front
 
 
 def missing() -> str:
-    """What is missing for TUN devices, in words; empty where nothing is."""
+    """The missing requirement for TUN devices, in words; empty if none is missing."""
     if os.geteuid() != 0:
         return "TUN devices need root"
     return "" if os.access(DEVICE, os.R_OK | os.W_OK) else f"TUN devices need {DEVICE}"
 
 
 def open_tun(name: str) -> int:
-    """Make the device, which lives as long as the file does; the non-blocking file. Without offloads, so that the
+    """Make the device, which lives as long as its file; returns the non-blocking file. Without offloads, so that the
     kernel hands out no packet over the MTU: what is lost or delayed is what would be on a wire. Raises ServerError."""
     try:
         fd = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

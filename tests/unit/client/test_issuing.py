@@ -52,9 +52,9 @@ def test_a_certificate_names_its_role_and_hosts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "nobody to issue for"),
-        (["--nodes", "a b"], "no name"),
-        (["--clients", "../x"], "no name"),
+        ([], "no names to issue for"),
+        (["--nodes", "a b"], "is not a name"),
+        (["--clients", "../x"], "is not a name"),
         (["--nodes", "a", "--hosts", "ü.example"], "neither an address nor a host name"),
     ],
 )
@@ -75,7 +75,7 @@ def test_an_authority_of_somebody_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AuthorityError, match="not its certificate's"):
         issue_fleet(tmp_path, ["a"], [])
     (tmp_path / "ca-key.pem").write_text("no key")
-    with pytest.raises(AuthorityError, match="no authority"):
+    with pytest.raises(AuthorityError, match="not an authority made by metad"):
         issue_fleet(tmp_path, ["a"], [])
 
 

@@ -159,9 +159,9 @@ def test_with_certificates_everything_is_encrypted() -> None:
 @pytest.mark.parametrize(
     ("files", "complaint"),
     [
-        (lambda: certificates.node("node-2"), "is of node 'node-2', and this is node 'node-1'"),
-        (lambda: certificates.client("node-1"), "is of client 'node-1', and this is node 'node-1'"),
-        (lambda: certificates.admin("node-1"), "is of admin 'node-1', and this is node 'node-1'"),
+        (lambda: certificates.node("node-2"), "names node 'node-2', but this is node 'node-1'"),
+        (lambda: certificates.client("node-1"), "names client 'node-1', but this is node 'node-1'"),
+        (lambda: certificates.admin("node-1"), "names admin 'node-1', but this is node 'node-1'"),
         (lambda: certificates.wrong("no-role", Role.NODE, "node-1"), "names no holder"),
         (lambda: certificates.wrong("no-purpose", Role.NODE, "node-1"), "is not for servers and for clients"),
         (lambda: certificates.wrong("wrong-purpose", Role.NODE, "node-1"), "is not for servers and for clients"),
@@ -249,5 +249,5 @@ def test_workers_of_an_encrypted_node_share_its_certificate_and_not_its_port(tmp
 
 @pytest.mark.parametrize("text", ["a,,b", "a,", "a,\n"])
 def test_regions_have_names(text: str) -> None:
-    with pytest.raises(ConfigError, match="no name of a region"):
+    with pytest.raises(ConfigError, match="not a valid region name"):
         parse_regions(text)

@@ -86,9 +86,9 @@ def test_a_file_is_read_and_flags_win(tmp_path: Path) -> None:
         ('[cluster]\nseed_regions = {node-1 = "eu"}', "cluster.seed_regions: 'node-1' is not among cluster.seeds"),
         (
             '[cluster]\nseeds = {node-1 = "h:1"}\nseed_regions = {node-1 = ""}',
-            "cluster.seed_regions.node-1: '' is no name of a region",
+            "cluster.seed_regions.node-1: '' is not a valid region name",
         ),
-        ('[cluster]\nregion = "\\n"', "cluster.region: .* is no name of a region"),
+        ('[cluster]\nregion = "\\n"', "cluster.region: .* is not a valid region name"),
         (
             '[cluster]\nseeds = {node-1 = "h:1"}\nregion = "us"\nseed_regions = {node-1 = "eu"}',
             "cluster.region: cluster.seed_regions says 'eu'",
@@ -98,7 +98,7 @@ def test_a_file_is_read_and_flags_win(tmp_path: Path) -> None:
         ("node_id = 'a\u200bb'", "node_id: .* has characters that cannot be seen"),
         (
             "listen = '0.0.0.0:1'\n[cluster]\nseeds = { node-1 = 'h:1' }",
-            "cluster.advertise_clients: 0.0.0.0:1 is every address; say by which this node is reached",
+            "cluster.advertise_clients: 0.0.0.0:1 is every address; name one that others reach",
         ),
         ("[security]\nadministrators = ['a']", "security.administrators: needs security.certificate"),
         ("node_id = ''", "node_id: must take 1 to 256 bytes"),

@@ -49,7 +49,7 @@ def test_no_bytes_get_in_by_chance(credentials: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "-a", "x" * 65, "ü"])
 def test_names_are_plain(name: str) -> None:
-    with pytest.raises(ValueError, match="no name"):
+    with pytest.raises(ValueError, match="not a valid name"):
         new_token(name)
 
 
