@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from metad_wire.cluster import ClusterMap, StoreMap
@@ -12,7 +13,8 @@ from metad_wire.group import GroupId
 from metad_wire.messages import StatusReply
 
 from ..raft.replica import RaftGroup
-from ..state.machine import Effects, Machine
+from ..state.entry import Entry
+from ..state.machine import Machine
 
 Done = Callable[[bytes | MetadError], None]
 """Takes the encoded reply, or why there is none. It is called exactly once."""
@@ -40,9 +42,6 @@ class Clock(Protocol):
 class Replica(Protocol):
     """A replica on this node, and the state made from its log."""
 
-    watch: Callable[[Effects], None] | None
-    """Told of every entry that is applied."""
-
     @property
     def group(self) -> RaftGroup:
         """The replica itself."""
@@ -54,6 +53,9 @@ class Replica(Protocol):
     @property
     def installing(self) -> bool:
         """Whether a snapshot is being put in place of the state."""
+
+    def listening(self, listener: Callable[[Entry], None]) -> AbstractContextManager[None]:
+        """Call the listener with every entry that is applied meanwhile, whatever its origin."""
 
 
 class Host(Protocol):

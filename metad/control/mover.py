@@ -24,8 +24,8 @@ from metad_wire.group import GroupId
 from metad_wire.tables import moving_rows
 
 from ..logs import event
-from ..state import ownership
-from ..state.machine import Effects
+from ..state.entry import Entry
+from ..state.slot_assignment import unpack
 from ..storage import keys
 from .decisions import MOVES_OF_A_MAP
 from .host import Replica
@@ -149,7 +149,7 @@ class Mover:
     async def _sweep(self, order: GroupCommand) -> None:
         group = order.group_id
         driver = self._host.drivers[group]
-        held = ownership.unpack(driver.machine.holding.slots)
+        held = unpack(driver.machine.holding.slots)
         dropped = 0
         for row in moving_rows(group.kind):
             for page in _pages(driver, row):
@@ -177,7 +177,7 @@ class _Move:
         self._term = term
         self._attempt = attempt
         self._batch = 0
-        self._slots = ownership.unpack(move.slots)
+        self._slots = unpack(move.slots)
         self._tail: Tail = {}
         self._moved = 0
 
@@ -190,8 +190,7 @@ class _Move:
             await self._source("unseal")  # it did not, and can no more: its attempt is void
         event("slot move begins", move=move.move, source=move.source, target=move.target, attempt=self._attempt)
         await self._target("sweep")
-        self._driver.watch = self._note
-        try:
+        with self._driver.listening(self._note):
             await self._copy()
             while len(self._tail) > _SHORT_TAIL:
                 await self._send_tail()
@@ -199,8 +198,6 @@ class _Move:
             await self._send_tail()
             self._batch += 1
             await self._target("adopt", revision=sealed)
-        finally:
-            self._driver.watch = None
         await self._finish()
         event("slots moved", move=move.move, source=move.source, target=move.target, rows=self._moved)
 
@@ -210,9 +207,10 @@ class _Move:
         await self._host.ask_metadata(c.Moved(self._move.move))
         await self._source("close")
 
-    def _note(self, effects: Effects) -> None:
-        """An entry was applied while rows are copied."""
-        for writes in effects:
+    def _note(self, entry: Entry) -> None:
+        """An entry was applied while rows are copied. Its origin does not matter: the target must have every row as it
+        is when the slots are sealed."""
+        for writes in entry:
             for key, value in writes.items():
                 behind = key[keys.GROUP_PREFIX_BYTES :]
                 slot = keys.slot_of_key(behind)

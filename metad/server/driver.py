@@ -10,7 +10,8 @@ so; what it had not begun goes to the next leader.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from metad_wire.errors import (
@@ -27,14 +28,17 @@ from metad_wire.policy import BatchWindow
 from ..errors import StorageError
 from ..raft.journal import REGULAR
 from ..raft.replica import RaftGroup
-from ..state.machine import NO_EFFECTS, Effects, Known, Machine, Proposal
+from ..state.entry import NO_WRITES, Entry, decode_entry
+from ..state.machine import Known, Machine, Proposal
+from ..state.part import Writes
 from ..state.tables import Command
-from ..state.view import Writes
 from .fair_queue import FairQueue
 from .precedence import Precedence, is_small
 
 Answer = Callable[[tuple[Any, bytes] | MetadError], None]
 """Takes (reply, its encoding), or why there is none. Called exactly once, on the event loop."""
+
+Listener = Callable[[Entry], None]
 
 _PIPELINE_BYTES_MAX = 3 * 1024 * 1024
 """Once entries of so many bytes are on their way, no further one is begun: each is in memory several times over."""
@@ -70,11 +74,11 @@ class Work:
 
 
 class _InFlight:
-    __slots__ = ("effects", "index", "items", "outcomes", "repeats", "size", "small", "works")
+    __slots__ = ("entry", "index", "items", "outcomes", "repeats", "size", "small", "works")
 
     def __init__(self, index: int, proposal: Proposal, works: list[Work]) -> None:
         self.index = index
-        self.effects = proposal.effects
+        self.entry = proposal.entry
         self.works = works
         self.outcomes = proposal.outcomes
         self.size = proposal.size
@@ -100,8 +104,7 @@ class GroupDriver:
         self._in_flight_items = 0
         self._staged: list[_InFlight] = []  # those whose writes are in the batch being written
         self._first_queued_s = 0.0
-        self.watch: Callable[[Effects], None] | None = None
-        """Told of every entry that is applied."""
+        self._listeners: list[Listener] = []
         self._awaited: dict[int, tuple[int, Callable[[bool], None]]] = {}
         self._awaited_from = 0  # the lowest revision of those, or lower
         self.installing = False
@@ -220,7 +223,7 @@ class GroupDriver:
         for work, outcome in zip(works, proposal.outcomes, strict=True):
             if isinstance(outcome, Known):
                 self._repeat(work, outcome.index)
-        if self.group.propose(proposal.entry) != index:
+        if self.group.propose(proposal.payload) != index:
             raise AssertionError(f"{self.group.name}: evaluated as entry {index}, appended as another")
 
     def _repeat(self, work: Work, index: int) -> None:
@@ -283,24 +286,34 @@ class GroupDriver:
                 self._in_flight_items -= entry.items
                 self._precedence.small -= entry.small
                 self._staged.append(entry)
-                items += len(entry.effects)
-                machine.stage(index, entry.effects, batches)
-                if self.watch is not None:
-                    self.watch(entry.effects)
+                items += len(entry.entry)
+                self._stage(index, entry.entry, batches)
                 continue
             # Evaluated elsewhere, or in an earlier life of this node.
             last = min(in_flight[0].index, end + 1) if in_flight else end + 1
             for data in group.log.records(index, _APPLY_BYTES, last):
-                effects = machine.decode(index, data) if data[8] == REGULAR else NO_EFFECTS
-                items += len(effects)
+                decoded = decode_entry(group.name, index, data) if data[8] == REGULAR else NO_WRITES
+                items += len(decoded)
                 size += len(data)
-                machine.stage(index, effects, batches)
-                if self.watch is not None:
-                    self.watch(effects)
+                self._stage(index, decoded, batches)
                 index += 1
                 if items >= items_max:
                     break
         return items, size
+
+    def _stage(self, index: int, entry: Entry, batches: list[Writes]) -> None:
+        self.machine.stage(index, entry, batches)
+        for listener in self._listeners:
+            listener(entry)
+
+    @contextmanager
+    def listening(self, listener: Listener) -> Iterator[None]:
+        """Call the listener with every entry that is applied meanwhile, whatever its origin."""
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
 
     def finish(self) -> None:
         """What was staged is applied: answer."""
@@ -329,11 +342,9 @@ class GroupDriver:
 
     def demoted(self) -> None:
         """This replica leads no longer."""
-        evaluated = bool(self._in_flight)
         self._answer_in_flight(UnknownOutcomeError(f"the leader of {self.group.name} changed before the commit"))
-        self.machine.forget_rows()
-        if evaluated and not self.installing:
-            self.machine.forget_unapplied()
+        if not self.installing:
+            self.machine.forget()
         self._answer_queue(self.not_leader())
         awaited, self._awaited = self._awaited, {}
         for _, done in awaited.values():

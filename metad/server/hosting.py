@@ -59,6 +59,7 @@ class Hosting:
             linger_s=config.commit.linger_ms / 1000,
         )
         snapshots.listen(self._snapshot_installed)
+        machines.listen(self._map_changed)
 
     def recover(self, founders: Configuration) -> None:
         """Open all replicas that should be here. A new ``metadata-0`` begins with these founders. Raises
@@ -104,8 +105,7 @@ class Hosting:
             elif here or me in (*record.replicas, *record.learners):
                 self._open(group, Configuration(()))
 
-    def map_changed(self) -> None:
-        """Follow the map, which was replaced in the state."""
+    def _map_changed(self) -> None:
         self.load_map()
         self._groups.tell_soon()
 
@@ -138,7 +138,6 @@ class Hosting:
                 f"group {name}: the state has applied entry {machine.applied} but the log ends at {log.last_index}: "
                 "the log has lost its tail"
             )
-        machine.dedupe.load()
         group = self._replicas.open(log, applied=machine.applied)
         driver = GroupDriver(
             machine,
@@ -162,7 +161,6 @@ class Hosting:
         driver.abandon(f"this node has no replica of {group.name} any more")
         self._replicas.close(group)
         self._snapshots.streams.group_closed(group)
-        self._machines.forget()
 
         def dropped() -> None:
             if group_id not in self._groups.drivers and self._health.failure is None:  # it is not back already

@@ -1,13 +1,16 @@
-"""How the state of a group is opened, and the caches that all groups of a node share."""
+"""How the state of a group is opened, with the memory that all groups of a node share."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from metad_wire.group import METADATA, GroupId
 
 from ..config import Config
-from ..state.machine import ALL_SLOTS, Machine
-from ..state.owners import OwnerCache
-from ..state.view import RowCaches
+from ..state.cluster import MapChanges
+from ..state.machine import Machine
+from ..state.part import NodeMemory
+from ..state.slot_assignment import ALL_SLOTS
 from ..storage.engine import Engine
 from ..storage.keys import group_prefix
 from .environment import Environment
@@ -18,29 +21,28 @@ class Machines:
     """Opens machines over the node's state."""
 
     def __init__(self, config: Config, state: Engine, groups: Groups, environment: Environment) -> None:
-        self._dedupe = config.dedupe
         self._state = state
         self._groups = groups
         self._environment = environment
-        self._owners = OwnerCache(config.storage.owner_cache_bytes)
-        self._row_caches = RowCaches(config.storage.row_cache_bytes)
+        self._memory = NodeMemory(config)
+        self._map_listeners: list[Callable[[], None]] = []
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Tell the listener of every change of the cluster map in the states that are opened from now on."""
+        self._map_listeners.append(listener)
 
     def open(self, group: GroupId) -> Machine:
-        """Open a group's state. Its dedupe window is not loaded yet."""
+        """Open a group's state."""
         known = self._groups.map
         record = None if known is None or group == METADATA else known.group(group)
-        prefix = group_prefix(group)
-        return Machine(
+        machine = Machine(
             group.name,
-            prefix,
+            group_prefix(group),
             self._state,
-            self._owners,
-            self._row_caches.open(prefix),
-            self._dedupe,
+            self._memory,
             clock=self._environment.now,
             initial_slots=ALL_SLOTS if record is None else record.initial_slots,
         )
-
-    def forget(self) -> None:
-        """Forget owners, because rows were dropped or replaced as a whole."""
-        self._owners.clear()
+        for listener in self._map_listeners:
+            machine.parts[MapChanges].listen(listener)
+        return machine

@@ -107,7 +107,6 @@ class Node:
             precedence,
             environment,
             health,
-            map_changed=self.hosting.map_changed,
             log_grown=self.checkpoints.log_grown,
         )
         self._room = Room(config.limits.in_flight_bytes_max)

@@ -83,10 +83,7 @@ class NodeSnapshots:
         if error is not None:
             self._health.stop_for(error)
             return
-        self._machines.forget()
-        machine = self._machines.open(group.group_id)
-        machine.dedupe.load()
-        driver.installed(machine)
+        driver.installed(self._machines.open(group.group_id))
         group.snapshot_installed(message)
         for listener in self._listeners:
             listener(driver)

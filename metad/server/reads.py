@@ -242,7 +242,7 @@ class Reads:
         if driver.installing:  # since this group's proof, while another's was waited for, or between two pieces
             raise driver.not_leader()
         machine, reader = driver.machine, driver.machine.reader
-        machine.check_held(part.rows)
+        machine.slots.check(part.rows)
         begun_at = reader.spent
         try:
             return verb.read(reader, part)

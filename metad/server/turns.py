@@ -11,7 +11,7 @@ from ..errors import StorageError
 from ..logs import bug
 from ..raft.replicas import Replicas
 from ..raft.writer import LogWriter
-from ..state.view import Writes
+from ..state.part import Writes
 from ..storage.engine import Engine
 from .agenda import Agenda
 from .driver import GroupDriver, Work
@@ -31,8 +31,7 @@ _APPLY_ITEMS = 500
 
 
 class Turns:
-    """Works off the agenda. ``map_changed`` is called when the cluster map in the state is another, ``log_grown`` with
-    the bytes that were appended to the log or applied from it."""
+    """Works off the agenda. ``log_grown`` is called with the bytes that were appended to the log or applied from it."""
 
     def __init__(
         self,
@@ -44,7 +43,6 @@ class Turns:
         environment: Environment,
         health: Health,
         *,
-        map_changed: Callable[[], None],
         log_grown: Callable[[int], None],
     ) -> None:
         self._state = state
@@ -53,7 +51,6 @@ class Turns:
         self._agenda = agenda
         self._environment = environment
         self._health = health
-        self._map_changed = map_changed
         self._log_grown = log_grown
         self.precedence = precedence
         """What is small goes before what is not."""
@@ -210,9 +207,6 @@ class Turns:
             for driver in staged:
                 driver.finish()
                 dirty[driver] = None
-                if driver.machine.map_changed:
-                    driver.machine.map_changed = False
-                    self._map_changed()
         except StorageError as error:
             self._health.fail(error)
             return

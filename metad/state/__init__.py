@@ -4,8 +4,10 @@ Pure but for the engine it is given: no event loop, no socket, no clock (time co
 
 - :mod:`.tables`: the registry; a table is a declaration, a verb is a row
 - :mod:`.sessions`, :mod:`.offsets`, :mod:`.kv`: the three tables and the rules of their own
-- :mod:`.view`: what a command sees while it is evaluated
-- :mod:`.machine`: evaluate -> entry -> apply, and recovery
+- :mod:`.view`: what a command sees while it is evaluated; :mod:`.overlay`: what of it is in flight
+- :mod:`.machine`: evaluate -> entry -> apply, and recovery; :mod:`.entry`: an entry's format
+- :mod:`.part`: what memory keeps of the state; :mod:`.registry` lists all verbs and parts
 - :mod:`.dedupe`: a retried write happens once
-- :mod:`.owners`: bounded memory of who owns which session
+- :mod:`.slot_assignment`, :mod:`.ownership`: the slots of a group, and how they move
+- :mod:`.owners`: bounded memory of who owns which session; :mod:`.row_cache`: the same of rows
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from metad_wire import cluster as c
@@ -15,12 +17,14 @@ from metad_wire.tables.cluster import CLUSTER
 from ..storage import keys
 from ..storage.engine import Engine
 from . import tails
+from .part import Origin, PartContext, StatePart, Writes
 from .rows import Numbers, Rows, crcs_of
 from .tables import Command, Verb, merge_writes, mismatch, refuse_writes
 from .view import View
 
 GROUP = keys.group_prefix(METADATA)
-MAP_KEY = keys.table_prefix(GROUP, CLUSTER.rows["map"]) + b"map"
+_MAP = CLUSTER.rows["map"]
+MAP_KEY = keys.table_prefix(GROUP, _MAP) + b"map"
 _SUFFIX = b"map"
 
 _SHAPE = (
@@ -51,8 +55,28 @@ def _evaluate_store(view: View, command: Command[c.StoreMap]) -> m.WriteReply:
         error = mismatch(0, ConflictError, "the map's version", version)
         return m.WriteReply([m.Revision(view.name, view.revision)], [error])
     written = encode(body.map)
-    view.writes[MAP_KEY] = written if stored is None else tails.keep(stored, written, *_SHAPE)
+    view.writes_of(_MAP)[MAP_KEY] = written if stored is None else tails.keep(stored, written, *_SHAPE)
     return m.WriteReply([m.Revision(view.name, view.revision)], [])
+
+
+class MapChanges(StatePart):
+    """Tells its listener that an applied entry has changed the map."""
+
+    rows = (_MAP,)
+
+    def __init__(self, context: PartContext) -> None:
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call it after every change, once the engine has the new map."""
+        self._listeners.append(listener)
+
+    def stage(self, index: int, origin: Origin, writes: Writes) -> bool:
+        return True
+
+    def applied(self) -> None:
+        for listener in self._listeners:
+            listener()
 
 
 VERBS = (
@@ -63,5 +87,6 @@ VERBS = (
         merge=merge_writes,
         evaluate=_evaluate_store,
         refuse=refuse_writes,
+        origin=Origin.CONTROLLER,
     ),
 )

@@ -17,7 +17,6 @@ here compares the clocks of two machines.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -28,8 +27,7 @@ from metad_wire.methods import encode
 from metad_wire.tables.cluster import GROUP
 
 from ..storage import keys
-from ..storage.engine import Engine
-from .view import Writes
+from .part import Origin, PartContext, StatePart, Writes
 
 CLIENTS_MAX = 65_536
 """Clients whose ``low`` is remembered while nothing of theirs is in the window. A client is one SDK instance."""
@@ -99,23 +97,30 @@ def check_digest(first: int, again: int) -> None:
         raise InvalidRequestError("this identity was used for another request: each request needs its own seq")
 
 
-class DedupeWindow:
-    """The identities of one group, in memory; the replies are in the engine. ``clock`` is monotonic, in seconds."""
+_STATE, _DEDUPE = GROUP.rows["state"], GROUP.rows["dedupe"]
 
-    def __init__(
-        self, group: bytes, engine: Engine, *, identities_max: int, reply_bytes_max: int, clock: Callable[[], float]
-    ) -> None:
-        self._prefix = keys.table_prefix(group, GROUP.rows["dedupe"])
-        self.forgotten_key = keys.table_prefix(group, GROUP.rows["state"]) + b"forgotten"
-        """The row that says that a client was forgotten whose mark was still needed."""
-        self._engine = engine
-        self._identities_max = identities_max
-        self._reply_bytes_max = reply_bytes_max
-        self._clock = clock
+
+class DedupeWindow(StatePart):
+    """The identities of one group, in memory; the replies are in the engine."""
+
+    rows = (_STATE, _DEDUPE)
+
+    def __init__(self, context: PartContext) -> None:
+        config = context.memory.config.dedupe
+        self._prefix = keys.table_prefix(context.group, _DEDUPE)
+        self._forgotten_key = keys.table_prefix(context.group, _STATE) + b"forgotten"  # a client, with its mark
+        self._engine = context.engine
+        self._identities_max = config.identities_max
+        self._reply_bytes_max = config.reply_bytes_max
+        self._clock = context.clock
+        self._reset()
+
+    def _reset(self) -> None:
         self._clients: dict[int, _Client] = {}
         self._rows: dict[int, _Row] = {}
         self._live = 0
         self._bytes = 0
+        self._recorded = 0  # the last entry that was made here and is not applied
         self._making: list[Remembered] = []  # of the entry that is made
         self._forgot: list[int] = []  # clients that were forgotten with their marks, which is not on the disk yet
         self._forgot_s: float | None = None  # when this replica learned that a client was forgotten with its mark
@@ -124,23 +129,34 @@ class DedupeWindow:
         return self._live
 
     def load(self) -> None:
-        """Rebuild the memory from the engine, after a restart."""
-        self._clients, self._rows, self._live, self._bytes = {}, {}, 0, 0
-        self._making, self._forgot, self._forgot_s = [], [], None
-        if self._engine.get(self.forgotten_key) is not None:
-            self.learn_forgotten()
+        self._reset()
+        if self._engine.get(self._forgotten_key) is not None:
+            self._learn_forgotten()
         begin, end = self._prefix, keys.after_prefix(self._prefix)
         while True:
             found = self._engine.scan(begin, end, _LOAD_ROWS)
             for key, value in found:
-                self.learn(key, value)
+                self._learn(key, value)
             if len(found) < _LOAD_ROWS:
                 return
             begin = found[-1][0] + b"\0"
 
     # --- what entries say --------------------------------------------------------------------------------
 
-    def learn(self, key: bytes, value: bytes | None) -> None:
+    def stage(self, index: int, origin: Origin, writes: Writes) -> None:
+        if index >= self._recorded:
+            self._recorded = 0
+        for key, value in writes.items():
+            if key.startswith(self._prefix):
+                self._learn(key, value)
+            elif key == self._forgotten_key:
+                self._learn_forgotten()
+
+    def forget(self) -> None:
+        if self._recorded:
+            self.load()
+
+    def _learn(self, key: bytes, value: bytes | None) -> None:
         """Take note of a row written (None: deleted) by an applied entry. What is known already changes nothing."""
         suffix = key[len(self._prefix) :]
         if suffix.startswith(_MARKS):
@@ -159,7 +175,7 @@ class DedupeWindow:
             self._count(index, made)
             self._forgot.clear()  # the leader's entry says it, if it is so there, too
 
-    def learn_forgotten(self) -> None:
+    def _learn_forgotten(self) -> None:
         """Take note that a client was forgotten whose mark was still needed."""
         self._forgot_s = self._clock()
 
@@ -214,12 +230,19 @@ class DedupeWindow:
         client = self._clients.get(client_id) or self._new_client(client_id)
         client.seqs[seq] = (index, _IDENTITY_BYTES + len(reply), digest)  # a repetition in this entry meets it
 
-    def record(self, index: int, writes: Writes) -> None:
+    def record(self, index: int, heard: dict[int, Writes]) -> None:
         """Add entry ``index``'s row, if it has remembered anything, and the deletions it makes possible to the entry's
         writes."""
         made, self._making = self._making, []
         if not made:
             return
+        self._recorded = index
+        writes: Writes = {}
+        if self._forgot:  # the row comes first: a client may be forgotten, and be new again, in one entry
+            heard.setdefault(_STATE, {})[self._forgotten_key] = b""
+            writes.update(dict.fromkeys(map(self._mark_key, self._forgot)))
+            self._forgot = []
+        heard[_DEDUPE] = writes
         writes[self._prefix + keys.u64(index)] = encode(DedupeRow(0, made))
         self._count(index, made)
         clients = self._clients
@@ -228,11 +251,6 @@ class DedupeWindow:
                 self._acknowledge(one.client_id, one.low, writes)
         if self._live > self._identities_max or self._bytes > self._reply_bytes_max:
             self._make_room(index, writes)
-        if self._forgot:
-            for client_id in self._forgot:
-                writes[self._mark_key(client_id)] = None
-            writes[self.forgotten_key] = b""
-            self._forgot = []
 
     def _count(self, index: int, made: list[Remembered]) -> None:
         self._rows[index] = _Row([(one.client_id, one.seq) for one in made])
@@ -319,6 +337,6 @@ class DedupeWindow:
             if not client.seqs and client_id != newcomer:
                 del self._clients[client_id]
                 if client.mark:
-                    self.learn_forgotten()
+                    self._learn_forgotten()
                     self._forgot.append(client_id)
                 return

@@ -23,7 +23,7 @@ from metad_wire.tables.kv import KV
 
 from ..storage import keys
 from .limits import check_change, check_reply
-from .plain import Plain, merge_put, refuse_put
+from .plain import CommandHeads, Plain, merge_put, refuse_put
 from .rows import Numbers, Rows, crcs_of, partition
 from .tables import (
     Command,
@@ -92,22 +92,23 @@ _PLAIN = Plain(KV, _encode_row, _decode_head, _encode_rows)
 
 def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransactReply:
     table = _PLAIN.prefix(view.group)
+    heads, writes = _PLAIN.heads(view), view.writes_of(_PLAIN.row)
     results: list[m.KvTransactionResult | None] = []
     read = 0
     for _, transaction, prefix in command.rows:
         base = table + prefix
-        succeeded = all(_holds(view, base + keys.text(compare.key), compare) for compare in transaction.compares)
+        succeeded = all(_holds(view, heads, base + keys.text(compare.key), compare) for compare in transaction.compares)
         for operation in transaction.then if succeeded else transaction.otherwise:
             key = base + keys.text(operation.key)
             if operation.value is None:
-                view.writes[key] = view.head_writes[key] = None
+                writes[key] = heads.written[key] = None
             else:
-                version, created = _PLAIN.next_head(view, key)
-                view.writes[key] = encode(
+                version, created = heads.next(key)
+                writes[key] = encode(
                     (transaction.namespace, operation.key, operation.value, version, created, view.revision)
                 )
             # Few bytes name a namespace for many operations, and each of their rows holds it twice.
-            view.grown += len(key) + len(view.writes[key] or b"")
+            view.grown += len(key) + len(writes[key] or b"")
             check_change(view.grown)
         records: list[msgspec.Raw | None] = []
         for name in transaction.reads:
@@ -149,9 +150,9 @@ def _may_write(body: m.KvTransact) -> bool:
     return any(transaction.then or transaction.otherwise for transaction in body.items)
 
 
-def _holds(view: View, key: bytes, compare: m.KvCompare) -> bool:
+def _holds(view: View, heads: CommandHeads, key: bytes, compare: m.KvCompare) -> bool:
     if compare.version is not None:
-        head = _PLAIN.head(view, key)
+        head = heads.get(key)
         if compare.version != (head[0] if head else 0):
             return False
     if compare.value is None:

@@ -55,7 +55,7 @@ def _split_group(body: m.OffsetList, slots: Numbers) -> dict[int, Rows]:
 def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteReply:
     monotonic = command.body.monotonic
     prefix = keys.table_prefix(view.group, _OFFSET)
-    writes, now_ms = view.writes, view.now_ms
+    writes, now_ms = view.writes_of(_OFFSET), view.now_ms
     generations: dict[tuple[str, str], int] = {}
     errors: list[m.ItemError] = []
     for position, item, suffix in command.rows:
@@ -78,9 +78,10 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
                 continue
         if generation > current_generation:
             generations[tenant, group] = generation
-            writes[_generation_key(view, tenant, group)] = encode(generation)
+            view.writes_of(_GENERATION)[_generation_key(view, tenant, group)] = encode(generation)
+        # An Offset as a tuple: the bytes are the same, and it is made sooner.
         writes[key] = encode(
-            m.Offset(tenant, group, item.topic, item.partition, item.offset, generation, now_ms, item.metadata)
+            (tenant, group, item.topic, item.partition, item.offset, generation, now_ms, item.metadata)
         )
     return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
@@ -95,14 +96,14 @@ def _generation(view: View, tenant: str, group: str) -> int:
 
 
 def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteReply:
-    prefix = keys.table_prefix(view.group, _OFFSET)
+    prefix, writes = keys.table_prefix(view.group, _OFFSET), view.writes_of(_OFFSET)
     errors: list[m.ItemError] = []
     for position, _, suffix in command.rows:
         key = prefix + suffix
         if view.get(key) is None:
             errors.append(m.ItemError(position, NotFoundError.code))
         else:
-            view.writes[key] = None
+            writes[key] = None
     return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
 
@@ -116,7 +117,7 @@ def _read_generations(reader: Reader, command: Command[m.OffsetGenerations]) -> 
 
 
 def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m.WriteReply:
-    prefix = keys.table_prefix(view.group, _GENERATION)
+    prefix, writes = keys.table_prefix(view.group, _GENERATION), view.writes_of(_GENERATION)
     errors: list[m.ItemError] = []
     for position, item, suffix in command.rows:
         key = prefix + suffix
@@ -125,7 +126,7 @@ def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m
         if item.expected != current:
             errors.append(mismatch(position, ConflictError, "generation", current))
         elif item.generation != current:
-            view.writes[key] = encode(item.generation) if item.generation else None
+            writes[key] = encode(item.generation) if item.generation else None
     return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
 

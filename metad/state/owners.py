@@ -16,11 +16,18 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
-from .rows import Numbers
+from metad_wire.tables.session import SESSION
+
+from ..config import Config
+from ..storage.keys import table_prefix
+from .part import Origin, PartContext, StatePart, Writes
+from .rows import Numbers, Rows, crcs_of
+from .view import View
 
 _SLOT_BYTES = 8
 _SLOTS_MIN = 1 << 16
@@ -32,11 +39,14 @@ _MANY = 8  # from so many keys on a call per column costs less than one per key
 _ROWS_MAX = 65_535  # few enough that a wrong number stays improbable
 
 
+_OWNER = SESSION.rows["owner"]
+
+
 class OwnerCache:
     """(session key, its CRC-32) -> owner row, or None for "ask the engine".
 
     The key is without group and table. All groups of a node share the memory, and while a session moves between two of
-    them they differ about its owner: so each says its CRC-32s xor a number of its own, :func:`salt_of`.
+    them they differ about its owner: so each says its CRC-32s xor a number of its own.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -163,9 +173,90 @@ class OwnerCache:
         self._numbers: dict[bytes, int] = {}
 
 
-def salt_of(group: bytes) -> int:
-    """What a group's check values differ by from every other group's."""
-    return int.from_bytes(group, "big") << 32
+def _owner_cache(config: Config) -> OwnerCache:
+    return OwnerCache(config.storage.owner_cache_bytes)
+
+
+class SessionOwners(StatePart):
+    """The owners of one group's sessions."""
+
+    rows = (_OWNER,)
+
+    def __init__(self, context: PartContext) -> None:
+        self.prefix = table_prefix(context.group, _OWNER)
+        """Of the owner rows' keys."""
+        self.cache = context.memory.shared(_owner_cache)
+        self._engine = context.engine
+        self._salt = int.from_bytes(context.group, "big") << 32  # each group has another one
+        self._wrote: tuple[Writes, Rows] | None = None
+        self._in_flight: deque[tuple[int, Writes, Rows]] = deque()
+
+    def load(self) -> None:
+        self.cache.clear()
+
+    def wrote(self, writes: Writes, rows: Rows) -> None:
+        """The command that is evaluated makes these writes, to some or all of these rows, in their order. If they are
+        many, their CRC-32s are kept until the entry is applied."""
+        if len(rows) >= _MANY:
+            self._wrote = writes, rows
+
+    def evaluated(self, index: int, origin: Origin, writes: Writes) -> None:
+        if self._wrote is not None and self._wrote[0] is writes:
+            self._in_flight.append((index, *self._wrote))
+            self._wrote = None
+
+    def stage(self, index: int, origin: Origin, writes: Writes) -> None:
+        sessions, crcs = self._columns(index, writes)
+        self.cache.learn_many(sessions, crcs, self._salt, list(writes.values()))
+
+    def _columns(self, index: int, writes: Writes) -> tuple[Sequence[bytes], Numbers]:
+        """The sessions that an entry writes, and their CRC-32s."""
+        found: Rows | None = None
+        while self._in_flight and self._in_flight[0][0] <= index:
+            _, known, rows = self._in_flight.popleft()
+            if known is writes and len(rows) == len(writes):  # or another command of the entry has added to them
+                found = rows
+        if found is not None:
+            return found.keys, found.crcs
+        skip = len(self.prefix)
+        sessions = [key[skip:] for key in writes]
+        return sessions, crcs_of(sessions)
+
+    def forget(self) -> None:
+        self._in_flight.clear()
+
+    def get_many(self, rows: Rows) -> list[bytes | None]:
+        """The owner rows of sessions, by position, of the applied state; None if it takes :meth:`read` to know."""
+        return self.cache.get_many(rows.keys, rows.crcs, self._salt)
+
+    def read(self, rows: Rows, at: Sequence[int]) -> list[bytes | None]:
+        """The owner rows of some of these sessions, from the engine."""
+        values = self._engine.get_many([self.prefix + rows.keys[i] for i in at])
+        for i, value in zip(at, values, strict=True):
+            if value is not None:
+                self.cache.learn(rows.keys[i], int(rows.crcs[i]) ^ self._salt, value)
+        return values
+
+    def before(self, view: View, rows: Rows) -> list[bytes | None]:
+        """The owner rows of sessions, by position, before the command that is evaluated."""
+        found = self.cache.get_many(rows.keys, rows.crcs, self._salt)
+        young, old = view.in_flight(_OWNER)
+        if not young and not old and None not in found:
+            return found
+        prefix = self.prefix
+        missed: list[int] = []
+        for at, key in enumerate(rows.keys):
+            key = prefix + key
+            if key in young:
+                found[at] = young[key]
+            elif key in old:
+                found[at] = old[key]
+            elif found[at] is None:
+                missed.append(at)
+        if missed:
+            for at, value in zip(missed, self.read(rows, missed), strict=True):
+                found[at] = value
+        return found
 
 
 def _zeros(size: int) -> memoryview:

@@ -1,4 +1,4 @@
-"""Which slots a group holds: part of the group's own state, so that every leader of it knows, and no other does.
+"""The steps in which slots move from one group to another. :mod:`.slot_assignment` has the row that they change.
 
 The cluster map only says where to ask. A slot moves in steps, each an entry in the log of one of the two groups:
 
@@ -20,82 +20,38 @@ already; if not, the source takes the slots back and begins again.
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.cluster import SLOTS
 from metad_wire.errors import ConflictError, MetadError
 from metad_wire.tables.cluster import GROUP
-from metad_wire.tables.session import SESSION
 
 from ..storage import keys
 from . import tails
+from .part import Origin, Writes
 from .rows import NO_ROWS, Numbers, Rows
+from .slot_assignment import Holding, SlotAssignment, pack, unpack
 from .tables import Command, Verb
 from .view import View
 
-_OWNER = bytes((SESSION.rows["owner"],))
-
-
-class Holding(msgspec.Struct, frozen=True, array_like=True):
-    """The row of a group's state. Slots are bit maps of :data:`SLOTS` bits."""
-
-    slots: bytes
-    sealed: bytes = b""
-    """Slots given up in a move that is not closed."""
-    sealed_move: int = 0
-    opened_move: int = 0
-    """The move whose rows are imported, and the attempt and the batch that were last."""
-    opened_attempt: int = 0
-    opened_batch: int = 0
-    adopted_move: int = 0
-    """The last move whose slots were adopted."""
-    base: int = 0
-    """A revision of the group is the log index of an entry and this. It only grows: where slots are adopted, it is
-    raised so far that whatever is written from there on has a higher revision than what the source wrote in them."""
-    opened_slots: bytes = b""
-    """Those that the attempt is for."""
-
-
 _FIELDS = tails.fields(Holding)
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Holding).decode
-
-
-def row_key(group: bytes) -> bytes:
-    """Where a group's :class:`Holding` is."""
-    return keys.table_prefix(group, GROUP.rows["state"]) + b"slots"
-
-
-def decode(row: bytes) -> Holding:
-    """A :class:`Holding` as stored."""
-    return _decode(row)
-
-
-def pack(slots: Numbers) -> bytes:
-    """A mask of booleans as a bit map."""
-    return np.packbits(slots).tobytes()
-
-
-def unpack(bits: bytes) -> Numbers:
-    """The reverse: one boolean per slot."""
-    return np.unpackbits(np.frombuffer(bits, np.uint8)).astype(bool) if bits else np.zeros(SLOTS, bool)
 
 
 def _evaluate(view: View, command: Command[c.GroupCommand]) -> c.GroupReply:
     body = command.body
-    key = row_key(view.group)
+    assignment = view.parts[SlotAssignment]
+    key = assignment.key
     stored = view.get(key)
-    held = _decode(stored) if stored is not None else Holding(view.initial_slots)
+    held = assignment.decode(stored)
     adopted = body.step == "open" and held.adopted_move == body.move
     changed = held if adopted else _STEPS[body.step](view, body, held)
     if changed is not held:
         view.revision += changed.base - held.base
         written = _encode(changed)
-        view.writes[key] = written if stored is None else tails.keep(stored, written, _FIELDS)
-        view.holding = changed
+        written = written if stored is None else tails.keep(stored, written, _FIELDS)
+        view.writes_of(GROUP.rows["state"])[key] = written
     return c.GroupReply([m.Revision(view.name, view.revision)], [], adopted)
 
 
@@ -130,12 +86,11 @@ def _import(view: View, body: c.GroupCommand, held: Holding) -> Holding:
     if not _check_open(body, held):
         return held
     meant = unpack(body.slots)
-    for key, value in body.rows.items():
+    for key in body.rows:
         slot = keys.slot_of_key(key)
         if slot is None or not meant[slot]:
             raise ConflictError("a row is not of this attempt")
-        (view.owner_writes if key.startswith(_OWNER) else view.writes)[view.group + key] = value
-    view.rows.heads.forget(view.writes)
+    view.overwrite(body.rows)
     return msgspec.structs.replace(held, opened_batch=body.batch)
 
 
@@ -176,11 +131,12 @@ def _drop(view: View, body: c.GroupCommand, held: Holding) -> Holding:
         (body.move, body.attempt) != (held.opened_move, held.opened_attempt) or held.opened_batch
     ):
         raise ConflictError("rows are being imported")
+    dropped: Writes = {}
     for key in body.rows:
         slot = keys.slot_of_key(key)
         if slot is not None and not mine[slot]:
-            (view.owner_writes if key.startswith(_OWNER) else view.writes)[view.group + key] = None
-    view.rows.heads.forget(view.writes)
+            dropped[key] = None
+    view.overwrite(dropped)
     return held
 
 
@@ -210,4 +166,14 @@ def _refuse(body: c.GroupCommand, rows: Rows, error: MetadError) -> c.GroupReply
     raise AssertionError("a step is for one group, which refuses all of it")
 
 
-VERBS = (Verb(methods.GROUP_COMMAND, GROUP, split=_split, merge=_merge, evaluate=_evaluate, refuse=_refuse),)
+VERBS = (
+    Verb(
+        methods.GROUP_COMMAND,
+        GROUP,
+        split=_split,
+        merge=_merge,
+        evaluate=_evaluate,
+        refuse=_refuse,
+        origin=Origin.MIGRATION,
+    ),
+)

@@ -7,6 +7,7 @@ decodes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ from metad_wire.methods import encode
 from metad_wire.table import Table
 
 from ..storage import keys
+from .overlay import Missing
+from .row_cache import Head, HeadCache, Heads
 from .rows import NO_ROWS, Numbers, Rows, crcs_of, partition
 from .tables import (
     Command,
@@ -34,7 +37,7 @@ from .tables import (
     read_records,
     refuse_writes,
 )
-from .view import Head, Missing, View
+from .view import View
 
 EncodeRow = Callable[[Any, int, int, int], bytes]
 """(item of a put, its version, its create revision, revision) -> its row."""
@@ -88,27 +91,18 @@ class Plain:
         """What the keys of all records of a group begin with."""
         return keys.table_prefix(group, self.row)
 
-    def head(self, view: View, key: bytes) -> Head | None:
-        """The numbers of a record as a command must believe them; None where there is no record."""
-        if key in view.head_writes:
-            return view.head_writes[key]
-        head = view.rows.heads.get(key)
-        return self._read_head(view, key) if isinstance(head, Missing) else head
+    def heads(self, view: View) -> CommandHeads:
+        """The numbers of records, for a command that writes some of them one by one."""
+        return CommandHeads(self, view)
 
-    def _read_head(self, view: View, key: bytes) -> Head | None:
-        """Of a row that is not remembered."""
+    def read_head(self, view: View, key: bytes) -> Head | None:
+        """The numbers of a record that is not remembered; None if there is no record."""
         value = view.get(key)
         head = None
         if value is not None:
             row = self._decode_row(value)
             head = (row.version, row.create_revision)
-        view.rows.heads.add({key: head})
-        return head
-
-    def next_head(self, view: View, key: bytes) -> Head:
-        """The numbers of a record once it is written again, which the caller does."""
-        current = self.head(view, key)
-        head = view.head_writes[key] = (1, view.revision) if current is None else (current[0] + 1, current[1])
+        view.parts[HeadCache].add({key: head})
         return head
 
     def evaluate_put(self, view: View, command: Command[Any]) -> Any:
@@ -116,48 +110,55 @@ class Plain:
         rows = command.rows
         written = list(map(self.prefix(view.group).__add__, rows.keys))
         revisions = [m.Revision(view.name, view.revision)]
-        if len(set(written)) < len(written) or [i.expected_version for i in rows.items].count(None) < len(written):
+        count = len(written)
+        if count == 1 or len(set(written)) < count or [i.expected_version for i in rows.items].count(None) < count:
             errors, versions = self._put_in_turn(view, rows, written)
             return command.method.reply(revisions, errors, versions)
         # Different keys and no conditions, as nearly always: by columns. 100,000 puts a second pass here.
-        revision, heads = view.revision, view.rows.heads.get_many(written)
+        revision, cache = view.revision, view.parts[HeadCache]
         known = [
-            self._read_head(view, written[at]) if isinstance(head, Missing) else head for at, head in enumerate(heads)
+            self.read_head(view, key) if isinstance(head, Missing) else head
+            for key, head in zip(written, cache.get_many(written), strict=True)
         ]
         versions = [1 if head is None else head[0] + 1 for head in known]
         created = [revision if head is None else head[1] for head in known]
-        view.writes = dict(zip(written, self._encode_rows(rows.items, versions, created, revision), strict=True))
-        view.head_writes = dict(zip(written, zip(versions, created, strict=True), strict=True))
+        view.write(
+            self.row, dict(zip(written, self._encode_rows(rows.items, versions, created, revision), strict=True))
+        )
+        heads: Heads = dict(zip(written, zip(versions, created, strict=True), strict=True))
+        view.on_accept.append(partial(cache.add, heads))
         return command.method.reply(revisions, [], versions)
 
     def _put_in_turn(self, view: View, rows: Rows, written: list[bytes]) -> tuple[list[m.ItemError], list[int]]:
         errors: list[m.ItemError] = []
         versions: list[int] = []
-        for (position, item, _), key in zip(rows, written, strict=True):
+        heads, writes = self.heads(view), view.writes_of(self.row)
+        for position, item, key in zip(rows.positions, rows.items, written, strict=True):
             if item.expected_version is not None:
-                current = self.head(view, key)
+                current = heads.get(key)
                 if item.expected_version != (current[0] if current else 0):
                     errors.append(_conflict(position, current))
                     versions.append(0)
                     continue
-            version, created = self.next_head(view, key)
+            version, created = heads.next(key)
             versions.append(version)
-            view.writes[key] = self._encode_row(item, version, created, view.revision)
+            writes[key] = self._encode_row(item, version, created, view.revision)
         return errors, versions
 
     def evaluate_delete(self, view: View, command: Command[Any]) -> m.WriteReply:
         """Delete records."""
         prefix = self.prefix(view.group)
         errors: list[m.ItemError] = []
+        heads, writes = self.heads(view), view.writes_of(self.row)
         for position, item, suffix in command.rows:
             key = prefix + suffix
-            current = self.head(view, key)
+            current = heads.get(key)
             if current is None:
                 errors.append(m.ItemError(position, NotFoundError.code))
             elif item.expected_version is not None and item.expected_version != current[0]:
                 errors.append(_conflict(position, current))
             else:
-                view.writes[key] = view.head_writes[key] = None
+                writes[key] = heads.written[key] = None
         return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
     def read_get(self, reader: Reader, command: Command[Any]) -> list[msgspec.Raw | None]:
@@ -184,6 +185,33 @@ class Plain:
         """A page of records."""
         body = command.body
         return read_page(reader, command, self.row, self.table.key_of(body.fields) + text_prefix(body.prefix))
+
+
+class CommandHeads:
+    """The numbers of records as one command sees and changes them."""
+
+    __slots__ = ("_cache", "_plain", "_view", "written")
+
+    def __init__(self, plain: Plain, view: View) -> None:
+        self.written: Heads = {}
+        """Those that the command changes; None of a record that it deletes."""
+        self._plain = plain
+        self._view = view
+        self._cache = view.parts[HeadCache]
+        view.on_accept.append(partial(self._cache.add, self.written))
+
+    def get(self, key: bytes) -> Head | None:
+        """The numbers of a record as the command must believe them; None if there is no record."""
+        if key in self.written:
+            return self.written[key]
+        head = self._cache.get(key)
+        return self._plain.read_head(self._view, key) if isinstance(head, Missing) else head
+
+    def next(self, key: bytes) -> Head:
+        """The numbers of a record once it is written again, which the caller does."""
+        current = self.get(key)
+        head = self.written[key] = (1, self._view.revision) if current is None else (current[0] + 1, current[1])
+        return head
 
 
 def verbs_of(table: Table[Any]) -> tuple[Verb[Any, Any], ...]:

@@ -1,4 +1,4 @@
-"""All verbs, by method code."""
+"""All verbs, by method code, and all parts of what a group keeps in memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import Any
 from metad_wire.methods import METHODS, By
 from metad_wire.tables import TABLES
 
-from . import cluster, kv, offsets, ownership, sessions
+from . import cluster, kv, offsets, owners, ownership, sessions
+from .dedupe import DedupeWindow
+from .part import StatePart
 from .plain import verbs_of
+from .row_cache import HeadCache, RowCache
+from .slot_assignment import SlotAssignment
 from .tables import Verb
 
 CONTROL: frozenset[int] = frozenset(
@@ -24,6 +28,17 @@ VERBS: dict[int, Verb[Any, Any]] = {
     )
     for verb in verbs
 }
+
+
+PARTS: tuple[type[StatePart], ...] = (
+    RowCache,
+    DedupeWindow,
+    SlotAssignment,
+    cluster.MapChanges,
+    owners.SessionOwners,
+    HeadCache,
+)
+"""What every group keeps in memory of its state."""
 
 
 def _check() -> None:

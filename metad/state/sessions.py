@@ -27,6 +27,7 @@ from metad_wire.tables.session import SESSION
 
 from ..storage import keys
 from .limits import REPLY_BYTES_MAX, check_reply
+from .owners import SessionOwners
 from .rows import NO_ROWS, Numbers, Rows, column
 from .tables import (
     Command,
@@ -106,14 +107,15 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     broker, epoch, restore = body.broker, body.broker_epoch, body.restore
     mine = _owner(broker, epoch)
     properties_prefix = keys.table_prefix(view.group, _PROPERTIES)
-    owner_prefix, writes, owner_writes = view.owner_prefix, view.writes, view.owner_writes
+    known_owners = view.parts[SessionOwners]
+    owner_prefix, owner_writes, writes = known_owners.prefix, view.writes_of(_OWNER), view.writes_of(_PROPERTIES)
     owners = _Owners()
     previous: list[int] = []
     restored: list[msgspec.Raw | None] = []
     restored_bytes = 0
     errors: list[m.ItemError] = []
     stored: dict[bytes, bytes | None] = {}
-    rows = view.owner_rows(command.rows)
+    rows = known_owners.before(view, command.rows)
     if restore:
         known = [
             properties_prefix + suffix
@@ -150,6 +152,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
             writes[properties_prefix + suffix] = encode(properties)
         elif number < 0 or item.clean_start:
             writes[properties_prefix + suffix] = _DEFAULT_PROPERTIES
+    known_owners.wrote(owner_writes, command.rows)
     revisions = [m.Revision(view.name, view.revision)]
     found = restored if restore else []
     return m.SessionTakeoverReply(revisions, errors, owners.table, previous, found)  # type: ignore[arg-type]  # encoded
@@ -226,7 +229,8 @@ def _refusal(row: bytes | None, broker: str, epoch: int, position: int) -> m.Ite
 def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteReply:
     broker, epoch = command.body.broker, command.body.broker_epoch
     mine = _owner(broker, epoch)
-    rows, owners = command.rows, view.owner_rows(command.rows)
+    rows = command.rows
+    owners = view.parts[SessionOwners].before(view, rows)
     errors: list[m.ItemError] = []
     if owners.count(mine) != len(owners):
         allowed: list[int] = []
@@ -237,7 +241,8 @@ def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteRe
                 allowed.append(at)
         rows = rows.pick(column(allowed))
     prefix = keys.table_prefix(view.group, _PROPERTIES)
-    view.writes = dict(zip(map(prefix.__add__, rows.keys), [encode(i.properties) for i in rows.items], strict=True))
+    properties = [encode(item.properties) for item in rows.items]
+    view.write(_PROPERTIES, dict(zip(map(prefix.__add__, rows.keys), properties, strict=True)))
     return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
 
@@ -246,12 +251,14 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
     mine = _owner(broker, epoch)
     gone = encode(OwnerRow(False, broker, epoch, view.now_ms))
     errors: list[m.ItemError] = []
-    for (position, _, suffix), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
+    owners, writes = view.parts[SessionOwners], view.writes_of(_OWNER)
+    for (position, _, suffix), row in zip(command.rows, owners.before(view, command.rows), strict=True):
         if row == mine:
-            view.owner_writes[view.owner_prefix + suffix] = gone
+            writes[owners.prefix + suffix] = gone
         elif (refusal := _refusal(row, broker, epoch, position)) is not None:
             errors.append(refusal)
         # Otherwise it is disconnected already: its first disconnect counts for the expiry.
+    owners.wrote(writes, command.rows)
     return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
 
@@ -259,15 +266,17 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
     body = command.body
     properties_prefix = keys.table_prefix(view.group, _PROPERTIES)
     errors: list[m.ItemError] = []
-    for (position, _, suffix), row in zip(command.rows, view.owner_rows(command.rows), strict=True):
-        key = view.owner_prefix + suffix
-        if row is None or key in view.owner_writes:  # the second time in one batch it is gone already
+    owners = view.parts[SessionOwners]
+    owner_writes, writes = view.writes_of(_OWNER), view.writes_of(_PROPERTIES)
+    for (position, _, suffix), row in zip(command.rows, owners.before(view, command.rows), strict=True):
+        key = owners.prefix + suffix
+        if row is None or key in owner_writes:  # the second time in one batch it is gone already
             errors.append(m.ItemError(position, NotFoundError.code))
         elif body.broker and (refusal := _refusal(row, body.broker, body.broker_epoch, position)) is not None:
             errors.append(refusal)
         else:
-            view.owner_writes[key] = None
-            view.writes[properties_prefix + suffix] = None
+            owner_writes[key] = None
+            writes[properties_prefix + suffix] = None
     return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
 
@@ -277,21 +286,19 @@ def _session(suffix_fields: bytes, owner: bytes, properties: bytes | None) -> by
 
 
 def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Raw | None]:
-    owner_prefix = keys.table_prefix(reader.group, _OWNER)
     values = read_values(reader, command, _PROPERTIES)
-    rows, engine_get, raw = command.rows, reader.engine.get, msgspec.Raw
-    owners = reader.owners.get_many(rows.keys, rows.crcs, reader.salt)
+    rows, raw = command.rows, msgspec.Raw
+    known_owners = reader.parts[SessionOwners]
+    owners = known_owners.get_many(rows)
     sessions: list[msgspec.Raw | None] = []
     for at, (item, owner, properties) in enumerate(zip(rows.items, owners, values, strict=True)):
         if properties is None:  # both rows exist or none
             sessions.append(None)
             continue
         if owner is None:
-            suffix = rows.keys[at]
-            owner = engine_get(owner_prefix + suffix)
+            (owner,) = known_owners.read(rows, (at,))
             if owner is None:  # pragma: no cover - both rows are written in one entry
-                raise AssertionError(f"session without owner: {suffix!r}")
-            reader.owners.learn(suffix, int(rows.crcs[at]) ^ reader.salt, owner)
+                raise AssertionError(f"session without owner: {rows.keys[at]!r}")
         sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + owner[1:] + properties))
     return sessions
 

@@ -21,8 +21,9 @@ from metad_wire.table import Keyed, Table
 from ..storage.engine import Engine
 from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix, slot_of_key, table_prefix
 from .limits import REPLY_BYTES_MAX, check_reply
-from .owners import OwnerCache, salt_of
+from .part import Origin, Parts
 from .rows import Numbers, Rows, column, partition
+from .slot_assignment import SlotAssignment
 from .view import View, in_chunks
 
 PAGE_BYTES_MAX = 1024 * 1024  # of one page; a client that reads on gets the rest with the next
@@ -66,25 +67,24 @@ class Command(Generic[Body]):
 class Reader:
     """What a read sees: the applied state of one group."""
 
-    def __init__(self, group: bytes, engine: Engine, owners: OwnerCache) -> None:
+    def __init__(self, group: bytes, engine: Engine, parts: Parts) -> None:
         self.group = group
         self.engine = engine
-        self.owners = owners
-        self.salt = salt_of(group)
-        self.held: Numbers | None = None
-        """Which slots the group holds; None where it holds all of its kind."""
+        self.parts = parts
+        self._slots = parts[SlotAssignment]
         self.spent = 0
         """What all reads have cost so far, in rows looked at: to be compared with what it was before."""
 
-    def _mine(self, key: bytes) -> bool:
-        assert self.held is not None
-        slot = slot_of_key(key[GROUP_PREFIX_BYTES:])
-        return slot is None or bool(self.held[slot])
+    @property
+    def held(self) -> Numbers | None:
+        """The slots that the group holds, a boolean per slot; None if it holds all of its kind. No read shows rows of
+        other slots: they came early, or are yet to be dropped."""
+        return self._slots.mask
 
     def check_still_held(self, rows: Rows) -> None:
         """For a retry whose answer is read again. Raises IdentityExpiredError where rows have moved away since: what is
         left of them here is old."""
-        if self.held is not None and not self.held[rows.crcs & (SLOTS - 1)].all():
+        if not self._slots.holds_all and not self._slots.holds(rows.crcs):
             raise IdentityExpiredError("this write was done before; the records it reads belong to another group now")
 
     def get_many(self, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
@@ -117,8 +117,9 @@ class Reader:
         bytes."""
         rows: list[tuple[bytes, bytes]] = []
         size = looked_at = looked_at_bytes = 0
+        held = self.held
         while True:
-            all_count = keep is None and self.held is None
+            all_count = keep is None and held is None
             wanted = look_rows_max - looked_at
             if all_count:
                 wanted = min(wanted, limit)
@@ -126,7 +127,7 @@ class Reader:
             chunk_bytes = sum([len(key) + len(value) for key, value in chunk])
             self.spent += len(chunk) + chunk_bytes // SPENT_BYTES
             for key, value in chunk:
-                if (keep is None or keep(value)) and (self.held is None or self._mine(key)):
+                if (keep is None or keep(value)) and (held is None or _is_held(held, key)):
                     rows.append((key, value))
                     size += len(key) + len(value)
                     if len(rows) >= limit or size >= PAGE_BYTES_MAX:
@@ -138,6 +139,11 @@ class Reader:
             begin = chunk[-1][0] + b"\0"
             if looked_at >= look_rows_max or looked_at_bytes >= _SCAN_BYTES_MAX:
                 return Scan(rows, chunk[-1][0])
+
+
+def _is_held(held: Numbers, key: bytes) -> bool:
+    slot = slot_of_key(key[GROUP_PREFIX_BYTES:])
+    return slot is None or bool(held[slot])
 
 
 class Scan(NamedTuple):
@@ -184,6 +190,7 @@ class Verb(Generic[_Body, _Reply]):
     ``split`` is given where the body has no items, or its items lack fields of the table's key.
     ``refuse`` is the reply in place of a group's that could not do its part while others did theirs.
     ``forget``/``recall``: what of a reply need not be remembered for retries because it can be read again.
+    ``origin``: of the entries that it makes.
     ``may_write``: whether a body can change anything at all; a request that cannot needs no identity (None: any can).
     """
 
@@ -197,6 +204,7 @@ class Verb(Generic[_Body, _Reply]):
         evaluate: Callable[[View, Command[_Body]], _Reply] | None = None,
         refuse: Callable[[_Body, Rows, MetadError], _Reply] | None = None,
         read: Callable[[Reader, Command[_Body]], Any] | None = None,
+        origin: Origin = Origin.CLIENT,
         forget: Callable[[_Reply], _Reply] | None = None,
         may_write: Callable[[_Body], bool] | None = None,
         recall: Callable[[Reader, Command[_Body], _Reply], _Reply] | None = None,
@@ -211,6 +219,7 @@ class Verb(Generic[_Body, _Reply]):
         self.evaluate = evaluate
         self.refuse = refuse
         self.read = read
+        self.origin = origin
         self.forget = forget
         self.recall = recall
         self.may_write = may_write

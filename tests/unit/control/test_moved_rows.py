@@ -14,7 +14,7 @@ import pytest
 from server_rig import Rig
 
 from metad.control import mover
-from metad.state import ownership
+from metad.state import slot_assignment
 from metad.storage import keys
 from metad_wire import cluster as c
 from metad_wire.group import GroupId
@@ -61,7 +61,7 @@ async def move_half(table: Table, byte: int) -> None:
             await asyncio.sleep(0)
             rig.step()
     answer.reply(CLUSTER_REBALANCE)
-    moved = ownership.unpack(node.drivers[GroupId(table.kind, 1)].machine.holding.slots)
+    moved = slot_assignment.unpack(node.drivers[GroupId(table.kind, 1)].machine.holding.slots)
     await rig.close()
     for group, mine in ((source, ~moved), (target, moved)):
         prefix = group + bytes((byte,))

@@ -14,7 +14,7 @@ import pytest
 from journal_rig import GROUP, Rig
 from snapshot_rig import LIMITS, FakeGroup, World
 
-from metad.config import DedupeConfig
+from metad.config import Config
 from metad.errors import DamagedStoreError, StorageError
 from metad.raft.base import UnsafeStateError
 from metad.raft.incoming import PeerProtocolError
@@ -22,9 +22,9 @@ from metad.raft.messages import Configuration, Snapshot
 from metad.raft.snapshots import SnapshotMark, read_mark, replace_state, restore_log
 from metad.raft.staging import FileStaging
 from metad.raft.streams import Abandon, AnyStreamMessage, Begin, End, Part, PartReply
-from metad.state.machine import NO_EFFECTS, Machine
-from metad.state.owners import OwnerCache
-from metad.state.view import RowCaches
+from metad.state.entry import NO_WRITES
+from metad.state.machine import Machine
+from metad.state.part import NodeMemory
 from metad.storage import keys
 from metad.storage.mark import DurableMark
 from metad.storage.memory import MemoryEngine
@@ -624,10 +624,8 @@ def test_an_unreadable_mark_is_refused(stored: bytes, error: str) -> None:
 
 def test_the_applied_index_is_where_the_machine_writes_it() -> None:
     engine = MemoryEngine()
-    machine = Machine(
-        "data-0", GROUP, engine, OwnerCache(1 << 20), RowCaches(1 << 20).open(GROUP), DedupeConfig(), clock=lambda: 0.0
-    )
+    machine = Machine("data-0", GROUP, engine, NodeMemory(Config()), clock=lambda: 0.0)
     batches: list[dict[bytes, bytes | None]] = []
-    machine.stage(1, NO_EFFECTS, batches)
+    machine.stage(1, NO_WRITES, batches)
     engine.write(*batches)
     assert engine.get(keys.applied(GROUP)) == keys.u64(1)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from server_rig import Rig as NodeRig
 
-from metad.config import DedupeConfig
+from metad.config import Config
 from metad.errors import StorageError
 from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.replica import RaftGroup
@@ -16,10 +16,9 @@ from metad.routing.slots import even_slots
 from metad.server.driver import GroupDriver, Work
 from metad.server.precedence import Precedence
 from metad.state.machine import Machine
-from metad.state.owners import OwnerCache
+from metad.state.part import NodeMemory
 from metad.state.registry import VERBS
 from metad.state.tables import Command
-from metad.state.view import RowCaches
 from metad.storage.keys import group_prefix
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
@@ -93,9 +92,7 @@ class Rig:
                 "data-0",
                 self.group.prefix,
                 self.engine,
-                OwnerCache(1),
-                RowCaches(1).open(b"d"),
-                DedupeConfig(),
+                NodeMemory(Config()),
                 clock=lambda: 0.0,
             ),
             cast("RaftGroup", self.group),
@@ -489,15 +486,7 @@ def test_entries_of_raft_itself_write_nothing_but_their_index() -> None:
     rig.group.applicable = 3
     rig.apply()
     assert (keys_of(rig), rig.driver.machine.applied) == (["k0"], 3)
-    reopened = Machine(
-        "data-0",
-        rig.group.prefix,
-        rig.engine,
-        OwnerCache(1),
-        RowCaches(1).open(b"d"),
-        DedupeConfig(),
-        clock=lambda: 0.0,
-    )
+    reopened = Machine("data-0", rig.group.prefix, rig.engine, NodeMemory(Config()), clock=lambda: 0.0)
     assert reopened.applied == 3
 
 

@@ -825,12 +825,12 @@ async def test_a_hole_in_the_log_is_refused(make: MakeRig) -> None:
     [
         (b"garbage", "entry 2 of group data-0 in the log is unreadable.*restore"),
         (
-            record(7, REGULAR, methods.encode((2, 1, {}, {}))),
+            record(7, REGULAR, methods.encode((3, 0, 1, {}, {}))),
             "entry 2 of group data-0 in the log is unreadable.*restore",
         ),
-        (record(1, 77, methods.encode((2, 1, {}, {}))), "entry 2 of group data-0 in the log is unreadable.*restore"),
+        (record(1, 77, methods.encode((3, 0, 1, {}, {}))), "entry 2 of group data-0 in the log is unreadable.*restore"),
         (record(1, REGULAR, b"garbage"), "entry 2 of group data-0 in the log is unreadable.*restore"),
-        (record(1, REGULAR, methods.encode((3, 1, {}, {}))), "format 3, this version reads 2.*newer metad"),
+        (record(1, REGULAR, methods.encode((2, 1, {}, {}))), "format 2, this version reads 3.*another version"),
     ],
     ids=["garbage", "term", "kind", "payload", "format"],
 )

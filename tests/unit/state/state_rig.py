@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from metad.config import DedupeConfig
+from metad.config import Config, DedupeConfig
 from metad.raft.journal import REGULAR, record
 from metad.routing.slots import even_slots
-from metad.state.machine import ALL_SLOTS, Effects, Known, Machine
-from metad.state.owners import OwnerCache
+from metad.state.entry import Entry, decode_entry
+from metad.state.machine import Known, Machine
+from metad.state.part import NodeMemory
 from metad.state.registry import VERBS
+from metad.state.slot_assignment import ALL_SLOTS
 from metad.state.tables import SCAN_ROWS_MAX, Command
-from metad.state.view import RowCaches
 from metad.storage.keys import group_prefix
 from metad.storage.memory import MemoryEngine
 from metad_wire.errors import MetadError
@@ -33,13 +34,13 @@ class Group:
     def __init__(self, kind: str, ordinal: int, dedupe: DedupeConfig, *, initial_slots: bytes = ALL_SLOTS) -> None:
         self.name = f"{kind}-{ordinal}"
         self.prefix = group_prefix(GroupId(kind, ordinal))
-        self.dedupe = dedupe
+        self.config = Config(dedupe=dedupe)
         self.initial_slots = initial_slots
         self.now_s = 1_000.0
         """Of the monotonic clocks of leader and follower."""
         self.engine, self.follower_engine = MemoryEngine(), MemoryEngine()
         self.machine, self.follower = self._machine(self.engine), self._machine(self.follower_engine)
-        self.in_flight: deque[tuple[int, bytes, Effects]] = deque()
+        self.in_flight: deque[tuple[int, bytes, Entry]] = deque()
         self.last = 0
         self.log: list[bytes] = []
 
@@ -48,9 +49,7 @@ class Group:
             self.name,
             self.prefix,
             engine,
-            OwnerCache(MIB),
-            RowCaches(8 * MIB).open(self.prefix),
-            self.dedupe,
+            NodeMemory(self.config),
             clock=self.clock,
             initial_slots=self.initial_slots,
         )
@@ -63,8 +62,8 @@ class Group:
         proposal = self.machine.evaluate(commands, self.last + 1, now_ms)
         assert self.machine.unexpected is None, self.machine.unexpected
         self.last += 1
-        self.log.append(record(1, REGULAR, proposal.entry))
-        self.in_flight.append((self.last, self.log[-1], proposal.effects))
+        self.log.append(record(1, REGULAR, proposal.payload))
+        self.in_flight.append((self.last, self.log[-1], proposal.entry))
         return proposal.outcomes
 
     def apply(self, count: int) -> None:
@@ -72,9 +71,9 @@ class Group:
         batches: list[Any] = []
         followers: list[Any] = []
         for _ in range(min(count, len(self.in_flight))):
-            index, data, effects = self.in_flight.popleft()
-            self.machine.stage(index, effects, batches)
-            self.follower.stage(index, self.follower.decode(index, data), followers)
+            index, data, entry = self.in_flight.popleft()
+            self.machine.stage(index, entry, batches)
+            self.follower.stage(index, decode_entry(self.name, index, data), followers)
         self.engine.write(*batches)
         self.machine.staged()
         self.follower_engine.write(*followers)
@@ -84,16 +83,15 @@ class Group:
         """What is in flight is committed and replayed by a new life, as a node's recovery does."""
         self.in_flight.clear()
         self.machine = self._machine(self.engine)
-        self.machine.dedupe.load()
         for index in range(self.machine.applied + 1, self.last + 1):
             batches: list[Any] = []
-            self.machine.stage(index, self.machine.decode(index, self.log[index - 1]), batches)
+            self.machine.stage(index, decode_entry(self.name, index, self.log[index - 1]), batches)
             self.engine.write(*batches)
         self.machine.staged()
         while self.follower.applied < self.last:
             batches = []
             index = self.follower.applied + 1
-            self.follower.stage(index, self.follower.decode(index, self.log[index - 1]), batches)
+            self.follower.stage(index, decode_entry(self.name, index, self.log[index - 1]), batches)
             self.follower_engine.write(*batches)
         self.follower.staged()
 

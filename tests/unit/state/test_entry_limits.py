@@ -17,8 +17,8 @@ from metad.config import DedupeConfig
 from metad.raft.leader import APPEND_BYTES_MAX
 from metad.raft.replicas import PAYLOAD_BYTES_MAX
 from metad.routing.slots import even_slots
+from metad.state.entry import RECORD_HEADER_BYTES
 from metad.state.limits import ENTRY_BYTES_FULL, ENTRY_BYTES_MAX, LOOKED_AT_BYTES_MAX, change_estimate
-from metad.state.machine import RECORD_HEADER_BYTES
 from metad.state.registry import VERBS
 from metad.state.tables import Command
 from metad_wire import messages as m
@@ -198,7 +198,7 @@ def test_a_command_reads_a_bounded_number_of_bytes(body: Any) -> None:
         body_of_one = m.KvPut([m.KvPutItem("n", f"{i}", bytes(MIB))])
         group.propose([(command_of(methods.KV_PUT, body_of_one), None)], NOW_MS)
     group.apply(100)
-    group.machine.forget_rows()
+    group.machine.forget()
     assert 70 * MIB > LOOKED_AT_BYTES_MAX
     (outcome,) = group.propose([(command_of(method, body, size=100), None)], NOW_MS)
     assert isinstance(outcome, InvalidRequestError)

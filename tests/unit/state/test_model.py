@@ -15,7 +15,7 @@ from state_rig import Group, contents, item_errors
 
 from metad.config import DedupeConfig
 from metad.routing.slots import even_slots
-from metad.state.owners import OwnerCache
+from metad.state.owners import SessionOwners
 from metad.state.registry import VERBS
 from metad.state.tables import Command
 from metad_wire import messages as m
@@ -212,7 +212,6 @@ def test_owner_cache_size_changes_nothing() -> None:
             group.propose([(Command(methods.SESSION_TAKEOVER, body, rows), None)], 5_000)
             group.apply(1)
             if forget:
-                owners: OwnerCache = group.machine.reader.owners
-                owners.clear()
+                group.machine.parts[SessionOwners].cache.clear()
         logs.append(group.log)
     assert logs[0] == logs[1]

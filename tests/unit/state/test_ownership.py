@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from state_rig import Group, contents
 from wire_strategies import values_of
 
-from metad.config import DedupeConfig
+from metad.config import Config, DedupeConfig, StorageConfig
 from metad.routing.slots import even_slots
 from metad.state.machine import Known, Machine
-from metad.state.owners import OwnerCache
-from metad.state.ownership import pack, unpack
+from metad.state.overlay import MISSING
+from metad.state.part import NodeMemory, PartContext
 from metad.state.registry import VERBS
+from metad.state.row_cache import HeadCache, RowCache
+from metad.state.slot_assignment import ALL_SLOTS, pack, unpack
 from metad.state.tables import Command
-from metad.state.view import MISSING, RowCaches
 from metad.storage import keys
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
@@ -124,7 +125,7 @@ def read(group: Group, method: Method[Any, Any], body: Any) -> Any:
     """As the node reads. Raises MetadError."""
     verb = VERBS[method.code]
     (rows,) = verb.split(body, even_slots(1)).values()
-    group.machine.check_held(rows)
+    group.machine.slots.check(rows)
     assert verb.read is not None
     return method.decode_reply(
         encode(verb.merge(body, [(rows, verb.read(group.machine.reader, Command(method, body, rows)))]))
@@ -295,18 +296,20 @@ def test_revisions_of_a_key_and_of_a_group_only_grow_whatever_moves(steps: list[
 
 
 def together(group: Group, *bodies: Any) -> list[int]:
-    """Commands in one entry; the revision of each."""
+    """Commands in as few entries as they take; the revision of each."""
     commands: list[tuple[Command[Any], m.Identity | None]] = []
     for body in bodies:
         method: Method[Any, Any] = KV_PUT if isinstance(body, m.KvPut) else GROUP_COMMAND
         (rows,) = VERBS[method.code].split(body, even_slots(1)).values()
         commands.append((Command(method, body, rows), None))
-    outcomes = group.propose(commands, NOW_MS)
-    group.apply(1)
+    outcomes: list[Any] = []
+    while len(outcomes) < len(commands):
+        outcomes += group.propose(commands[len(outcomes) :], NOW_MS)
+        group.apply(1)
     return [reply.revisions[0].index for reply, _ in outcomes]
 
 
-def test_what_shares_an_entry_with_an_adoption_is_above_what_shared_one_with_the_seal() -> None:
+def test_steps_of_a_move_share_no_entry_with_clients_and_revisions_grow_from_the_seal_to_the_adoption() -> None:
     pair = Pair()
     (name,) = names(True, 1)
     for _ in range(7):
@@ -314,10 +317,10 @@ def test_what_shares_an_entry_with_an_adoption_is_above_what_shared_one_with_the
     pair.step(pair.target, "open")
     write = m.KvPut([m.KvPutItem(name, "k", b"v")])
     seal = GroupCommand("data", 0, "seal", 1, 1, slots=slot_bits(MOVING))
-    assert together(pair.source, write, seal) == [8, 8]
-    adopt = GroupCommand("data", 1, "adopt", 1, 1, batch=1, slots=slot_bits(MOVING), revision=8)
+    assert together(pair.source, write, seal) == [8, 9]
+    adopt = GroupCommand("data", 1, "adopt", 1, 1, batch=1, slots=slot_bits(MOVING), revision=9)
     early = GroupCommand("data", 1, "drop", 1, 1)
-    assert together(pair.target, early, adopt, write) == [2, 9, 9]
+    assert together(pair.target, early, adopt, write) == [2, 10, 11]
 
 
 def test_an_adoption_that_comes_twice_raises_revisions_once() -> None:
@@ -342,7 +345,7 @@ def test_an_adoption_that_is_never_applied_raises_nothing() -> None:
     group.in_flight.clear()  # another leader's entry took its place
     group.last -= 1
     group.log.pop()
-    group.machine.forget_unapplied()
+    group.machine.forget()
     assert pair.step(group, "close") == 2
     assert pair.step(group, "adopt", batch=1, revision=405) == 406
 
@@ -568,11 +571,9 @@ def test_lists_hide_rows_of_slots_that_are_not_the_groups() -> None:
 
 def test_groups_that_share_the_memory_of_owners_may_differ_about_a_session() -> None:
     """An import, or a replica that lags, tells of an owner that was; its group's alone must believe it."""
-    owners, caches, engine = OwnerCache(1 << 20), RowCaches(1 << 20), MemoryEngine()
+    memory, engine = NodeMemory(Config()), MemoryEngine()
     groups = [Group("data", ordinal, DedupeConfig()) for ordinal in range(2)]
-    machines = [
-        Machine(g.name, g.prefix, engine, owners, caches.open(g.prefix), DedupeConfig(), clock=g.clock) for g in groups
-    ]
+    machines = [Machine(group.name, group.prefix, engine, memory, clock=group.clock) for group in groups]
     for group, machine, broker in zip(groups, machines, ("new", "old"), strict=True):
         group.machine, group.engine = machine, engine
         takeover(group, broker, "c")
@@ -633,7 +634,7 @@ def test_what_was_evaluated_and_will_never_be_applied_does_not_count() -> None:
     group.in_flight.clear()  # another leader's entry took its place
     group.last -= 1
     group.log.pop()
-    group.machine.forget_unapplied()
+    group.machine.forget()
     assert held(group) == set(ALL)
     put(group, name)
 
@@ -703,6 +704,14 @@ KEYS = [f"k{i}" for i in range(6)]
 VALUES = st.sampled_from([b"", b"v", b"x" * 300, b"y" * 5_000])
 
 
+def config_of(*, row_cache_bytes: int) -> Config:
+    return Config(storage=StorageConfig(row_cache_bytes=row_cache_bytes))
+
+
+def context(memory: NodeMemory, group: bytes) -> PartContext:
+    return PartContext(group, MemoryEngine(), memory, lambda: 0.0, ALL_SLOTS)
+
+
 @settings(max_examples=120, deadline=None)
 @given(
     st.lists(
@@ -723,13 +732,7 @@ def test_cached_rows_are_what_the_engine_and_the_entries_in_flight_say(
 ) -> None:
     group = Group("data", 0, DedupeConfig())
     group.machine = Machine(
-        group.name,
-        group.prefix,
-        group.engine,
-        OwnerCache(1 << 20),
-        RowCaches(4_000).open(group.prefix),
-        DedupeConfig(),
-        clock=group.clock,
+        group.name, group.prefix, group.engine, NodeMemory(config_of(row_cache_bytes=4_000)), clock=group.clock
     )
     model: dict[str, tuple[bytes, int]] = {}
     for what, key, value in steps:
@@ -762,9 +765,9 @@ def test_cached_rows_are_what_the_engine_and_the_entries_in_flight_say(
         elif what == "apply":
             group.apply(1)
         else:  # it leads no longer; what was in flight is committed by the next leader, which is this one again
-            group.machine.forget_rows()
+            group.machine.parts[HeadCache].forget()
             group.apply(len(group.in_flight))
-        heads = group.machine._rows.heads
+        heads = group.machine.parts[HeadCache]
         assert max(len(heads._young), len(heads._old)) * 192 <= 2_000 + 6_000
     group.apply(len(group.in_flight))
     for key in KEYS:
@@ -775,7 +778,7 @@ def test_cached_rows_are_what_the_engine_and_the_entries_in_flight_say(
 
 def test_rows_that_grow_are_counted() -> None:
     """Small rows first, each then replaced by a large one: the bound is of bytes and holds."""
-    cache = RowCaches(8 * 1024 * 1024).open(b"g")
+    cache = RowCache(context(NodeMemory(config_of(row_cache_bytes=8 * 1024 * 1024)), b"g"))
     for value in (b"", b"x" * 100_000):
         for number in range(300):
             cache.add({b"k%d" % number: value})
@@ -784,8 +787,8 @@ def test_rows_that_grow_are_counted() -> None:
 
 
 def test_groups_share_the_memory_of_rows() -> None:
-    caches = RowCaches(100_000)
-    busy, quiet = caches.open(b"a"), caches.open(b"b")
+    memory = NodeMemory(config_of(row_cache_bytes=100_000))
+    busy, quiet = RowCache(context(memory, b"a")), RowCache(context(memory, b"b"))
     quiet.add({b"k": b"v"})
     for number in range(90):
         busy.add({b"%03d" % number: b"x" * 300})
@@ -796,4 +799,4 @@ def test_groups_share_the_memory_of_rows() -> None:
     assert quiet.get(b"k") is MISSING, "what nobody asks for makes room in every group"
     held = sum(len(k) + len(v or b"") for rows in (busy._young, busy._old) for k, v in rows.items())
     assert 40_000 < held < 100_000
-    assert caches.open(b"a").get(b"09999") is MISSING
+    assert RowCache(context(memory, b"a")).get(b"09999") is MISSING

@@ -11,9 +11,9 @@ from state_rig import Group, Rig
 from metad.config import DedupeConfig
 from metad.state import tails
 from metad.state.cluster import MAP_KEY
-from metad.state.ownership import Holding, row_key
 from metad.state.registry import VERBS
 from metad.state.rows import column
+from metad.state.slot_assignment import Holding, SlotAssignment
 from metad.state.tables import Command
 from metad.storage import keys
 from metad_wire import cluster as c
@@ -179,13 +179,13 @@ def test_a_step_of_a_move_keeps_what_newer_leaders_put_into_the_groups_row(step:
     group = Group("data", 0, DedupeConfig(), initial_slots=slot_bits([1] if step == "seal" else []))
     held = Holding(group.initial_slots, base=40)
     for engine in (group.engine, group.follower_engine):
-        engine.write({row_key(group.prefix): longer(held)})
-    group.machine.forget_unapplied()
+        engine.write({group.machine.parts[SlotAssignment].key: longer(held)})
+    group.machine.forget()
     body = GroupCommand("data", 0, step, 1, 1, slots=slot_bits([1]))
     (rows,) = VERBS[GROUP_COMMAND.code].split(body, column([0] * SLOTS)).values()
     ((reply, _),) = group.propose([(Command(GROUP_COMMAND, body, rows), None)], 0)
     group.apply(1)
-    row = decode(group.engine.get(row_key(group.prefix)) or b"")
+    row = decode(group.engine.get(group.machine.parts[SlotAssignment].key) or b"")
     assert row[tails.fields(Holding) :] == LATER
     assert reply.revisions == [m.Revision("data-0", 41)]
 
