@@ -54,7 +54,7 @@ def sweep_here(scenarios: Sequence[Scenario], calibration: Calibration) -> list[
 def fluid_storm(scenario: Scenario, calibration: Calibration) -> StormResult:
     """A scenario's storm by the fluid model in one pass, near enough for a comparison: brokers do as many handshakes as
     they can, and each node has its share of them to itself."""
-    inputs = coupling.with_doors(scenario, node_inputs(scenario, calibration, merged=True))
+    inputs = coupling.with_requests(scenario, node_inputs(scenario, calibration, merged=True))
     return merged(scenario, coupling.run_here(inputs, 0, "fluid"))
 
 

@@ -36,15 +36,17 @@ class Event(IntEnum):
     """of a turn"""
     OUTAGE = 1
     """The node dies."""
-    KNOCK = 2
+    REACH = 2
+    """A client is at its broker's door."""
+    KNOCK = 3
     """A client's CONNECT is with its broker."""
-    CLOSE = 3
+    CLOSE = 4
     """A broker sends a batch."""
-    ARRIVE = 4
+    ARRIVE = 5
     """An item is at its leader."""
-    START = 5
+    START = 6
     """of a turn"""
-    DEADLINE = 6
+    DEADLINE = 7
     """An answer that leaves the leader later comes too late."""
 
 
@@ -97,6 +99,7 @@ class _Node:
         self.turns = 0
         self.is_busy = False
         self.slots_ns = [0] * node_input.groups
+        self.doors_ns: dict[tuple[int, int], int] = {}  # when each door is free
         self.kind_of: list[int] = population.kinds_of(node_input).tolist()
         bases = population.broker_bases(node_input)
         self.clients = []
@@ -127,6 +130,8 @@ class _Node:
 
     def handle(self, now: int, event: Event, what: object) -> None:
         match event, what:
+            case Event.REACH, _Client() as client:
+                self.reach(now, client)
             case Event.KNOCK, _Client() as client:
                 self.knock(now, client)
             case Event.CLOSE, _Batch() as batch:
@@ -162,11 +167,8 @@ class _Node:
             u = uniform(self.streams[population.LOSS], client.name, client.attempt)
             lost = sum(u < share for share in population.loss_shares(node_input, kind.region, kind.transport))
         reached_us = start_us + node_input.forth_us(kind.region, kind.transport) + population.loss_us(lost)
-        if reached_us < node_input.horizon_us:
-            self.tally.knocks[kind.region, reached_us // node_input.wave_us] += 1
-        knock_us = reached_us + self.delay_us(kind.region, reached_us)
-        if knock_us <= client.deadline_us:  # otherwise the client is gone before the broker would send anything on
-            self.push(knock_us, Event.KNOCK, client.number, client)
+        if reached_us <= client.deadline_us:  # otherwise the client is gone before the broker would send anything on
+            self.push(reached_us, Event.REACH if node_input.doors else Event.KNOCK, client.number, client)
         self.push(client.deadline_us, Event.DEADLINE, client.number, (client, client.attempt))
 
     def retry(self, client: _Client, now: int, slot_ns: int | None) -> None:
@@ -190,15 +192,22 @@ class _Node:
     def back_us(self, region: int) -> int:
         return self.input.back_us(region)
 
-    def delay_us(self, region: int, at_us: int) -> int:
-        if not self.input.delays_us:
-            return 0
-        delays, wave_us = self.input.delays_us[region], self.input.wave_us
-        at = min(at_us // wave_us, len(delays) - 1)
-        following = min(at + 1, len(delays) - 1)
-        return delays[at] + (delays[following] - delays[at]) * (at_us % wave_us) // wave_us
-
     # -- brokers -----------------------------------------------------------------------------------------------------
+
+    def reach(self, now: int, client: _Client) -> None:
+        node_input = self.input
+        region = node_input.kinds[self.kind_of[client.number]].region
+        door = region, client.number // node_input.groups % node_input.doors[region]
+        turn_ns = max(now * 1000, self.doors_ns.get(door, 0))
+        pass_us = -(-turn_ns // 1000)
+        if pass_us > client.deadline_us:
+            return  # the client has gone by then, and costs the broker nothing
+        intervals = node_input.door_ns[region]
+        self.doors_ns[door] = turn_ns + intervals[min(pass_us // node_input.wave_us, len(intervals) - 1)]
+        self.tally.kept_max_us = max(self.tally.kept_max_us, pass_us - now)
+        if pass_us < node_input.horizon_us:
+            self.tally.passed[region, pass_us // _SECOND_US] += 1
+        self.push(pass_us, Event.KNOCK, client.number, client)
 
     def knock(self, now: int, client: _Client) -> None:
         window = self.input.window

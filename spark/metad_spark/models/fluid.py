@@ -60,15 +60,7 @@ class _Storm:
         losses = _LOSSES if at_least[1].any() else 1
         self._loss_share = (at_least[:-1] - at_least[1:])[:losses, self._cells.kind]
         self._loss_us = np.array([float(population.loss_us(lost)) for lost in range(losses)])
-        self._delays = fluid_steps.NO_DELAYS
-        self._delay_max_us = 0.0
-        if any(any(row) for row in node_input.delays_us):
-            self._delays, self._delay_max_us = (
-                fluid_steps.GIVEN_DELAYS,
-                float(max(max(row) for row in node_input.delays_us)),
-            )
-        elif node_input.doors_per_s and not node_input.delays_us:
-            self._delays, self._delay_max_us = fluid_steps.DOORS, float(node_input.timeout_us)
+        self._has_doors = bool(node_input.doors or node_input.in_flight_items)
 
     def run(self) -> NodeResult:
         """All steps, and what they come to."""
@@ -103,7 +95,7 @@ class _Storm:
             latency_us=float(node_input.latency_us),
             linger_us=float(node_input.window.linger_us),
             window_items=float(node_input.window.items_max),
-            delays=self._delays,
+            has_doors=self._has_doors,
             slot_interval_us=1e6 / returns.per_s / node_input.groups if returns is not None else 0.0,
             slot_wait_us=returns.wait_min_s * 1e6 if returns is not None else 0.0,
             slot_jitter_us=float(returns.jitter_us) if returns is not None else 0.0,
@@ -183,7 +175,7 @@ class _Storm:
         steps = int(min(span, node_input.horizon_us + 2e6) / self._step_us) + 4
         # An odd number of lines, so that the cells' steps do not all fall on the same few places of a cache.
         wide = (-(-steps // _LINE) | 1) * _LINE
-        losses, regions = len(self._loss_us), len(node_input.regions)
+        losses = len(self._loss_us)
         door = self._door_rows()
         lost = int((self._loss_us[-1] + 1) / self._step_us) + 3
         return fluid_steps.Rings(
@@ -192,21 +184,18 @@ class _Storm:
             rate=np.zeros(cells),
             lost=np.zeros((losses - 1, lost, cells)),
             door=np.zeros((losses, door, cells)),
-            kept=np.zeros((door, regions)),
         )
 
     def _door_rows(self) -> int:
         """Steps that somebody may wait at a broker's door, and some more."""
-        return int(self._delay_max_us / self._step_us) + 3 if self._delays else 0
+        return int(self._input.timeout_us / self._step_us) + 3 if self._has_doors else 0
 
     def _doors(self) -> fluid_steps.Doors:
         node_input, regions = self._input, len(self._input.regions)
-        doors = self._delays == fluid_steps.DOORS
-        given = self._delays == fluid_steps.GIVEN_DELAYS
+        any_number = [math.inf] * regions
         return fluid_steps.Doors(
-            given_us=np.array(node_input.delays_us if given else [[0.0]] * regions, dtype=np.float64),
-            per_us=np.array(node_input.doors_per_s if doors else [0.0] * regions) * 1e-6,
-            in_flight=np.array(node_input.in_flight_items if doors else [0.0] * regions),
+            per_us=node_input.doors_per_s() * 1e-6 if node_input.doors else np.array(any_number)[:, None],
+            in_flight=np.array(node_input.in_flight_items or any_number),
             patience=self._door_steps(),
             queue=np.zeros((self._door_rows(), regions)),
             head=np.zeros(regions, dtype=np.int64),
@@ -236,7 +225,6 @@ class _Storm:
             refused=np.zeros(cells),
             cut_off=np.zeros(cells),
             by_region=np.zeros(regions),
-            held=np.zeros(regions),
             linger_us=np.zeros(regions),
             kept_us=np.zeros(regions),
         )
@@ -251,7 +239,7 @@ class _Storm:
             rejected_by_s=np.zeros(seconds),
             served_by_s=np.zeros(seconds),
             queue_by_s=np.zeros(seconds),
-            knocks=np.zeros((regions, waves)),
+            passed_by_s=np.zeros((regions, seconds)),
             held_s=np.zeros(waves),
             held=np.zeros(waves),
         )
@@ -277,7 +265,8 @@ class _Storm:
             served_by_s=books.served_by_s,
             queue_by_s=books.queue_by_s,
             capacity_by_s=capacity_by_s(node_input),
-            knocks=books.knocks,
+            passed_by_s=books.passed_by_s,
+            kept_max_s=state["kept_max_us"] * 1e-6,
             held_s=books.held_s,
             held=books.held,
             wave_s=node_input.wave_us * 1e-6,

@@ -18,8 +18,6 @@ from .compiled import compiled, kept
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-NO_DELAYS, GIVEN_DELAYS, DOORS = range(3)
-"""How long brokers keep clients waiting: not at all, as they are told, or as their own queues have it."""
 _TURNS_MAX = 32
 """Turns of a step that are looked at one by one."""
 _SECOND_US = 1_000_000
@@ -42,6 +40,7 @@ STATE = np.dtype(
             "timed_out",
             "wasted",
             "queue_max",
+            "kept_max_us",
             "own_s",
         )
     ]
@@ -65,8 +64,8 @@ class Setting(NamedTuple):
     linger_us: float
     window_items: float
     """Of a broker's batch for a group."""
-    delays: int
-    """:data:`NO_DELAYS`, :data:`GIVEN_DELAYS` or :data:`DOORS`."""
+    has_doors: bool
+    """Whether brokers may keep clients waiting."""
     slot_interval_us: float
     """Of return slots; 0 without."""
     slot_wait_us: float
@@ -144,23 +143,19 @@ class Rings(NamedTuple):
     """(losses - 1, step, cell): on its way after losses."""
     door: Array
     """(losses, step, cell): waiting at brokers' doors."""
-    kept: Array
-    """(step, region): how long those who come then were kept there, added up."""
 
 
 class Doors(NamedTuple):
     """Brokers that keep clients waiting."""
 
-    given_us: Array
-    """(region, point): how long, where it is given."""
     per_us: Array
-    """(region): handshakes."""
+    """(region, point): clients let through; infinite without a bound."""
     in_flight: Array
-    """(region): items."""
+    """(region): items; infinite without a bound."""
     patience: Ints
     """(losses, cell): steps after which who waits there is too late to be answered in time, and leaves."""
     queue: Array
-    """(step, region): who came then and is not through, those included who have left: brokers do not see it."""
+    """(step, region): how many of those that came then still wait."""
     head: Ints
     """(region): the first step of which some are not through."""
 
@@ -176,8 +171,6 @@ class Scratch(NamedTuple):
     cut_off: Array
     by_region: Array
     """What reaches brokers now."""
-    held: Array
-    """(region): how long brokers kept clients, added up, as it goes into the ring and comes out of it."""
     linger_us: Array
     kept_us: Array
     """(region): how long brokers kept those who arrive at the leader now."""
@@ -193,7 +186,7 @@ class Books(NamedTuple):
     rejected_by_s: Array
     served_by_s: Array
     queue_by_s: Array
-    knocks: Array
+    passed_by_s: Array
     held_s: Array
     held: Array
 
@@ -248,13 +241,12 @@ def _step(
 ) -> None:
     now = step * setting.step_us
     second = min(int(now // _SECOND_US), books.attempts_by_s.shape[1] - 1)
-    wave = min(int(now // setting.wave_us), books.knocks.shape[1] - 1)
+    wave = min(int(now // setting.wave_us), len(books.held) - 1)
     _come(clients, rings, scratch, step)
     for region in range(len(scratch.by_region)):
         books.attempts_by_s[region, second] += scratch.by_region[region]
-        books.knocks[region, wave] += scratch.by_region[region]
         scratch.linger_us[region] = _linger_us(setting, scratch.by_region[region], clients.lanes[region])
-    arriving = _pass_on(setting, clients, blocks, rings, doors, scratch, state, step)
+    arriving = _pass_on(setting, clients, blocks, rings, doors, scratch, books, state, step)
     share, wait_us = _serve(setting, node, books, state, died, now, arriving)
     if wait_us > 0.0:
         state.answer_us = wait_us
@@ -341,18 +333,6 @@ def _linger_us(setting: Setting, coming: float, lanes: float) -> float:
 
 
 @compiled
-def _delay_us(setting: Setting, doors: Doors, region: int, at_us: float) -> float:
-    """How long brokers keep who knocks then, where that is known."""
-    if setting.delays != GIVEN_DELAYS:
-        return 0.0
-    last = doors.given_us.shape[1] - 1
-    place = at_us / setting.wave_us
-    at = min(int(place), last)
-    before, after = doors.given_us[region, at], doors.given_us[region, min(at + 1, last)]
-    return float(before + (after - before) * (place - int(place)))
-
-
-@compiled
 def _pass_on(
     setting: Setting,
     clients: Clients,
@@ -360,12 +340,12 @@ def _pass_on(
     rings: Rings,
     doors: Doors,
     scratch: Scratch,
+    books: Books,
     state: Any,
     step: int,
 ) -> float:
     """What arrives at the leader in this step, by losses and cells, and how long brokers kept it; gives how much it is.
     Those that cannot be answered in time are gone before their broker would send them on."""
-    now = step * setting.step_us
     arriving, losses = scratch.arriving, len(clients.loss_us)
     scratch.gone[:] = 0.0
     total = 0.0
@@ -373,10 +353,9 @@ def _pass_on(
         first, last = clients.begin[region], clients.begin[region + 1]
         knocking = 0.0
         for lost in range(losses):
-            delay_us = _delay_us(setting, doors, region, now + clients.loss_us[lost])
             for cell in range(first, last):
                 mass = scratch.reached[cell] * clients.loss_share[lost, cell]
-                late = delay_us > clients.patience_us[lost, cell]
+                late = clients.patience_us[lost, cell] < 0.0
                 scratch.gone[cell] += mass if late else 0.0
                 arriving[lost, cell] = 0.0 if late else mass
             if lost:
@@ -384,22 +363,10 @@ def _pass_on(
             for cell in range(first, last):
                 knocking += arriving[lost, cell]
         scratch.kept_us[region] = 0.0
-        if setting.delays == NO_DELAYS:
-            total += knocking
-        elif setting.delays == DOORS:
-            total += _wait(setting, clients, blocks, rings, doors, scratch, state, step, region)
+        if setting.has_doors:
+            total += _wait(setting, clients, blocks, rings, doors, scratch, books, state, step, region)
         else:
-            delay_us = _delay_us(setting, doors, region, now)
-            arrived = 0.0
-            for lost in range(losses):
-                _move(rings.door[lost], step, arriving[lost], first, last, delay_us / setting.step_us)
-                for cell in range(first, last):
-                    arrived += arriving[lost, cell]
-            scratch.held[region] = knocking * delay_us
-            _move(rings.kept, step, scratch.held, region, region + 1, delay_us / setting.step_us)
-            if arrived > 1e-9:
-                scratch.kept_us[region] = scratch.held[region] / arrived
-            total += arrived
+            total += knocking
     gone = 0.0
     places, changes = blocks.timeout
     for cell in range(len(scratch.gone)):
@@ -418,33 +385,37 @@ def _wait(
     rings: Rings,
     doors: Doors,
     scratch: Scratch,
+    books: Books,
     state: Any,
     step: int,
     region: int,
 ) -> float:
     """Who knocks waits behind who knocked before. In place of those who knock now come those whom brokers pass on, in
-    that order, to :attr:`Scratch.arriving`; gives how much it is."""
+    that order, to :attr:`Scratch.arriving`; gives how much it is. Who has left costs a broker nothing."""
     arriving, door, rows = scratch.arriving, rings.door, rings.door.shape[1]
     losses, first, last = len(clients.loss_us), clients.begin[region], clients.begin[region + 1]
-    knocking = left = 0.0
+    left = 0.0
     now = step % rows
+    doors.queue[now, region] = 0.0
     for lost in range(losses):
         places, changes = blocks.left[0][lost], blocks.left[1][lost]
         for cell in range(first, last):
             door[lost, now, cell] = arriving[lost, cell]
-            knocking += arriving[lost, cell]
+            doors.queue[now, region] += arriving[lost, cell]
             arriving[lost, cell] = 0.0
             at = now - doors.patience[lost, cell]
             at = at if at >= 0 else at + rows
-            if door[lost, at, cell] > 0.0:
-                left += door[lost, at, cell]
-                _add_failed(blocks, rings, step, places, changes, cell, door[lost, at, cell])
+            gone = door[lost, at, cell]
+            if gone > 0.0:
+                left += gone
+                _add_failed(blocks, rings, step, places, changes, cell, gone)
                 door[lost, at, cell] = 0.0
+                doors.queue[at, region] = max(0.0, doors.queue[at, region] - gone)
     state.timed_out += left
-    doors.queue[now, region] = knocking
-    # They wait for answers as those do who were admitted last. Who came a timeout ago is dropped without work.
+    # They wait for answers as those do who were admitted last.
     taking_us = max(1.0, state.answer_us + 2 * setting.latency_us)
-    room = min(doors.per_us[region], doors.in_flight[region] / taking_us) * setting.step_us
+    point = min(int(step * setting.step_us // setting.wave_us), doors.per_us.shape[1] - 1)
+    room = min(doors.per_us[region, point], doors.in_flight[region] / taking_us) * setting.step_us
     head = max(doors.head[region], step + 1 - rows)
     passed = kept_us = 0.0
     while head <= step:
@@ -460,12 +431,15 @@ def _wait(
                 through += part
         passed += through
         kept_us += through * (step - head) * setting.step_us
+        if through > 1e-9:
+            state.kept_max_us = max(state.kept_max_us, (step - head) * setting.step_us)
         if waiting > room:
             doors.queue[at, region] = waiting - room
             break
         room -= waiting
         head += 1
     doors.head[region] = head
+    books.passed_by_s[region, min(int(step * setting.step_us // _SECOND_US), books.passed_by_s.shape[1] - 1)] += passed
     if passed > 1e-9:
         scratch.kept_us[region] = kept_us / passed
     return passed

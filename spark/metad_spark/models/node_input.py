@@ -1,7 +1,8 @@
 """One node of a storm as numbers: all that a task needs to simulate it, small enough to be sent.
 
-Groups of one node share its CPU and its disk, so a node's groups are simulated together, and nodes apart. What nodes
-share, the brokers, comes in as delays over time (:mod:`metad_spark.brokers.coupling`).
+Groups of one node share its CPU and its disk, so a node's groups are simulated together, and nodes apart. Nodes share
+the brokers. Each node has the share of every broker's door that its clients are of all clients. So no model can let
+more clients through than the brokers can do, whatever the other nodes do.
 
 Times are whole microseconds. Clients have numbers from ``first_client`` on; inside of a node they are counted from 0,
 and number i belongs to group i mod ``groups`` and, in its region, to broker (i div ``groups``) mod ``brokers``. Clients
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from metad_wire.policy import Admission, Backoff, BatchWindow, RetryBudget, ReturnSlots
 
@@ -19,9 +21,12 @@ from ..calibration import Calibration
 from ..errors import ScenarioError
 from ..scenario import ROUND_TRIPS, TRANSPORTS, Keepalive, Scenario
 
-WAVES_MAX = 4_096
-"""Points of a wave over the horizon: finer shows nothing that a person or the coupling could use."""
-_WAVE_US_MIN = 50_000
+Array = npt.NDArray[np.float64]
+WAVE_US = 200_000
+"""The distance of two points of a wave. It must not depend on the horizon, or else the result would."""
+_DOOR_NS_MAX = 20_000_000
+"""A broker's door is divided among the nodes. If a node's share were slower than one handshake in this time, some of
+its doors are one, so that a client that comes alone does not wait for what other nodes do not use."""
 
 
 class Kind(msgspec.Struct, frozen=True, array_like=True):
@@ -85,13 +90,14 @@ class NodeInput(msgspec.Struct, frozen=True, kw_only=True):
     outages: tuple[Outage, ...] = ()
     wave_us: int
     """The distance of two points of a wave."""
-    doors_per_s: tuple[float, ...] = ()
-    """Handshakes that each region's brokers can do for this node's clients. With these and without ``delays_us``, the
-    fluid model finds out by itself how long brokers keep clients waiting; the others do not look at them."""
+    doors: tuple[int, ...] = ()
+    """Doors of brokers in each region, each of which lets clients through one after the other in the order in which
+    they reach it. Empty: no broker keeps a client waiting."""
+    door_ns: tuple[tuple[int, ...], ...] = ()
+    """The time from one client to the next at a door, by region and point; the last point holds from then on."""
     in_flight_items: tuple[float, ...] = ()
-    """Items that each region's brokers may have under way for this node's clients; goes with ``doors_per_s``."""
-    delays_us: tuple[tuple[int, ...], ...] = ()
-    """How long a broker keeps a client waiting that reaches it, by region and point; linear in between. Empty: not."""
+    """Items that each region's brokers may have under way for this node's clients. Only the fluid model uses it: it
+    finds out by itself how long requests take and how long brokers therefore keep clients waiting."""
 
     @property
     def clients(self) -> int:
@@ -121,6 +127,14 @@ class NodeInput(msgspec.Struct, frozen=True, kw_only=True):
         """What the node serves at its best."""
         items = self.groups * self.batch_items
         return 1e6 * items / (self.turn_us + self.entry_us * self.groups + self.item_us * items)
+
+    def doors_per_s(self) -> Array:
+        """(region, point): clients that all doors together let through; no row where there are no doors."""
+        points = max((len(row) for row in self.door_ns), default=0)
+        rates = np.zeros((len(self.doors), points))
+        for region, row in enumerate(self.door_ns):
+            rates[region] = self.doors[region] * 1e9 / np.array([*row, *(row[-1:] * (points - len(row)))])
+        return rates
 
     def encode(self) -> bytes:
         """To be sent."""
@@ -252,10 +266,30 @@ def node_inputs(
                 item_us=calibration.item_s * 1e6 * scenario.sessions.item_weight(),
                 factors=tuple(factor / mean_factor for factor in calibration.factors),
                 outages=outages.get(node, ()),
-                wave_us=max(_WAVE_US_MIN, -(-horizon_us // WAVES_MAX)),
+                wave_us=WAVE_US,
             )
         )
+        if scenario.brokers.connects_per_s:
+            inputs[-1] = with_doors(inputs[-1], door_rates(scenario, inputs[-1], total)[:, None])
     return inputs
+
+
+def door_rates(scenario: Scenario, node_input: NodeInput, clients: int) -> Array:
+    """Handshakes a second that each region's brokers can do for a node's share of so many ``clients``."""
+    share = node_input.clients / clients
+    return scenario.brokers.connects_per_s * share * np.array(node_input.brokers, dtype=np.float64)
+
+
+def with_doors(node_input: NodeInput, per_s: Array) -> NodeInput:
+    """The node with doors that let through so many clients a second, by region and point."""
+    doors, door_ns = [], []
+    for brokers, rates in zip(node_input.brokers, per_s, strict=True):
+        count = min(brokers, max(1, int(float(rates.min()) * _DOOR_NS_MAX * 1e-9)))
+        row = np.ceil(count * 1e9 / rates).astype(np.int64)  # never sooner than the rate says
+        changes = np.flatnonzero(np.diff(row))
+        doors.append(count)
+        door_ns.append(tuple(row[: int(changes[-1]) + 2 if len(changes) else 1].tolist()))
+    return msgspec.structs.replace(node_input, doors=tuple(doors), door_ns=tuple(door_ns))
 
 
 def _outages(scenario: Scenario) -> dict[int, tuple[Outage, ...]]:

@@ -55,8 +55,10 @@ class NodeResult(msgspec.Struct, kw_only=True):
     """(second): most items that waited for one group."""
     capacity_by_s: Array
     """(second): items that could have been served."""
-    knocks: Array
-    """(region, wave): attempts that reach a busy broker's door."""
+    passed_by_s: Array
+    """(region, second): clients that brokers let through, where they keep clients waiting."""
+    kept_max_s: float
+    """The longest that a broker kept a client waiting that it let through."""
     held_s: Array
     """(wave): seconds between arrival at the leader and answer, added up, of items that were admitted then."""
     held: Array
@@ -125,10 +127,10 @@ def added(results: Sequence[NodeResult]) -> NodeResult:
     there is none, or they are of different storms."""
     if not results:
         raise SimulationError("there is nothing to merge")
-    shapes = {(result.restored_by_s.shape, result.knocks.shape) for result in results}
+    shapes = {(result.restored_by_s.shape, result.held.shape) for result in results}
     if len(shapes) > 1:
         raise SimulationError("results of different storms cannot be merged")
-    maxima = {"queue_max", "queue_by_s"}
+    maxima = {"queue_max", "queue_by_s", "kept_max_s"}
     fixed = {"node", "copies", "wave_s"}
     total: dict[str, Any] = {"node": -1, "wave_s": results[0].wave_s}
     for field in NodeResult.__struct_fields__:

@@ -23,9 +23,10 @@ class Tally:
         self.rejected = np.zeros(seconds, np.int64)
         self.served = np.zeros(seconds, np.int64)
         self.queue = np.zeros(seconds, np.int64)
-        self.knocks = np.zeros((regions, waves), np.int64)
+        self.passed = np.zeros((regions, seconds), np.int64)
         self.held_us = np.zeros(waves, np.int64)
         self.held = np.zeros(waves, np.int64)
+        self.kept_max_us = 0
         self.timeouts = 0
         self.wasted = 0
 
@@ -56,7 +57,8 @@ class Tally:
             served_by_s=self.served.astype(np.float64),
             queue_by_s=self.queue.astype(np.float64),
             capacity_by_s=capacity_by_s(node_input),
-            knocks=self.knocks.astype(np.float64),
+            passed_by_s=self.passed.astype(np.float64),
+            kept_max_s=self.kept_max_us * 1e-6,
             held_s=self.held_us.astype(np.float64) * 1e-6,
             held=self.held.astype(np.float64),
             wave_s=node_input.wave_us * 1e-6,

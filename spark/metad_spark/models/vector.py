@@ -21,6 +21,7 @@ from metad_wire.policy.vector import Backoffs, batch_ends, reserve_slots_ns, res
 from ..errors import SimulationError
 from . import population
 from .calendar import CLIENT_BITS, CLIENT_MASK, Calendar
+from .doors import GONE, pass_doors
 from .exact import turn_us
 from .node_input import NodeInput, Outage
 from .results import NodeResult
@@ -90,6 +91,7 @@ class Clients:
     def __init__(self, node_input: NodeInput, seed: int, step_us: int, begin_us: int) -> None:
         self.input = node_input
         self.tally = Tally(node_input)
+        self.reaches = Calendar(step_us, begin_us, node_input.horizon_us)
         self.knocks = Calendar(step_us, begin_us, node_input.horizon_us)
         self.deadlines = Calendar(step_us, begin_us, node_input.horizon_us)
         self.kind = population.kinds_of(node_input)
@@ -110,8 +112,13 @@ class Clients:
         losses = np.array([population.loss_shares(node_input, kind.region, kind.transport) for kind in kinds])
         self._losses = losses.T.copy() if losses.any() else None
         self._loss_us = np.array([population.loss_us(lost) for lost in range(population.LOST_MAX + 1)])
-        self._delays_us = np.array(node_input.delays_us, np.int64) if node_input.delays_us else None
-        self._noted: list[tuple[Ints, Ints, Ints]] = []  # regions, starts, knocks; counted when there are many
+        self._doors = np.array(node_input.doors, np.int64)
+        self._first_door = np.cumsum([0, *node_input.doors])[:-1]
+        self._free_ns = np.zeros(sum(node_input.doors), np.int64)
+        points = max((len(row) for row in node_input.door_ns), default=0)
+        rows = [[*row, *(row[-1:] * (points - len(row)))] for row in node_input.door_ns]
+        self._intervals_ns = np.array(rows, np.int64)
+        self._noted: list[tuple[Ints, Ints]] = []  # regions and starts; counted when there are many
         self._noted_count = 0
         self.restored = 0
 
@@ -157,49 +164,58 @@ class Clients:
                 for shares in self._losses[1:]:
                     lost += u < shares.take(kind)
                 reached_us += self._loss_us.take(lost)
-        region = self.region.take(kind)
-        self._note(region, start_us, reached_us)
-        knock_us = reached_us if self._delays_us is None else reached_us + self._delay_us(region, reached_us)
+        self._note(self.region.take(kind), start_us)
+        due = self.reaches if len(self._doors) else self.knocks
         begun = start_us < node_input.horizon_us
-        in_time = knock_us <= deadline_us
+        in_time = reached_us <= deadline_us
         if in_time.all() and begun.all():
-            self.knocks.add(knock_us, client)
+            due.add(reached_us, client)
             return
         now = in_time & begun
-        self.knocks.add(knock_us[now], client[now])
+        due.add(reached_us[now], client[now])
         gone = ~in_time & begun
         self.deadlines.add(deadline_us[gone], client[gone])
 
-    def _delay_us(self, region: Ints, at_us: Ints) -> Ints:
-        assert self._delays_us is not None
-        wave_us, last = self.input.wave_us, self._delays_us.shape[1] - 1
-        at = np.minimum(at_us // wave_us, last)
-        delay = self._delays_us[region, at]
-        rise = self._delays_us[region, np.minimum(at + 1, last)] - delay
-        delays: Ints = delay + rise * (at_us % wave_us) // wave_us
-        return delays
+    def pass_doors(self, reaches: Ints) -> None:
+        """Let through, each at its time, the clients that reach their brokers' doors now."""
+        if not len(reaches):
+            return
+        node_input = self.input
+        client, reached_us = reaches & CLIENT_MASK, self.reaches.times_us(reaches)
+        region = self.region.take(self.kind.take(client))
+        door = self._first_door.take(region) + client // node_input.groups % self._doors.take(region)
+        deadline_us = self.deadline_us.take(client)
+        pass_us = pass_doors(
+            reached_us, deadline_us, region, door, self._free_ns, self._intervals_ns, node_input.wave_us
+        )
+        gone = pass_us == GONE
+        if gone.any():
+            self.deadlines.add(deadline_us[gone], client[gone])
+            client, reached_us, pass_us, region = client[~gone], reached_us[~gone], pass_us[~gone], region[~gone]
+        if not len(client):
+            return
+        self.tally.kept_max_us = max(self.tally.kept_max_us, int((pass_us - reached_us).max()))
+        self.knocks.add(pass_us, client)
+        begun = pass_us < node_input.horizon_us
+        counts = self.tally.passed
+        place = region[begun] * counts.shape[1] + pass_us[begun] // _SECOND_US
+        counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
 
-    def _note(self, region: Ints, start_us: Ints, reached_us: Ints) -> None:
-        self._noted.append((region, start_us, reached_us))
+    def _note(self, region: Ints, start_us: Ints) -> None:
+        self._noted.append((region, start_us))
         self._noted_count += len(region)
         if self._noted_count >= _CHUNK:
             self.count()
 
     def count(self) -> None:
         """Count the attempts that were noted."""
-        for column, width_us, counts in (
-            (1, _SECOND_US, self.tally.attempts),
-            (2, self.input.wave_us, self.tally.knocks),
-        ):
-            if not self._noted:
-                return
-            region = np.concatenate([noted[0] for noted in self._noted])
-            at_us = np.concatenate([noted[column] for noted in self._noted])
-            # A client whose next attempt would begin past the horizon makes none, and knocks nowhere.
-            begun = np.concatenate([noted[1] for noted in self._noted]) < self.input.horizon_us
-            begun &= at_us < self.input.horizon_us
-            place = region[begun] * counts.shape[1] + at_us[begun] // width_us
-            counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
+        if not self._noted:
+            return
+        counts = self.tally.attempts
+        region, start_us = (np.concatenate(column) for column in zip(*self._noted, strict=True))
+        begun = start_us < self.input.horizon_us  # a client whose next attempt would begin later makes none
+        place = region[begun] * counts.shape[1] + start_us[begun] // _SECOND_US
+        counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
         self._noted.clear()
         self._noted_count = 0
 
@@ -530,6 +546,7 @@ def simulate(node_input: NodeInput, seed: int) -> NodeResult:
     for bucket in range(-((begin_us - node_input.horizon_us) // step_us)):
         from_us = begin_us + bucket * step_us
         until_us = min(from_us + step_us, node_input.horizon_us)
+        clients.pass_doors(clients.reaches.take(bucket))
         items = brokers.pass_on(clients.knocks.take(bucket), until_us)
         dies = any(from_us <= outage.at_us < until_us for outage in node_input.outages)
         if len(items.client) or node.busy() or dies:

@@ -90,6 +90,8 @@ EQUAL = (
     ),
     _small("light load", clients=2_000, disconnect=Disconnect(spread_s=50)),
     _small("cut short", horizon_s=2),
+    _small("busy doors", brokers=Brokers(count=4, connects_per_s=300), client_timeout_s=30),
+    _small("clients give up at doors", brokers=Brokers(count=4, connects_per_s=150, linger_ms=5), sdks=_IMPATIENT),
 )
 """Where the oracle and the vector model must agree to the last bit."""
 
@@ -136,6 +138,7 @@ NEAR = (
         cluster=Cluster(nodes=1, groups=4, batch_items=256, queue_items=5_000),
         brokers=Brokers(count=8, linger_ms=5),
     ),
+    _large("busy doors", brokers=Brokers(count=16, connects_per_s=1_000), client_timeout_s=60),
 )
 """Where the fluid model must be within 2 % of the vector model."""
 

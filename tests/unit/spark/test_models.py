@@ -8,14 +8,16 @@ import msgspec
 import numpy as np
 import pytest
 
+from metad_spark.brokers.runner import run_here
+from metad_spark.brokers.storm import simulate_storms
 from metad_spark.errors import SimulationError
 from metad_spark.models import exact, fluid, vector
 from metad_spark.models.histogram import quantile_s
 from metad_spark.models.node_input import NodeInput
-from metad_spark.models.simulate import MODELS, simulate_node
+from metad_spark.models.simulate import MODELS, Model, simulate_node
 from metad_spark.proofs import trials
 from metad_spark.proofs.verify import differences
-from metad_spark.scenario import Disconnect, Keepalive, Scenario, load_scenario
+from metad_spark.scenario import Brokers, Cluster, Disconnect, Keepalive, Scenario, load_scenario
 from metad_wire.policy import FAMILIES, Admission, Backoff, BatchWindow, RetryBudget, ReturnSlots
 
 
@@ -58,10 +60,17 @@ def _random_input(seed: int) -> NodeInput:
         budget=RetryBudget(burst=rng.randint(1, 3), interval_s=0.7) if rng.random() < 0.3 else None,
         window=BatchWindow(items_max=rng.choice((1, 4, 1_000)), linger_s=rng.choice((0.0, 0.003, 0.2))),
         turn_us=float(rng.choice((1, 900, 40_000))),
-        delays_us=tuple(tuple(rng.randint(0, 400_000) for _ in range(20)) for _ in node_input.regions)
-        if rng.random() < 0.4
-        else (),
+        **_random_doors(rng, len(node_input.regions)),
     )
+
+
+def _random_doors(rng: random.Random, regions: int) -> dict[str, object]:
+    """Doors that are now and then so slow that most clients give up there."""
+    if rng.random() < 0.4:
+        return {}
+    slowest_ns = rng.choice((100_000, 3_000_000, 50_000_000))
+    door_ns = tuple(tuple(rng.randint(1, slowest_ns) for _ in range(rng.randint(1, 20))) for _ in range(regions))
+    return {"doors": tuple(rng.randint(1, 3) for _ in range(regions)), "door_ns": door_ns}
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -129,6 +138,32 @@ def test_a_seed_gives_one_result_and_another_another(model: str) -> None:
     assert first == again
     if model != "fluid":
         assert first != simulate_node(node_input, 6, model).encode()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("spread_s", [0.0, 1.0])
+def test_doors_let_through_no_more_than_they_can(model: Model, spread_s: float) -> None:
+    """They once did as many handshakes as came between two points of a wave, and the distance of these was a share of
+    the horizon: 600,000 clients were back after 2 s at brokers that need 30 s for them."""
+    found = set()
+    for horizon_s in (60.0, 900.0):
+        scenario = Scenario(
+            clients=6_000,
+            horizon_s=horizon_s,
+            client_timeout_s=60,
+            disconnect=Disconnect(spread_s=spread_s),
+            brokers=Brokers(count=10, connects_per_s=20),
+            cluster=Cluster(nodes=3, groups=6),
+        )
+        storms = simulate_storms(scenario, trials.STEADY, model=model, seeds=[1], run=run_here)
+        storm = storms.middle
+        assert storms.settled
+        assert storm.restored == pytest.approx(scenario.clients)
+        for share, reached_s in ((0.5, storm.t50_s), (0.99, storm.t99_s), (0.999, storm.t999_s)):
+            assert reached_s is not None
+            assert 30 * share * 0.997 <= reached_s <= 30 * share * 1.01 + 0.1
+        found.add((storm.t50_s, storm.t999_s, storm.p999_s))
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("model", MODELS)
