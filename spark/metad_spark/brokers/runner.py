@@ -6,11 +6,13 @@ the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..calibration import Calibration
-from ..models.node_input import NodeInput, node_inputs
+from ..models.invariants import check_storm, luck_of
+from ..models.node_input import NodeInput, brokers_of, node_inputs
 from ..models.results import NodeResult, StormResult, merge
 from ..models.simulate import Model, simulate_node
 from ..scenario import Scenario
@@ -55,11 +57,18 @@ def fluid_storm(scenario: Scenario, calibration: Calibration) -> StormResult:
     """A scenario's storm by the fluid model in one pass, near enough for a comparison: brokers do as many handshakes as
     they can, and each node has its share of them to itself."""
     inputs = coupling.with_requests(scenario, node_inputs(scenario, calibration, merged=True))
-    return merged(scenario, coupling.run_here(inputs, 0, "fluid"))
+    return merged(scenario, inputs, coupling.run_here(inputs, 0, "fluid"))
 
 
-def merged(scenario: Scenario, results: Sequence[NodeResult]) -> StormResult:
-    """All nodes of a scenario as one storm."""
+def merged(scenario: Scenario, inputs: Sequence[NodeInput], results: Sequence[NodeResult]) -> StormResult:
+    """All nodes of a scenario, given their inputs too, as one storm. Raises SimulationError where it ends sooner than
+    it can."""
     regions = [region.name for region in scenario.regions]
     expiries = [(each.share, each.expiry_s) for each in scenario.sessions.expiries]
-    return merge(results, regions, expiries)
+    storm = merge(results, regions, expiries)
+    brokers = scenario.brokers
+    counts = brokers_of(scenario)
+    handshakes_per_s = brokers.connects_per_s * sum(counts) if brokers.connects_per_s else math.inf
+    luck = max(luck_of(node_input, node_input.clients / 2) for node_input in inputs)
+    check_storm(storm, handshakes_per_s, luck)
+    return storm

@@ -39,13 +39,13 @@ def simulate_storms(
     """A storm for each seed. Brokers are settled with the first; the others, which differ from it only by chance, meet
     the same brokers, all in one job."""
     relaxed = coupling.relax(scenario, calibration, None, seeds[0], model, inputs_by(run))
-    storms = [merged(scenario, relaxed.results)]
+    storms = [merged(scenario, relaxed.inputs, relaxed.results)]
     if len(seeds) > 1:
         results = run(
             [Task(input=node_input, seed=seed, model=model) for seed in seeds[1:] for node_input in relaxed.inputs]
         )
         size = len(relaxed.inputs)
-        storms += [merged(scenario, results[at : at + size]) for at in range(0, len(results), size)]
+        storms += [merged(scenario, relaxed.inputs, results[at : at + size]) for at in range(0, len(results), size)]
     delay_max_s = relaxed.passes[-1].delay_max_s
     return Storms(by_seed=storms, passes=relaxed.passes, settled=bool(relaxed.settled), delay_max_s=delay_max_s)
 

@@ -10,6 +10,7 @@ way back counts twice.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from enum import IntEnum
 
@@ -254,6 +255,8 @@ class _Node:
             slot_ns, self.slots_ns[group] = self.input.returns.reserve_ns(now * 1000, self.slots_ns[group])
         if client.open and client.attempt == attempt:
             self.retry(client, now, slot_ns)
+        else:
+            self.tally.unheard += 1
 
     def start(self, now: int) -> None:
         if self.turn:
@@ -299,12 +302,14 @@ class _Node:
 
 
 def turn_us(node_input: NodeInput, now: int, groups: int, items: int, u: float) -> int:
-    """How long a turn takes that starts at ``now`` with ``items`` of ``groups``; ``u`` in [0, 1) draws the factor."""
+    """How long a turn takes that starts at ``now`` with ``items`` of ``groups``; ``u`` in [0, 1) draws the factor. In
+    whole microseconds, and never less than computed: a node must not do more than it can."""
     factor = node_input.factors[int(u * len(node_input.factors))]
     for outage in node_input.outages:
         if outage.until_us <= now:
             factor *= outage.slowdown
-    return max(1, int(factor * (node_input.turn_us + node_input.entry_us * groups + node_input.item_us * items)))
+    computed_us = factor * (node_input.turn_us + node_input.entry_us * groups + node_input.item_us * items)
+    return max(1, math.ceil(computed_us - 1e-6))
 
 
 def simulate(node_input: NodeInput, seed: int) -> NodeResult:

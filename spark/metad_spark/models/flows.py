@@ -115,6 +115,7 @@ class Cells:
     def __init__(self, node_input: NodeInput, kinds: Sequence[Kind], elapsed_s: Sequence[float]) -> None:
         """``kinds``: the node's, in the order of their regions. ``elapsed_s``: for each, as in :func:`blocks_of`."""
         of_cell, first = [], [0]
+        told: list[int] = []
         source: list[int] = []
         following: list[int] = []
         low: list[float] = []
@@ -123,6 +124,14 @@ class Cells:
         for number, (kind, elapsed) in enumerate(zip(kinds, elapsed_s, strict=True)):
             states, blocks = blocks_of(node_input.backoffs[kind.sdk], node_input.budget, elapsed)
             base = first[-1]
+            if node_input.backoffs[kind.sdk].family == "decorrelated":
+                # Who was told when to come back has not waited by its policy yet, but it has failed.
+                blocks += [block._replace(state=states) for block in blocks if block.state == 0]
+                after = [states, *range(1, states), states]
+                states += 1
+            else:
+                after = [min(state + 1, states - 1) for state in range(states)]
+            told += [base + state for state in after]
             for block in blocks:
                 source.append(base + block.state)
                 following.append(base + block.following)
@@ -134,6 +143,8 @@ class Cells:
         self.count = first[-1]
         self.first: Ints = np.array(first[:-1])
         """Of each kind, the cell of those that have not failed yet."""
+        self.told: Ints = np.array(told)
+        """For each cell, the one of those that are refused there and told when to come back."""
         self.kind: Ints = np.array(of_cell)
         regions = np.array([kinds[kind].region for kind in of_cell])
         self.begin: Ints = np.searchsorted(regions, np.arange(len(node_input.regions) + 1))

@@ -141,6 +141,7 @@ class _Storm:
         return fluid_steps.Blocks(
             begin=cells.block,
             following=cells.following,
+            told=cells.told,
             share=cells.share,
             low_us=cells.low_us,
             high_us=cells.high_us,
@@ -224,6 +225,7 @@ class _Storm:
             gone=np.zeros(cells),
             refused=np.zeros(cells),
             cut_off=np.zeros(cells),
+            late=np.zeros((losses, cells)),
             by_region=np.zeros(regions),
             linger_us=np.zeros(regions),
             kept_us=np.zeros(regions),
@@ -253,6 +255,7 @@ class _Storm:
             restored=state["restored"],
             attempts=float(books.attempts_by_s.sum()),
             rejected=state["rejected"],
+            unheard=0.0,
             timeouts=state["timed_out"],
             wasted=state["wasted"],
             queue_max=state["queue_max"],

@@ -18,11 +18,11 @@ from .compiled import compiled, kept
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_TURNS_MAX = 32
+_TURNS_MAX = 1024
 """Turns of a step that are looked at one by one."""
 _SECOND_US = 1_000_000
 _DONE_SHARE = 1e-7
-"""Fewer clients than this that are still out end the storm."""
+"""Fewer clients than this that are still out end the storm, once nothing waits for the node."""
 
 STATE = np.dtype(
     [
@@ -118,6 +118,8 @@ class Blocks(NamedTuple):
     begin: Ints
     """(cell + 1): each cell's first block."""
     following: Ints
+    told: Ints
+    """(cell): where those go on that are told when to come back."""
     share: Array
     low_us: Array
     high_us: Array
@@ -169,6 +171,8 @@ class Scratch(NamedTuple):
     gone: Array
     refused: Array
     cut_off: Array
+    late: Array
+    """(losses, cell): who gives up."""
     by_region: Array
     """What reaches brokers now."""
     linger_us: Array
@@ -221,7 +225,7 @@ def run(
         _add(setting, rings, 0, firsts.cell[begin], firsts.mass[begin], low_us, high_us)
     for step in range(setting.steps):
         _step(setting, node, clients, blocks, rings, doors, scratch, books, state, died, step)
-        if setting.clients - state.restored <= _DONE_SHARE * setting.clients:
+        if setting.clients - state.restored <= _DONE_SHARE * setting.clients and state.waiting < 0.5:
             break
 
 
@@ -248,19 +252,20 @@ def _step(
         scratch.linger_us[region] = _linger_us(setting, scratch.by_region[region], clients.lanes[region])
     arriving = _pass_on(setting, clients, blocks, rings, doors, scratch, books, state, step)
     share, wait_us = _serve(setting, node, books, state, died, now, arriving)
+    span_us = _span_us(node, state, share * arriving)
     if wait_us > 0.0:
-        state.answer_us = wait_us
+        state.answer_us = wait_us + max(0.0, span_us - setting.step_us) / 2
     most = state.most / setting.groups
     books.queue_by_s[second] = max(books.queue_by_s[second], most)
     state.queue_max = max(state.queue_max, most)
     if arriving > 0.0:
         middle = now + setting.step_us / 2
-        cut_us = _cut_by_us(node, middle, wait_us)
+        cut_us = _cut_by_us(node, middle)
         books.held[wave] += share * arriving
         books.held_s[wave] += share * arriving * wait_us * 1e-6
-        _settle(setting, clients, blocks, rings, scratch, books, state, step, share, wait_us, cut_us)
+        _settle(setting, clients, blocks, rings, scratch, books, state, step, share, wait_us, span_us, cut_us)
         _refuse(setting, clients, blocks, rings, books, state, step, scratch.refused, 0.0)
-        if cut_us >= 0.0:
+        if scratch.cut_off.any():
             _refuse(setting, clients, blocks, rings, books, state, step, scratch.cut_off, cut_us)
 
 
@@ -537,13 +542,22 @@ def _admit(node: Node, state: Any, from_us: float, until_us: float, rate: float)
 
 
 @compiled
-def _cut_by_us(node: Node, now: float, wait_us: float) -> float:
-    """How long until the node dies, where that is before what arrives now is served; else -1."""
+def _span_us(node: Node, state: Any, items: float) -> float:
+    """How long the node serves so many items; 0 where they are one turn, which answers all of them at once."""
+    if items <= node.batch_items:
+        return 0.0
+    return float(items / node.batch_items * _turn_us(node, state, node.batch_items))
+
+
+@compiled
+def _cut_by_us(node: Node, now: float) -> float:
+    """How long until the node dies next; infinite where it does not."""
+    found = math.inf
     for outage in range(len(node.outages)):
         at_us = node.outages[outage, 0]
-        if now < at_us < now + wait_us:
-            return float(at_us - now)
-    return -1.0
+        if at_us > now:
+            found = min(found, at_us - now)
+    return found
 
 
 @compiled
@@ -558,44 +572,81 @@ def _settle(
     step: int,
     share: float,
     wait_us: float,
+    span_us: float,
     cut_us: float,
 ) -> None:
     """Who is back and who gives up, of what arrived in this step, of which ``share`` was let in; who is refused, and
-    who is cut off by an outage (``cut_us``), is left to :func:`_refuse`."""
-    middle = step * setting.step_us + setting.step_us / 2
-    is_cut = cut_us >= 0.0
-    kept = scratch.kept_us.any()
-    refused, cut_off = scratch.refused, scratch.cut_off
-    refused[:] = 0.0
+    who is cut off by an outage (``cut_us``), is left to :func:`_refuse`. What takes the node longer than a step to
+    serve (``span_us``) is answered in parts, a step each, around the mean wait."""
+    refused, cut_off, late = scratch.refused, scratch.cut_off, scratch.late
     cut_off[:] = 0.0
-    timeouts = 0.0
+    late[:] = 0.0
+    for cell in range(len(refused)):
+        refused[cell] = 0.0
+        for lost in range(len(clients.loss_us)):
+            refused[cell] += scratch.arriving[lost, cell] * (1.0 - share)
+    parts = max(1, math.ceil(span_us / setting.step_us))
+    if share > 0.0:
+        for part in range(parts):
+            place = (part + 0.5) / parts - 0.5
+            answer_us = max(0.0, wait_us + place * span_us) if parts > 1 else wait_us
+            waited_us = max(0.0, wait_us + place * (span_us - setting.step_us)) if parts > 1 else wait_us
+            _answer(setting, clients, scratch, books, state, step, share / parts, answer_us, waited_us, cut_us)
+    kept = scratch.kept_us.any()
+    for region in range(len(scratch.by_region)):
+        for lost in range(len(clients.loss_us)):
+            places, changes = blocks.timeout[0][lost], blocks.timeout[1][lost]
+            for cell in range(clients.begin[region], clients.begin[region + 1]):
+                mass = late[lost, cell]
+                if mass <= 0.0:
+                    continue
+                state.timed_out += mass
+                if kept:
+                    offset_us = setting.timeout_us + setting.step_us / 2
+                    offset_us -= clients.loss_us[lost] + scratch.kept_us[region]
+                    _add_waiting(setting, blocks, rings, step, cell, mass, offset_us)
+                else:
+                    _add_failed(blocks, rings, step, places, changes, cell, mass)
+
+
+@compiled
+def _answer(
+    setting: Setting,
+    clients: Clients,
+    scratch: Scratch,
+    books: Books,
+    state: Any,
+    step: int,
+    share: float,
+    wait_us: float,
+    waited_us: float,
+    cut_us: float,
+) -> None:
+    """What becomes of a share of what arrived in this step, which is answered ``wait_us`` after the middle of the step
+    and has waited ``waited_us`` itself."""
+    middle = step * setting.step_us + setting.step_us / 2
+    is_cut = wait_us > cut_us
+    is_served = not is_cut and middle + wait_us < setting.horizon_us
     told_s = min(setting.spread_us, middle) / 2e6
     for region in range(len(scratch.by_region)):
         linger_us, kept_us = scratch.linger_us[region], scratch.kept_us[region]
-        used_us = linger_us + kept_us + (cut_us if is_cut else wait_us)
+        used_us = linger_us + kept_us + (cut_us if is_cut else waited_us)
         back = at_once = way_us = 0.0  # the way to the broker of those who are back at their first attempt, added up
         for lost in range(len(clients.loss_us)):
-            loss_us = clients.loss_us[lost]
-            places, changes = blocks.timeout[0][lost], blocks.timeout[1][lost]
             for cell in range(clients.begin[region], clients.begin[region + 1]):
-                mass = scratch.arriving[lost, cell]
-                let_in = mass * share
-                refused[cell] += mass - let_in
-                if used_us <= clients.patience_us[lost, cell]:
-                    if is_cut:
-                        cut_off[cell] += let_in
-                    else:
-                        first = let_in * clients.is_first[cell]
-                        back += let_in
-                        at_once += first
-                        way_us += first * (clients.forth_us[cell] + loss_us)
-                elif let_in > 0.0:
-                    timeouts += let_in
-                    if kept:
-                        offset_us = setting.timeout_us + setting.step_us / 2 - loss_us - kept_us
-                        _add_waiting(setting, blocks, rings, step, cell, let_in, offset_us)
-                    else:
-                        _add_failed(blocks, rings, step, places, changes, cell, let_in)
+                let_in = scratch.arriving[lost, cell] * share
+                if let_in <= 0.0:
+                    continue
+                if used_us > clients.patience_us[lost, cell]:
+                    scratch.late[lost, cell] += let_in
+                    state.wasted += let_in if is_served else 0.0
+                elif is_cut:
+                    scratch.cut_off[cell] += let_in
+                elif is_served:
+                    first = let_in * clients.is_first[cell]
+                    back += let_in
+                    at_once += first
+                    way_us += first * (clients.forth_us[cell] + clients.loss_us[lost])
         if back > 0.0:
             answer_us = linger_us + wait_us + clients.region_back_us[region]
             heard_s = (middle + answer_us) * 1e-6
@@ -606,9 +657,6 @@ def _settle(
                 way_us /= at_once
             _waited(setting, books, state, at_once, (way_us + kept_us + answer_us) * 1e-6)
             _waited(setting, books, state, back - at_once, heard_s - told_s)
-    state.timed_out += timeouts
-    if not is_cut:
-        state.wasted += timeouts
 
 
 @compiled
@@ -660,7 +708,8 @@ def _refuse(
         if setting.slot_interval_us > 0.0:
             offset_us = setting.step_us / 2 + way_us - middle
             low_us = first_us + offset_us - setting.slot_jitter_us
-            _add(setting, rings, step, cell, refused[cell], low_us, last_us + offset_us + setting.slot_jitter_us)
+            high_us = last_us + offset_us + setting.slot_jitter_us
+            _add(setting, rings, step, blocks.told[cell], refused[cell], low_us, high_us)
         elif after_us > 0.0:
             offset_us = way_us + setting.step_us / 2 + after_us
             _add_waiting(setting, blocks, rings, step, cell, refused[cell], offset_us)

@@ -205,7 +205,6 @@ def node_inputs(
     parts = shares(scenario)
     kinds_of = list(parts)
     weights = list(parts.values())
-    region_shares = [region.share for region in scenario.regions]
     horizon_us = round(scenario.horizon_s * 1e6)
     outages = _outages(scenario)
     groups_of = apportioned(cluster.groups, [1.0] * cluster.nodes)
@@ -259,7 +258,7 @@ def node_inputs(
                 returns=slots,
                 budget=scenario.retry_budget,
                 window=BatchWindow(items_max=scenario.brokers.batch_items, linger_s=scenario.brokers.linger_ms / 1000),
-                brokers=tuple(max(1, count) for count in apportioned(scenario.brokers.count, region_shares)),
+                brokers=brokers_of(scenario),
                 latency_us=round(scenario.brokers.latency_ms * 1000),
                 turn_us=calibration.turn_s * 1e6,
                 entry_us=calibration.entry_s * 1e6,
@@ -272,6 +271,12 @@ def node_inputs(
         if scenario.brokers.connects_per_s:
             inputs[-1] = with_doors(inputs[-1], door_rates(scenario, inputs[-1], total)[:, None])
     return inputs
+
+
+def brokers_of(scenario: Scenario) -> tuple[int, ...]:
+    """How many brokers each region has: its share of them, and one at least."""
+    shares_of = [region.share for region in scenario.regions]
+    return tuple(max(1, count) for count in apportioned(scenario.brokers.count, shares_of))
 
 
 def door_rates(scenario: Scenario, node_input: NodeInput, clients: int) -> Array:

@@ -31,6 +31,8 @@ class NodeResult(msgspec.Struct, kw_only=True):
     attempts: float
     rejected: float
     """Refusals: by a full queue, or while nobody leads."""
+    unheard: float
+    """Refusals of items whose clients had given up."""
     timeouts: float
     """Attempts that their client gave up."""
     wasted: float

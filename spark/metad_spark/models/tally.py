@@ -29,6 +29,7 @@ class Tally:
         self.kept_max_us = 0
         self.timeouts = 0
         self.wasted = 0
+        self.unheard = 0
 
     def result(self, first_us: Ints, done_us: Ints, region: npt.NDArray[np.integer]) -> NodeResult:
         """With the clients' own times: of the first attempt, of CONNACK (-1: never), and their regions."""
@@ -45,6 +46,7 @@ class Tally:
             restored=float(len(done)),
             attempts=float(self.attempts.sum()),
             rejected=float(self.rejected.sum()),
+            unheard=float(self.unheard),
             timeouts=float(self.timeouts),
             wasted=float(self.wasted),
             queue_max=float(self.queue.max()),

@@ -386,6 +386,7 @@ class Node:
         slots_ns = np.concatenate(slots) if slots else None
         listens = items.deadline_us >= items.at_us
         if not listens.all():
+            self._tally.unheard += int(np.count_nonzero(~listens))
             items = items.where(listens)
             slots_ns = slots_ns[listens] if slots_ns is not None else None
         self._clients.retry(items.client, items.at_us, slots_ns)

@@ -1,0 +1,141 @@
+"""What must hold in every storm, and that a model in which it does not is caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+
+from metad_spark.brokers import runner
+from metad_spark.brokers.storm import simulate_storms
+from metad_spark.errors import SimulationError
+from metad_spark.models import exact, fluid, vector
+from metad_spark.models.histogram import quantile_s
+from metad_spark.models.invariants import check_node
+from metad_spark.models.results import NodeResult
+from metad_spark.models.simulate import MODELS, Model, simulate_node
+from metad_spark.proofs import trials
+from metad_spark.scenario import Returns, Scenario, Sdk
+
+_DOORS = next(scenario for scenario in trials.EQUAL if scenario.name == "busy doors")
+_change = msgspec.structs.replace
+
+
+@pytest.mark.parametrize("scenario", trials.EQUAL, ids=lambda scenario: scenario.name)
+def test_every_trial_keeps_them(scenario: Scenario) -> None:
+    node_input = trials.input_of(scenario, trials.NOISY)
+    for model in ("vector", "fluid"):
+        assert simulate_node(node_input, 5, model).restored > 0  # type: ignore[arg-type]
+
+
+def _sooner(result: NodeResult) -> NodeResult:
+    served = np.zeros_like(result.served_by_s)
+    served[0] = result.served_by_s.sum()
+    return _change(result, served_by_s=served)
+
+
+def _all_at_once(result: NodeResult) -> NodeResult:
+    passed = np.zeros_like(result.passed_by_s)
+    passed[:, 0] = result.passed_by_s.sum(axis=1)
+    return _change(result, passed_by_s=passed)
+
+
+@pytest.mark.parametrize(
+    ("says", "change"),
+    [
+        ("are not the", lambda result: _change(result, wasted=result.wasted + 1_000)),
+        ("are not the", lambda result: _change(result, restored=result.restored - 1_000, timeouts=result.timeouts)),
+        ("attempts", lambda result: _change(result, attempts=result.attempts + 1_000)),
+        ("attempts", lambda result: _change(result, timeouts=result.timeouts + 1_000)),
+        ("attempts", lambda result: _change(result, rejected=result.rejected + 1_000)),
+        ("can serve", _sooner),
+        ("have let through", _all_at_once),
+    ],
+)
+def test_a_result_that_breaks_one_is_refused(says: str, change: Callable[[NodeResult], NodeResult]) -> None:
+    node_input = trials.input_of(_DOORS, trials.NOISY)
+    result = vector.simulate(node_input, 1)
+    check_node(node_input, result, is_fluid=False)
+    with pytest.raises(SimulationError, match=says):
+        check_node(node_input, change(result), is_fluid=False)
+
+
+def test_doors_that_let_everybody_through_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector, "pass_doors", lambda reached_us, *_: reached_us.copy())
+    with pytest.raises(SimulationError, match="have let through"):
+        simulate_node(trials.input_of(_DOORS, trials.NOISY), 1, "vector")
+
+
+@pytest.mark.parametrize("module", [exact, vector])
+def test_turns_that_take_half_as_long_are_caught(monkeypatch: pytest.MonkeyPatch, module: object) -> None:
+    whole = exact.turn_us
+    monkeypatch.setattr(module, "turn_us", lambda *given: whole(*given) // 2)
+    model: Model = "exact" if module is exact else "vector"
+    with pytest.raises(SimulationError, match="can serve"):
+        simulate_node(trials.input_of(trials.EQUAL[0], trials.NOISY), 1, model)
+
+
+def test_a_node_of_the_fluid_model_that_serves_twice_as_much_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    node_of = fluid._Storm._node
+    monkeypatch.setattr(fluid._Storm, "_node", lambda self: node_of(self)._replace(factor=0.5))
+    with pytest.raises(SimulationError, match="can serve"):
+        simulate_node(trials.input_of(trials.NEAR[0], trials.STEADY), 1, "fluid")
+
+
+def test_a_storm_that_ends_sooner_than_it_can_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waits of clients are told apart from what is served: a histogram in another unit would go unnoticed."""
+    added = runner.merge
+
+    def too_soon(*given: object) -> object:
+        return _change(added(*given), t999_s=0.1)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner, "merge", too_soon)
+    with pytest.raises(SimulationError, match=r"99.9 % are back after 0.1 s, and serving them takes"):
+        simulate_storms(trials.EQUAL[0], trials.NOISY, model="fluid", seeds=[1], run=runner.run_here)
+
+
+@pytest.mark.parametrize("family", ["full", "decorrelated"])
+def test_clients_with_return_slots_wait_from_their_first_attempt_on(family: str) -> None:
+    """The fluid model once counted from the last attempt: 0.51 s for 14.81 s."""
+    scenario = _change(
+        trials.NEAR[0],
+        returns=Returns(of_capacity=0.9),
+        sdks=(Sdk(name="x", share=1, family=family, base_s=1, cap_s=20),),
+        clients=400_000,
+    )
+    node_input = trials.input_of(scenario, trials.STEADY)
+    one, other = vector.simulate(node_input, 3), fluid.simulate(node_input, 3)
+    for share in (0.5, 0.99, 0.999):
+        expected, measured = (quantile_s(result.own, share, result.restored) for result in (one, other))
+        assert measured == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_work_in_vain_is_not_counted_before_it_is_done(model: Model) -> None:
+    """An endless queue holds items of clients that have given up and that nobody serves until the end: the fluid model
+    once called more wasted than was served."""
+    scenario = next(scenario for scenario in trials.EQUAL if scenario.name == "endless queue")
+    node_input = trials.input_of(_change(scenario, horizon_s=8), trials.STEADY)
+    result = simulate_node(node_input, 1, model)
+    assert result.wasted <= result.served_by_s.sum()
+    assert result.wasted < 0.95 * result.timeouts
+
+
+@pytest.mark.parametrize("spread_s", [0.0, 0.01, 1.0])
+def test_the_fluid_drains_a_queue_in_the_time_that_it_takes(spread_s: float) -> None:
+    """All that came in one step were once answered at once, at half of the time."""
+    base = trials.NEAR[0]
+    scenario = _change(
+        base,
+        clients=500_000,
+        client_timeout_s=60,
+        disconnect=_change(base.disconnect, spread_s=spread_s),
+        cluster=_change(base.cluster, queue_items=0),
+    )
+    node_input = trials.input_of(scenario, trials.STEADY)
+    one, other = vector.simulate(node_input, 3), fluid.simulate(node_input, 3)
+    for share in (0.1, 0.5, 0.99, 0.999):
+        expected, measured = (quantile_s(result.storm, share, result.clients) for result in (one, other))
+        assert measured == pytest.approx(expected, rel=0.005, abs=0.04)  # two steps
