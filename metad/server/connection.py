@@ -194,9 +194,8 @@ class Connection:
                 requests.precedence.heavy_done(begun_s)
         if count and handshaken:
             self._costly = requests.spent - spent_before >= _SLICE_SPENT // 2
-            if self._costly and not requests.busy:
-                requests.busy = True
-                self._loop.call_soon(requests.rested)
+            if self._costly:
+                requests.slice_spent()
         self.finished_bytes += size
         held_bytes = self._session.decoder.buffered_bytes
         if (held_bytes or self.held_bytes) and not more:

@@ -193,6 +193,10 @@ class Node:
             raise driver.not_leader()
         self.mover.sweep(body, lambda error: done(error or encode(GroupReply([], []))))
 
+    def serves(self, connections: int) -> None:
+        """Note how many connections of clients there are, for the status."""
+        self.connections = connections
+
     def status(self) -> m.StatusReply:
         """How this node is."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -318,7 +322,7 @@ class Node:
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no more writes and wait for those taken. True if all were answered in time."""
-        self.requests.draining = True
+        self.requests.drain()
         deadline_s = self.environment.now() + timeout_s
         while not all(driver.idle for driver in self.drivers.values()):
             if self.environment.now() >= deadline_s:

@@ -63,7 +63,7 @@ class Requests:
         self.draining = False
         """Whether writes to groups that this node leads are refused."""
         self.busy = False
-        """Reads of this turn of the loop have cost a slice of it already; whoever says so calls :meth:`rested`."""
+        """Whether reads of this turn of the loop have cost a slice of it already."""
         self.precedence = turns.precedence
         """What is small goes before what is not."""
         self._groups = groups
@@ -82,8 +82,17 @@ class Requests:
         """What the reads begun here have cost so far, in rows looked at."""
         return self._reads.spent
 
-    def rested(self) -> None:
-        """A turn of the loop is over."""
+    def drain(self) -> None:
+        """Refuse writes to groups that this node leads, from now on."""
+        self.draining = True
+
+    def slice_spent(self) -> None:
+        """Be :attr:`busy` until this turn of the loop is over."""
+        if not self.busy:
+            self.busy = True
+            self._environment.call_soon(self._rest)
+
+    def _rest(self) -> None:
         self.busy = False
 
     # --- callers -----------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ class Server:
             return False
         self._connections.add(connection)
         self._greeting[connection] = None
-        self.node.connections = len(self._connections)
+        self.node.serves(len(self._connections))
         if len(self._greeting) > GREETING_MAX:
             # A flooding peer has no certificate, or its certificate identifies it.
             strangers = (one for one in self._greeting if not one.certified)
@@ -181,7 +181,7 @@ class Server:
         self._connections.discard(connection)
         self._served.discard(connection)
         self._greeting.pop(connection, None)
-        self.node.connections = len(self._connections)
+        self.node.serves(len(self._connections))
 
     async def _watch_certificates(self) -> None:
         """Warn long before certificates end: those of a fleet end together, and then no peer is admitted any more."""

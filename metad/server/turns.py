@@ -148,7 +148,8 @@ class Turns:
                     self._health.fail(error)
                     break
                 bug(driver.group.name, error)
-        self._agenda.put_first(again)
+        if again:
+            self._agenda.put_first(again)
         return due_s, grown
 
     def _expire(self, now_s: float) -> bool:

@@ -376,7 +376,7 @@ async def test_a_lost_connection_cancels_what_was_not_begun_and_hears_no_more(se
 
 async def test_draining_tells_who_is_connected_and_who_comes(server: Server) -> None:
     connection, stream = connect(server)
-    server.node.requests.draining = True
+    server.node.requests.drain()
     connection.goaway("the node is shutting down")
     late, late_stream = connect(server)
     assert [frame[0] for frame in late_stream.frames()] == [FrameType.WELCOME, FrameType.GOAWAY]
