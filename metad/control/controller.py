@@ -47,6 +47,7 @@ class Controller:
         self._presence = presence
         self._clock = clock
         self._host = host
+        self._groups = host.groups
         self._mover = mover
         self._seen = Seen(config.node_id)
         self._timer: Timer | None = None
@@ -76,15 +77,15 @@ class Controller:
             self._host.stop_for_bug(error)
 
     def _reconcile(self) -> None:
-        host, now_s = self._host, self._clock.now()
-        if self.leads_metadata and not self._storing and host.map is None:
+        groups, now_s = self._groups, self._clock.now()
+        if self.leads_metadata and not self._storing and groups.map is None:
             self._form()
-        if host.map is None:
+        if groups.map is None:
             return
-        self._announce(host.map, now_s)
-        self._seen.look((node.node_id for node in host.map.nodes), host.connected, now_s)
-        for record in host.map.groups:
-            replica = host.drivers.get(record.group_id)
+        self._announce(groups.map, now_s)
+        self._seen.look((node.node_id for node in groups.map.nodes), self._host.connected, now_s)
+        for record in groups.map.groups:
+            replica = groups.drivers.get(record.group_id)
             if replica is None:
                 continue
             if replica.group.ready:
@@ -95,15 +96,15 @@ class Controller:
             self._seen.leads_no_longer(record.group_id)
             if record.group_id != METADATA and self._config.node_id not in (*record.replicas, *record.learners):
                 self._retire(record)
-        self._mover.follow(host.map)
+        self._mover.follow(groups.map)
 
     @property
     def leads_metadata(self) -> bool:
         """Whether this node decides about the map."""
-        return self._host.drivers[METADATA].group.ready
+        return self._groups.drivers[METADATA].group.ready
 
     def _form(self) -> None:
-        cluster_id = self._host.cluster_id or f"{self._clock.rng.getrandbits(128):032x}"
+        cluster_id = self._host.status().cluster_id or f"{self._clock.rng.getrandbits(128):032x}"
         first = decisions.first_map(self._config, self._presence.record.peer_endpoint, cluster_id)
         self._store(first, 0, _ignore)
 
@@ -116,7 +117,7 @@ class Controller:
         if said == wanted or not wanted.endpoint or now_s - self._announced_s < RECONCILE_S:
             return
         self._announced_s = now_s
-        leader = self._host.drivers[METADATA].group.leader
+        leader = self._groups.drivers[METADATA].group.leader
         if leader == self._config.node_id:
             with contextlib.suppress(InvalidRequestError):
                 self._grant(decisions.join(known, wanted), _ignore)
@@ -140,19 +141,19 @@ class Controller:
     def _retire(self, record: GroupRecord) -> None:
         """Close a replica that should not be here any more, once a leader of the group says that this node is out of
         it. The group does not tell the nodes that it has let go."""
-        host, group = self._host, record.group_id
+        group = record.group_id
         if group in self._retiring:
             return
         self._retiring.add(group)
 
         def answered(reports: list[m.GroupStatus]) -> None:
             self._retiring.discard(group)
-            replica = host.drivers.get(group)
+            replica = self._groups.drivers.get(group)
             if replica is None or replica.installing or replica.group.is_leader:
                 return
             wanted = self._map().group(group) or record
             if upkeep.is_let_go(self._config.node_id, wanted, replica.group.log.configuration_index, reports):
-                host.close_group(group)
+                self._host.close_group(group)
 
         self._ask_leaders(record.replicas, answered)
 
@@ -182,9 +183,9 @@ class Controller:
         """Answer a request about the cluster. Raises MetadError instead of calling ``done``."""
         if not self.leads_metadata:
             raise NotLeaderError(
-                "this node does not lead metadata-0", leader=self._host.drivers[METADATA].group.leader or ""
+                "this node does not lead metadata-0", leader=self._groups.drivers[METADATA].group.leader or ""
             )
-        current, replicas, lost = self._host.map, self._config.cluster.replicas, self._seen.lost
+        current, replicas, lost = self._groups.map, self._config.cluster.replicas, self._seen.lost
         if current is None:
             raise NotLeaderError("the cluster is being formed", retry_after_ms=200)
         match body:
@@ -222,8 +223,8 @@ class Controller:
     # --- storing -----------------------------------------------------------------------------------------
 
     def _map(self) -> ClusterMap:
-        assert self._host.map is not None
-        return self._host.map
+        assert self._groups.map is not None
+        return self._groups.map
 
     def _grant(self, decision: Decision, done: Done) -> None:
         """Store what was decided from the newest map, and answer."""

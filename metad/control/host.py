@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from metad_wire.cluster import ClusterMap, StoreMap
 from metad_wire.errors import MetadError
@@ -58,8 +58,8 @@ class Replica(Protocol):
         """Call the listener with every entry that is applied meanwhile, whatever its origin."""
 
 
-class Host(Protocol):
-    """A node, as its controller sees it."""
+class Hosted(Protocol):
+    """The groups of a node."""
 
     @property
     def map(self) -> ClusterMap | None:
@@ -69,25 +69,20 @@ class Host(Protocol):
     def drivers(self) -> Mapping[GroupId, Replica]:
         """The replicas on this node."""
 
-    @property
-    def connected(self) -> Collection[str]:
-        """The nodes that this one is connected to."""
 
-    @property
-    def cluster_id(self) -> str:
-        """The cluster that the data directory belongs to. Empty means none yet."""
+class Host(NamedTuple):
+    """What a controller needs of its node."""
 
-    def status(self) -> StatusReply:
-        """How the node and its groups are."""
-
-    def store(self, order: StoreMap, done: Done) -> None:
-        """Replace the map in ``metadata-0``, which this node leads."""
-
-    def call_peer(self, peer: str, method: int, payload: bytes, done: Done) -> None:
-        """Send a request to another node."""
-
-    def close_group(self, group: GroupId) -> None:
-        """Drop a replica and its data."""
-
-    def stop_for_bug(self, error: BaseException) -> None:
-        """Stop the node."""
+    groups: Hosted
+    connected: Collection[str]
+    """The nodes that this one is connected to, always as it is now."""
+    status: Callable[[], StatusReply]
+    """How the node and its groups are."""
+    store: Callable[[StoreMap, Done], None]
+    """Replaces the map in ``metadata-0``, which this node leads."""
+    call_peer: Callable[[str, int, bytes, Done], None]
+    """Sends a request to another node: its id, the method's code, the payload."""
+    close_group: Callable[[GroupId], None]
+    """Drops a replica and its data."""
+    stop_for_bug: Callable[[BaseException], None]
+    """Stops the node."""

@@ -12,17 +12,19 @@ import os
 import resource
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
 from metad_wire.errors import UnknownOutcomeError
-from metad_wire.methods import CLUSTER_MAP, STATUS, Method, encode
+from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, Method, encode
 
 from .. import __version__
 from ..config import Config
 from ..control.controller import Controller
 from ..control.decisions import founders
+from ..control.host import Host
 from ..control.mover import Mover
 from ..control.presence import Presence
 from ..errors import ServerError, StorageError
@@ -33,7 +35,6 @@ from ..raft.replicas import Replicas
 from ..raft.writer import LogWriter
 from .agenda import Agenda
 from .checkpoints import Checkpoints
-from .controlled import Controlled
 from .environment import AsyncEnvironment, Environment
 from .groups import Groups
 from .handover import Handover
@@ -126,8 +127,16 @@ class Node:
         )
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
         self.mover = Mover(Steps(config.node_id, groups, self.requests, environment, outbound))
-        controlled = Controlled(stores, groups, self.hosting, replicas, self.requests, outbound, health, self.status)
-        self.controller = Controller(config, self.presence, environment, controlled, self.mover)
+        host = Host(
+            groups,
+            replicas.connected,
+            status=self.status,
+            store=partial(self.requests.request, CLUSTER_STORE),
+            call_peer=outbound.call,
+            close_group=self.hosting.close,
+            stop_for_bug=health.stop_for_bug,
+        )
+        self.controller = Controller(config, self.presence, environment, host, self.mover)
         groups.on_change.append(self.controller.reconcile)
 
     @classmethod

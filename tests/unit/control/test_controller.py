@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from metad.config import Config, load_config
+from metad.control import host as control_host
 from metad.control.controller import Controller
 from metad.control.decisions import founders
 from metad.control.host import Done
@@ -55,7 +56,6 @@ class Host:
     """Stores the map at once, or when :attr:`held` is called; peers answer :attr:`statuses`, or nothing."""
 
     def __init__(self, known: ClusterMap | None) -> None:
-        self.cluster_id = "c1"
         self.map = known
         self.drivers: dict[GroupId, Any] = {
             METADATA: SimpleNamespace(group=SimpleNamespace(ready=True, leader="n1", name="metadata-0"))
@@ -80,6 +80,11 @@ class Host:
 
         self.held.append(store) if self.hold else store()
 
+    def connect(self, *nodes: str) -> None:
+        """These nodes, and no others, are connected from now on."""
+        self.connected.clear()
+        self.connected.update(nodes)
+
     def status(self) -> m.StatusReply:
         return status_of(self.statuses.get("n1", []))
 
@@ -88,15 +93,15 @@ class Host:
         said = self.statuses.get(node, [])
         done(said if isinstance(said, MetadError) else encode(status_of(said)))
 
-    def close_group(self, group: GroupId) -> None:
+    def close(self, group: GroupId) -> None:
         self.closed.append(group)
 
-    def stop_for_bug(self, error: BaseException) -> None:
+    def stop(self, error: BaseException) -> None:
         raise error
 
 
 def status_of(groups: Any) -> m.StatusReply:
-    return m.StatusReply("", "", "", 0, 0, 0, 0, True, 3, 0, 0, 0, 0, groups)
+    return m.StatusReply("", "c1", "", 0, 0, 0, 0, True, 3, 0, 0, 0, 0, groups)
 
 
 def leads(kind: str, voters: list[str], learners: tuple[str, ...] = (), *, configured: int = 5) -> m.GroupStatus:
@@ -111,7 +116,14 @@ class Rig:
         self.presence = Presence(config, "store of n1")
         mover: Any = SimpleNamespace(follow=lambda known: None)
         clock: Any = SimpleNamespace(now=lambda: 0.0)
-        self.controller = Controller(config, self.presence, clock, self.host, mover)
+        host = self.host
+        self.controller = Controller(
+            config,
+            self.presence,
+            clock,
+            control_host.Host(host, host.connected, host.status, host.store, host.call_peer, host.close, host.stop),
+            mover,
+        )
         self.answers: list[Any] = []
 
     @property
@@ -287,7 +299,7 @@ def formed(regions: dict[str, str] = WHERE, **groups: int) -> Rig:
         },
     )
     rig = Rig(empty=True, config=config)
-    rig.host.connected = set(WHERE) - {"a1"}
+    rig.host.connect(*set(WHERE) - {"a1"})
 
     def refuse(member: str) -> None:
         raise ChangeRefusedError(f"{member}: not now")
@@ -351,7 +363,7 @@ def test_rebalancing_mends_what_was_placed_before_the_regions_were_known() -> No
 
 def test_where_a_region_is_down_replicas_go_to_those_that_are_up() -> None:
     rig = formed()
-    rig.host.connected = {"a2", "b1", "b2"}
+    rig.host.connect("a2", "b1", "b2")
     rig.controller.reconcile()
     rig.ask(CLUSTER_LEAVE, c.Leave("c1"))
     moved = [group for group in rig.map.groups if group.kind != "metadata" and "c2" not in group.replicas]
