@@ -34,7 +34,7 @@ _CERTIFICATE_DAYS = 30  # with fewer days left, a warning is logged every hour
 class Server:
     """A node and its listeners. ``await Server.start(...)``, ``await server.run()``, ``await server.stop()``."""
 
-    def __init__(self, config: Config, node: Node, access: Access) -> None:
+    def __init__(self, config: Config, node: Node, network: Network, access: Access) -> None:
         self.config = config
         self.node = node
         self.access = access
@@ -42,7 +42,7 @@ class Server:
         """host:port that clients reach over TCP."""
         self.quic_endpoint = ""
         """host:port that clients reach over QUIC; empty if there is none."""
-        self.peers: Peers | None = None
+        self.peers = Peers(config, node, network, access)
         self._listeners: list[Listener] = []
         self._connections: set[Connection] = set()
         self._greeting: dict[Connection, None] = {}  # not welcomed yet, the oldest first
@@ -69,7 +69,7 @@ class Server:
         for field, (endpoint, _) in where.items():
             _split(field, endpoint)  # checked before anything is opened
         node = await Node.open(config, stores=stores, environment=environment, locked=locked)
-        server = cls(config, node, access)
+        server = cls(config, node, network, access)
         try:
             server.endpoint = await server._listen("listen", *where["listen"])
             if "quic" in where:
@@ -80,7 +80,6 @@ class Server:
             await node.close()
             raise
         node.presence.serves(server.endpoint, server.quic_endpoint)
-        server.peers = Peers(config, node, network, access)
         try:
             await server.peers.start()
         except ServerError:
@@ -139,8 +138,7 @@ class Server:
         await asyncio.sleep(0)
         for connection in list(self._connections):
             connection.close(DrainingError("the node has shut down"))
-        if self.peers is not None:
-            await self.peers.stop()
+        await self.peers.stop()
         await self.node.close()
         event("stopped", drained=drained)
         return drained

@@ -142,7 +142,7 @@ async def test_an_older_copy_is_refused_whoever_dials() -> None:
         assert (await newer.greet(server, life=4, incarnation="z")).type == FrameType.WELCOME
         # What a peer says in its WELCOME is held to the same.
         with pytest.raises(HandshakeError, match="older copy"):
-            server.peers.check(server.node.identity.cluster_id, "b", Life("store of b", 3, "x"))  # type: ignore[union-attr]
+            server.peers.check(server.node.identity.cluster_id, "b", Life("store of b", 3, "x"))
 
 
 async def test_strangers_are_not_remembered() -> None:
