@@ -30,9 +30,8 @@ from metad_wire.group import METADATA, GroupId
 
 from ..config import Config
 from ..raft.messages import Configuration
-from ..routing.slots import even_slots
 from .bounds import GROUPS_MAX, check_size
-from .placement import Regions, balanced_leaders, even_moves, metadata_replicas, spread
+from .placement import Regions, balanced_leaders, even_moves, even_slots, metadata_replicas, spread
 
 MOVES_OF_A_MAP = 10_000
 """The most that there can be: every slot of a kind moves at most once. A move's number is the version of the map that
@@ -63,7 +62,7 @@ def first_map(config: Config, peer_endpoint: str, cluster_id: str) -> ClusterMap
     groups = [GroupRecord(*METADATA, voters, voters, learners=learners)]
     slots: dict[str, bytes] = {METADATA.kind: pack_slots([0] * SLOTS)}
     for kind, count in (("offset", config.groups.offset), ("data", config.groups.data)):
-        even = even_slots(count).tolist()
+        even = even_slots(count)
         for ordinal in range(count):
             replicas = spread(nodes, config.cluster.replicas, groups, regions=regions)
             mine = slot_bits(slot for slot, group in enumerate(even) if group == ordinal)

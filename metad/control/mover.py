@@ -46,10 +46,10 @@ class Host(Protocol):
     def drivers(self) -> Mapping[GroupId, Replica]:
         """The replicas on this node."""
 
-    async def ask_here(self, command: GroupCommand) -> GroupReply:
+    async def ask_here(self, group: GroupId, command: GroupCommand) -> GroupReply:
         """Have this node, as the group's leader, carry out a step. Raises MetadError."""
 
-    async def ask_group(self, command: GroupCommand) -> GroupReply:
+    async def ask_group(self, group: GroupId, command: GroupCommand) -> GroupReply:
         """Have a group's leader, wherever it is, carry out a step. Raises MetadError."""
 
     async def ask_metadata(self, body: c.Moved) -> None:
@@ -70,10 +70,10 @@ class Mover:
         """Work on those moves of the map that are this node's to work on."""
         moves = known.moves
         self._wanted = {move.move for move in moves}
-        for group, driver in self._host.drivers.items():
+        for driver in self._host.drivers.values():
             sealed = driver.machine.holding.sealed_move
             if sealed and sealed not in self._tasks and driver.group.ready and _is_done(sealed, known):
-                self._start(sealed, self._close(group, sealed))
+                self._start(sealed, self._close(driver, sealed))
         busy: set[GroupId] = set()
         for move in sorted(moves, key=lambda one: one.move):
             groups = {move.source_id, move.target_id}
@@ -101,14 +101,14 @@ class Mover:
         for task in (*self._tasks.values(), *self._sweeps):
             task.cancel()
 
-    async def _close(self, group: GroupId, move: int) -> None:
+    async def _close(self, driver: Replica, move: int) -> None:
         """Finish a move whose mover came as far as the map, and no further."""
         try:
-            await self._host.ask_here(GroupCommand(*group, "close", move))
+            await self._host.ask_here(driver.group.group_id, GroupCommand("close", move))
         except MetadError as error:
             event("slot move is not closed yet", logging.WARNING, move=move, error=error.name, detail=str(error))
         else:
-            self.sweep(GroupCommand(*group, "sweep", 0), _ignore)
+            self.sweep(driver, GroupCommand("sweep", 0), _ignore)
 
     async def _run(self, move: SlotMove, driver: Replica) -> None:
         while driver.group.ready and move.move in self._wanted:
@@ -122,16 +122,16 @@ class Mover:
                 await asyncio.sleep(_AGAIN_S)
             else:
                 del self._attempts[move.move]
-                self.sweep(GroupCommand(*move.source_id, "sweep", 0), _ignore)
+                self.sweep(driver, GroupCommand("sweep", 0), _ignore)
                 return
 
-    def sweep(self, order: GroupCommand, done: Callable[[MetadError | None], None]) -> None:
+    def sweep(self, driver: Replica, order: GroupCommand, done: Callable[[MetadError | None], None]) -> None:
         """Drop the rows of slots that a group does not hold, which this node leads; then say so. In a target, before it
         imports, those are what earlier attempts have left."""
 
         async def sweep() -> None:
             try:
-                await self._sweep(order)
+                await self._sweep(driver, order)
             except MetadError as error:
                 done(error)
             else:
@@ -146,18 +146,17 @@ class Mover:
         if not task.cancelled() and (bug := task.exception()) is not None:
             logging.getLogger("metad").error("a bug in a sweep", exc_info=bug)
 
-    async def _sweep(self, order: GroupCommand) -> None:
-        group = order.group_id
-        driver = self._host.drivers[group]
+    async def _sweep(self, driver: Replica, order: GroupCommand) -> None:
+        group = driver.group
         held = unpack(driver.machine.holding.slots)
         dropped = 0
-        for row in moving_rows(group.kind):
+        for row in moving_rows(group.group_id.kind):
             for page in _pages(driver, row):
                 rows: Tail = {key: None for key, _ in page if not held[keys.slot_of_key(key) or 0]}
                 if rows:
                     dropped += len(rows)
-                    command = GroupCommand(*group, "drop", order.move, order.attempt, rows=rows)
-                    await self._host.ask_here(command)
+                    command = GroupCommand("drop", order.move, order.attempt, rows=rows)
+                    await self._host.ask_here(group.group_id, command)
                 await asyncio.sleep(0)
         event("rows dropped", group=group.name, rows=dropped)
 
@@ -247,8 +246,8 @@ class _Move:
     async def _target(self, step: str, rows: Tail | None = None, revision: int = 0) -> GroupReply:
         move = self._move
         return await self._host.ask_group(
+            move.target_id,
             GroupCommand(
-                *move.target_id,
                 step,
                 move.move,
                 self._attempt,
@@ -256,7 +255,7 @@ class _Move:
                 move.slots,
                 {} if rows is None else rows,
                 revision,
-            )
+            ),
         )
 
     async def _source(self, step: str) -> int:
@@ -264,8 +263,8 @@ class _Move:
         move = self._move
         if self._driver.group.term != self._term:  # this node leads again, but others wrote meanwhile
             raise NotLeaderError("another led the source meanwhile")
-        command = GroupCommand(*move.source_id, step, move.move, self._attempt, 0, move.slots)
-        (revision,) = (await self._host.ask_here(command)).revisions
+        command = GroupCommand(step, move.move, self._attempt, 0, move.slots)
+        (revision,) = (await self._host.ask_here(self._driver.group.group_id, command)).revisions
         return revision.index
 
 

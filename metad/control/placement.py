@@ -1,5 +1,5 @@
-"""Where replicas and leaders go: over regions first, over machines second, evenly, and with as few moves as that takes.
-Pure."""
+"""Which nodes get replicas and leaders: over regions first, over machines second, evenly, and with as few moves as that
+takes; and which groups get slots. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from typing import Any
 
 import msgspec
 
-from metad_wire.cluster import GroupRecord
+from metad_wire.cluster import SLOTS, GroupRecord
 
 VOTERS_MAX = 5
 """Of metadata-0; everyone else follows it as a learner."""
 Regions = Mapping[str, str]
 """Node -> region. Those without one are in a region together."""
 NOWHERE: Regions = {}
+
+
+def even_slots(groups: int) -> list[int]:
+    """Slot -> ordinal of its group, in runs of equal length (give or take one)."""
+    if not 1 <= groups <= SLOTS:
+        raise ValueError(f"{groups} groups: there must be 1 to {SLOTS}, the number of slots")
+    return [slot * groups // SLOTS for slot in range(SLOTS)]
 
 
 def machine_of(node: str) -> str:

@@ -72,7 +72,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._session = ServerSession()
         self._stream: Stream | None = None
-        self._works: dict[int, list[Work]] = {}  # by request id, for CANCEL
+        self._works: dict[int, Work] = {}  # by request id, for CANCEL
         self._unflushed_bytes = 0
         self._flush_scheduled = False
         self._processing = False
@@ -127,8 +127,8 @@ class Connection:
     def connection_lost(self, exc: Exception | None) -> None:
         self._stream = None
         self._session.close()
-        for works in self._works.values():
-            self._node.requests.cancel(works)
+        for work in self._works.values():
+            self._node.requests.cancel(work)
         self._works.clear()
         self._intake.update(self, 0, self.last_heard_s, progress=False)
         self._unsent.forget(self)
@@ -222,7 +222,7 @@ class Connection:
             if self._early and self._too_early(frame.method):
                 self._session.fail(request_id, TooEarlyError())
                 return
-            works = self._node.requests.submit(
+            work = self._node.requests.submit(
                 frame.method,
                 frame.payload,
                 partial(self._answer, request_id),
@@ -230,10 +230,11 @@ class Connection:
                 waited_s=self._loop.time() - self.last_heard_s,
                 source=self,
             )
-            if works and request_id in self._session.unanswered:
-                self._works[request_id] = works
+            if work is not None and request_id in self._session.unanswered:
+                self._works[request_id] = work
         elif frame.type == FrameType.CANCEL:
-            self._node.requests.cancel(self._works.get(frame.request_id, []))
+            if (begun := self._works.get(frame.request_id)) is not None:
+                self._node.requests.cancel(begun)
         elif frame.type == FrameType.HELLO:
             self._welcome()
 
@@ -273,11 +274,11 @@ class Connection:
 
     def _answer(self, request_id: int, result: bytes | MetadError) -> None:
         session = self._session
-        works = self._works.pop(request_id, None)
+        work = self._works.pop(request_id, None)
         if session.state is State.CLOSED:
             return
         if isinstance(result, bytes) and len(result) > SMALL_BYTES:
-            result = self._fitting(result, was_write=works is not None)
+            result = self._fitting(result, was_write=work is not None)
         if isinstance(result, MetadError):
             session.fail(request_id, result)
             self._unflushed_bytes += 64

@@ -35,8 +35,8 @@ from ..state.tables import Command
 from .fair_queue import FairQueue
 from .precedence import Precedence, is_small
 
-Answer = Callable[[tuple[Any, bytes] | MetadError], None]
-"""Takes (reply, its encoding), or why there is none. Called exactly once, on the event loop."""
+Done = Callable[[bytes | MetadError], None]
+"""Takes the encoded reply to a request, or why there is none. Called exactly once, on the event loop."""
 
 Listener = Callable[[Entry], None]
 
@@ -51,7 +51,7 @@ _APPLY_BYTES = 1024 * 1024  # of entries read from the log to apply them
 
 
 class Work:
-    """One group's part of a request, waiting or in flight. ``source`` is the connection that it came by."""
+    """A request to write, waiting or in flight. ``source`` is the connection that it came by."""
 
     __slots__ = ("answer", "cancelled", "command", "deadline_s", "identity", "items", "small", "source")
 
@@ -60,7 +60,7 @@ class Work:
         command: Command[Any],
         identity: Identity | None,
         deadline_s: float,
-        answer: Answer,
+        answer: Done,
         source: object = None,
     ) -> None:
         self.command = command
@@ -143,7 +143,7 @@ class GroupDriver:
         return not self.stalled
 
     def submit(self, work: Work, now_s: float) -> None:
-        """Queue a request's part; :meth:`pump` takes it from there."""
+        """Queue a request; :meth:`pump` takes it from there."""
         if not self.group.is_leader:
             work.answer(self.not_leader())
             return
@@ -237,7 +237,7 @@ class GroupDriver:
     def _recall(self, work: Work, index: int) -> None:
         assert work.identity is not None
         try:
-            answer: tuple[Any, bytes] | MetadError = self.machine.recall(index, work.command, work.identity)
+            answer: bytes | MetadError = self.machine.recall(index, work.command, work.identity)
         except MetadError as error:
             answer = error
         except StorageError as error:

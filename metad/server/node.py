@@ -35,6 +35,7 @@ from ..raft.replicas import Replicas
 from ..raft.writer import LogWriter
 from .agenda import Agenda
 from .checkpoints import Checkpoints
+from .driver import Done, GroupDriver
 from .environment import AsyncEnvironment, Environment
 from .groups import Groups
 from .handover import Handover
@@ -45,7 +46,6 @@ from .machines import Machines
 from .node_snapshots import NodeSnapshots
 from .observer import Observer
 from .outbound import Outbound
-from .parts import Done, Replies
 from .precedence import Precedence
 from .reads import Reads
 from .requests import Requests
@@ -111,17 +111,15 @@ class Node:
             log_grown=self.checkpoints.log_grown,
         )
         self._room = Room(config.limits.in_flight_bytes_max)
-        replies = Replies(config.limits.frame_bytes_max)
-        self._reads = Reads(groups, replies, self._room, environment, health, precedence)
+        self._reads = Reads(self._room, environment, health, precedence, frame_bytes_max=config.limits.frame_bytes_max)
         self.requests = Requests(
             groups,
             self._turns,
             self._reads,
-            replies,
             self._room,
             environment,
             health,
-            deadline_default_ms=config.limits.deadline_default_ms,
+            limits=config.limits,
             control=self._control,
             sweep=self._sweep,
         )
@@ -196,11 +194,10 @@ class Node:
         else:
             self.controller.handle(body, done)
 
-    def _sweep(self, body: GroupCommand, done: Done) -> None:
-        driver = self.groups.driver(body.group_id)
+    def _sweep(self, driver: GroupDriver, body: GroupCommand, done: Done) -> None:
         if not driver.group.ready:
             raise driver.not_leader()
-        self.mover.sweep(body, lambda error: done(error or encode(GroupReply([], []))))
+        self.mover.sweep(driver, body, lambda error: done(error or encode(GroupReply([], []))))
 
     def serves(self, connections: int) -> None:
         """Note how many connections of clients there are, for the status."""

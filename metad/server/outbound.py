@@ -9,7 +9,7 @@ from metad_wire.frame import FrameType, encode_frame
 from metad_wire.messages import PeerLink
 from metad_wire.peer import Channel
 
-from .parts import Done
+from .driver import Done
 
 
 class Link(Protocol):

@@ -16,8 +16,8 @@ from metad_wire.transport.credentials import WORN, TlsError
 from metad_wire.transport.path import path_of
 
 from ..logs import event, seldom
+from .driver import Done
 from .lives import Life
-from .parts import Done
 from .peer_wire import Home, Wire
 
 BACKOFF = Backoff(base_s=0.05, cap_s=1.0)

@@ -1,5 +1,5 @@
-"""Reads: answered once it is certain that nobody else leads any of the groups they ask, and once these have come as far
-as the read wants.
+"""Reads: answered once it is certain that nobody else leads the group that they ask, and once it has come as far as the
+read wants.
 
 What has been answered is in the state that answers, so a group is never behind a revision that it gave out, unless it
 has lost what it had, by a power failure without fsync or by a directory from a backup. Then such a read says so.
@@ -8,9 +8,8 @@ has lost what it had, by a power failure without fsync or by a directory from a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from metad_wire.errors import (
     DeadlineExceededError,
@@ -20,21 +19,19 @@ from metad_wire.errors import (
     NotLeaderError,
     UnknownOutcomeError,
 )
-from metad_wire.group import GroupId
+from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
+from metad_wire.messages import Message
 from metad_wire.methods import encode
 from metad_wire.transport.turns import Turns
 
 from ..errors import StorageError
 from ..logs import bug
-from ..state.rows import Rows
 from ..state.tables import SPENT_BYTES, Command, Verb
-from .driver import GroupDriver
+from .driver import Done, GroupDriver
 from .environment import Environment
 from .expiry import Expiry
 from .fair_queue import SHARE_ITEMS, FairQueue
-from .groups import Groups
 from .health import Health
-from .parts import Done, Replies
 from .precedence import Precedence
 from .room import Room
 
@@ -46,91 +43,130 @@ them. Each piece sees a state at least as new as the proof of the lead, which is
 _BEHIND_S = 10.0  # a read waits no longer for a revision, whatever its deadline: it may never come
 
 
+class _Read:
+    """A read that is not answered at once."""
+
+    __slots__ = (
+        "awaits",
+        "command",
+        "deadline_s",
+        "done",
+        "driver",
+        "held",
+        "items",
+        "pieces",
+        "replies",
+        "source",
+        "verb",
+    )
+
+    def __init__(
+        self,
+        driver: GroupDriver,
+        verb: Verb[Any, Any],
+        command: Command[Any],
+        held: int,
+        deadline_s: float,
+        done: Done,
+        source: object,
+    ) -> None:
+        self.driver = driver
+        self.verb = verb
+        self.command = command
+        self.held = held
+        self.deadline_s = deadline_s
+        self.done = done
+        self.source = source
+        self.awaits = False
+        """Whether it waits for a revision."""
+        self.items = SHARE_ITEMS  # a piece is a turn
+        self.pieces = command.rows.cut(_PIECE_ROWS)
+        self.replies: list[Message] = []
+        """To the pieces that are done."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all pieces are done."""
+        return len(self.replies) * _PIECE_ROWS >= len(self.command.rows)
+
+
 class Reads:
     """Those that wait for a proof, and what answers them."""
 
     def __init__(
-        self,
-        groups: Groups,
-        replies: Replies,
-        room: Room,
-        environment: Environment,
-        health: Health,
-        precedence: Precedence,
+        self, room: Room, environment: Environment, health: Health, precedence: Precedence, *, frame_bytes_max: int
     ) -> None:
         self._precedence = precedence
-        self._groups = groups
-        self._replies = replies
         self._room = room
         self._environment = environment
         self._health = health
+        self._bytes_max = min(frame_bytes_max, FRAME_BYTES_MAX) - HEADER_BYTES  # of an encoded reply
         self.spent = 0
         """What all reads have cost so far, in rows looked at."""
-        self._waiting: dict[int, _Unproven] = {}
-        self._proven: deque[tuple[int, Callable[[], None]]] = deque()
-        self._long: FairQueue[_Long] = FairQueue()
+        self._waiting: dict[int, _Read] = {}
+        self._proven: deque[int] = deque()
+        self._long: FairQueue[_Read] = FairQueue()
         self._at_long = False
         self._expiry = Expiry(environment, self._expire)
         self._last = 0
 
     def begin(
         self,
+        driver: GroupDriver,
         verb: Verb[Any, Any],
-        body: Any,
-        parts: dict[int, Rows],
+        command: Command[Any],
         held: int,
         deadline_s: float,
         done: Done,
         source: object,
     ) -> None:
-        """Read, now or when the leaders of all parts have heard from their followers. Raises MetadError."""
-        drivers = [self._groups.driver(GroupId(verb.table.kind, ordinal)) for ordinal in parts]
-        for driver in drivers:
-            if not driver.group.may_read():
-                break
-        else:
-            if not body.min_revisions or not _behind(drivers, body):
-                if _rows(parts) > _PIECE_ROWS:
-                    self._room.take(held)
-                    self._begin_long(verb, body, parts, _Unproven(done, held, deadline_s), source)
-                else:
-                    done(self._read(verb, body, parts))
-                return
-        for driver in drivers:
-            if not driver.group.is_leader:
-                raise driver.not_leader()
+        """Read, now or when the group's leader has heard from its followers. Raises MetadError."""
+        if driver.group.may_read() and not _behind(driver, command.body):
+            if len(command.rows) > _PIECE_ROWS:
+                self._room.take(held)
+                self._begin_long(_Read(driver, verb, command, held, deadline_s, done, source))
+            else:
+                done(self._encoded(self._read(driver, verb, command)))
+            return
+        if not driver.group.is_leader:
+            raise driver.not_leader()
         self._room.take(held)
         self._last += 1
-        number, missing = self._last, len(drivers)
-        self._waiting[number] = _Unproven(done, held, deadline_s)
+        self._waiting[self._last] = _Read(driver, verb, command, held, deadline_s, done, source)
         self._expiry.arm()
+        driver.group.read(partial(self._advance, self._last))
 
-        def proven(ok: bool) -> None:
-            nonlocal missing
-            if number not in self._waiting:
-                return  # answered: another group was lost, or the node
-            missing -= 1
-            if not ok:
-                self._answer(number, NotLeaderError("the leader changed before the read; nothing was done"))
-            elif not missing:
-                if behind := _behind(drivers, body):
-                    missing = len(behind)
-                    self._await(number, behind, proven)
-                    return
-                if not self._proven:
-                    self._environment.call_soon(self._read_proven)
-                self._proven.append((number, partial(self._read_late, number, verb, body, parts, source)))
-
-        for driver in drivers:
-            driver.group.read(proven)
+    def _advance(self, number: int, ok: bool) -> None:
+        """The lead was proven, or the awaited revision is there; or (not ``ok``) this node leads no longer."""
+        read = self._waiting.get(number)
+        if read is None:
+            return  # it waited too long, or the node has ended
+        if not ok:
+            self._answer(number, NotLeaderError("the leader changed before the read; nothing was done"))
+        elif revision := _behind(read.driver, read.command.body):
+            read.awaits = True
+            read.deadline_s = min(read.deadline_s, self._environment.now() + _BEHIND_S)
+            read.driver.await_revision(number, revision, partial(self._advance, number))
+        else:
+            if not self._proven:
+                self._environment.call_soon(self._read_proven)
+            self._proven.append(number)
 
     def _read_proven(self) -> None:
         """Answer reads for a while; one round of heartbeats may have proven thousands."""
         begun_at = self.spent
         while self._proven and self.spent - begun_at < _SLICE_SPENT:
-            number, read = self._proven.popleft()
-            if number in self._waiting:  # it is answered already where it has waited too long, or the node has ended
-                read()
+            read = self._waiting.pop(self._proven.popleft(), None)
+            if read is None:
+                continue  # it waited too long, or the node has ended
+            if len(read.command.rows) > _PIECE_ROWS:
+                self._begin_long(read)
+                continue
+            try:
+                answer: bytes | MetadError = self._encoded(self._read(read.driver, read.verb, read.command))
+            except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
+                answer = failed(read.command.method.name, error, self._health)
+            self._end(read, answer)
         if self._proven:
             self._environment.call_soon(self._read_proven)
 
@@ -139,56 +175,32 @@ class Reads:
         for number in list(self._waiting):
             self._answer(number, UnknownOutcomeError(reason))
         for read in self._long.drain():
-            self._room.give(read.waiting.held)
-            read.waiting.done(UnknownOutcomeError(reason))
+            self._end(read, UnknownOutcomeError(reason))
 
     def stop(self) -> None:
-        """No more timers."""
+        """Stop the timers."""
         self._expiry.stop()
 
-    def _await(self, number: int, behind: list[tuple[GroupDriver, int]], reached: Callable[[bool], None]) -> None:
-        for driver, revision in behind:
-            driver.await_revision(number, revision, reached)
-        waiting = self._waiting[number]
-        until_s = min(waiting.deadline_s, self._environment.now() + _BEHIND_S)
-        self._waiting[number] = waiting._replace(deadline_s=until_s, behind=[driver for driver, _ in behind])
+    def _answer(self, number: int, answer: MetadError) -> None:
+        read = self._waiting.pop(number)
+        if read.awaits:
+            read.driver.await_no_more(number)
+        self._end(read, answer)
 
-    def _answer(self, number: int, answer: bytes | MetadError) -> None:
-        waiting = self._waiting.pop(number)
-        for driver in waiting.behind:
-            driver.await_no_more(number)
-        self._room.give(waiting.held)
-        waiting.done(answer)
+    def _end(self, read: _Read, answer: bytes | MetadError) -> None:
+        self._room.give(read.held)
+        read.done(answer)
 
     def _expire(self, now_s: float) -> bool:
-        for number, waiting in [(n, waiting) for n, waiting in self._waiting.items() if waiting.deadline_s < now_s]:
-            why = "a group has not come to the revision that was asked for" if waiting.behind else "it was not begun"
+        for number, read in [(n, read) for n, read in self._waiting.items() if read.deadline_s < now_s]:
+            why = "the group has not come to the revision that was asked for" if read.awaits else "it was not begun"
             self._answer(number, DeadlineExceededError(f"the read waited too long: {why}; nothing was done"))
         return bool(self._waiting)
 
-    def _read_late(self, number: int, verb: Verb[Any, Any], body: Any, parts: dict[int, Rows], source: object) -> None:
-        waiting = self._waiting.pop(number)  # before it is read: what ends the node answers all that waits
-        if _rows(parts) > _PIECE_ROWS:
-            self._begin_long(verb, body, parts, waiting, source)
-            return
-        try:
-            answer: bytes | MetadError = self._read(verb, body, parts)
-        except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
-            answer = failed(verb.method.name, error, self._health)
-        self._room.give(waiting.held)
-        waiting.done(answer)
-
     # --- in pieces ---------------------------------------------------------------------------------------
 
-    def _begin_long(
-        self, verb: Verb[Any, Any], body: Any, parts: dict[int, Rows], waiting: _Unproven, source: object
-    ) -> None:
-        pieces = [
-            (ordinal, self._replies.part(verb, body, piece, len(parts), of=rows))
-            for ordinal, rows in parts.items()
-            for piece in rows.cut(_PIECE_ROWS)
-        ]
-        self._long.add(_Long(verb, body, pieces, waiting, source))
+    def _begin_long(self, read: _Read) -> None:
+        self._long.add(read)
         if not self._at_long:
             self._at_long = True
             self._take_turns()
@@ -208,56 +220,49 @@ class Reads:
             if answer is None:
                 self._long.add(read)
             else:
-                self._room.give(read.waiting.held)
-                read.waiting.done(answer)
+                self._end(read, answer)
             self._precedence.heavy_done(begun_s)
         self._at_long = bool(self._long)
         return self._at_long
 
-    def _advanced(self, read: _Long) -> bytes | MetadError | None:
+    def _advanced(self, read: _Read) -> bytes | MetadError | None:
         """The answer, once it is known."""
+        command = read.command
         try:
-            if read.waiting.deadline_s < self._environment.now():
+            if read.deadline_s < self._environment.now():
                 raise DeadlineExceededError("the deadline passed before everything was read; nothing was done")
-            ordinal, part = read.pieces.popleft()
-            part.reply_bytes_max -= read.taken.get(ordinal, 0)
+            rows = next(read.pieces)
             spent = self.spent
-            read.results.append((part.rows, self._read_part(read.verb, ordinal, part)))
+            piece = Command(command.method, command.body, rows, command.reply_bytes_max)
+            read.replies.append(self._read(read.driver, read.verb, piece))
             # What a read has cost says how long its records are, to a kilobyte in thirty.
-            taken = (self.spent - spent - len(part.rows)) * SPENT_BYTES
-            read.taken[ordinal] = read.taken.get(ordinal, 0) + max(taken, 0)
-            return None if read.pieces else self._reply(read.verb, read.body, read.results)
+            command.reply_bytes_max -= max(self.spent - spent - len(rows), 0) * SPENT_BYTES
+            return self._encoded(_joined(read.replies)) if read.complete else None
         except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
-            return failed(read.verb.method.name, error, self._health)
+            return failed(command.method.name, error, self._health)
 
-    def _read(self, verb: Verb[Any, Any], body: Any, parts: dict[int, Rows]) -> bytes:
-        results: list[tuple[Rows, Any]] = []
-        for ordinal, rows in parts.items():
-            results.append((rows, self._read_part(verb, ordinal, self._replies.part(verb, body, rows, len(parts)))))
-        return self._reply(verb, body, results)
-
-    def _read_part(self, verb: Verb[Any, Any], ordinal: int, part: Command[Any]) -> Any:
+    def _read(self, driver: GroupDriver, verb: Verb[Any, Any], command: Command[Any]) -> Message:
         assert verb.read is not None
-        driver = self._groups.driver(GroupId(verb.table.kind, ordinal))
-        if driver.installing:  # since this group's proof, while another's was waited for, or between two pieces
+        if driver.installing:  # since the lead was proven, or between two pieces
             raise driver.not_leader()
         machine, reader = driver.machine, driver.machine.reader
-        machine.slots.check(part.rows)
+        machine.slots.check(command.rows)
         begun_at = reader.spent
         try:
-            return verb.read(reader, part)
+            reply: Message = verb.read(reader, command)
         finally:
             self.spent += reader.spent - begun_at
-
-    def _reply(self, verb: Verb[Any, Any], body: Any, results: list[tuple[Rows, Any]]) -> bytes:
-        reply = encode(verb.merge(body, results))
-        if len(reply) > self._replies.bytes_max:  # keys of 4 KiB can outweigh the records
-            raise InvalidRequestError("the reply would not fit a frame: ask for fewer records at once")
         return reply
+
+    def _encoded(self, reply: Message) -> bytes:
+        encoded = encode(reply)
+        if len(encoded) > self._bytes_max:  # keys of 4 KiB can outweigh the records
+            raise InvalidRequestError("the reply would not fit a frame: ask for fewer records at once")
+        return encoded
 
 
 def failed(name: str, error: Exception, health: Health) -> MetadError:
-    """What a client is told where a verb raised."""
+    """What a client is told if a verb raised."""
     if isinstance(error, MetadError):
         return error
     if isinstance(error, StorageError):
@@ -267,52 +272,15 @@ def failed(name: str, error: Exception, health: Health) -> MetadError:
     return InternalError(f"{name} failed; the server's log says why")
 
 
-class _Long:
-    """A read that is done in pieces."""
-
-    __slots__ = ("body", "items", "pieces", "results", "source", "taken", "verb", "waiting")
-
-    def __init__(
-        self,
-        verb: Verb[Any, Any],
-        body: Any,
-        pieces: Iterable[tuple[int, Command[Any]]],
-        waiting: _Unproven,
-        source: object,
-    ) -> None:
-        self.verb = verb
-        self.body = body
-        self.pieces = deque(pieces)
-        """(group, its next part)."""
-        self.waiting = waiting
-        self.source = source
-        self.items = SHARE_ITEMS  # a piece is a turn
-        self.results: list[tuple[Rows, Any]] = []
-        self.taken: dict[int, int] = {}
-        """Bytes of records found so far, by group."""
+def _joined(replies: list[Message]) -> Message:
+    """The reply to a read in pieces. Its only field is a list, by position."""
+    kind = type(replies[0])
+    (field,) = kind.__struct_fields__
+    return kind([record for reply in replies for record in getattr(reply, field)])
 
 
-class _Unproven(NamedTuple):
-    """A read that waits until it is certain who leads."""
-
-    done: Done
-    held: int
-    deadline_s: float
-    behind: Sequence[GroupDriver] = ()
-    """Groups that have not come as far as it wants."""
-
-
-def _rows(parts: dict[int, Rows]) -> int:
-    return sum(map(len, parts.values()))
-
-
-def _behind(drivers: list[GroupDriver], body: Any) -> list[tuple[GroupDriver, int]]:
-    """The groups that have not come as far as the read wants, and how far that is."""
-    wanted: dict[str, int] = {}
-    for revision in body.min_revisions:
-        wanted[revision.group] = max(revision.index, wanted.get(revision.group, 0))
-    return [
-        (driver, revision)
-        for driver in drivers
-        if (revision := wanted.get(driver.machine.name, 0)) > driver.machine.revision
-    ]
+def _behind(driver: GroupDriver, body: Any) -> int:
+    """The revision that the read wants and the group has not come to; 0 if there is none."""
+    machine = driver.machine
+    wanted = max([revision.index for revision in body.min_revisions if revision.group == machine.name], default=0)
+    return wanted if wanted > machine.revision else 0

@@ -1,6 +1,6 @@
-"""The way of a request: decoded, weighed, cut by groups, begun at each, and answered when all have.
+"""The way of a request: decoded, weighed, and begun at the group that it names.
 
-Reads go on in :mod:`.reads`; writes queue at their groups' drivers (:mod:`.driver`) until the loop's turn
+Reads go on in :mod:`.reads`; writes queue at their group's driver (:mod:`.driver`) until the loop's turn
 (:mod:`.turns`).
 """
 
@@ -21,42 +21,43 @@ from metad_wire.errors import (
     UnknownOutcomeError,
     UnsupportedError,
 )
-from metad_wire.group import GroupId
+from metad_wire.group import METADATA
 from metad_wire.messages import CHANGE_BYTES_MAX
-from metad_wire.methods import GROUP_COMMAND, METHODS, Body, For, Method, Reply, encode
+from metad_wire.methods import GROUP_COMMAND, METHODS, Body, By, For, Method, Reply
 from metad_wire.session import FEATURES
 
+from ..config import LimitsConfig
+from ..state.limits import reply_limit
 from ..state.registry import CONTROL, VERBS
+from ..state.tables import Command
 from .digests import digest_of
-from .driver import Work
+from .driver import Done, GroupDriver, Work
 from .environment import Environment
 from .groups import Groups
 from .health import Health
-from .parts import Done, Gather, Replies, items_of
 from .reads import Reads, failed
 from .room import ITEM_BYTES, Room
 from .turns import Turns
 
 Control = Callable[[Method[Any, Any], Any, Done], None]
 """Answers what is about the node or the cluster. May raise MetadError."""
-Sweep = Callable[[GroupCommand, Done], None]
+Sweep = Callable[[GroupDriver, GroupCommand, Done], None]
 """Has the group's leader drop what has moved away. May raise MetadError."""
 
 
 class Requests:
-    """See the module."""
+    """Every request of this node, whoever asks."""
 
     def __init__(
         self,
         groups: Groups,
         turns: Turns,
         reads: Reads,
-        replies: Replies,
         room: Room,
         environment: Environment,
         health: Health,
         *,
-        deadline_default_ms: int,
+        limits: LimitsConfig,
         control: Control,
         sweep: Sweep,
     ) -> None:
@@ -69,11 +70,11 @@ class Requests:
         self._groups = groups
         self._turns = turns
         self._reads = reads
-        self._replies = replies
         self._room = room
         self._environment = environment
         self._health = health
-        self._deadline_default_ms = deadline_default_ms
+        self._deadline_default_ms = limits.deadline_default_ms
+        self._reply_bytes_max = reply_limit(limits.frame_bytes_max)
         self._control = control
         self._sweep = sweep
 
@@ -106,65 +107,48 @@ class Requests:
         administers: bool = True,
         waited_s: float = 0.0,
         source: object = None,
-    ) -> list[Work]:
+    ) -> Work | None:
         """Begin a client's request whose payload is still encoded, and which has waited here already. Never raises:
         what is wrong with it goes to ``done``. Returns what :meth:`cancel` takes. ``administers``: the client may
         change the cluster. Each ``source`` has its fair share of a group."""
         row = METHODS.get(method)
         if row is None or row.whose is For.NODES:
             done(UnknownMethodError(f"no method {method:#06x}"))
-            return []
+            return None
         if row.whose is For.ADMINS and not administers:
             done(PermissionDeniedError(f"{row.name} is for administrators"))
-            return []
+            return None
         if row.mutates and len(payload) > CHANGE_BYTES_MAX:  # before it is decoded, which takes as much again
             done(InvalidRequestError(f"a request that writes is at most {CHANGE_BYTES_MAX} bytes: send it in parts"))
-            return []
+            return None
         return self._attempt(row, payload, len(payload), done, waited_s, source)
 
     def submit_peer(self, method: int, payload: bytes, done: Done) -> None:
-        """The same for another node, which may do what clients may not."""
+        """Begin the request of another node, which may do what clients may not."""
         row = METHODS.get(method)
         if row is None:
             done(UnknownMethodError(f"no method {method:#06x}"))
         else:
             self._attempt(row, payload, len(payload), done)
 
-    def request(
-        self,
-        method: Method[Body, Any],
-        body: Body,
-        done: Done,
-        *,
-        identity: m.Identity | None = None,
-        deadline_ms: int = 0,
-        size_bytes: int = 0,
-    ) -> None:
-        """The same from inside the process. ``size_bytes`` counts against the limit on requests in flight."""
-        self._attempt(method, m.Request(deadline_ms, identity, body), size_bytes, done)
+    def request(self, method: Method[Body, Any], body: Body, done: Done) -> None:
+        """Begin a request to the cluster itself from inside the process."""
+        self._attempt(method, m.Request(0, None, body), 0, done)
 
     async def call(
-        self,
-        method: Method[Body, Reply],
-        body: Body,
-        *,
-        identity: m.Identity | None = None,
-        deadline_ms: int = 0,
-        size_bytes: int = 0,
+        self, method: Method[Body, Reply], body: Body, *, group: str = "", identity: m.Identity | None = None
     ) -> Reply:
-        """The same, awaited. Raises :class:`MetadError`."""
+        """Do a request from inside the process. Raises :class:`MetadError`."""
         answer: asyncio.Future[bytes | MetadError] = asyncio.get_running_loop().create_future()
-        done = set_result(answer)
-        self.request(method, body, done, identity=identity, deadline_ms=deadline_ms, size_bytes=size_bytes)
+        self._attempt(method, m.Request(0, identity, body, group), 0, set_result(answer))
         result = await answer
         if isinstance(result, MetadError):
             raise result
         return method.decode_reply(result)
 
-    def cancel(self, works: list[Work]) -> None:
-        """What has not begun will not; the rest runs on. Either way the request is answered."""
-        for work in works:
-            work.cancelled = True
+    def cancel(self, work: Work) -> None:
+        """Do not begin it; if it has begun it runs on. Either way the request is answered."""
+        work.cancelled = True
 
     # --- what is done with each --------------------------------------------------------------------------
 
@@ -176,12 +160,12 @@ class Requests:
         done: Done,
         waited_s: float = 0.0,
         source: object = None,
-    ) -> list[Work]:
+    ) -> Work | None:
         try:
             return self._begin(method, request, size, done, waited_s, source)
         except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
             done(failed(method.name, error, self._health))
-        return []
+        return None
 
     def _begin(
         self,
@@ -191,7 +175,7 @@ class Requests:
         done: Done,
         waited_s: float,
         source: object,
-    ) -> list[Work]:
+    ) -> Work | None:
         payload, request = (None, asked) if isinstance(asked, m.Request) else (asked, method.decode_request(asked))
         body = request.body
         if request.requires & ~FEATURES:
@@ -200,53 +184,41 @@ class Requests:
             )
         if method.code in CONTROL:
             self._control(method, body, done)
-            return []
+            return None
         if self._health.failure is not None:
             raise UnknownOutcomeError("the node has stopped; its log says why")
         verb = VERBS[method.code]
-        kind = verb.table.kind
-        if method is GROUP_COMMAND:
-            kind = body.kind
-            if body.step == "sweep":
-                self._sweep(body, done)
-                return []
-        slots = self._groups.slots(kind)
-        held = size + ITEM_BYTES * items_of(verb.table, body, size)
-        if request.group:
-            slots = self._groups.slots_meant(kind, request.group)
-        parts = verb.split(body, slots)
+        if method.by is By.METADATA:
+            driver = self._groups.drivers[METADATA]
+        else:
+            driver = self._groups.named(request.group, verb.table.kind)
+        if method is GROUP_COMMAND and body.step == "sweep":
+            self._sweep(driver, body, done)
+            return None
+        count = verb.count(body, size)
+        held = size + ITEM_BYTES * count
+        command = Command(method, body, verb.rows(body), self._reply_bytes_max, size, count)
         now_s = self._environment.now()
         arrived_s = now_s - waited_s
         deadline_s = arrived_s + (request.deadline_ms or self._deadline_default_ms) / 1000
         if verb.read is not None:
-            self._reads.begin(verb, body, parts, held, deadline_s, done, source)
-            return []
-        if self.draining and self._groups.lead_any(kind, parts):  # of others it says who leads them
+            self._reads.begin(driver, verb, command, held, deadline_s, done, source)
+            return None
+        if self.draining and driver.group.is_leader:  # otherwise it says who leads
             raise DrainingError
-        if not parts:
-            done(encode(verb.merge(body, [])))
-            return []
-        commands = [self._replies.part(verb, body, rows, len(parts), size) for rows in parts.values()]
         if request.identity is not None:
-            digest = digest_of(method, request, payload)
-            for command in commands:
-                command.digest, command.arrived_s = digest, arrived_s
-        self._room.take(held)
-        # From here on nothing may raise: it would be answered twice, for every part that has begun answers as well.
-        works: list[Work] = []
-        gather = Gather(self._room, verb, body, len(parts), held, done)
-        for ordinal, command in zip(parts, commands, strict=True):
-            group = GroupId(kind, ordinal)
-            driver = self._groups.drivers.get(group)
-            answer = gather.answer_alone if len(parts) == 1 else gather.part(command.rows)
-            if driver is None:
-                answer(self._groups.elsewhere(group))
-                continue
-            work = Work(command, request.identity, deadline_s, answer, source)
-            works.append(work)
-            self._turns.submit(driver, work, now_s)
-        self._turns.submitted()
-        return works
+            command.digest, command.arrived_s = digest_of(method, request, payload), arrived_s
+        room = self._room
+        room.take(held)
+
+        def answer(outcome: bytes | MetadError) -> None:
+            room.give(held)
+            done(outcome)
+
+        # From here on nothing may raise: the request would be answered twice.
+        work = Work(command, request.identity, deadline_s, answer, source)
+        self._turns.submit(driver, work, now_s)
+        return work
 
 
 def set_result(answer: asyncio.Future[bytes | MetadError]) -> Done:

@@ -32,30 +32,28 @@ class Steps:
         self._environment = environment
         self._outbound = outbound
 
-    async def ask_here(self, command: GroupCommand) -> GroupReply:
-        """See :class:`metad.control.mover.Host`."""
-        return await self._requests.call(GROUP_COMMAND, command)
+    async def ask_here(self, group: GroupId, command: GroupCommand) -> GroupReply:
+        return await self._requests.call(GROUP_COMMAND, command, group=group.name)
 
-    async def ask_group(self, command: GroupCommand) -> GroupReply:
-        """See :class:`metad.control.mover.Host`."""
+    async def ask_group(self, group: GroupId, command: GroupCommand) -> GroupReply:
         deadline_s = self._environment.now() + _STEP_S
         target = ""
         while True:
             try:
-                return await self._ask_group(command, target)
+                return await self._ask_group(group, command, target)
             except (NotLeaderError, OverloadedError) as error:  # nothing was done
                 if self._environment.now() >= deadline_s:
                     raise
                 target = error.leader
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _ask_group(self, command: GroupCommand, target: str) -> GroupReply:
-        driver = self.drivers.get(command.group_id)
+    async def _ask_group(self, group: GroupId, command: GroupCommand, target: str) -> GroupReply:
+        driver = self.drivers.get(group)
         if driver is not None and (driver.group.is_leader or not target):
             target = driver.group.leader or ""
         if not target:
-            target = self._groups.elsewhere(command.group_id).leader
-        return await self._ask(target, GROUP_COMMAND, command)
+            target = self._groups.elsewhere(group).leader
+        return await self._ask(target, GROUP_COMMAND, command, group.name)
 
     async def ask_metadata(self, body: Moved) -> None:
         """See :class:`metad.control.mover.Host`."""
@@ -70,11 +68,11 @@ class Steps:
             await asyncio.sleep(_AGAIN_S)
         raise NotLeaderError("no leader of metadata-0 answered")
 
-    async def _ask(self, node: str, method: Method[Body, Reply], body: Body) -> Reply:
+    async def _ask(self, node: str, method: Method[Body, Reply], body: Body, group: str = "") -> Reply:
         if node == self._node_id:
-            return await self._requests.call(method, body)
+            return await self._requests.call(method, body, group=group)
         answer: asyncio.Future[bytes | MetadError] = asyncio.get_running_loop().create_future()
-        self._outbound.call(node, method.code, method.encode_request(body), set_result(answer))
+        self._outbound.call(node, method.code, method.encode_request(body, group=group), set_result(answer))
         try:
             async with asyncio.timeout(_STEP_S):
                 result = await answer

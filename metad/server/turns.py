@@ -71,13 +71,10 @@ class Turns:
     # --- requests ----------------------------------------------------------------------------------------
 
     def submit(self, driver: GroupDriver, work: Work, now_s: float) -> None:
-        """A group's part of a request; :meth:`submitted` follows the last."""
+        """A request to a group: begun now or soon."""
         driver.submit(work, now_s)
         self._agenda.dirty[driver] = None
         self._waiting_items += work.items
-
-    def submitted(self) -> None:
-        """Begin now or soon what was submitted."""
         if self._waiting_items >= _AT_ONCE_ITEMS and not self._in_turn:
             self.turn()
         elif not self._writer.busy:

@@ -18,14 +18,12 @@ from ..storage import keys
 from ..storage.engine import Engine
 from . import tails
 from .part import Origin, PartContext, StatePart, Writes
-from .rows import Numbers, Rows, crcs_of
-from .tables import Command, Verb, merge_writes, mismatch, refuse_writes
+from .tables import Command, Verb, mismatch, written
 from .view import View
 
 GROUP = keys.group_prefix(METADATA)
 _MAP = CLUSTER.rows["map"]
 MAP_KEY = keys.table_prefix(GROUP, _MAP) + b"map"
-_SUFFIX = b"map"
 
 _SHAPE = (
     tails.fields(c.ClusterMap),
@@ -43,20 +41,15 @@ def read_map(engine: Engine) -> c.ClusterMap | None:
     return None if stored is None else _decode(stored)
 
 
-def _split(body: c.StoreMap, slots: Numbers) -> dict[int, Rows]:
-    return {0: Rows((0,), (body,), (_SUFFIX,), crcs_of((_SUFFIX,)))}
-
-
 def _evaluate_store(view: View, command: Command[c.StoreMap]) -> m.WriteReply:
     body = command.body
     stored = view.get(MAP_KEY)
     version = 0 if stored is None else _decode(stored).version
     if version != body.expected:
-        error = mismatch(0, ConflictError, "the map's version", version)
-        return m.WriteReply([m.Revision(view.name, view.revision)], [error])
-    written = encode(body.map)
-    view.writes_of(_MAP)[MAP_KEY] = written if stored is None else tails.keep(stored, written, *_SHAPE)
-    return m.WriteReply([m.Revision(view.name, view.revision)], [])
+        return written(view, [mismatch(0, ConflictError, "the map's version", version)])
+    replaced = encode(body.map)
+    view.writes_of(_MAP)[MAP_KEY] = replaced if stored is None else tails.keep(stored, replaced, *_SHAPE)
+    return written(view, [])
 
 
 class MapChanges(StatePart):
@@ -79,14 +72,4 @@ class MapChanges(StatePart):
             listener()
 
 
-VERBS = (
-    Verb(
-        methods.CLUSTER_STORE,
-        CLUSTER,
-        split=_split,
-        merge=merge_writes,
-        evaluate=_evaluate_store,
-        refuse=refuse_writes,
-        origin=Origin.CONTROLLER,
-    ),
-)
+VERBS = (Verb(methods.CLUSTER_STORE, CLUSTER, evaluate=_evaluate_store, origin=Origin.CONTROLLER),)

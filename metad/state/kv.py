@@ -12,41 +12,20 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import (
-    IdentityExpiredError,
-    InvalidRequestError,
-    MetadError,
-)
+from metad_wire.errors import IdentityExpiredError, InvalidRequestError
 from metad_wire.key import check_key
 from metad_wire.methods import encode
 from metad_wire.tables.kv import KV
 
 from ..storage import keys
 from .limits import check_change, check_reply
-from .plain import CommandHeads, Plain, merge_put, refuse_put
-from .rows import Numbers, Rows, crcs_of, partition
-from .tables import (
-    Command,
-    GroupPage,
-    Reader,
-    Verb,
-    by_position,
-    check_same_rows,
-    looked_at,
-    merge_get,
-    merge_list,
-    merge_writes,
-    read_page,
-    refuse_writes,
-)
+from .plain import CommandHeads, Plain
+from .rows import Rows, crcs_of
+from .tables import Command, Reader, Verb, check_same_rows, read_page
 from .view import View
 
 
-def _split_namespace(body: m.KvScan, slots: Numbers) -> dict[int, Rows]:
-    return looked_at(body.page, partition([body], [b""], crcs_of([keys.text(body.namespace)]), slots))
-
-
-def _split_transactions(body: m.KvTransact, slots: Numbers) -> dict[int, Rows]:
+def _rows_of_transactions(body: m.KvTransact) -> Rows:
     prefixes: list[bytes] = []
     for position, transaction in enumerate(body.items):
         prefix = keys.text(transaction.namespace)
@@ -56,7 +35,12 @@ def _split_transactions(body: m.KvTransact, slots: Numbers) -> dict[int, Rows]:
         for key in named:
             check_key(prefix + keys.text(key), position)
         prefixes.append(prefix)
-    return partition(body.items, prefixes, crcs_of(prefixes), slots)
+    return Rows(body.items, prefixes, crcs_of(prefixes))
+
+
+def _operations(transaction: m.KvTransaction) -> int:
+    t = transaction
+    return len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads)
 
 
 class _Head(m.Message, frozen=True):
@@ -165,39 +149,24 @@ def _holds(view: View, heads: CommandHeads, key: bytes, compare: m.KvCompare) ->
     return value.nbytes == len(wanted) and bytes(value) == wanted
 
 
-def _merge_transact(body: m.KvTransact, parts: list[tuple[Rows, m.KvTransactReply]]) -> m.KvTransactReply:
-    plain = merge_writes(body, parts)  # type: ignore[arg-type]  # the fields it reads are the same
-    return m.KvTransactReply(plain.revisions, plain.errors, by_position([(rows, r.results) for rows, r in parts]))
-
-
-def _refuse_transact(body: m.KvTransact, rows: Rows, error: MetadError) -> m.KvTransactReply:
-    return m.KvTransactReply([], refuse_writes(body, rows, error).errors, [None] * len(rows))
-
-
-def _read_scan(reader: Reader, command: Command[m.KvScan]) -> GroupPage:
+def _read_scan(reader: Reader, command: Command[m.KvScan]) -> m.KvScanReply:
     body = command.body
     start = keys.text(body.namespace) + keys.text_prefix(body.prefix)
-    return read_page(reader, command, _PLAIN.row, start)
+    reply: m.KvScanReply = read_page(reader, command, _PLAIN.row, start)
+    return reply
 
 
 VERBS = (
-    Verb(methods.KV_GET, KV, merge=merge_get(m.KvGetReply), read=_PLAIN.read_get),
-    Verb(
-        methods.KV_PUT,
-        KV,
-        merge=merge_put(m.KvPutReply),
-        evaluate=_PLAIN.evaluate_put,
-        refuse=refuse_put(m.KvPutReply),
-    ),
-    Verb(methods.KV_DELETE, KV, merge=merge_writes, evaluate=_PLAIN.evaluate_delete, refuse=refuse_writes),
-    Verb(methods.KV_SCAN, KV, split=_split_namespace, merge=merge_list(m.KvScanReply), read=_read_scan),
+    Verb(methods.KV_GET, KV, read=_PLAIN.read_get),
+    Verb(methods.KV_PUT, KV, evaluate=_PLAIN.evaluate_put),
+    Verb(methods.KV_DELETE, KV, evaluate=_PLAIN.evaluate_delete),
+    Verb(methods.KV_SCAN, KV, read=_read_scan),
     Verb(
         methods.KV_TRANSACT,
         KV,
-        split=_split_transactions,
-        merge=_merge_transact,
+        rows=_rows_of_transactions,
+        operations=_operations,
         evaluate=_evaluate_transact,
-        refuse=_refuse_transact,
         forget=_forget_reads,
         recall=_recall_reads,
         may_write=_may_write,

@@ -34,14 +34,12 @@ def check_change(size: int) -> None:
         )
 
 
-def reply_share(frame_bytes: int, rows: int, items: int, parts: int) -> int:
-    """Bytes of records in the reply of one of ``parts`` groups that holds ``rows`` of a request's ``items``. Half the
-    frame is shared by rows, half by groups, for either may hold the larger records; an eighth is for the rest."""
-    half = frame_bytes // 16 * 7
-    return min(REPLY_BYTES_MAX, half * rows // max(items, 1) + half // parts)
+def reply_limit(frame_bytes: int) -> int:
+    """Bytes of records in a reply that must fit a frame; an eighth of the frame is for the rest."""
+    return min(REPLY_BYTES_MAX, frame_bytes // 16 * 14)
 
 
 def check_reply(size: int, bytes_max: int) -> None:
-    """Raise InvalidRequestError where a reply is getting longer than its share."""
+    """Raise InvalidRequestError if a reply is getting too long."""
     if size > bytes_max:
         raise InvalidRequestError(f"the reply would be over {bytes_max} bytes: ask for fewer records at once")

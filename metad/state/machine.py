@@ -39,8 +39,8 @@ class Known:
         self.index = index
 
 
-Outcome = tuple[Any, bytes] | MetadError | Known
-"""Of one command: (reply, its encoding), why it was refused, or that it is a repetition."""
+Outcome = bytes | MetadError | Known
+"""Of one command: the encoded reply, why it was refused, or that it is a repetition."""
 
 
 class Proposal(NamedTuple):
@@ -150,22 +150,20 @@ class Machine:
                     heard[row].update(written)
                 elif written:
                     heard[row] = written
-            outcomes.append((reply, encoded))
+            outcomes.append(encoded)
             if identity is not None and (verb.may_write is None or verb.may_write(command.body)):
                 self.dedupe.remember(index, identity, command.digest, remembered)
         self.dedupe.record(index, heard)
         entry = Entry(ENTRY_FORMAT, origin, now_ms, writes, heard)
         return Proposal(encode(entry), entry, outcomes, size)
 
-    def recall(self, index: int, command: Command[Any], identity: Identity) -> tuple[Any, bytes]:
-        """The reply that applied entry ``index`` gave to this command."""
+    def recall(self, index: int, command: Command[Any], identity: Identity) -> bytes:
+        """The encoded reply that applied entry ``index`` gave to this command."""
         encoded = self.dedupe.reply(index, identity)
         verb = VERBS[command.method.code]
-        reply = command.method.decode_reply(encoded)
-        if verb.recall is not None:
-            reply = verb.recall(self.reader, command, reply)
-            encoded = encode(reply)
-        return reply, encoded
+        if verb.recall is None:
+            return encoded
+        return encode(verb.recall(self.reader, command, command.method.decode_reply(encoded)))
 
     def stage(self, index: int, entry: Entry, batches: list[Writes]) -> None:
         """Add a committed entry to what the caller writes to the engine at once, then calls :meth:`staged`."""

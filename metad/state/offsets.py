@@ -18,22 +18,8 @@ from metad_wire.methods import encode
 from metad_wire.tables.offset import OFFSET
 
 from ..storage import keys
-from .rows import Numbers, Rows, crcs_of, partition
-from .tables import (
-    Command,
-    GroupPage,
-    Reader,
-    Verb,
-    looked_at,
-    merge_get,
-    merge_list,
-    merge_writes,
-    mismatch,
-    read_page,
-    read_records,
-    read_values,
-    refuse_writes,
-)
+from .rows import Rows, crcs_of
+from .tables import Command, Reader, Verb, mismatch, read_page, read_records, read_values, written
 from .view import View
 
 _OFFSET, _GENERATION = OFFSET.rows["offset"], OFFSET.rows["generation"]
@@ -41,15 +27,11 @@ _decode = msgspec.msgpack.Decoder(m.Offset).decode
 _decode_generation = msgspec.msgpack.Decoder(int).decode
 
 
-def _split_groups(body: m.OffsetGenerations | m.OffsetResetGenerations, slots: Numbers) -> dict[int, Rows]:
+def _rows_of_groups(body: m.OffsetGenerations | m.OffsetResetGenerations) -> Rows:
     items: Sequence[m.ConsumerGroup | m.GenerationReset] = body.items
     suffixes = [keys.text2(item.tenant, item.group) for item in items]
     check_keys(suffixes)
-    return partition(items, suffixes, crcs_of(suffixes), slots)
-
-
-def _split_group(body: m.OffsetList, slots: Numbers) -> dict[int, Rows]:
-    return looked_at(body.page, partition([body], [b""], crcs_of([keys.text2(body.tenant, body.group)]), slots))
+    return Rows(items, suffixes, crcs_of(suffixes))
 
 
 def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteReply:
@@ -83,7 +65,7 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
         writes[key] = encode(
             (tenant, group, item.topic, item.partition, item.offset, generation, now_ms, item.metadata)
         )
-    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
+    return written(view, errors)
 
 
 def _generation_key(view: View, tenant: str, group: str) -> bytes:
@@ -104,16 +86,17 @@ def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteRep
             errors.append(m.ItemError(position, NotFoundError.code))
         else:
             writes[key] = None
-    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
+    return written(view, errors)
 
 
-def _read_fetch(reader: Reader, command: Command[m.OffsetFetch]) -> list[msgspec.Raw | None]:
-    return read_records(reader, command, _OFFSET)
+def _read_fetch(reader: Reader, command: Command[m.OffsetFetch]) -> m.OffsetFetchReply:
+    reply: m.OffsetFetchReply = read_records(reader, command, _OFFSET)
+    return reply
 
 
-def _read_generations(reader: Reader, command: Command[m.OffsetGenerations]) -> list[int]:
+def _read_generations(reader: Reader, command: Command[m.OffsetGenerations]) -> m.OffsetGenerationsReply:
     values = read_values(reader, command, _GENERATION)
-    return [0 if value is None else _decode_generation(value) for value in values]
+    return m.OffsetGenerationsReply([0 if value is None else _decode_generation(value) for value in values])
 
 
 def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m.WriteReply:
@@ -127,33 +110,21 @@ def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m
             errors.append(mismatch(position, ConflictError, "generation", current))
         elif item.generation != current:
             writes[key] = encode(item.generation) if item.generation else None
-    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
+    return written(view, errors)
 
 
-def _read_list(reader: Reader, command: Command[m.OffsetList]) -> GroupPage:
+def _read_list(reader: Reader, command: Command[m.OffsetList]) -> m.OffsetListReply:
     body = command.body
     start = keys.text2(body.tenant, body.group) + keys.text_prefix(body.topic_prefix)
-    return read_page(reader, command, _OFFSET, start)
+    reply: m.OffsetListReply = read_page(reader, command, _OFFSET, start)
+    return reply
 
 
 VERBS = (
-    Verb(methods.OFFSET_COMMIT, OFFSET, merge=merge_writes, evaluate=_evaluate_commit, refuse=refuse_writes),
-    Verb(methods.OFFSET_FETCH, OFFSET, merge=merge_get(m.OffsetFetchReply), read=_read_fetch),
-    Verb(methods.OFFSET_DELETE, OFFSET, merge=merge_writes, evaluate=_evaluate_delete, refuse=refuse_writes),
-    Verb(methods.OFFSET_LIST, OFFSET, split=_split_group, merge=merge_list(m.OffsetListReply), read=_read_list),
-    Verb(
-        methods.OFFSET_GENERATIONS,
-        OFFSET,
-        split=_split_groups,
-        merge=merge_get(m.OffsetGenerationsReply),
-        read=_read_generations,
-    ),
-    Verb(
-        methods.OFFSET_RESET_GENERATIONS,
-        OFFSET,
-        split=_split_groups,
-        merge=merge_writes,
-        evaluate=_evaluate_reset,
-        refuse=refuse_writes,
-    ),
+    Verb(methods.OFFSET_COMMIT, OFFSET, evaluate=_evaluate_commit),
+    Verb(methods.OFFSET_FETCH, OFFSET, read=_read_fetch),
+    Verb(methods.OFFSET_DELETE, OFFSET, evaluate=_evaluate_delete),
+    Verb(methods.OFFSET_LIST, OFFSET, read=_read_list),
+    Verb(methods.OFFSET_GENERATIONS, OFFSET, rows=_rows_of_groups, read=_read_generations),
+    Verb(methods.OFFSET_RESET_GENERATIONS, OFFSET, rows=_rows_of_groups, evaluate=_evaluate_reset),
 )

@@ -24,13 +24,12 @@ import msgspec
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, MetadError
+from metad_wire.errors import ConflictError
 from metad_wire.tables.cluster import GROUP
 
 from ..storage import keys
 from . import tails
 from .part import Origin, Writes
-from .rows import NO_ROWS, Numbers, Rows
 from .slot_assignment import Holding, SlotAssignment, pack, unpack
 from .tables import Command, Verb
 from .view import View
@@ -41,12 +40,15 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def _evaluate(view: View, command: Command[c.GroupCommand]) -> c.GroupReply:
     body = command.body
+    step = _STEPS.get(body.step)
+    if step is None:
+        raise ConflictError(f"no step {body.step!r}")
     assignment = view.parts[SlotAssignment]
     key = assignment.key
     stored = view.get(key)
     held = assignment.decode(stored)
     adopted = body.step == "open" and held.adopted_move == body.move
-    changed = held if adopted else _STEPS[body.step](view, body, held)
+    changed = held if adopted else step(view, body, held)
     if changed is not held:
         view.revision += changed.base - held.base
         written = _encode(changed)
@@ -151,29 +153,4 @@ _STEPS = {
 }
 
 
-def _split(body: c.GroupCommand, slots: Numbers) -> dict[int, Rows]:
-    if body.step not in _STEPS:
-        raise ConflictError(f"no step {body.step!r}")
-    return {body.ordinal: NO_ROWS}
-
-
-def _merge(body: c.GroupCommand, parts: list[tuple[Rows, c.GroupReply]]) -> c.GroupReply:
-    ((_, reply),) = parts
-    return reply
-
-
-def _refuse(body: c.GroupCommand, rows: Rows, error: MetadError) -> c.GroupReply:
-    raise AssertionError("a step is for one group, which refuses all of it")
-
-
-VERBS = (
-    Verb(
-        methods.GROUP_COMMAND,
-        GROUP,
-        split=_split,
-        merge=_merge,
-        evaluate=_evaluate,
-        refuse=_refuse,
-        origin=Origin.MIGRATION,
-    ),
-)
+VERBS = (Verb(methods.GROUP_COMMAND, GROUP, evaluate=_evaluate, origin=Origin.MIGRATION),)

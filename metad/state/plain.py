@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotFoundError
+from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
 from metad_wire.key import text_prefix
 from metad_wire.methods import encode
 from metad_wire.table import Table
@@ -21,22 +21,8 @@ from metad_wire.table import Table
 from ..storage import keys
 from .overlay import Missing
 from .row_cache import Head, HeadCache, Heads
-from .rows import NO_ROWS, Numbers, Rows, crcs_of, partition
-from .tables import (
-    Command,
-    GroupPage,
-    Reader,
-    Verb,
-    by_position,
-    looked_at,
-    merge_get,
-    merge_list,
-    merge_writes,
-    mismatch,
-    read_page,
-    read_records,
-    refuse_writes,
-)
+from .rows import NO_ROWS, Rows, crcs_of
+from .tables import Command, Reader, Verb, mismatch, read_page, read_records, written
 from .view import View
 
 EncodeRow = Callable[[Any, int, int, int], bytes]
@@ -108,32 +94,32 @@ class Plain:
     def evaluate_put(self, view: View, command: Command[Any]) -> Any:
         """Write records. The reply is one of versions."""
         rows = command.rows
-        written = list(map(self.prefix(view.group).__add__, rows.keys))
+        targets = list(map(self.prefix(view.group).__add__, rows.keys))
         revisions = [m.Revision(view.name, view.revision)]
-        count = len(written)
-        if count == 1 or len(set(written)) < count or [i.expected_version for i in rows.items].count(None) < count:
-            errors, versions = self._put_in_turn(view, rows, written)
+        count = len(targets)
+        if count == 1 or len(set(targets)) < count or [i.expected_version for i in rows.items].count(None) < count:
+            errors, versions = self._put_in_turn(view, rows, targets)
             return command.method.reply(revisions, errors, versions)
         # Different keys and no conditions, as nearly always: by columns. 100,000 puts a second pass here.
         revision, cache = view.revision, view.parts[HeadCache]
         known = [
             self.read_head(view, key) if isinstance(head, Missing) else head
-            for key, head in zip(written, cache.get_many(written), strict=True)
+            for key, head in zip(targets, cache.get_many(targets), strict=True)
         ]
         versions = [1 if head is None else head[0] + 1 for head in known]
         created = [revision if head is None else head[1] for head in known]
         view.write(
-            self.row, dict(zip(written, self._encode_rows(rows.items, versions, created, revision), strict=True))
+            self.row, dict(zip(targets, self._encode_rows(rows.items, versions, created, revision), strict=True))
         )
-        heads: Heads = dict(zip(written, zip(versions, created, strict=True), strict=True))
+        heads: Heads = dict(zip(targets, zip(versions, created, strict=True), strict=True))
         view.on_accept.append(partial(cache.add, heads))
         return command.method.reply(revisions, [], versions)
 
-    def _put_in_turn(self, view: View, rows: Rows, written: list[bytes]) -> tuple[list[m.ItemError], list[int]]:
+    def _put_in_turn(self, view: View, rows: Rows, targets: list[bytes]) -> tuple[list[m.ItemError], list[int]]:
         errors: list[m.ItemError] = []
         versions: list[int] = []
         heads, writes = self.heads(view), view.writes_of(self.row)
-        for position, item, key in zip(rows.positions, rows.items, written, strict=True):
+        for position, (item, key) in enumerate(zip(rows.items, targets, strict=True)):
             if item.expected_version is not None:
                 current = heads.get(key)
                 if item.expected_version != (current[0] if current else 0):
@@ -159,14 +145,14 @@ class Plain:
                 errors.append(_conflict(position, current))
             else:
                 writes[key] = heads.written[key] = None
-        return m.WriteReply([m.Revision(view.name, view.revision)], errors)
+        return written(view, errors)
 
-    def read_get(self, reader: Reader, command: Command[Any]) -> list[msgspec.Raw | None]:
+    def read_get(self, reader: Reader, command: Command[Any]) -> Any:
         """Records by position."""
         return read_records(reader, command, self.row)
 
-    def split_list(self, body: m.TableList, slots: Numbers) -> dict[int, Rows]:
-        """The group that has all records that are asked for, or every group. Raises InvalidRequestError."""
+    def list_rows(self, body: m.TableList) -> Rows:
+        """One for the slot of all records that are asked for; none if they have several. Raises InvalidRequestError."""
         table, fields = self.table, body.fields
         if len(fields) > len(table.key):
             raise InvalidRequestError(f"{len(fields)} fields, the key of a {table.name} has {len(table.key)}")
@@ -177,11 +163,10 @@ class Plain:
             raise InvalidRequestError("a prefix needs a field of text behind the fields that are given")
         routing = len(table.routing)
         if len(fields) < routing:
-            return dict.fromkeys(body.page.groups or set(slots.tolist()), NO_ROWS)
-        crcs = crcs_of([table.key_of(fields[:routing])])
-        return looked_at(body.page, partition([body], [b""], crcs, slots))
+            return NO_ROWS
+        return Rows((body,), (b"",), crcs_of((table.key_of(fields[:routing]),)))
 
-    def read_list(self, reader: Reader, command: Command[m.TableList]) -> GroupPage:
+    def read_list(self, reader: Reader, command: Command[m.TableList]) -> Any:
         """A page of records."""
         body = command.body
         return read_page(reader, command, self.row, self.table.key_of(body.fields) + text_prefix(body.prefix))
@@ -221,38 +206,11 @@ def verbs_of(table: Table[Any]) -> tuple[Verb[Any, Any], ...]:
         return ()
     plain = Plain(table)
     return (
-        Verb(declared.get, table, merge=merge_get(declared.get.reply), read=plain.read_get),
-        Verb(
-            declared.put,
-            table,
-            merge=merge_put(declared.put.reply),
-            evaluate=plain.evaluate_put,
-            refuse=refuse_put(declared.put.reply),
-        ),
-        Verb(declared.delete, table, merge=merge_writes, evaluate=plain.evaluate_delete, refuse=refuse_writes),
-        Verb(
-            declared.list,
-            table,
-            split=plain.split_list,
-            merge=merge_list(declared.list.reply),
-            read=plain.read_list,
-        ),
+        Verb(declared.get, table, read=plain.read_get),
+        Verb(declared.put, table, evaluate=plain.evaluate_put),
+        Verb(declared.delete, table, evaluate=plain.evaluate_delete),
+        Verb(declared.list, table, rows=plain.list_rows, read=plain.read_list),
     )
-
-
-def merge_put(reply: type[Any]) -> Callable[[Any, list[tuple[Rows, Any]]], Any]:
-    """Merge for a reply of versions by position."""
-
-    def merge(body: Any, parts: list[tuple[Rows, Any]]) -> Any:
-        plain = merge_writes(body, parts)
-        return reply(plain.revisions, plain.errors, by_position([(rows, part.versions) for rows, part in parts]))
-
-    return merge
-
-
-def refuse_put(reply: type[Any]) -> Callable[[Any, Rows, MetadError], Any]:
-    """Refuse for a reply of versions by position."""
-    return lambda body, rows, error: reply([], refuse_writes(body, rows, error).errors, [0] * len(rows))
 
 
 def _conflict(position: int, current: Head | None) -> m.ItemError:

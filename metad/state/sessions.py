@@ -18,7 +18,6 @@ from metad_wire.errors import (
     FencedError,
     IdentityExpiredError,
     InvalidRequestError,
-    MetadError,
     NotFoundError,
     NotOwnerError,
 )
@@ -26,24 +25,9 @@ from metad_wire.methods import encode
 from metad_wire.tables.session import SESSION
 
 from ..storage import keys
-from .limits import REPLY_BYTES_MAX, check_reply
+from .limits import check_reply
 from .owners import SessionOwners
-from .rows import NO_ROWS, Numbers, Rows, column
-from .tables import (
-    Command,
-    GroupPage,
-    Reader,
-    Verb,
-    after_cursor,
-    check_same_rows,
-    merge_get,
-    merge_list,
-    merge_writes,
-    mismatch,
-    read_values,
-    refuse_writes,
-    split_items,
-)
+from .tables import PAGE_BYTES_MAX, Command, Reader, Verb, after_cursor, check_same_rows, mismatch, read_values, written
 from .view import View
 
 _OWNER, _PROPERTIES = SESSION.rows["owner"], SESSION.rows["properties"]
@@ -69,19 +53,6 @@ def _owner(broker: str, epoch: int) -> bytes:
     return encode(OwnerRow(True, broker, epoch, 0))
 
 
-def _split_takeover(body: m.SessionTakeover, slots: Numbers) -> dict[int, Rows]:
-    length = len(body.broker.encode())
-    if length > m.BROKER_BYTES_MAX:
-        raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
-    return split_items(SESSION, body.items, slots)
-
-
-def _split_everywhere(body: m.SessionList, slots: Numbers) -> dict[int, Rows]:
-    if body.client_id_prefix and body.tenant is None:
-        raise InvalidRequestError("client_id_prefix needs a tenant")
-    return dict.fromkeys(body.page.groups or set(slots.tolist()), NO_ROWS)
-
-
 class _Owners:
     """The owners a reply names: each life of a broker once."""
 
@@ -105,6 +76,9 @@ class _Owners:
 def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.SessionTakeoverReply:
     body = command.body
     broker, epoch, restore = body.broker, body.broker_epoch, body.restore
+    length = len(broker.encode())
+    if length > m.BROKER_BYTES_MAX:
+        raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
     mine = _owner(broker, epoch)
     properties_prefix = keys.table_prefix(view.group, _PROPERTIES)
     known_owners = view.parts[SessionOwners]
@@ -158,38 +132,6 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     return m.SessionTakeoverReply(revisions, errors, owners.table, previous, found)  # type: ignore[arg-type]  # encoded
 
 
-def _merge_takeover(
-    body: m.SessionTakeover, parts: list[tuple[Rows, m.SessionTakeoverReply]]
-) -> m.SessionTakeoverReply:
-    if len(parts) == 1:
-        return parts[0][1]
-    plain = merge_writes(body, parts)  # type: ignore[arg-type]  # the fields it reads are the same
-    owners: list[m.Owner] = []
-    numbers: dict[m.Owner, int] = {}
-    previous = [-1] * len(body.items)
-    properties: list[m.SessionProperties | None] = [None] * len(body.items) if body.restore else []
-    for rows, reply in parts:
-        renumbered = []
-        for owner in reply.owners:
-            number = numbers.get(owner)
-            if number is None:
-                number = numbers[owner] = len(owners)
-                owners.append(owner)
-            renumbered.append(number)
-        renumbered.append(-1)  # what -1 indexes
-        for position, number in zip(rows.positions, reply.previous, strict=True):
-            previous[position] = renumbered[number]
-        if reply.properties:
-            for position, value in zip(rows.positions, reply.properties, strict=True):
-                properties[position] = value
-    return m.SessionTakeoverReply(plain.revisions, plain.errors, owners, previous, properties)
-
-
-def _refuse_takeover(body: m.SessionTakeover, rows: Rows, error: MetadError) -> m.SessionTakeoverReply:
-    restored: list[m.SessionProperties | None] = [None] * len(rows) if body.restore else []
-    return m.SessionTakeoverReply([], refuse_writes(body, rows, error).errors, [], [-1] * len(rows), restored)
-
-
 def _forget_restored(reply: m.SessionTakeoverReply) -> m.SessionTakeoverReply:
     return msgspec.structs.replace(reply, properties=[])
 
@@ -229,21 +171,21 @@ def _refusal(row: bytes | None, broker: str, epoch: int, position: int) -> m.Ite
 def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteReply:
     broker, epoch = command.body.broker, command.body.broker_epoch
     mine = _owner(broker, epoch)
-    rows = command.rows
-    owners = view.parts[SessionOwners].before(view, rows)
+    suffixes, items = command.rows.keys, command.rows.items
+    owners = view.parts[SessionOwners].before(view, command.rows)
     errors: list[m.ItemError] = []
     if owners.count(mine) != len(owners):
         allowed: list[int] = []
-        for at, (position, owner) in enumerate(zip(rows.positions, owners, strict=True)):
+        for position, owner in enumerate(owners):
             if owner != mine and (refusal := _refusal(owner, broker, epoch, position)) is not None:
                 errors.append(refusal)
             else:
-                allowed.append(at)
-        rows = rows.pick(column(allowed))
+                allowed.append(position)
+        suffixes, items = [suffixes[at] for at in allowed], [items[at] for at in allowed]
     prefix = keys.table_prefix(view.group, _PROPERTIES)
-    properties = [encode(item.properties) for item in rows.items]
-    view.write(_PROPERTIES, dict(zip(map(prefix.__add__, rows.keys), properties, strict=True)))
-    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
+    properties = [encode(item.properties) for item in items]
+    view.write(_PROPERTIES, dict(zip(map(prefix.__add__, suffixes), properties, strict=True)))
+    return written(view, errors)
 
 
 def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m.WriteReply:
@@ -259,7 +201,7 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
             errors.append(refusal)
         # Otherwise it is disconnected already: its first disconnect counts for the expiry.
     owners.wrote(writes, command.rows)
-    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
+    return written(view, errors)
 
 
 def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteReply:
@@ -277,7 +219,7 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
         else:
             owner_writes[key] = None
             writes[properties_prefix + suffix] = None
-    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
+    return written(view, errors)
 
 
 def _session(suffix_fields: bytes, owner: bytes, properties: bytes | None) -> bytes:
@@ -285,7 +227,7 @@ def _session(suffix_fields: bytes, owner: bytes, properties: bytes | None) -> by
     return _SESSION_HEADER + suffix_fields + owner[1:] + (properties or _DEFAULT_PROPERTIES)
 
 
-def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Raw | None]:
+def _read_get(reader: Reader, command: Command[m.SessionGet]) -> m.SessionGetReply:
     values = read_values(reader, command, _PROPERTIES)
     rows, raw = command.rows, msgspec.Raw
     known_owners = reader.parts[SessionOwners]
@@ -300,11 +242,13 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> list[msgspec.Ra
             if owner is None:  # pragma: no cover - both rows are written in one entry
                 raise AssertionError(f"session without owner: {rows.keys[at]!r}")
         sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + owner[1:] + properties))
-    return sessions
+    return m.SessionGetReply(sessions)  # type: ignore[arg-type]  # encoded
 
 
-def _read_list(reader: Reader, command: Command[m.SessionList]) -> GroupPage:
+def _read_list(reader: Reader, command: Command[m.SessionList]) -> m.SessionListReply:
     body = command.body
+    if body.client_id_prefix and body.tenant is None:
+        raise InvalidRequestError("client_id_prefix needs a tenant")
     table = keys.table_prefix(reader.group, _OWNER)
     start = b""
     if body.tenant is not None:
@@ -319,13 +263,12 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> GroupPage:
             return row.startswith(broker, 2)
 
     end = keys.after_prefix(table + start)
-    scan = reader.scan(begin, end, body.page.limit, keep, look_rows_max=command.look_rows_max)
+    scan = reader.scan(begin, end, body.page.limit, keep)
     properties_prefix = keys.table_prefix(reader.group, _PROPERTIES)
     skip = len(table)
     suffixes = [key[skip:] for key, _ in scan.rows]
     reader.spent += 4 * len(suffixes)  # a session is put together of two rows, one by one
-    stopped_at = None if scan.stopped_at is None else scan.stopped_at[skip:]
-    rows: list[tuple[bytes, bytes]] = []
+    sessions: list[msgspec.Raw] = []
     size = 0
     # Owner rows are small and properties are not: a page of large sessions ends before the bytes get out of hand.
     for at in range(0, len(suffixes), _LIST_READ_ROWS):
@@ -335,45 +278,25 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> GroupPage:
             tenant, offset = keys.split_text(suffix, 0)
             client_id, _ = keys.split_text(suffix, offset)
             record = _session(encode(tenant) + encode(client_id), owner, value)
-            rows.append((suffix, record))
+            sessions.append(msgspec.Raw(record))
             size += len(record)
-            if size >= REPLY_BYTES_MAX // 4 and len(rows) < len(suffixes):
-                return GroupPage(rows, suffix)
-    return GroupPage(rows, stopped_at)
+            if size >= PAGE_BYTES_MAX and len(sessions) < len(suffixes):
+                return m.SessionListReply(sessions, suffix)  # type: ignore[arg-type]  # encoded
+    cursor = b"" if scan.stopped_at is None else scan.stopped_at[skip:]
+    return m.SessionListReply(sessions, cursor)  # type: ignore[arg-type]  # encoded
 
 
 VERBS = (
     Verb(
         methods.SESSION_TAKEOVER,
         SESSION,
-        split=_split_takeover,
-        merge=_merge_takeover,
         evaluate=_evaluate_takeover,
-        refuse=_refuse_takeover,
         forget=_forget_restored,
         recall=_recall_restored,
     ),
-    Verb(
-        methods.SESSION_DISCONNECT,
-        SESSION,
-        merge=merge_writes,
-        evaluate=_evaluate_disconnect,
-        refuse=refuse_writes,
-    ),
-    Verb(
-        methods.SESSION_UPDATE,
-        SESSION,
-        merge=merge_writes,
-        evaluate=_evaluate_update,
-        refuse=refuse_writes,
-    ),
-    Verb(methods.SESSION_GET, SESSION, merge=merge_get(m.SessionGetReply), read=_read_get),
-    Verb(
-        methods.SESSION_DELETE,
-        SESSION,
-        merge=merge_writes,
-        evaluate=_evaluate_delete,
-        refuse=refuse_writes,
-    ),
-    Verb(methods.SESSION_LIST, SESSION, split=_split_everywhere, merge=merge_list(m.SessionListReply), read=_read_list),
+    Verb(methods.SESSION_DISCONNECT, SESSION, evaluate=_evaluate_disconnect),
+    Verb(methods.SESSION_UPDATE, SESSION, evaluate=_evaluate_update),
+    Verb(methods.SESSION_GET, SESSION, read=_read_get),
+    Verb(methods.SESSION_DELETE, SESSION, evaluate=_evaluate_delete),
+    Verb(methods.SESSION_LIST, SESSION, read=_read_list),
 )

@@ -1,8 +1,7 @@
 """What the verbs of the tables are made of.
 
 A table is declared in :mod:`metad_wire.tables`; its module here has a :class:`Verb` per method. A verb that writes has
-``evaluate``, one that reads has ``read``; both work on one group's part of the batch. ``split`` says which part of a
-request belongs to which group, ``merge`` puts the parts' replies together.
+``evaluate``, one that reads has ``read``. Both work on one group, which holds all items of the request.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.cluster import SLOTS as SLOTS
-from metad_wire.errors import IdentityExpiredError, MetadError
+from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError
 from metad_wire.methods import Body, Method
 from metad_wire.table import Keyed, Table
 
@@ -22,24 +20,22 @@ from ..storage.engine import Engine
 from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix, slot_of_key, table_prefix
 from .limits import REPLY_BYTES_MAX, check_reply
 from .part import Origin, Parts
-from .rows import Numbers, Rows, column, partition
+from .rows import NO_ROWS, Numbers, Rows, column
 from .slot_assignment import SlotAssignment
 from .view import View, in_chunks
 
 PAGE_BYTES_MAX = 1024 * 1024  # of one page; a client that reads on gets the rest with the next
-# Rows that all groups of a node together look at for one page: a filter that matches little must not stall the others.
-SCAN_ROWS_MAX = 256
+SCAN_ROWS_MAX = 256  # looked at for one page: a filter that matches little must not delay others
 _SCAN_BYTES_MAX = 4 * PAGE_BYTES_MAX  # the same in bytes, where rows are long and none of them is wanted
 SPENT_BYTES = 1024  # that take about as long as a row to be looked at
 
 
 class Command(Generic[Body]):
-    """One group's part of a request. ``rows`` may be empty for verbs that are not about single records. Records in the
-    reply may take ``reply_bytes_max``. ``size`` is that of the whole request, as it came; 0 where it is not known.
-    ``items`` is how much work it is: rows, or more where a row is more than one thing to do. A listing may look at
-    ``look_rows_max``."""
+    """A request to one group. ``rows`` may be empty for verbs that are not about single records. Records in the reply
+    may take ``reply_bytes_max``. ``size`` is that of the request, as it came; 0 if it is not known. ``items`` is how
+    much work it is: rows, or more if a row is more than one thing to do."""
 
-    __slots__ = ("arrived_s", "body", "digest", "items", "look_rows_max", "method", "reply_bytes_max", "rows", "size")
+    __slots__ = ("arrived_s", "body", "digest", "items", "method", "reply_bytes_max", "rows", "size")
 
     def __init__(
         self,
@@ -49,7 +45,6 @@ class Command(Generic[Body]):
         reply_bytes_max: int = REPLY_BYTES_MAX,
         size: int = 0,
         items: int | None = None,
-        look_rows_max: int = SCAN_ROWS_MAX,
     ) -> None:
         self.method = method
         self.body = body
@@ -57,9 +52,8 @@ class Command(Generic[Body]):
         self.reply_bytes_max = reply_bytes_max
         self.size = size
         self.items = len(rows) if items is None else items
-        self.look_rows_max = look_rows_max
         self.digest = 0
-        """Of the request, where it has an identity, which is then good for no other."""
+        """Of the request, if it has an identity, which is then valid for no other."""
         self.arrived_s: float | None = None
         """When the request reached this node, by its monotonic clock."""
 
@@ -110,17 +104,15 @@ class Reader:
         end: bytes,
         limit: int,
         keep: Callable[[bytes], bool] | None = None,
-        *,
-        look_rows_max: int = SCAN_ROWS_MAX,
     ) -> Scan:
-        """Up to ``limit`` rows whose value ``keep`` accepts, of the next ``look_rows_max``, with a bound on their
+        """Up to ``limit`` rows whose value ``keep`` accepts, of the next :data:`SCAN_ROWS_MAX`, with a bound on their
         bytes."""
         rows: list[tuple[bytes, bytes]] = []
         size = looked_at = looked_at_bytes = 0
         held = self.held
         while True:
             all_count = keep is None and held is None
-            wanted = look_rows_max - looked_at
+            wanted = SCAN_ROWS_MAX - looked_at
             if all_count:
                 wanted = min(wanted, limit)
             chunk = self.engine.scan(begin, end, wanted, PAGE_BYTES_MAX)
@@ -137,7 +129,7 @@ class Reader:
             if len(chunk) < wanted and chunk_bytes < PAGE_BYTES_MAX:
                 return Scan(rows, None)
             begin = chunk[-1][0] + b"\0"
-            if looked_at >= look_rows_max or looked_at_bytes >= _SCAN_BYTES_MAX:
+            if looked_at >= SCAN_ROWS_MAX or looked_at_bytes >= _SCAN_BYTES_MAX:
                 return Scan(rows, chunk[-1][0])
 
 
@@ -153,42 +145,16 @@ class Scan(NamedTuple):
     stopped_at: bytes | None
 
 
-class GroupPage(NamedTuple):
-    """One group's contribution to a page: (key behind the table prefix, encoded record), and where it stopped."""
-
-    rows: list[tuple[bytes, bytes]]
-    stopped_at: bytes | None
-
-
-def page_of(pages: list[GroupPage], limit: int) -> tuple[list[bytes], bytes]:
-    """Merge the groups' pages into (encoded records in key order, cursor).
-
-    A group that stopped early has said nothing about keys behind its stop, so the page ends at the lowest stop.
-    """
-    stops = [page.stopped_at for page in pages if page.stopped_at is not None]
-    bound = min(stops, default=None)
-    rows = sorted(
-        (row for page in pages for row in page.rows if bound is None or row[0] <= bound), key=lambda row: row[0]
-    )
-    records: list[bytes] = []
-    size = 0
-    for key, record in rows:
-        records.append(record)
-        size += len(record)
-        if (len(records) >= limit or size >= PAGE_BYTES_MAX) and key != rows[-1][0]:
-            return records, key
-    return records, bound or b""
-
-
 _Body = TypeVar("_Body", bound=m.Message)
 _Reply = TypeVar("_Reply", bound=m.Message)
 
 
 class Verb(Generic[_Body, _Reply]):
-    """One row of the registry. ``read`` returns what ``merge`` takes; ``evaluate`` returns a reply.
+    """What a group does with the requests of one method.
 
-    ``split`` is given where the body has no items, or its items lack fields of the table's key.
-    ``refuse`` is the reply in place of a group's that could not do its part while others did theirs.
+    ``rows``: those of a body. By default the rows of its items, by the table's key; of a listing that has all routing
+    fields one row, which only says the slot; of any other body none.
+    ``operations``: how many things an item asks for beside itself.
     ``forget``/``recall``: what of a reply need not be remembered for retries because it can be read again.
     ``origin``: of the entries that it makes.
     ``may_write``: whether a body can change anything at all; a request that cannot needs no identity (None: any can).
@@ -199,96 +165,85 @@ class Verb(Generic[_Body, _Reply]):
         method: Method[_Body, _Reply],
         table: Table[Any],
         *,
-        merge: Callable[[_Body, list[tuple[Rows, Any]]], _Reply],
-        split: Callable[[_Body, Numbers], dict[int, Rows]] | None = None,
+        rows: Callable[[_Body], Rows] | None = None,
+        operations: Callable[[Any], int] | None = None,
         evaluate: Callable[[View, Command[_Body]], _Reply] | None = None,
-        refuse: Callable[[_Body, Rows, MetadError], _Reply] | None = None,
-        read: Callable[[Reader, Command[_Body]], Any] | None = None,
+        read: Callable[[Reader, Command[_Body]], _Reply] | None = None,
         origin: Origin = Origin.CLIENT,
         forget: Callable[[_Reply], _Reply] | None = None,
         may_write: Callable[[_Body], bool] | None = None,
         recall: Callable[[Reader, Command[_Body], _Reply], _Reply] | None = None,
     ) -> None:
-        if not method.mutates == (evaluate is not None) == (refuse is not None) == (read is None):
-            raise TypeError(f"{method.name}: a verb either evaluates (mutates, can refuse) or reads")
+        if not method.mutates == (evaluate is not None) == (read is None):
+            raise TypeError(f"{method.name}: a verb either evaluates (mutates) or reads")
+        self._has_items = "items" in method.body.__struct_fields__
+        if read is not None and self._has_items and len(method.reply.__struct_fields__) != 1:
+            raise TypeError(f"{method.name}: the reply to a read of items is one list, by position")
         self.method = method
         self.table = table
         self._keyed: Keyed | None = table.routed.get(method)
-        self.split: Callable[[_Body, Numbers], dict[int, Rows]] = split or self._split
-        self.merge = merge
+        if rows is None:
+            rows = (self._item_rows if self._has_items else self._slot_row) if method in table.routed else _no_rows
+        self.rows: Callable[[_Body], Rows] = rows
+        self._operations = operations
         self.evaluate = evaluate
-        self.refuse = refuse
         self.read = read
         self.origin = origin
         self.forget = forget
         self.recall = recall
         self.may_write = may_write
 
-    def _split(self, body: Any, slots: Numbers) -> dict[int, Rows]:
-        return split_items(self.table, body.items, slots, self._keyed)
+    def _item_rows(self, body: Any) -> Rows:
+        items = body.items
+        keys, crcs = self.table.keys(items if self._keyed is None else self._keyed(items))
+        return Rows(items, keys, column(crcs, len(keys)))
+
+    def _slot_row(self, body: Any) -> Rows:
+        return Rows((body,), (b"",), column(self.table.crcs((body,)), 1))
+
+    def count(self, body: Any, size: int) -> int:
+        """How many items a body of ``size`` bytes has, counted by the work that they are. Raises InvalidRequestError if
+        they are too many, or if a value is too long."""
+        items: Any = body.items if self._has_items else ()
+        if len(items) > m.BATCH_ITEMS_MAX:  # the decoder has counted those that came over the wire
+            raise InvalidRequestError(f"{len(items)} items in one request, {m.BATCH_ITEMS_MAX} are allowed")
+        if size > self.table.value_bytes_max:  # only then may one be over the limit
+            _check_values(self.table, items)
+        if self._operations is None:
+            return len(items)
+        operations = sum(map(self._operations, items))
+        if operations > m.BATCH_ITEMS_MAX:
+            raise InvalidRequestError(f"{operations} operations in one request, {m.BATCH_ITEMS_MAX} are allowed")
+        return operations + len(items)
 
 
-def split_items(table: Table[Any], items: Any, slots: Numbers, keyed: Keyed | None = None) -> dict[int, Rows]:
-    """The rows of each group, by the table's key; ``keyed``: what of an item has its fields. Raises
-    InvalidRequestError."""
-    keys, crcs = table.keys(items if keyed is None else keyed(items))
-    return partition(items, keys, column(crcs, len(keys)), slots)
+def _no_rows(body: m.Message) -> Rows:
+    return NO_ROWS
+
+
+def _check_values(table: Table[Any], items: Any) -> None:
+    for position, item in enumerate(items):
+        size = table.value_bytes(item)
+        if size > table.value_bytes_max:
+            raise InvalidRequestError(
+                f"item {position}: its value takes {size} bytes, {table.value_bytes_max} are allowed"
+            )
 
 
 def check_same_rows(command: Command[Any], answered: int) -> None:
-    """Raise IdentityExpiredError where a retry is not about the rows that its first attempt was about."""
+    """Raise IdentityExpiredError if a retry is not about as many rows as its first attempt."""
     if len(command.rows) != answered:
-        raise IdentityExpiredError("this write was done before; some of its records have moved to another group since")
+        raise IdentityExpiredError("this identity was used for another request")
 
 
-def merge_writes(body: m.Message, parts: list[tuple[Rows, m.WriteReply]]) -> m.WriteReply:
-    """Merge for every verb that answers with a plain WriteReply. Item errors carry request positions already."""
-    replies = [reply for _, reply in parts]
-    return m.WriteReply(
-        [revision for reply in replies for revision in reply.revisions],
-        sorted((error for reply in replies for error in reply.errors), key=lambda error: error.index),
-    )
+def written(view: View, errors: list[m.ItemError]) -> m.WriteReply:
+    """The reply to a write of which these items failed."""
+    return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
 
 def mismatch(position: int, error: type[MetadError], what: str, current: int) -> m.ItemError:
     """An item that was compared with ``what`` and did not match."""
     return m.ItemError(position, error.code, f"{what} is {current}", current)
-
-
-def refuse_writes(body: m.Message, rows: Rows, error: MetadError) -> m.WriteReply:
-    """Refuse for every verb that answers with a plain WriteReply: each item fails with the group's error."""
-    return m.WriteReply([], [m.ItemError(position, error.code, error.message) for position in rows.positions])
-
-
-def by_position(parts: list[tuple[Rows, list[Any]]]) -> list[Any]:
-    """Put per-row results of several groups back into request order."""
-    if len(parts) == 1:
-        return parts[0][1]
-    merged: list[Any] = [None] * sum(len(rows) for rows, _ in parts)
-    for rows, results in parts:
-        for position, result in zip(rows.positions, results, strict=True):
-            merged[position] = result
-    return merged
-
-
-def merge_get(reply: type[Any]) -> Callable[[Any, list[tuple[Rows, list[Any]]]], Any]:
-    """Merge for a reply of records by position."""
-    return lambda _, parts: reply(by_position(parts))
-
-
-def merge_list(reply: type[Any]) -> Callable[[Any, list[tuple[Rows, GroupPage]]], Any]:
-    """Merge for a reply of records and a cursor."""
-
-    def merge(body: Any, parts: list[tuple[Rows, GroupPage]]) -> Any:
-        records, cursor = page_of([page for _, page in parts], body.page.limit)
-        return reply([msgspec.Raw(record) for record in records], cursor)
-
-    return merge
-
-
-def looked_at(page: m.Page, parts: dict[int, Rows]) -> dict[int, Rows]:
-    """Those of the groups that the page names; all of them where it names none."""
-    return {group: rows for group, rows in parts.items() if group in page.groups} if page.groups else parts
 
 
 def after_cursor(group: bytes, table: int, begin: bytes, cursor: bytes) -> bytes:
@@ -302,17 +257,17 @@ def read_values(reader: Reader, command: Command[Any], row: int) -> list[bytes |
     return reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
 
 
-def read_records(reader: Reader, command: Command[Any], row: int) -> list[msgspec.Raw | None]:
-    """The same of a row that is a record as the wire has it."""
-    return [None if value is None else msgspec.Raw(value) for value in read_values(reader, command, row)]
+def read_records(reader: Reader, command: Command[Any], row: int) -> Any:
+    """The reply to a read of a row that is a record as the wire has it, by position."""
+    values = read_values(reader, command, row)
+    return command.method.reply([None if value is None else msgspec.Raw(value) for value in values])
 
 
-def read_page(reader: Reader, command: Command[Any], table: int, start: bytes) -> GroupPage:
-    """A page of a table whose rows are records as the wire has them: those whose key starts with ``start``."""
+def read_page(reader: Reader, command: Command[Any], row: int, start: bytes) -> Any:
+    """The reply to a listing of a row that is a record as the wire has it: those whose key starts with ``start``."""
     page = command.body.page
-    prefix = table_prefix(reader.group, table)
-    begin = after_cursor(reader.group, table, start, page.cursor)
-    scan = reader.scan(begin, after_prefix(prefix + start), page.limit, look_rows_max=command.look_rows_max)
-    skip = len(prefix)
-    rows = [(key[skip:], value) for key, value in scan.rows]
-    return GroupPage(rows, None if scan.stopped_at is None else scan.stopped_at[skip:])
+    prefix = table_prefix(reader.group, row)
+    begin = after_cursor(reader.group, row, start, page.cursor)
+    scan = reader.scan(begin, after_prefix(prefix + start), page.limit)
+    cursor = b"" if scan.stopped_at is None else scan.stopped_at[len(prefix) :]
+    return command.method.reply([msgspec.Raw(value) for _, value in scan.rows], cursor)

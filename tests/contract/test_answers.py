@@ -18,7 +18,7 @@ from metad.testing.nodes.loop import Process
 from metad.testing.nodes.scenarios import Scene
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.errors import MetadError, NotLeaderError, UnknownMethodError
+from metad_wire.errors import InvalidRequestError, MetadError, NotLeaderError, UnknownMethodError
 from metad_wire.frame import FrameType
 from metad_wire.group import GroupId
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, Method
@@ -55,10 +55,9 @@ class Asked(asyncio.Protocol):
             self._stream.write(data)
 
 
-async def ask(transport: Transport, host: str, method: Method[Any, Any], body: Any) -> Answer:
-    asked = await transport.dial(
-        host, CLIENT_PORT, lambda: Asked(method.encode_request(body, 5_000), method.code), timeout_s=5
-    )
+async def ask(transport: Transport, host: str, method: Method[Any, Any], body: Any, group: str) -> Answer:
+    payload = method.encode_request(body, 5_000, group=group)
+    asked = await transport.dial(host, CLIENT_PORT, lambda: Asked(payload, method.code), timeout_s=5)
     try:
         return await asked.answer
     finally:
@@ -73,7 +72,7 @@ class Cluster(Protocol):
 
     def leader(self, group: str) -> str: ...
 
-    def ask(self, node: str, method: Method[Any, Any], body: Any) -> Answer: ...
+    def ask(self, node: str, method: Method[Any, Any], body: Any, group: str = "") -> Answer: ...
 
 
 class Scripted:
@@ -95,8 +94,8 @@ class Scripted:
     def leader(self, group: str) -> str:
         return self._nodes.leaders[group]
 
-    def ask(self, node: str, method: Method[Any, Any], body: Any) -> Answer:
-        return self._runner.run(ask(self._server.transport, self._hosts[node], method, body))
+    def ask(self, node: str, method: Method[Any, Any], body: Any, group: str = "") -> Answer:
+        return self._runner.run(ask(self._server.transport, self._hosts[node], method, body, group))
 
 
 class Served:
@@ -118,9 +117,9 @@ class Served:
         assert found is not None
         return self._scene.lead(found).name
 
-    def ask(self, node: str, method: Method[Any, Any], body: Any) -> Answer:
+    def ask(self, node: str, method: Method[Any, Any], body: Any, group: str = "") -> Answer:
         transport = self._scene.network.transport("asker")
-        task = self._process.start(ask(transport, node, method, body))
+        task = self._process.start(ask(transport, node, method, body, group))
         assert self._scene.run_until(task.done, 10.0), f"{node} does not answer {method.name}"
         return task.result()
 
@@ -146,7 +145,7 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     ),
     "session.get": lambda name: m.SessionGet([m.SessionKey("t", name)]),
     "session.delete": lambda name: m.SessionDelete([m.SessionKey("t", name)]),
-    "session.list": lambda name: m.SessionList(page=m.Page(groups=[GROUP])),
+    "session.list": lambda name: m.SessionList(),
     "offset.commit": lambda name: m.OffsetCommit([m.OffsetCommitItem("t", name, "topic", 0, 1)]),
     "offset.fetch": lambda name: m.OffsetFetch([m.OffsetKey("t", name, "topic", 0)]),
     "offset.delete": lambda name: m.OffsetDelete([m.OffsetKey("t", name, "topic", 0)]),
@@ -171,7 +170,7 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
         case "cluster.moved":
             return c.Moved(1)
         case "group.command":
-            return c.GroupCommand("data", GROUP, "close", 1)
+            return c.GroupCommand("close", 1)
         case "cluster.join":
             return c.Join(known.nodes[0])
         case "cluster.leave":
@@ -199,17 +198,25 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
 def test_a_method_is_answered_by_whom_it_declares(cluster: Cluster, method: Method[Any, Any]) -> None:
     known = cluster.map
     body = body_of(method, known)
+    group = METADATA if method.by is By.METADATA else f"{KINDS.get(method.code)}-{GROUP}"
     for node in ("n1", "n2", "n3"):
-        answer = cluster.ask(node, method, body)
+        answer = cluster.ask(node, method, body, group if method.by is By.GROUP else "")
         if method.code in BETWEEN_NODES:
             assert isinstance(answer, UnknownMethodError)
             continue
-        group = METADATA if method.by is By.METADATA else f"{KINDS.get(method.code)}-{GROUP}"
         if method.by is By.ANY or cluster.leader(group) == node:
             assert not isinstance(answer, NotLeaderError | UnknownMethodError), f"{node}: {answer}"
         else:
             assert isinstance(answer, NotLeaderError), f"{node}: {answer!r}"
             assert answer.leader == cluster.leader(group)
+
+
+@pytest.mark.parametrize("method", [METHODS[code] for code in KINDS], ids=lambda method: method.name)
+def test_a_method_of_groups_needs_a_group(cluster: Cluster, method: Method[Any, Any]) -> None:
+    body = body_of(method, cluster.map)
+    for node in ("n1", "n2", "n3"):
+        answer = cluster.ask(node, method, body)
+        assert isinstance(answer, InvalidRequestError), f"{node}: {answer!r}"
 
 
 def test_what_is_about_a_group_may_be_decided_by_others(cluster: Cluster) -> None:

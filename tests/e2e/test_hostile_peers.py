@@ -33,6 +33,9 @@ unfinished_bytes_max = {16 * MIB}
 handshake_timeout_ms = 400
 idle_timeout_ms = 2500
 write_stall_timeout_ms = 700
+[groups]
+offset = 1
+data = 1
 {SMALL}
 """
 GROWTH_BYTES_MAX = 96 * MIB
@@ -157,10 +160,10 @@ def told(peer: Peer, *names: str) -> None:
 
 
 def put(size: int = 10, items: int = 1) -> bytes:
-    return methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("hostile", "k", bytes(size))] * items))
+    return methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("hostile", "k", bytes(size))] * items), group="data-0")
 
 
-GET_LARGE = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", f"k{i}") for i in range(3)]))
+GET_LARGE = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", f"k{i}") for i in range(3)]), group="data-0")
 
 
 # --- broken bytes ----------------------------------------------------------------------------------------
@@ -230,7 +233,7 @@ def test_an_unknown_method_and_wrong_bodies_cost_one_request_each(server: Server
             assert frame[0] == FrameType.ERROR
             answers[frame[1]] = decode_error(frame[2]).name
         assert answers == {number: name for number, (_, _, name) in enumerate(cases, 1)}
-        peer.request(99, methods.KV_GET.code, methods.KV_GET.encode_request(m.KvGet([])))  # and the connection goes on
+        peer.request(99, methods.KV_GET.code, methods.KV_GET.encode_request(m.KvGet([]), group="data-0"))  # it goes on
         assert peer.next() == (FrameType.RESPONSE, 99, encode(m.KvGetReply([])))
 
 
@@ -338,7 +341,7 @@ def test_a_reader_that_never_reads_is_cut_off(server: Server) -> None:
 def test_a_closed_connection_does_not_wait_for_its_reader_for_ever(server: Server) -> None:
     # Once wrong: with less unread than makes the server pause, a connection that was told to go stayed.
     aborted = len(server.events("connection aborted"))
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", "k0")] * 3))
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", "k0")] * 3), group="data-0")
     with Peer(server) as peer:
         peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         for number in (1, 2):  # the kernels hold one of them
@@ -379,7 +382,7 @@ def test_a_storm_of_cancels(server: Server) -> None:
 
 def test_tiny_items_do_not_become_gigabytes(server: Server) -> None:
     request = methods.OFFSET_COMMIT.encode_request(
-        m.OffsetCommit([m.OffsetCommitItem("", "", "", 0, 0)] * m.BATCH_ITEMS_MAX)
+        m.OffsetCommit([m.OffsetCommitItem("", "", "", 0, 0)] * m.BATCH_ITEMS_MAX), group="offset-0"
     )
     with contextlib.ExitStack() as stack, Memory(server) as memory:
         peers = [stack.enter_context(Peer(server)) for _ in range(4)]
@@ -457,7 +460,7 @@ def test_a_garbled_stream_of_good_frames(server: Server) -> None:
 def test_a_batch_whose_answers_are_errors_keeps_the_reply_small(server: Server) -> None:
     with Peer(server) as peer, Memory(server) as memory:
         conflicts = m.KvPut([m.KvPutItem("absent", "k0", b"", 77)] * m.BATCH_ITEMS_MAX)
-        payload = methods.KV_PUT.encode_request(conflicts)
+        payload = methods.KV_PUT.encode_request(conflicts, group="data-0")
         for number in range(1, 101):
             peer.request(number, methods.KV_PUT.code, payload)
             frame = peer.next()

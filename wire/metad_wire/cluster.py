@@ -151,11 +151,10 @@ class Moved(Message, frozen=True):
 
 
 class GroupCommand(Message, frozen=True):
-    """Between nodes: a step of a slot move, for the log of one group. ``slots`` is a bit map; ``rows`` are keys behind
-    the group prefix, None deletes. ``revision`` of an ``adopt`` is the source's with which it sealed."""
+    """Between nodes: a step of a slot move, for the log of the group that the request names. ``slots`` is a bit map;
+    ``rows`` are keys behind the group prefix, None deletes. ``revision`` of an ``adopt`` is the source's with which it
+    sealed."""
 
-    kind: str
-    ordinal: U32
     step: str
     move: U63
     attempt: U63 = 0
@@ -163,11 +162,6 @@ class GroupCommand(Message, frozen=True):
     slots: bytes = b""
     rows: dict[bytes, bytes | None] = {}  # noqa: RUF012
     revision: U63 = 0
-
-    @property
-    def group_id(self) -> GroupId:
-        """The group whose log takes the step."""
-        return GroupId(self.kind, self.ordinal)
 
 
 class GroupReply(Message, frozen=True):

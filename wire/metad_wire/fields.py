@@ -31,7 +31,6 @@ Limit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX)]
 T = TypeVar("T")
 PerGroup = Annotated[list[T], Meta(max_length=1024)]
 """One item for each group of a kind: a kind has no more groups than slots."""
-Ordinals = PerGroup[U32]
 Batch = Annotated[list[T], Meta(max_length=BATCH_ITEMS_MAX)]
 KeyFields = Annotated[list[str | U32], Meta(max_length=KEY_FIELDS_MAX)]
 Transactions = Annotated[list[T], Meta(max_length=TRANSACTIONS_MAX)]

@@ -17,7 +17,7 @@ import msgspec
 
 from .fields import BATCH_ITEMS_MAX as BATCH_ITEMS_MAX
 from .fields import GENERATION_MAX as GENERATION_MAX
-from .fields import I64, U32, U53, U63, U64, Batch, KeyFields, Limit, Ordinals, PerGroup, TransactionItems, Transactions
+from .fields import I64, U32, U53, U63, U64, Batch, KeyFields, Limit, PerGroup, TransactionItems, Transactions
 from .fields import KEY_FIELDS_MAX as KEY_FIELDS_MAX
 from .fields import LIST_LIMIT_MAX as LIST_LIMIT_MAX
 from .fields import TRANSACTION_ITEMS_MAX as TRANSACTION_ITEMS_MAX
@@ -111,10 +111,10 @@ class Identity(Message, frozen=True):
 
 class Request(Message, Generic[T], frozen=True):
     """Payload of REQUEST. ``deadline_ms`` counts from receipt, 0 means the server's default; a request not begun by
-    then is not done. ``identity`` is for writes. ``group`` is whom all items are for, by name: what that group does not
-    hold is refused with :class:`~metad_wire.errors.StaleRouteError`, never passed on, for only it remembers an earlier
-    attempt. Empty: the server finds the groups. ``requires``: bits of :class:`Feature` that whoever does not know them
-    must not do the request without."""
+    then is not done. ``identity`` is for writes. ``group`` names the group that answers, for methods that a group
+    answers. If it does not hold all items, it refuses the request with :class:`~metad_wire.errors.StaleRouteError`; no
+    other group is tried, because only this one remembers an earlier attempt. ``requires``: bits of :class:`Feature`; a
+    server that does not know one of them must not do the request."""
 
     deadline_ms: U32
     identity: Identity | None
@@ -124,9 +124,9 @@ class Request(Message, Generic[T], frozen=True):
 
 
 class ItemError(Message, frozen=True):
-    """Item number ``index`` of the batch (from 0) failed with error ``code``: of the item (200 up), or of the group
-    it belongs to (100 up) where other groups did their part. ``current`` is what the item was compared with and
-    did not match: a version (0: absent), an offset (-1: none), a generation or an epoch."""
+    """Item number ``index`` of the batch (from 0) failed with error ``code``, which is 200 or higher. ``current`` is
+    what the item was compared with and did not match: a version (0: absent), an offset (-1: none), a generation or an
+    epoch."""
 
     index: U32
     code: U63
@@ -147,19 +147,17 @@ Revisions = PerGroup[Revision]
 
 
 class WriteReply(Message, frozen=True):
-    """Answer of a batch of writes: one revision per group that wrote, and the items that failed."""
+    """Answer of a batch of writes: the revision of the group that wrote, and the items that failed."""
 
     revisions: list[Revision]
     errors: list[ItemError]
 
 
 class Page(Message, frozen=True):
-    """Where a listing goes on: empty means from the start (in a request) or that it is complete (in a reply).
-    ``groups``: ordinals of the groups to look at, which the node must lead; empty means all that may hold records."""
+    """Where a listing goes on: an empty cursor means from the start."""
 
     limit: Limit = 1_000
     cursor: bytes = b""
-    groups: Ordinals = []
 
 
 # --- sessions --------------------------------------------------------------------------------------------
@@ -612,7 +610,7 @@ class TableDelete(Message, Generic[T], frozen=True):
 
 class TableList(Message, frozen=True):
     """Records whose key begins with ``fields``, in order of their keys. If the next field of the key is text, it starts
-    with ``prefix``. ``fields`` that include all routing fields ask one group, fewer ask every group."""
+    with ``prefix``. If ``fields`` lack a routing field, every group has a listing of its own."""
 
     fields: KeyFields = []
     prefix: str = ""

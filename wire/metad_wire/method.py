@@ -25,13 +25,12 @@ nesting that is too deep come through as Python's own errors."""
 
 
 class By(Enum):
-    """Which node answers a method. Every other fails it with ``not_leader``, and names who leads where it knows."""
+    """Which node answers a method. Any other node refuses with ``not_leader``, and names the leader if it knows it."""
 
     ANY = "any node"
     METADATA = "leader of metadata-0"
-    GROUP = "leader of the items' group"
-    """Where the items are of several groups: a read needs a leader of all of them; of a write each leader does its
-    part, and the other items fail one by one."""
+    GROUP = "leader of the group"
+    """The group that the request names."""
 
 
 class For(Enum):

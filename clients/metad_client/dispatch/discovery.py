@@ -10,7 +10,6 @@ from functools import partial
 from metad_wire.cluster import MapReply, MapRequest
 from metad_wire.methods import CLUSTER_MAP, encode
 
-from ..errors import UnknownMethodError
 from .alarm import Alarm
 from .call import Call
 from .node_queue import NodeQueue
@@ -91,8 +90,6 @@ class Discovery:
             return
         if error is None:
             self.learn(queue, answer.result())
-        elif isinstance(error, UnknownMethodError) and self.routes.map is None:
-            self.routes.stand_alone()
         self.router.release()
         if self.seeks >= PROBE_AFTER_SEEKS:
             self.router.probe()
@@ -100,5 +97,5 @@ class Discovery:
             self.asked.set_result(None)
         if self.router.has_leaders():
             self.seeks = 0
-        elif not self.routes.alone:
+        else:
             self.seek()

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
 from typing import Any
 
 from metad_wire.cluster import MapReply
 from metad_wire.frame import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, HEADER_BYTES
-from metad_wire.messages import ItemError
 from metad_wire.methods import Method
 
 from ..errors import (
@@ -41,7 +39,7 @@ from .node_connection import NodeConnection
 from .node_queue import NodeQueue
 from .nodes import Nodes
 from .retries import Retries
-from .retry import deadline_error, lost, worth_a_retry
+from .retry import deadline_error, lost
 from .router import Router
 from .routes import ANY, Routes
 from .sender import Sender
@@ -214,8 +212,7 @@ class Dispatcher:
         except InvalidRequestError as error:  # the reply is malformed, which is not the fault of the caller's request
             call.fail(InternalError(str(error)))
             return
-        if call.future.done() or not (call.method.mutates and reply.errors and self._heals(call, reply.errors)):
-            call.succeed(reply)
+        call.succeed(reply)
 
     def failed(self, connection: NodeConnection, call: Call, error: MetadError) -> None:
         """The peer answered with an error: retry now or later, here or elsewhere, or tell the caller."""
@@ -270,14 +267,6 @@ class Dispatcher:
         final = error if call.once and not error.outcome_known else self._retries.schedule(call, error)
         if final is not None:
             call.fail(final)
-
-    def _heals(self, call: Call, errors: Sequence[ItemError]) -> bool:
-        """Whether the call is retried because of items that the group could not answer for."""
-        error = worth_a_retry(errors)
-        if error is None or self._retries.schedule(call, error) is not None:
-            return False  # or no time is left: the reply says for each item what is known
-        call.obstructed(error, in_doubt=True)
-        return True
 
     def _moved(self, call: Call) -> bool:
         """End a call whose group does not hold its items, once there is a newer map than the one that named the group.

@@ -6,32 +6,16 @@ Reads and writes are retried alike: a write carries an identity, so it happens o
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
-from metad_wire.errors import ERRORS
-from metad_wire.messages import ItemError
 from metad_wire.policy import Backoff, RetryBudget
 
-from ..errors import ConnectionLostError, DeadlineExceededError, MetadError, error_of_item
+from ..errors import ConnectionLostError, DeadlineExceededError, MetadError
 from .call import Call
 
 
 def lost(error: MetadError) -> ConnectionLostError:
     """The end of a connection as its calls see it: whatever the cause, another connection may answer them."""
     return error if isinstance(error, ConnectionLostError) else ConnectionLostError(str(error))
-
-
-def worth_a_retry(errors: Sequence[ItemError]) -> MetadError | None:
-    """The first item's error that a retry of the whole request may resolve; None if there is none.
-
-    A server may answer so for items that it could not finish. A retry has the same identity, so for the other items the
-    server repeats its earlier answer.
-    """
-    for item in errors:
-        known = ERRORS.get(item.code)
-        if known is not None and known.retryable:
-            return error_of_item(item)
-    return None
 
 
 class SharedBudget:

@@ -14,7 +14,7 @@ from metad_wire.methods import Method
 from metad_wire.routing import KINDS, ROUTES, SLOT_MASK, split
 
 ANY = ""
-"""In place of a group: any node may answer."""
+"""In place of a group, for methods that any node answers."""
 
 ByGroup = dict[str, list[int]]
 """Group -> positions of its items."""
@@ -27,7 +27,7 @@ class _Kind:
         self.slots = slots
         self.ordinals = max(slots) + 1
         self.names = [GroupId(kind, ordinal).name for ordinal in range(self.ordinals)]
-        self.groups = sorted(set(slots))
+        self.groups = [self.names[ordinal] for ordinal in sorted(set(slots))]
         self.only = self.names[slots[0]] if len(self.groups) == 1 else None
 
 
@@ -36,8 +36,6 @@ class Routes:
 
     def __init__(self, *, by_quic: bool = False) -> None:
         self.map: ClusterMap | None = None
-        self.alone = False
-        """The server knows no clusters: it accepts everything."""
         self._by_quic = by_quic
         self._doubted = True
         self._kinds: dict[str, _Kind] = {}
@@ -74,10 +72,6 @@ class Routes:
         groups = self.map.groups if self.map is not None else []
         return {each.group_id.name: each.preferred for each in groups if each.preferred}
 
-    def stand_alone(self) -> None:
-        """The server says that it knows no clusters."""
-        self.alone = True
-
     def doubt(self) -> None:
         """No connected node knows this map: the next map replaces it, whatever its version."""
         self._doubted = True
@@ -90,17 +84,15 @@ class Routes:
             kinds = {kind: _Kind(kind, unpack_slots(packed)) for kind, packed in reply.map.slots.items()}
         except ValueError:  # the map is malformed: the groups' own answers lead the calls
             return False
-        self.map, self._kinds, self.alone, self._doubted = reply.map, kinds, False, False
+        self.map, self._kinds, self._doubted = reply.map, kinds, False
         return True
 
     def knows(self, method: Method[Any, Any]) -> bool:
         """Whether the groups of a method's items are known."""
-        return self.alone or KINDS[method.code] in self._kinds
+        return KINDS[method.code] in self._kinds
 
     def group_of(self, method: Method[Any, Any], item: Any) -> str | None:
         """The group of one item; None if it is not known yet."""
-        if self.alone:
-            return ANY
         route = ROUTES[method.code]
         kind = self._kinds.get(route.kind)
         if kind is None or kind.only is not None:
@@ -116,8 +108,6 @@ class Routes:
 
         Values of a wrong type have no slot. Their request goes to some group, whose leader reports the mistake.
         """
-        if self.alone:
-            return ANY
         route = ROUTES[method.code]
         kind = self._kinds.get(route.kind)
         if kind is None or kind.only is not None:
@@ -131,7 +121,7 @@ class Routes:
             return names[next(iter(by_ordinal))]
         return {names[ordinal]: positions for ordinal, positions in by_ordinal.items()}
 
-    def groups(self, method: Method[Any, Any]) -> list[tuple[int, str]]:
-        """(ordinal, name) of the groups that a method's items are spread over; empty if unknown."""
+    def groups(self, method: Method[Any, Any]) -> list[str]:
+        """The groups that a method's items are spread over; empty if unknown."""
         kind = self._kinds.get(KINDS[method.code])
-        return [] if self.alone or kind is None else [(ordinal, kind.names[ordinal]) for ordinal in kind.groups]
+        return [] if kind is None else kind.groups

@@ -136,7 +136,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
             elif isinstance(error, MetadError):
                 self._fail(futures, error)
             else:
-                self._hand_out(items, futures, deadline, group, answer.result())
+                self._hand_out(items, futures, answer.result())
             if self._overdue and self._items:
                 self._close()
             else:
@@ -185,20 +185,13 @@ class Batcher(Generic[Item, Reply, Outcome]):
         """The batch was refused as a whole and nothing was done, because some item is malformed. Only the caller of
         that item made a mistake: find it by halves."""
         if len(items) > 1:
-            self._send_halves(items, futures, deadline, group)
+            middle = len(items) // 2
+            self._send(items[:middle], futures[:middle], deadline, group)
+            self._send(items[middle:], futures[middle:], deadline, group)
         elif not futures[0].done():
             futures[0].set_exception(error)
 
-    def _send_halves(
-        self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float, group: str
-    ) -> None:
-        middle = len(items) // 2
-        self._send(items[:middle], futures[:middle], deadline, group)
-        self._send(items[middle:], futures[middle:], deadline, group)
-
-    def _hand_out(
-        self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float, group: str, reply: Reply
-    ) -> None:
+    def _hand_out(self, items: list[Item], futures: list[asyncio.Future[Outcome]], reply: Reply) -> None:
         try:
             outcomes = self._outcomes(items, reply)
             if len(outcomes) != len(items):
@@ -206,18 +199,13 @@ class Batcher(Generic[Item, Reply, Outcome]):
         except (LookupError, ValueError) as error:
             self._fail(futures, InternalError(f"{self._method.name}: the reply does not fit the request: {error}"))
             return
-        refused: list[int] = []
-        for position, (future, outcome) in enumerate(zip(futures, outcomes, strict=True)):
+        for future, outcome in zip(futures, outcomes, strict=True):
             if future.done():  # cancelled meanwhile
                 continue
-            if not isinstance(outcome, MetadError):
-                future.set_result(outcome)
-            elif isinstance(outcome, InvalidRequestError) and len(items) > 1:
-                refused.append(position)  # perhaps because of another item
-            else:
+            if isinstance(outcome, MetadError):
                 future.set_exception(outcome)
-        if refused:
-            self._send_halves([items[i] for i in refused], [futures[i] for i in refused], deadline, group)
+            else:
+                future.set_result(outcome)
 
     def _fail(self, futures: list[asyncio.Future[Outcome]], error: MetadError) -> None:
         for future in futures:

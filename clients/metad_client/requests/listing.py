@@ -10,7 +10,6 @@ from metad_wire.messages import Message, Page
 from metad_wire.methods import Method
 
 from ..dispatch.call import Call
-from ..dispatch.routes import ANY
 from ..errors import StaleRouteError
 from .requests import Requests
 
@@ -70,7 +69,7 @@ class _Pages(Generic[Record]):
                 continue
             self._call = None
             self.records, self.read = self._records_of(reply), 0
-            self._page = Page(self._page.limit, reply.cursor, self._page.groups)
+            self._page = Page(self._page.limit, reply.cursor)
             self._complete = not reply.cursor
             if self.records:
                 return True
@@ -112,17 +111,9 @@ async def of_all_groups(
     """A listing that is spread over all groups, in order of ``key_of``. Each group's leader is asked for its share of a
     page, and for more once that share is used up: so no record is read twice."""
     groups = await requests.groups(method, deadline_s)
-    if len(groups) <= 1:
-        name = groups[0][1] if groups else ANY
-        alone: _Pages[Record] = _Pages(requests, method, name, body_of, records_of, Page(page_size), deadline_s)
-        while await alone.more():
-            for record in alone.records:
-                yield record
-        return
     share = -(-page_size // len(groups))
     streams: list[_Pages[Record]] = [
-        _Pages(requests, method, name, body_of, records_of, Page(share, b"", [ordinal]), deadline_s)
-        for ordinal, name in groups
+        _Pages(requests, method, group, body_of, records_of, Page(share), deadline_s) for group in groups
     ]
     try:
         for stream in streams:

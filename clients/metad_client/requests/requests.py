@@ -97,8 +97,8 @@ class Requests:
         """Nobody waits for it any more."""
         self._dispatcher.abandon(call)
 
-    async def groups(self, method: Method[Any, Any], deadline_s: float | None = None) -> list[tuple[int, str]]:
-        """(ordinal, name) of the groups that a listing is spread over; empty if the server knows no clusters."""
+    async def groups(self, method: Method[Any, Any], deadline_s: float | None = None) -> list[str]:
+        """The groups that a listing is spread over."""
         deadline = self._deadline(deadline_s)
         while not self._routes.knows(method):
             await self.reply(self._dispatcher.wait_for_map(method, deadline))

@@ -59,8 +59,8 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "stale_by_hearsay",
         "only a group says that it does not hold a slot",
-        "metad.server.groups:Groups.slots_meant",
-        'raise NotLeaderError(f"this node knows',
+        "metad.server.groups:Groups.elsewhere",
+        'return NotLeaderError(f"this node knows',
         "raise __import__('metad_wire.errors', fromlist=['errors']).StaleRouteError(f\"this node knows",
         "who_knows_no_such_group_does_not_speak_for_it",
     ),

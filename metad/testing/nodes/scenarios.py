@@ -82,10 +82,10 @@ class Scene(Cluster):
         return leader
 
     def at(self, sim: SimNode, method: Method[Any, Any], body: Any, identity: m.Identity | None = None) -> Any:
-        """Ask a node itself."""
+        """Ask a node itself, for the group of data."""
         assert sim.node is not None
         assert sim.process is not None
-        task = sim.process.start(sim.node.requests.call(method, body, identity=identity))
+        task = sim.process.start(sim.node.requests.call(method, body, group="data-0", identity=identity))
         assert self.run_until(task.done, 5.0), "there is no answer"
         return task.result()
 

@@ -19,6 +19,7 @@ from metad_wire.methods import KV_DELETE, KV_PUT, KV_TRANSACT, OFFSET_COMMIT, SE
 from ...config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
 from ...control.decisions import MOVES_OF_A_MAP, changed
 from ..faults import Faults
+from ..naming import group_of
 from .cluster import Cluster, Settings, SimNode
 from .host import Pace
 from .links import Wire
@@ -330,7 +331,7 @@ class Trouble(Faults[SimNode]):
         for _ in range(rng.randint(1, 20)):
             method, body = rng.choice(_FORGED)
             identity = m.Identity(rng.randint(1, 2), rng.randint(1, 6), rng.randint(1, 6), rng.choice([0, 0, 1, 9_999]))
-            payload = encode(m.Request(1_000, identity, body))
+            payload = encode(m.Request(1_000, identity, body, group_of(node.node.map, method, body)))
             node.process.context.run(node.node.requests.submit, method.code, payload, lambda _: None)
 
     # --- changes -----------------------------------------------------------------------------------------

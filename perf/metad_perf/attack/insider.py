@@ -18,7 +18,7 @@ from metad_wire.methods import METHODS, Method
 from metad_wire.session import decode_error
 from metad_wire.transport.credentials import TlsFiles
 
-from .peer import HELLO, WAIT_S, QuicPeer, Target, TlsPeer, request
+from .peer import HELLO, WAIT_S, QuicPeer, Target, TlsPeer, payload_of, request
 
 Body = TypeVar("Body", bound=m.Message)
 Reply = TypeVar("Reply", bound=m.Message)
@@ -86,11 +86,10 @@ class Insider:
         *,
         identity: m.Identity | None = None,
         deadline_ms: int = 0,
-        group: str = "",
         wait_s: float = WAIT_S,
     ) -> Reply:
         """Send a request and return its reply. Raises MetadError for an error reply, and GoneError if none comes."""
-        return self.ask_encoded(method, method.encode_request(body, deadline_ms, identity, group), wait_s=wait_s)
+        return self.ask_encoded(method, payload_of(method, body, deadline_ms, identity), wait_s=wait_s)
 
     def ask_encoded(self, method: Method[Any, Reply], payload: bytes, *, wait_s: float = WAIT_S) -> Reply:
         """Send a request with any payload; otherwise like :meth:`ask`."""

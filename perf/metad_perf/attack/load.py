@@ -20,7 +20,7 @@ from metad_wire.frame import FrameType, encode_frame
 from metad_wire.messages import BATCH_ITEMS_MAX, TRANSACTION_ITEMS_MAX
 
 from .insider import GoneError, Insider, cancel
-from .peer import CROWD, CROWD_BROKER, HELLO, LARGE_KEYS, Outcome, Target, TlsPeer, put, request
+from .peer import CROWD, CROWD_BROKER, HELLO, LARGE_KEYS, Outcome, Target, TlsPeer, payload_of, put, request
 
 _MIB = 1024 * 1024
 _UNREAD_TLS, _UNREAD_QUIC = 150, 24  # connections; a handshake of QUIC costs the attacker 20 ms
@@ -35,7 +35,7 @@ _HONEST_BATCHES = 3
 _SLOWER_MAX = 5.0
 _TRICKLED = 8  # connections that send one byte at a time
 
-_GET_ALL = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", f"k{n}") for n in range(LARGE_KEYS)]))
+_GET_ALL = payload_of(methods.KV_GET, m.KvGet([m.KvKey("large", f"k{n}") for n in range(LARGE_KEYS)]))
 _GET_SMALL = m.KvGet([m.KvKey("small", "k")])
 
 
@@ -69,16 +69,16 @@ def _unserved(target: Target) -> str:
 def filtered_listings(target: Target, until_s: float) -> Outcome:
     """Listings that search twenty thousand sessions and match none."""
     asked = [
-        methods.SESSION_LIST.encode_request(m.SessionList("crowd", "", "nobody", m.Page(1))),
-        methods.SESSION_LIST.encode_request(m.SessionList(None, "", "nobody", m.Page(10_000))),
+        payload_of(methods.SESSION_LIST, m.SessionList("crowd", "", "nobody", m.Page(1))),
+        payload_of(methods.SESSION_LIST, m.SessionList(None, "", "nobody", m.Page(10_000))),
     ]
     return _flood(target, until_s, [(methods.SESSION_LIST.code, one) for one in asked], in_flight=500)
 
 
 def whole_listings(target: Target, until_s: float) -> Outcome:
     """Listings of all records, all pages at once, with megabytes of results."""
-    sessions = methods.SESSION_LIST.encode_request(m.SessionList(page=m.Page(10_000)))
-    records = methods.KV_SCAN.encode_request(m.KvScan("large", page=m.Page(10_000)))
+    sessions = payload_of(methods.SESSION_LIST, m.SessionList(page=m.Page(10_000)))
+    records = payload_of(methods.KV_SCAN, m.KvScan("large", page=m.Page(10_000)))
     asked = [(methods.SESSION_LIST.code, sessions), (methods.KV_SCAN.code, records)]
     return _flood(target, until_s, asked, in_flight=16)
 
@@ -87,9 +87,7 @@ def expensive_transactions(target: Target, until_s: float) -> Outcome:
     """Requests of 6 KB that compare a record of a MiB nine hundred times."""
     compares = [m.KvCompare("k0", 1)] * TRANSACTION_ITEMS_MAX
     body = m.KvTransact([m.KvTransaction("large", compares, [])] * _TRANSACTIONS)
-    return _flood(
-        target, until_s, [(methods.KV_TRANSACT.code, methods.KV_TRANSACT.encode_request(body))], in_flight=_FULL
-    )
+    return _flood(target, until_s, [(methods.KV_TRANSACT.code, payload_of(methods.KV_TRANSACT, body))], in_flight=_FULL)
 
 
 def large_compares(target: Target, until_s: float) -> Outcome:
@@ -97,7 +95,7 @@ def large_compares(target: Target, until_s: float) -> Outcome:
     almost = bytes(_MIB - 300)
     compares = [m.KvCompare("compared", None, almost)]
     body = m.KvTransact([m.KvTransaction("large", compares, [m.KvOperation("compared", almost)])] * 4)
-    return _flood(target, until_s, [(methods.KV_TRANSACT.code, methods.KV_TRANSACT.encode_request(body))], in_flight=4)
+    return _flood(target, until_s, [(methods.KV_TRANSACT.code, payload_of(methods.KV_TRANSACT, body))], in_flight=4)
 
 
 def largest_reads(target: Target, until_s: float) -> Outcome:
@@ -109,7 +107,7 @@ def restores(target: Target, until_s: float) -> Outcome:
     """Takeovers of one broker after the other that restore the properties of as many sessions as a request may name."""
     items = [m.SessionTakeoverItem("crowd", f"c{n}") for n in range(min(CROWD, BATCH_ITEMS_MAX))]
     bodies = [m.SessionTakeover(broker, 1, items, True) for broker in ("x" * 256, CROWD_BROKER)]
-    payloads = [methods.SESSION_TAKEOVER.encode_request(body) for body in bodies]
+    payloads = [payload_of(methods.SESSION_TAKEOVER, body) for body in bodies]
     return _flood(target, until_s, [(methods.SESSION_TAKEOVER.code, one) for one in payloads], in_flight=_FULL)
 
 
@@ -118,8 +116,8 @@ def wide_reads(target: Target, until_s: float) -> Outcome:
     keys = m.KvGet([m.KvKey("small", f"absent-{n}") for n in range(BATCH_ITEMS_MAX)])
     sessions = m.SessionGet([m.SessionKey("crowd", f"c{n}") for n in range(min(CROWD, BATCH_ITEMS_MAX))])
     asked = [
-        (methods.KV_GET.code, methods.KV_GET.encode_request(keys)),
-        (methods.SESSION_GET.code, methods.SESSION_GET.encode_request(sessions)),
+        (methods.KV_GET.code, payload_of(methods.KV_GET, keys)),
+        (methods.SESSION_GET.code, payload_of(methods.SESSION_GET, sessions)),
     ]
     return _flood(target, until_s, asked, in_flight=_FULL)
 
@@ -127,14 +125,14 @@ def wide_reads(target: Target, until_s: float) -> Outcome:
 def wide_writes(target: Target, until_s: float) -> Outcome:
     """Batches of as many different keys as a request may name, a few bytes each."""
     body = m.KvPut([m.KvPutItem("flood0", f"wide-{n}", b"v") for n in range(BATCH_ITEMS_MAX)])
-    return _flood(target, until_s, [(methods.KV_PUT.code, methods.KV_PUT.encode_request(body))], in_flight=_FULL)
+    return _flood(target, until_s, [(methods.KV_PUT.code, payload_of(methods.KV_PUT, body))], in_flight=_FULL)
 
 
 def status_and_map(target: Target, until_s: float) -> Outcome:
     """Requests for the node's status and the whole map, again and again."""
     asked = [
-        (methods.STATUS.code, methods.STATUS.encode_request(m.Status())),
-        (methods.CLUSTER_MAP.code, methods.CLUSTER_MAP.encode_request(c.MapRequest())),
+        (methods.STATUS.code, payload_of(methods.STATUS, m.Status())),
+        (methods.CLUSTER_MAP.code, payload_of(methods.CLUSTER_MAP, c.MapRequest())),
     ]
     return _flood(target, until_s, asked)
 
@@ -142,7 +140,7 @@ def status_and_map(target: Target, until_s: float) -> Outcome:
 def small_puts(target: Target, until_s: float) -> Outcome:
     """As many small writes as the window accepts."""
     payloads = [
-        methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem(f"flood{n % 8}", f"k{n}", b"v" * 40)])) for n in range(1_000)
+        payload_of(methods.KV_PUT, m.KvPut([m.KvPutItem(f"flood{n % 8}", f"k{n}", b"v" * 40)])) for n in range(1_000)
     ]
     return _flood(target, until_s, [(methods.KV_PUT.code, one) for one in payloads], in_flight=100_000)
 
@@ -150,8 +148,8 @@ def small_puts(target: Target, until_s: float) -> Outcome:
 def batches(target: Target, until_s: float) -> Outcome:
     """Batches of a thousand writes, sixteen at a time."""
     payloads = [
-        methods.KV_PUT.encode_request(
-            m.KvPut([m.KvPutItem(f"flood{n % 8}", f"k{n}-{k}", b"v" * 100) for n in range(_BATCH)])
+        payload_of(
+            methods.KV_PUT, m.KvPut([m.KvPutItem(f"flood{n % 8}", f"k{n}-{k}", b"v" * 100) for n in range(_BATCH)])
         )
         for k in range(4)
     ]
@@ -163,28 +161,28 @@ def largest_batches(target: Target, until_s: float) -> Outcome:
     asked = []
     for size in (_LARGE_BATCH_BYTES, m.CHANGE_BYTES_MAX - _MIB):
         items = [m.KvPutItem("batches", f"k{n}", bytes(size // _BATCH)) for n in range(_BATCH)]
-        asked.append((methods.KV_PUT.code, methods.KV_PUT.encode_request(m.KvPut(items))))
+        asked.append((methods.KV_PUT.code, payload_of(methods.KV_PUT, m.KvPut(items))))
     return _flood(target, until_s, asked, in_flight=2)
 
 
 def one_key(target: Target, until_s: float) -> Outcome:
     """Batches full of conditional writes of one key, nearly all of which conflict."""
     items = [m.KvPutItem("small", "contended", b"v", n % 7) for n in range(BATCH_ITEMS_MAX)]
-    payload = methods.KV_PUT.encode_request(m.KvPut(items))
+    payload = payload_of(methods.KV_PUT, m.KvPut(items))
     return _flood(target, until_s, [(methods.KV_PUT.code, payload)], in_flight=_FULL)
 
 
 def hopeless_deadlines(target: Target, until_s: float) -> Outcome:
     """Writes and reads whose deadline ends a millisecond later."""
-    payload = methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("hopeless", "k", b"v" * 1_000)]), 1)
-    listing = methods.SESSION_LIST.encode_request(m.SessionList("crowd", "", "nobody", m.Page(1)), 1)
+    payload = payload_of(methods.KV_PUT, m.KvPut([m.KvPutItem("hopeless", "k", b"v" * 1_000)]), 1)
+    listing = payload_of(methods.SESSION_LIST, m.SessionList("crowd", "", "nobody", m.Page(1)), 1)
     asked = [(methods.KV_PUT.code, payload)] * 3 + [(methods.SESSION_LIST.code, listing)]
     return _flood(target, until_s, asked, in_flight=5_000)
 
 
 def cancelled_requests(target: Target, until_s: float) -> Outcome:
     """Writes that are cancelled at once, and cancellations of requests that do not exist."""
-    payload = methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("cancelled", "k", b"v" * 1_000)]))
+    payload = payload_of(methods.KV_PUT, m.KvPut([m.KvPutItem("cancelled", "k", b"v" * 1_000)]))
 
     def one(number: int) -> bytes:
         return request(number, methods.KV_PUT.code, payload) + cancel(number) + cancel(number + 1_000_000)
@@ -212,7 +210,7 @@ def many_connections(target: Target, until_s: float) -> Outcome:
         while time.monotonic() < until_s and tried < _HELD:
             with contextlib.suppress(OSError, GoneError):
                 insider = stack.enter_context(Insider(target))
-                insider.post(methods.KV_GET, methods.KV_GET.encode_request(_GET_SMALL))
+                insider.post(methods.KV_GET, payload_of(methods.KV_GET, _GET_SMALL))
                 tried += 1
         time.sleep(max(0.0, until_s - time.monotonic()))
         return Outcome(tried, _unserved(target))
@@ -231,7 +229,7 @@ def comings_and_goings(target: Target, until_s: float) -> Outcome:
 
 def single_bytes(target: Target, until_s: float) -> Outcome:
     """Requests sent one byte at a time, each in a TLS record of its own, on several connections at once."""
-    frame = request(1, methods.KV_GET.code, methods.KV_GET.encode_request(_GET_SMALL))
+    frame = request(1, methods.KV_GET.code, payload_of(methods.KV_GET, _GET_SMALL))
     tried = 0
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(TlsPeer(target, target.good)) for _ in range(_TRICKLED)]

@@ -20,7 +20,9 @@ from aioquic.tls import SessionTicket
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.frame import Frame, FrameDecoder, FrameType, encode_frame
-from metad_wire.methods import encode
+from metad_wire.group import GroupId
+from metad_wire.methods import Body, Method, encode
+from metad_wire.routing import KINDS
 from metad_wire.transport.credentials import TlsFiles
 
 WAIT_S = 5.0  # for an answer, and for the server to close the connection
@@ -32,7 +34,6 @@ LARGE_KEYS = 4  # in the namespace ``large``, a MiB each: together the most that
 LARGE_BYTES = 1024 * 1024 - 200
 CROWD = 20_000  # sessions of the tenant ``crowd``, for listings to search
 CROWD_BROKER = "b" * 256  # their owner, with the longest name allowed
-GET_LARGE = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", "k0")]))
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,9 +59,24 @@ class Outcome(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+def group_of(method: Method[Any, Any]) -> str:
+    """The group that a request of this method names: sites have one of each kind."""
+    return GroupId(KINDS[method.code], 0).name if method.code in KINDS else ""
+
+
+def payload_of(
+    method: Method[Body, Any], body: Body, deadline_ms: int = 0, identity: m.Identity | None = None
+) -> bytes:
+    """The payload of a request."""
+    return method.encode_request(body, deadline_ms, identity, group_of(method))
+
+
+GET_LARGE = payload_of(methods.KV_GET, m.KvGet([m.KvKey("large", "k0")]))
+
+
 def put(namespace: str, key: str, value: bytes) -> bytes:
     """The payload of a put."""
-    return methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem(namespace, key, value)]))
+    return payload_of(methods.KV_PUT, m.KvPut([m.KvPutItem(namespace, key, value)]))
 
 
 def request(number: int, method: int, payload: bytes) -> bytes:

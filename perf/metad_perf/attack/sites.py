@@ -30,6 +30,12 @@ _NODE = "node-1"
 _STATUS_S = 10.0  # for all nodes to report their status
 _SETTLED_S = 20.0  # for every group to have a leader
 _BATCH = 1_000
+_GROUPS = """
+[groups]
+offset = 1
+data = 1
+"""
+"""One of each kind, which attackers name without asking for the map."""
 _STORAGE = """
 [storage]
 memtable_bytes = 33554432
@@ -163,7 +169,9 @@ def site(name: str) -> Iterator[Site]:
             storage = directory / "storage.toml"
             storage.write_text(_STORAGE)
             members = stack.enter_context(
-                temporary_members(3, groups="", config=storage, namespaces=False, disks=False, scheme="metads")
+                temporary_members(
+                    3, groups="data=1,offset=1", config=storage, namespaces=False, disks=False, scheme="metads"
+                )
             )
             assert members.certs is not None
             made = Site(name, members.all, client_files(str(members.certs), "perf"))
@@ -195,5 +203,5 @@ def _written(directory: Path, *, tokens: bool) -> Path:
     lines = [f'node_id = "{_NODE}"', 'quic = "127.0.0.1:0"', *limits]
     lines += ["[security]", *(f'{field} = "{value}"' for field, value in security.items())]
     config = directory / "metad.toml"
-    config.write_text("\n".join(lines) + _STORAGE)
+    config.write_text("\n".join(lines) + _GROUPS + _STORAGE)
     return config

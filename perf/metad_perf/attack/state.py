@@ -24,7 +24,7 @@ from metad_wire.methods import Method
 
 from .bodies import encoded, methods_of_records, random_body
 from .insider import GoneError, Insider, leader_of
-from .peer import CROWD_BROKER, Outcome, Target, request
+from .peer import CROWD_BROKER, Outcome, Target, group_of, payload_of, request
 
 _ANSWER_S = 10.0  # for requests that take longer than most
 _KEYS = 4_020
@@ -51,7 +51,8 @@ def reused_identities(target: Target, until_s: float) -> Outcome:
                 tried += 1
                 identity = [client_id, seq, 1, 0]
                 answers = [
-                    _answer(insider, one, encoded(random_body(rng, one), identity=identity)) for one in (first, second)
+                    _answer(insider, one, encoded(random_body(rng, one), identity=identity, group=group_of(one)))
+                    for one in (first, second)
                 ]
                 unanswered += answers.count("")
                 if insider.ended:
@@ -102,7 +103,7 @@ def _restored(insider: Insider, client_id: int, seq: int) -> bool:
     for count in (1, 3):
         items = [m.SessionTakeoverItem("reused", f"c{n}") for n in range(count)]
         body = m.SessionTakeover("b", 2, items, True)
-        payload = methods.SESSION_TAKEOVER.encode_request(body, 0, identity)
+        payload = payload_of(methods.SESSION_TAKEOVER, body, 0, identity)
         if not _answer(insider, methods.SESSION_TAKEOVER, payload):
             return True
     return False
@@ -123,7 +124,7 @@ def random_bodies(target: Target, until_s: float) -> Outcome:
                 random_body(rng, method),
                 identity=identity if method.mutates and rng.random() < 0.7 else None,
                 deadline_ms=rng.choice((0, 0, 1, 2**32 - 1)),
-                group=rng.choice(("", "", "", "data-0", "offset-1", "metadata-0", "nonsense")),
+                group=rng.choice((*[group_of(method)] * 4, "", "data-0", "offset-1", "metadata-0", "nonsense")),
             )
             bugs += not _answer(insider, method, payload)
             if insider.ended:
@@ -205,7 +206,7 @@ def _against_window(
         with Insider(target) as flooding:
 
             def one(number: int) -> bytes:
-                payload = method.encode_request(body, 0, m.Identity(client_id, number, 1))
+                payload = payload_of(method, body, 0, m.Identity(client_id, number, 1))
                 return request(number, method.code, payload)
 
             flooding.flood(one, until_s, in_flight=in_flight, at_least=at_least)
@@ -224,7 +225,7 @@ def highest_generation(target: Target, until_s: float) -> Outcome:
             group = f"g{random.getrandbits(64)}"
             for generation in _GENERATIONS:
                 item = ["highest", group, "t", 0, 1, generation]
-                _answer(insider, methods.OFFSET_COMMIT, encoded([[item]]))
+                _answer(insider, methods.OFFSET_COMMIT, encoded([[item]], group=group_of(methods.OFFSET_COMMIT)))
             (now,) = insider.ask(
                 methods.OFFSET_GENERATIONS, m.OffsetGenerations([m.ConsumerGroup("highest", group)])
             ).generations
@@ -253,7 +254,7 @@ def cluster_changes(target: Target, until_s: float) -> Outcome:
         asked += [(methods.CLUSTER_REBALANCE, c.Rebalance())]
         asked += [(methods.CLUSTER_LEAVE, c.Leave(node.node_id)) for node in before.nodes]
         asked += [(methods.CLUSTER_STORE, c.StoreMap(before.version, before)), (methods.CLUSTER_MOVED, c.Moved(1))]
-        asked += [(methods.GROUP_COMMAND, c.GroupCommand("data", 0, "open", 1))]
+        asked += [(methods.GROUP_COMMAND, c.GroupCommand("open", 1))]
         while time.monotonic() < until_s or tried < len(asked):
             method, body = asked[tried % len(asked)]
             tried += 1
@@ -328,7 +329,7 @@ def _at_leader(
         with insider:
             while time.monotonic() < until_s or not tried:
                 tried += 1
-                payload = method.encode_request(body(), 0, m.Identity(client_id, tried, tried))
+                payload = payload_of(method, body(), 0, m.Identity(client_id, tried, tried))
                 try:
                     insider.ask_encoded(method, payload, wait_s=_ANSWER_S)
                 except UnknownOutcomeError as error:

@@ -1,7 +1,8 @@
 """The baseline server: metad's own node core behind grpc.aio unary calls instead of metad's protocol.
 
 ``python -m metad_perf.peers.grpc_server`` takes the flags of ``metad serve``. Requests are evaluated, logged, synced
-and applied by metad's own code; only the layer between socket and node differs.
+and applied by metad's own code; only the layer between socket and node differs. There is one data group, because a call
+is not split.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Sessions(stubs.SessionsServicer):  # type: ignore[misc]  # made at run tim
 
     async def _call(self, method: methods.Method[Any, Any], body: m.Message, context: Any) -> Any:
         try:
-            return await self._node.requests.call(method, body)
+            return await self._node.requests.call(method, body, group="data-0")
         except MetadError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{error.name}: {error}")
             raise
@@ -137,7 +138,7 @@ def main() -> int:
     parser.add_argument("--ready-file", type=Path, required=True)
     parser.add_argument("--config", type=Path)
     args = parser.parse_args()
-    config = load_config(args.config, {"data_dir": args.data_dir, "listen": args.listen})
+    config = load_config(args.config, {"data_dir": args.data_dir, "listen": args.listen, "groups": {"data": 1}})
     uvloop.run(_serve(config, args.ready_file))
     return 0
 

@@ -12,11 +12,9 @@ from typing import Any
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.errors import MetadError, NotLeaderError, UnknownMethodError
+from metad_wire.errors import InvalidRequestError, MetadError, NotLeaderError, UnknownMethodError
 from metad_wire.frame import Frame, FrameType
-from metad_wire.group import GroupId
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_MAP, METHODS, By, encode
-from metad_wire.routing import KINDS, ROUTES, split
 from metad_wire.session import ServerSession
 from metad_wire.transport import Listener
 from metad_wire.transport.memory import MemoryTransport
@@ -180,9 +178,6 @@ class Peer:
     def tell_map(self, request_id: int, known: int) -> None:
         server = self.server
         server.map_requests.append((self.node, known))
-        if server.leaders is None:
-            self.session.fail(request_id, UnknownMethodError("cluster.map"))
-            return
         leaders = server.leaders_by.get(self.node, server.leaders)
         newest = server.map
         version = newest.version if newest is not None else 0
@@ -203,7 +198,7 @@ class Peer:
 
 class Server:
     """Several endpoints of one scripted server, or of the nodes of a cluster. ``answer`` is called with each request;
-    None leaves them open. ``map`` None: the cluster is being formed; ``leaders`` None: it knows no clusters."""
+    None leaves them open. ``map`` None: the cluster is being formed."""
 
     def __init__(self, transport: MemoryTransport) -> None:
         self.transport = transport
@@ -217,7 +212,7 @@ class Server:
         self.frozen: set[str] = set()  # nodes that read nothing
         self.cluster_id = "c1"
         self.map: c.ClusterMap | None = a_map({"n1": "a:7420"})
-        self.leaders: dict[str, str] | None = {}  # group -> node; those the map prefers where it is not said
+        self.leaders: dict[str, str] = {}  # group -> node; those the map prefers where it is not said
         self.leaders_by: dict[str, dict[str, str]] = {}  # what single nodes say instead
         self.scripts_map = False  # whether questions for the map are the test's too
         self.map_requests: list[tuple[str, int]] = []  # (node asked, version known)
@@ -284,25 +279,19 @@ class Nodes:
         self.leaders = self.server.leaders = {g.group_id.name: g.preferred for g in known.groups}
 
     def group_of(self, received: Received) -> str | None:
-        """The only group whose leader answers a request; None where any node does."""
-        method, body = received.method, received.body
-        if method.by is not By.GROUP:
-            return METADATA if method.by is By.METADATA else None
-        kind = KINDS[method.code]
-        if method.code not in ROUTES:
-            (ordinal,) = body.page.groups
-            return GroupId(kind, ordinal).name
-        assert self.server.map is not None
-        slots = c.unpack_slots(self.server.map.slots[kind])
-        (ordinal,) = split(ROUTES[method.code], getattr(body, "items", [body]), slots, max(slots) + 1)
-        return GroupId(kind, ordinal).name
+        """The group whose leader answers a request; None if any node does."""
+        return METADATA if received.method.by is By.METADATA else received.request.group or None
 
     def refuse(self, received: Received) -> bool:
         """Whether it was refused: by a node that does not lead, or because clients may not."""
         if received.method.code in BETWEEN_NODES:
             received.fail(UnknownMethodError())
             return True
-        leader = self.leaders.get(self.group_of(received) or "", received.peer.node)
+        group = self.group_of(received)
+        if group is None and received.method.by is By.GROUP:
+            received.fail(InvalidRequestError("the request names no group"))
+            return True
+        leader = self.leaders.get(group or "", received.peer.node)
         if received.peer.node != leader:
             received.fail(NotLeaderError(leader=leader if self.hints else ""))
         return received.peer.node != leader

@@ -160,22 +160,6 @@ async def test_a_malformed_item_fails_its_caller_only(server, dial):
     assert outcomes == [0, 1, 2, 3, 4, *range(6, 16)]
 
 
-async def test_a_malformed_item_fails_its_caller_only_where_one_group_refuses_its_part(server, dial):
-    """Items of one request go to several groups; one of them may refuse its part while the others do theirs."""
-
-    def answer(received):
-        keys = [item.key for item in received.body.items]
-        part = [i for i, key in enumerate(keys) if key in ("k3", "k5", "k9")] if "k5" in keys else []
-        errors = [m.ItemError(i, 101, "k5") for i in part]
-        received.reply(m.KvPutReply([], errors, [0 if i in part else int(keys[i][1:]) for i in range(len(keys))]))
-
-    server.answer = answer
-    client = await dial()
-    outcomes = await asyncio.gather(*puts(client, 16), return_exceptions=True)
-    assert isinstance(outcomes.pop(5), InvalidRequestError)
-    assert outcomes == [0, 1, 2, 3, 4, *range(6, 16)]
-
-
 async def test_an_item_that_cannot_be_encoded_fails_its_caller_only(server, dial):
     client = await dial()
     calls = [client.kv.put("ns", "k", value) for value in (b"1", object(), b"3")]

@@ -121,8 +121,8 @@ def test_status_is_of_the_whole_cluster(ctl, scripted_server, a_map):
     assert (down["node"], down["state"]) == ("n2", "not reached")
 
 
-def test_a_server_that_knows_no_clusters_has_a_status_too(ctl, scripted_server):
-    scripted_server.leaders = None
+def test_a_server_whose_cluster_is_being_formed_has_a_status_too(ctl, scripted_server):
+    scripted_server.map = None
     done = ctl("status")
     assert done.status == 0
     assert "map_version  0\n" in done.out

@@ -16,7 +16,6 @@ from metad_client import (
     KvKey,
     KvPutItem,
     NotLeaderError,
-    OffsetCommitItem,
     OverloadedError,
     UnknownOutcomeError,
 )
@@ -86,33 +85,6 @@ async def test_low_does_not_pass_a_write_that_will_be_retried(server, dial):
     await waiting
     await client.kv.put_many(ONE)
     assert server.received[-1].identity.low == 3
-
-
-async def test_items_whose_group_could_not_answer_are_found_out_by_a_retry(server, dial):
-    """A group that lost its leader answers "unknown" for its part; the other groups remember what they did."""
-    half = m.WriteReply([m.Revision("data-0", 5)], [m.ItemError(1, UnknownOutcomeError.code, "leader gone")])
-    whole = m.WriteReply([m.Revision("data-0", 5), m.Revision("data-1", 8)], [])
-    server.answer = lambda received: received.reply(half if len(server.received) == 1 else whole)
-    client = await dial()
-    result = await client.offsets.commit_many([OffsetCommitItem("t", "g", "topic", i, 1) for i in range(2)])
-    assert result.ok
-    first, second = server.received
-    assert first.body_bytes == second.body_bytes
-    assert (first.identity.seq, second.identity.seq) == (1, 1)
-    assert second.identity.age_ms > 0
-    await client.offsets.commit("t", "g", "topic", 0, 2)
-    assert server.received[-1].identity.low == 2
-
-
-async def test_with_no_time_left_unknown_items_are_told_as_such(server, dial):
-    server.answer = lambda received: received.reply(
-        m.WriteReply([], [m.ItemError(1, UnknownOutcomeError.code, "leader gone")])
-    )
-    client = await dial(backoff=Backoff(base_s=1e9, cap_s=1e9))
-    result = await client.offsets.commit_many([OffsetCommitItem("t", "g", "topic", i, 1) for i in range(2)])
-    assert list(result.errors) == [1]
-    assert isinstance(result.errors[1], UnknownOutcomeError)
-    assert len(server.received) == 1
 
 
 async def test_a_reply_that_cannot_be_decoded_is_not_the_callers_fault(server, dial):

@@ -110,9 +110,11 @@ class Nodes:
         if code in ROUTES:
             parts = split(ROUTES[code], getattr(body, "items", [body]), self.slots[kind], 8)
         else:
-            parts = dict.fromkeys(body.page.groups or [0])
+            return str(received.request.group)
         assert len(parts) == 1, "a request holds items of one group"
-        return GroupId(kind, *parts).name
+        group = GroupId(kind, *parts).name
+        assert received.request.group == group
+        return group
 
     def answer(self, received: Any) -> None:
         rng, group = self.rng, self.group_of(received)

@@ -25,7 +25,7 @@ from metad_client.dispatch.call import Call
 from metad_client.dispatch.identity import IdentitySource
 from metad_client.dispatch.leaders import Leaders
 from metad_client.dispatch.retry import SharedBudget, verdict
-from metad_client.dispatch.routes import ANY, Routes
+from metad_client.dispatch.routes import Routes
 from metad_client.endpoint import name_of, parse_url
 from metad_client.errors import ClosedError, another
 from metad_wire import cluster as c
@@ -167,9 +167,6 @@ def test_without_a_map_nothing_has_a_group():
     routes = Routes()
     assert (routes.split(KV_GET, keys("a")), routes.group_of(KV_GET, keys("a")[0])) == (None, None)
     assert not routes.knows(SESSION_LIST)
-    routes.stand_alone()
-    assert (routes.split(KV_GET, keys("a")), routes.group_of(KV_GET, keys("a")[0])) == (ANY, ANY)
-    assert (routes.knows(SESSION_LIST), routes.groups(SESSION_LIST)) == (True, [])
     assert (routes.version, routes.endpoints, routes.replicas("data-0")) == (0, {}, [])
 
 
@@ -191,7 +188,7 @@ def test_items_have_the_group_of_their_slot():
         assert routes.group_of(KV_GET, item) == group
     assert routes.split(KV_GET, items) == expected
     assert routes.split(KV_GET, keys("a", "a")) in ("data-0", "data-1")
-    assert routes.groups(SESSION_LIST) == [(0, "data-0"), (1, "data-1")]
+    assert routes.groups(SESSION_LIST) == ["data-0", "data-1"]
     assert not routes.knows(OFFSET_LIST)
     assert routes.endpoints == {"n1": "a:1", "n2": ""}
     assert routes.replicas("data-1") == ["n1", "n2"]

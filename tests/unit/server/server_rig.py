@@ -16,6 +16,7 @@ from metad.server.stores import pair_stores
 from metad.storage.engine import Writes
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
+from metad.testing.naming import group_of
 from metad_wire.errors import MetadError
 from metad_wire.group import GroupId
 from metad_wire.messages import Identity
@@ -96,7 +97,7 @@ class Answer:
 
     def __init__(self) -> None:
         self.results: list[bytes | MetadError] = []
-        self.works: list[Work] = []
+        self.work: Work | None = None
 
     def __call__(self, result: bytes | MetadError) -> None:
         self.results.append(result)
@@ -125,7 +126,7 @@ class Rig:
 
     def __init__(self, **settings: Any) -> None:
         storage = {"engine": "memory"} | settings.pop("storage", {})
-        groups = {"offset": 2, "data": 3} | settings.pop("groups", {})
+        groups = {"offset": 1, "data": 1} | settings.pop("groups", {})
         self.config: Config = load_config(None, {"storage": storage, "groups": groups, **settings})
         self.log_engine, self.state_engine = BreakableEngine(), BreakableEngine()
         self._node: Node | None = None
@@ -210,12 +211,20 @@ class Rig:
         self.node._turns.turn()
 
     def send(
-        self, method: Method[Any, Any], body: Any, identity: Identity | None = None, deadline_ms: int = 0
+        self,
+        method: Method[Any, Any],
+        body: Any,
+        identity: Identity | None = None,
+        deadline_ms: int = 0,
+        *,
+        group: str | None = None,
     ) -> Answer:
+        """To the group of the first item, unless it is said which."""
+        if group is None:
+            group = group_of(self.node.map, method, body)
         answer = Answer()
-        answer.works = self.node.requests.submit(
-            method.code, method.encode_request(body, deadline_ms, identity), answer
-        )
+        payload = method.encode_request(body, deadline_ms, identity, group)
+        answer.work = self.node.requests.submit(method.code, payload, answer)
         return answer
 
     async def settle(self) -> None:

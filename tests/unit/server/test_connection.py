@@ -85,7 +85,9 @@ async def until(condition: Callable[[], object]) -> None:
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
     monkeypatch.setattr(serve_module, "_SWEEP_S", 0.001)
     limits = {"write_stall_timeout_ms": 20, "handshake_timeout_ms": 20, "idle_timeout_ms": 60_000, "connections_max": 4}
-    config = load_config(None, {"storage": {"engine": "memory"}, "listen": "h:1", "limits": limits})
+    groups = {"offset": 1, "data": 1}
+    settings = {"storage": {"engine": "memory"}, "groups": groups, "listen": "h:1", "limits": limits}
+    config = load_config(None, settings)
     server = await Server.start(config, Network.only(MemoryTransport()))
     running = asyncio.create_task(server.run())
     yield server
@@ -104,7 +106,7 @@ def connect(server: Server, *, hello: bool = True) -> tuple[Connection, FakeStre
 
 
 def put(request_id: int, size: int = 10, key: str = "k") -> bytes:
-    payload = methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("n", key, bytes(size))]))
+    payload = methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("n", key, bytes(size))]), group="data-0")
     return encode_frame(FrameType.REQUEST, payload, request_id, methods.KV_PUT.code)
 
 
@@ -119,7 +121,7 @@ async def test_a_request_is_answered_once(server: Server) -> None:
 
 def listing(request_id: int) -> bytes:
     """A page of which every row is looked at and none is wanted: 30 bytes for milliseconds."""
-    payload = methods.SESSION_LIST.encode_request(m.SessionList(broker="nobody"))
+    payload = methods.SESSION_LIST.encode_request(m.SessionList(broker="nobody"), group="data-0")
     return encode_frame(FrameType.REQUEST, payload, request_id, methods.SESSION_LIST.code)
 
 
@@ -128,7 +130,7 @@ async def test_small_requests_that_cost_much_take_turns(server: Server) -> None:
     node = server.node
     for start in range(0, 10_000, 1_000):
         items = [m.SessionTakeoverItem("t", f"{start + i}") for i in range(1_000)]
-        await node.requests.call(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
+        await node.requests.call(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items), group="data-0")
     connection, stream = connect(server)
     other, other_stream = connect(server)
     for each, its_stream in ((connection, stream), (other, other_stream)):
@@ -138,7 +140,7 @@ async def test_small_requests_that_cost_much_take_turns(server: Server) -> None:
     connection.data_received(b"".join(listing(i) for i in range(2, 102)))
     assert node.requests.spent - before <= connection_module._SLICE_SPENT + SCAN_ROWS_MAX
     assert len(stream.frames()) <= 4
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", "k")]))
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", "k")]), group="data-0")
     other.data_received(encode_frame(FrameType.REQUEST, get, 2, methods.KV_GET.code))
     assert len(other_stream.frames()) == 3
     await until(lambda: len(stream.frames()) == 102)
@@ -164,7 +166,7 @@ async def test_many_connections_that_ask_for_much_take_turns(server: Server) -> 
     # 150 connections that each asked for 7 MB, once, held the loop for 2 s: each was the first slice of its own.
     node = server.node
     await put_three_mib(server)
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]))
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
     greedy, modest = [connect(server) for _ in range(3)], connect(server)
     modest[0].data_received(put(1))
     await until(lambda: len(modest[1].frames()) == 2)
@@ -176,7 +178,7 @@ async def test_many_connections_that_ask_for_much_take_turns(server: Server) -> 
             assert [len(stream.frames()) for _, stream in greedy] == [2, 1, 1]
         else:
             assert node.requests.spent == before  # nothing yet: in the turns that follow, one at a time
-        small = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", "k")]))
+        small = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", "k")]), group="data-0")
         modest[0].data_received(encode_frame(FrameType.REQUEST, small, number + 1, methods.KV_GET.code))
         assert len(modest[1].frames()) == number + 2
         await until(lambda number=number: all(len(stream.frames()) == number + 1 for _, stream in greedy))
@@ -187,13 +189,13 @@ async def test_many_connections_that_ask_for_much_take_turns(server: Server) -> 
 async def put_three_mib(server: Server) -> None:
     for i in range(3):
         item = m.KvPutItem("n", f"k{i}", bytes(MIB - 100))
-        await server.node.requests.call(methods.KV_PUT, m.KvPut([item]))
+        await server.node.requests.call(methods.KV_PUT, m.KvPut([item]), group="data-0")
 
 
 async def test_replies_that_nobody_reads_are_bounded_for_all_connections_together(server: Server) -> None:
     # 64 bytes of request held 8 MiB: 150 connections took 1.2 GB.
     await put_three_mib(server)
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]))
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
     server._unsent = Unsent(4 * MIB)
     (first, first_stream), (second, second_stream) = connect(server), connect(server)
     for connection, stream in ((first, first_stream), (second, second_stream)):
@@ -218,8 +220,8 @@ async def test_a_long_reply_to_a_write_is_not_said_to_be_undone(server: Server) 
     (first, first_stream), (second, second_stream) = connect(server), connect(server)
     transaction = m.KvTransaction("n", [], [m.KvOperation("done", b"")], [], [f"k{i}" for i in range(3)])
     body, identity = m.KvTransact([transaction]), m.Identity(1, 1, 0)
-    frame = partial(encode_frame, FrameType.REQUEST, methods.KV_TRANSACT.encode_request(body, 0, identity))
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]))
+    frame = partial(encode_frame, FrameType.REQUEST, methods.KV_TRANSACT.encode_request(body, 0, identity, "data-0"))
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
     first_stream.read = False
     first.data_received(encode_frame(FrameType.REQUEST, get, 1, methods.KV_GET.code))
     await until(lambda: len(first_stream.frames()) == 2)
@@ -228,7 +230,7 @@ async def test_a_long_reply_to_a_write_is_not_said_to_be_undone(server: Server) 
     assert [(error.name, error.outcome_known) for error in second_stream.errors()] == [("unknown_outcome", False)]
     first_stream.read = True
     again = m.Identity(1, 1, 0, 5)
-    payload = methods.KV_TRANSACT.encode_request(body, 0, again)
+    payload = methods.KV_TRANSACT.encode_request(body, 0, again, "data-0")
     second.data_received(encode_frame(FrameType.REQUEST, payload, 2, methods.KV_TRANSACT.code))
     await until(lambda: len(second_stream.frames()) == 3)
     assert len(second_stream.errors()) == 1  # the retry has its reply
@@ -243,7 +245,7 @@ async def test_a_peer_that_reads_nothing_is_cut_off_while_others_have_no_room(
     await put_three_mib(server)
     server._unsent = Unsent(3 * MIB)
     connection, stream = connect(server)
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]))
+    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
     stream.read = False
     connection.data_received(encode_frame(FrameType.REQUEST, get, 1, methods.KV_GET.code))
     other, other_stream = connect(server)
@@ -283,8 +285,7 @@ async def test_a_peer_that_reads_again_in_time_goes_on(server: Server) -> None:
     connection.data_received(put(1))  # it was on its way
     assert len(stream.frames()) == 1
     connection.resume_writing()
-    assert stream.reading
-    await until(lambda: len(stream.frames()) == 2)
+    await until(lambda: stream.reading and len(stream.frames()) == 2)
     connection.connection_lost(None)
 
 
@@ -369,7 +370,7 @@ async def test_a_lost_connection_cancels_what_was_not_begun_and_hears_no_more(se
     before = stream.written
     await until(lambda: all(driver.idle for driver in server.node.drivers.values()))
     assert stream.written == before
-    reply = await server.node.requests.call(methods.KV_GET, m.KvGet([m.KvKey("n", "gone")]))
+    reply = await server.node.requests.call(methods.KV_GET, m.KvGet([m.KvKey("n", "gone")]), group="data-0")
     assert reply.records == [None]
     assert server.node.status().in_flight_bytes == 0
 

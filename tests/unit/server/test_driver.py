@@ -12,7 +12,6 @@ from metad.config import Config
 from metad.errors import StorageError
 from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.replica import RaftGroup
-from metad.routing.slots import even_slots
 from metad.server.driver import GroupDriver, Work
 from metad.server.precedence import Precedence
 from metad.state.machine import Machine
@@ -116,7 +115,7 @@ class Rig:
     ) -> Work:
         number, self.sent = self.sent, self.sent + 1
         body = m.KvPut([m.KvPutItem("n", key, value)] * items)
-        rows = VERBS[methods.KV_PUT.code].split(body, even_slots(1))[0]
+        rows = VERBS[methods.KV_PUT.code].rows(body)
         command = Command(methods.KV_PUT, body, rows, size=size)
         work = Work(command, identity, deadline_s, lambda answer: self.answers.append((number, answer)), source)
         self.driver.submit(work, self.now_s)
@@ -145,7 +144,7 @@ class Rig:
         return [(number, a.name if isinstance(a, MetadError) else "ok") for number, a in self.answers]
 
     def versions(self) -> list[list[int]]:
-        return [answer[0].versions for _, answer in self.answers]
+        return [methods.KV_PUT.decode_reply(answer).versions for _, answer in self.answers]
 
 
 async def test_the_fakes_have_only_what_a_replica_has() -> None:
@@ -301,7 +300,7 @@ def test_what_was_cancelled_before_it_began_is_not_done() -> None:
     works[0].cancelled = True  # too late: it is under way
     rig.commit()
     assert rig.names() == [(1, "cancelled"), (0, "ok"), (2, "ok")]
-    assert [a[0].versions for _, a in rig.answers[1:]] == [[1], [2]]
+    assert [methods.KV_PUT.decode_reply(a).versions for _, a in rig.answers[1:]] == [[1], [2]]
 
 
 def test_a_deadline_that_passed_in_the_queue_does_nothing() -> None:
@@ -462,9 +461,9 @@ def keys_of(rig: Rig) -> list[str]:
     body = m.KvScan("n")
     verb = VERBS[methods.KV_SCAN.code]
     assert verb.read is not None
-    rows = verb.split(body, [0] * 1024)[0]
+    rows = verb.rows(body)
     page = verb.read(rig.driver.machine.reader, Command(methods.KV_SCAN, body, rows))
-    reply = methods.KV_SCAN.decode_reply(methods.encode(verb.merge(body, [(rows, page)])))
+    reply = methods.KV_SCAN.decode_reply(methods.encode(page))
     return [record.key for record in reply.records]
 
 
@@ -588,7 +587,7 @@ def test_the_end_of_a_reign_answers_everything_once_and_forgets_what_may_never_b
     rig.submit(identity=Identity(1, 2, 0, 9), key="a")
     rig.pump_all()
     rig.commit()
-    assert rig.answers[-1][1][0].versions == [2]
+    assert methods.KV_PUT.decode_reply(rig.answers[-1][1]).versions == [2]
 
 
 def test_a_reign_that_ends_with_nothing_in_flight_keeps_what_was_done() -> None:

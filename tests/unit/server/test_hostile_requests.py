@@ -56,7 +56,7 @@ def still_works(rig: Rig) -> Any:
 @given(st.lists(ATTEMPTS, max_size=12))
 def test_no_request_stops_a_node(attempts: list[tuple[Method[Any, Any], list[Any], Identity | None, bool]]) -> None:
     async def run() -> None:
-        rig = Rig(groups={"offset": 1, "data": 2})
+        rig = Rig()
         await rig.open()
         answers: list[Answer] = []
         for method, bodies, identity, in_turn in attempts:
@@ -91,7 +91,7 @@ async def test_an_identity_reused_for_another_body_is_answered() -> None:
 FUNCTIONS = [
     (method, name)
     for method in OPEN
-    for name in ("split", "evaluate", "read", "forget", "recall", "refuse", "merge")
+    for name in ("rows", "evaluate", "read", "forget", "recall")
     if getattr(VERBS[method.code], name) is not None
 ]
 BODIES: dict[str, dict[str, Any]] = {
@@ -111,7 +111,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def body_of(method: Method[Any, Any]) -> Any:
-    """A request that every group has a part of."""
+    """A request of many items, where the method has items."""
     if method.name in PLAIN:
         return plain_body(method.name, [[f"t{i}"] for i in range(30)])
     table = method.name.partition(".")[0]
@@ -137,15 +137,13 @@ async def test_a_bug_in_a_verb_fails_its_requests_only(
     answers = [rig.send(method, body_of(method), identity)]
     rig.turn()
     answers += [rig.send(method, body_of(method), identity) for _ in range(2)]
-    if name == "refuse":  # it stands in for a part that was not begun, behind the entry in flight
-        rig.node.requests.cancel(answers[1].works[:1])
     await rig.settle()
     answers.append(rig.send(method, body_of(method), identity))
     await rig.settle()
     assert rig.node.failure is None
     assert all(answer.done for answer in answers)
     failed = [answer.results[0] for answer in answers if isinstance(answer.results[0], MetadError)]
-    if name not in {"recall", "refuse"}:
+    if name != "recall":
         assert len(failed) == len(answers)
     assert failed
     assert {type(error) for error in failed} <= {InternalError}

@@ -1,4 +1,4 @@
-"""A node at its limits: parts put together, limits named, overload and drain refused, damage never served."""
+"""A node at its limits: limits named, overload and drain refused, damage never served."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from server_rig import Answer, Rig
 from metad.errors import DamagedStoreError, ServerError, StorageError
 from metad.raft.journal import REGULAR, record
 from metad.server.node import Node
-from metad.server.parts import Gather
-from metad.server.room import Room
 from metad.server.stores import pair_stores
 from metad.state.registry import VERBS
-from metad.state.rows import Rows, column
 from metad.state.tables import SCAN_ROWS_MAX
 from metad.storage import keys
 from metad.storage.log import LogStore
+from metad.testing.naming import group_of
 from metad_wire import cluster, methods
 from metad_wire import messages as m
 from metad_wire.errors import (
@@ -61,21 +59,21 @@ async def make() -> AsyncIterator[MakeRig]:
 
 
 def puts(count: int, value: bytes = b"v", start: int = 0) -> m.KvPut:
-    """Keys in as many namespaces, and so all over the groups."""
+    """Keys in as many namespaces."""
     return m.KvPut([m.KvPutItem(f"n{i}", "k", value) for i in range(start, start + count)])
 
 
 # --- requests --------------------------------------------------------------------------------------------
 
 
-async def test_a_request_over_several_groups_has_one_answer_in_order(make: MakeRig) -> None:
+async def test_a_request_is_answered_in_order(make: MakeRig) -> None:
     rig = await make()
     answer = rig.send(methods.KV_PUT, puts(30))
     assert not answer.done
     await rig.settle()
     reply = answer.reply(methods.KV_PUT)
     assert reply.versions == [1] * 30
-    assert sorted(revision.group for revision in reply.revisions) == ["data-0", "data-1", "data-2"]
+    assert [revision.group for revision in reply.revisions] == ["data-0"]
     found = await rig.ask(methods.KV_GET, m.KvGet([m.KvKey(f"n{i}", "k") for i in range(31)]))
     assert [record and record.namespace for record in found.records] == [*(f"n{i}" for i in range(30)), None]
     assert rig.node.status().in_flight_bytes == 0
@@ -102,41 +100,6 @@ async def test_a_request_of_no_items_has_an_answer(make: MakeRig, method: method
     values = {"items": [], "broker": "b", "broker_epoch": 1, "tenant": "t", "group": "g", "namespace": "n"}
     body = method.body(**{name: values[name] for name in fields if name in values})
     assert isinstance(await rig.ask(method, body), method.reply)
-
-
-async def test_parts_that_were_not_begun_are_refused_item_by_item(make: MakeRig) -> None:
-    rig = await make(commit={"pipeline_entries_max": 1})
-    alone = m.KvPut([m.KvPutItem("n0", "k", b"first")])
-    busy = rig.send(methods.KV_PUT, alone)
-    await asyncio.sleep(0)  # n0's group is on its way to the disk, the others are idle
-    answer = rig.send(methods.KV_PUT, puts(30))
-    rig.turn()
-    rig.node.requests.cancel(answer.works)
-    await rig.settle()
-    assert busy.reply(methods.KV_PUT).versions == [1]
-    reply = answer.reply(methods.KV_PUT)
-    refused = {error.index for error in reply.errors}
-    rows = VERBS[methods.KV_PUT.code].split(puts(30), rig.node.groups.slots("data"))
-    group = next(rows for rows in rows.values() if 0 in rows.positions)
-    assert refused == set(group.positions)
-    assert [version for i, version in enumerate(reply.versions) if i in refused] == [0] * len(refused)
-    assert all(version == 1 for i, version in enumerate(reply.versions) if i not in refused)
-    assert {error.code for error in reply.errors} == {103}
-    assert len(reply.revisions) == 2
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_an_unknown_part_makes_the_whole_unknown(first: int) -> None:
-    # "Nothing was done" of one group must not speak for another whose outcome nobody knows.
-    results: list[Any] = []
-    body = puts(2)
-    rows = [Rows([position], [item], [b""], column([0])) for position, item in enumerate(body.items)]
-    gather = Gather(Room(0), VERBS[methods.KV_PUT.code], body, 2, 0, results.append)
-    parts = [(rows[0], InvalidRequestError("nothing was done")), (rows[1], UnknownOutcomeError())]
-    for at in (first, 1 - first):
-        gather.part(parts[at][0])(parts[at][1])
-    (error,) = results
-    assert isinstance(error, UnknownOutcomeError)
 
 
 async def test_a_deadline_in_a_disk_failure_is_not_called_undone(make: MakeRig) -> None:
@@ -227,21 +190,16 @@ async def test_values_at_the_limit_are_taken(make: MakeRig) -> None:
     assert (await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "k", VALUE[1:])]))).versions == [1]
 
 
-async def test_reads_of_several_groups_together_fit_a_frame(make: MakeRig) -> None:
-    # Once wrong: each group kept to its bound, and the client broke the connection over their sum.
+async def test_the_records_of_a_reply_fit_a_frame(make: MakeRig) -> None:
     rig = await make()
     for i in range(30):
         await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem(f"n{i}", "k", bytes(MIB - 100))]))
-    answer = rig.send(methods.KV_GET, m.KvGet([m.KvKey(f"n{i}", "k") for i in range(30)]))
-    assert isinstance(answer.error, InvalidRequestError)
-    reply = rig.send(methods.KV_GET, m.KvGet([m.KvKey(f"n{i}", "k") for i in range(6)])).reply(methods.KV_GET)
-    assert all(reply.records)
-    # Every replies that is given fits, however the keys fall on the groups.
-    for count in range(1, 31):
+    for count in (1, 3, 4, 5, 30):
         answer = rig.send(methods.KV_GET, m.KvGet([m.KvKey(f"n{i}", "k") for i in range(count)]))
-        assert answer.done
-        if isinstance(answer.results[0], bytes):
-            assert len(answer.results[0]) < 16 * MIB
+        if count < 5:
+            assert all(answer.reply(methods.KV_GET).records)
+        else:
+            assert isinstance(answer.error, InvalidRequestError)
 
 
 async def test_keys_count_for_what_fits_a_frame(make: MakeRig) -> None:
@@ -258,7 +216,7 @@ async def test_keys_count_for_what_fits_a_frame(make: MakeRig) -> None:
 
 
 async def test_a_read_of_many_records_is_done_in_pieces_between_others_requests(make: MakeRig) -> None:
-    rig = await make(groups={"data": 2})
+    rig = await make()
     items = [m.KvPutItem(f"n{i % 8}", f"k{i}", b"%d" % i) for i in range(1_000)]
     await rig.ask(methods.KV_PUT, m.KvPut(items))
     keys_ = [m.KvKey(item.namespace, item.key) for item in items]
@@ -347,8 +305,8 @@ async def sessions(rig: Rig, count: int) -> None:
         await rig.ask(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
 
 
-async def test_a_listing_looks_at_so_many_rows_in_all_groups_together(make: MakeRig) -> None:
-    rig = await make(groups={"data": 8})
+async def test_a_listing_looks_at_so_many_rows(make: MakeRig) -> None:
+    rig = await make()
     await sessions(rig, 5_000)
     before = rig.node.requests.spent
     await rig.ask(methods.SESSION_LIST, m.SessionList(broker="nobody"))
@@ -420,10 +378,9 @@ async def test_a_draining_node_takes_no_writes_and_still_reads(make: MakeRig) ->
 async def test_a_draining_node_says_who_leads_what_it_leads_no_longer(make: MakeRig) -> None:
     rig = await make()
     assert await rig.node.drain(0)
-    for name in ("data-0", "data-1", "data-2"):
-        group = rig.driver(name).group
-        group._elections.follow(group.term + 1)
-        group._elections.obey("node-2")
+    group = rig.driver("data-0").group
+    group._elections.follow(group.term + 1)
+    group._elections.obey("node-2")
     error = rig.send(methods.KV_PUT, puts(1)).error
     assert isinstance(error, NotLeaderError)
     assert error.leader == "node-2"
@@ -438,8 +395,11 @@ async def test_a_drain_ends_at_its_timeout(make: MakeRig) -> None:
 
 
 async def test_status_counts(make: MakeRig) -> None:
-    rig = await make()
-    await rig.ask(methods.KV_PUT, puts(30))
+    rig = await make(groups={"offset": 2, "data": 3})
+    bodies = {group_of(rig.node.map, methods.KV_PUT, body): body for body in (puts(1, start=i) for i in range(30))}
+    answers = [rig.send(methods.KV_PUT, body) for body in bodies.values()]
+    await rig.settle()
+    assert [answer.reply(methods.KV_PUT).versions for answer in answers] == [[1]] * 3
     status = await rig.ask(methods.STATUS, m.Status())
     # The first entry of every group is its leader's own, the second of metadata-0 the map.
     assert [(group.name, group.slots, group.applied) for group in status.groups] == [
@@ -506,9 +466,10 @@ async def test_a_request_that_an_answer_gives_rise_to_is_begun(make: MakeRig) ->
     following: list[Any] = []
     first = rig.node.requests.submit(
         methods.KV_PUT.code,
-        methods.KV_PUT.encode_request(puts(1)),
+        methods.KV_PUT.encode_request(puts(1), group="data-0"),
         lambda _: following.append(rig.send(methods.OFFSET_COMMIT, commit)),
     )
+    assert first is not None
     rig.node.requests.cancel(first)
     await rig.settle()
     (answer,) = following
@@ -586,7 +547,7 @@ async def test_a_read_that_waits_is_answered_when_the_node_ends(make: MakeRig, e
 async def test_a_read_that_waits_is_sent_on_when_its_leader_is_none_any_more(make: MakeRig) -> None:
     rig = await electing(make)
     answer = rig.send(methods.KV_GET, READ)
-    rig.driver("data-1").group._elections.follow(7)
+    rig.driver("data-0").group._elections.follow(7)
     assert isinstance(answer.error, NotLeaderError)
     assert isinstance(rig.send(methods.KV_GET, READ).error, NotLeaderError)
     await rig.settle()
@@ -776,7 +737,7 @@ async def test_closing_leaves_nothing_to_replay(make: MakeRig) -> None:
     rig.log_engine.crash()
     node = await rig.begin()
     assert {driver.group.name: driver.machine.applied for driver in node.drivers.values()} == {
-        "metadata-0": 2, "offset-0": 1, "offset-1": 1, "data-0": 2, "data-1": 2, "data-2": 2,
+        "metadata-0": 2, "offset-0": 1, "data-0": 2,
     }  # fmt: skip
     assert all(driver.group.log.last_index == driver.machine.applied for driver in node.drivers.values())
     assert sum(driver.group.log.bytes for driver in node.drivers.values()) == 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from metad.server.driver import Done
 from metad.server.outbound import Outbound
-from metad.server.parts import Done
 from metad_wire.errors import MetadError, NotLeaderError
 from metad_wire.frame import FrameDecoder, FrameType
 from metad_wire.messages import PeerLink

@@ -38,7 +38,7 @@ async def test_its_data_goes_once_that_it_is_gone_is_durable() -> None:
     await rig.settle()
     assert not rows(rig)
     assert was_here(rig.node._stores.log, GroupId("data", 0)) is None
-    assert was_here(rig.node._stores.log, GroupId("data", 1)) is True
+    assert was_here(rig.node._stores.log, GroupId("offset", 0)) is True
     await rig.close()
 
 

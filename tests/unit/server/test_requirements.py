@@ -10,10 +10,6 @@ from server_rig import Answer, Rig
 
 from metad.server import reads
 from metad.server.driver import GroupDriver
-from metad.server.parts import Gather
-from metad.server.room import Room
-from metad.state import registry
-from metad.state.rows import NO_ROWS
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import GroupCommand, slot_bits
@@ -22,7 +18,7 @@ from metad_wire.errors import (
     DeadlineExceededError,
     InvalidRequestError,
     NotLeaderError,
-    UnknownOutcomeError,
+    StaleRouteError,
     UnsupportedError,
 )
 from metad_wire.session import FEATURES
@@ -89,23 +85,6 @@ def waits_for_nothing(rig: Rig) -> bool:
     return not any(driver._awaited for driver in drivers) and rig.node.status().in_flight_bytes == 0
 
 
-async def test_a_read_of_several_groups_waits_for_each_that_it_names() -> None:
-    rig = Rig()
-    await rig.open()
-    wanted = [ahead(rig, 1, "data-0"), ahead(rig, 1, "data-2")]
-    answer = rig.send(methods.SESSION_LIST, m.SessionList(min_revisions=wanted), deadline_ms=LONG_MS)
-    assert not rig.driver("data-1")._awaited
-    numbers = iter(range(10_000))
-    while not answer.done:
-        assert any(rig.driver(one.group).machine.revision < one.index for one in wanted)
-        items = [m.SessionTakeoverItem("t", f"c{next(numbers)}")]
-        await rig.ask(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
-    assert all(rig.driver(one.group).machine.revision >= one.index for one in wanted)
-    assert answer.reply(methods.SESSION_LIST).sessions
-    assert waits_for_nothing(rig)
-    await rig.close()
-
-
 async def test_groups_that_are_not_asked_are_left_out(rig: Rig) -> None:
     elsewhere = [ahead(rig, 9, "offset-0"), m.Revision("data-7", 9), m.Revision("nobody's", 9)]
     assert get(rig, *elsewhere).done
@@ -136,8 +115,8 @@ async def test_who_leads_no_longer_says_so(rig: Rig) -> None:
 async def test_an_adoption_of_slots_is_waited_for_too(rig: Rig) -> None:
     answer = get(rig, ahead(rig, 400))
     steps = [
-        GroupCommand("data", 0, "open", 1, 1, 0, slot_bits(())),
-        GroupCommand("data", 0, "adopt", 1, 1, 1, slot_bits(()), {}, 405),
+        GroupCommand("open", 1, 1, 0, slot_bits(())),
+        GroupCommand("adopt", 1, 1, 1, slot_bits(()), {}, 405),
     ]
     for step in steps:
         assert not answer.done
@@ -148,7 +127,8 @@ async def test_an_adoption_of_slots_is_waited_for_too(rig: Rig) -> None:
 
 async def ask_peer(rig: Rig, step: GroupCommand) -> None:
     answer = Answer()
-    rig.node.requests.submit_peer(methods.GROUP_COMMAND.code, methods.GROUP_COMMAND.encode_request(step), answer)
+    payload = methods.GROUP_COMMAND.encode_request(step, group="data-0")
+    rig.node.requests.submit_peer(methods.GROUP_COMMAND.code, payload, answer)
     await rig.settle()
     answer.reply(methods.GROUP_COMMAND)
 
@@ -171,7 +151,8 @@ async def test_a_request_that_requires_what_is_not_here_is_not_done(
 ) -> None:
     async def ask(requires: int) -> Answer:
         answer = Answer()
-        rig.node.requests.submit(method.code, method.encode_request(body, requires=requires), answer)
+        payload = method.encode_request(body, requires=requires, group="data-0")
+        rig.node.requests.submit(method.code, payload, answer)
         await rig.settle()
         return answer
 
@@ -189,28 +170,49 @@ async def test_a_request_that_requires_what_is_not_here_is_not_done(
 async def test_a_group_that_does_not_exist_is_led_by_nobody(
     rig: Rig, method: methods.Method[Any, Any], group: str
 ) -> None:
-    answer = Answer()
-    body: Any = PUT if method is methods.KV_PUT else m.KvGet(KEY)
-    rig.node.requests.submit(method.code, method.encode_request(body, group=group), answer)
+    answer = rig.send(method, PUT if method is methods.KV_PUT else m.KvGet(KEY), group=group)
     await rig.settle()
     assert isinstance(answer.error, NotLeaderError)
     assert answer.error.leader == ""
     assert get(rig).reply(methods.KV_GET).records == [None]
 
 
-async def test_a_group_that_does_not_exist_lists_nothing(rig: Rig) -> None:
-    answer = rig.send(methods.SESSION_LIST, m.SessionList(page=m.Page(9, b"", [0, 9])))
-    assert isinstance(answer.error, NotLeaderError)
-    assert answer.error.leader == ""
+@pytest.mark.parametrize("method", [methods.KV_PUT, methods.KV_GET], ids=lambda method: method.name)
+async def test_a_request_that_names_no_group_is_refused(rig: Rig, method: methods.Method[Any, Any]) -> None:
+    answer = rig.send(method, PUT if method is methods.KV_PUT else m.KvGet(KEY), group="")
+    await rig.settle()
+    assert isinstance(answer.error, InvalidRequestError)
+    assert "names no group" in str(answer.error)
+    assert get(rig).reply(methods.KV_GET).records == [None]
+
+
+@pytest.mark.parametrize("method", [methods.KV_PUT, methods.KV_GET], ids=lambda method: method.name)
+async def test_a_request_with_an_item_of_another_group_is_refused_whole(method: methods.Method[Any, Any]) -> None:
+    rig = Rig(groups={"data": 2})
+    await rig.open()
+    names = [f"n{i}" for i in range(9)]
+    body: Any = m.KvGet([m.KvKey(name, "k") for name in names])
+    if method is methods.KV_PUT:
+        body = m.KvPut([m.KvPutItem(name, "k", b"v") for name in names])
+    for group in ("data-0", "data-1"):
+        answer = rig.send(method, body, group=group)
+        await rig.settle()
+        assert isinstance(answer.error, StaleRouteError)
+    for name in names:
+        assert (await rig.ask(methods.KV_GET, m.KvGet([m.KvKey(name, "k")]))).records == [None]
+    assert waits_for_nothing(rig)
+    await rig.close()
 
 
 async def test_what_is_cancelled_or_too_late_has_done_nothing_and_will_not(rig: Rig) -> None:
     early = rig.send(methods.KV_PUT, PUT)
     rig.turn()  # it has begun
     cancelled, late = rig.send(methods.KV_PUT, PUT), rig.send(methods.KV_PUT, PUT, deadline_ms=1)
-    rig.node.requests.cancel([*early.works, *cancelled.works])
-    for work in late.works:
-        work.deadline_s = 0.0
+    for answer in (early, cancelled):
+        assert answer.work is not None
+        rig.node.requests.cancel(answer.work)
+    assert late.work is not None
+    late.work.deadline_s = 0.0
     await rig.settle()
     assert early.reply(methods.KV_PUT).versions == [1], "what has begun runs on"
     assert isinstance(cancelled.error, CancelledError)
@@ -218,20 +220,3 @@ async def test_what_is_cancelled_or_too_late_has_done_nothing_and_will_not(rig: 
     await rig.settle()
     (record,) = get(rig).reply(methods.KV_GET).records
     assert record.version == 1
-
-
-@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0], [1, 0, 2]])
-def test_the_part_of_which_least_is_known_speaks_for_the_whole(order: list[int]) -> None:
-    """ "Too late, nothing was done" of one group used to speak for another, whose part may have been done."""
-    errors = [UnknownOutcomeError("perhaps"), DeadlineExceededError("late"), NotLeaderError("elsewhere")]
-    results: list[Any] = []
-    body = m.KvPut([m.KvPutItem(f"n{i}", "k", b"v") for i in range(3)])
-    gather = Gather(Room(0), registry.VERBS[methods.KV_PUT.code], body, 3, 0, results.append)
-    for which in order:
-        gather.part(NO_ROWS)(errors[which])
-    assert results == [errors[0]]
-    gather = Gather(Room(0), registry.VERBS[methods.KV_PUT.code], body, 2, 0, results.append)
-    for which in order:
-        if which:
-            gather.part(NO_ROWS)(errors[which])
-    assert results[1:] == [errors[1]]

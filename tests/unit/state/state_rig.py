@@ -1,4 +1,4 @@
-"""Groups of one kind without a node: verbs split, evaluated, kept in flight for as long as a test wants, applied.
+"""Groups of one kind without a node: commands are evaluated, kept in flight for as long as a test wants, and applied.
 
 Beside every leader a follower applies the same entries from their bytes alone, which proves that an entry holds all
 that its command did.
@@ -11,13 +11,12 @@ from typing import Any
 
 from metad.config import Config, DedupeConfig
 from metad.raft.journal import REGULAR, record
-from metad.routing.slots import even_slots
 from metad.state.entry import Entry, decode_entry
 from metad.state.machine import Known, Machine
 from metad.state.part import NodeMemory
 from metad.state.registry import VERBS
 from metad.state.slot_assignment import ALL_SLOTS
-from metad.state.tables import SCAN_ROWS_MAX, Command
+from metad.state.tables import Command
 from metad.storage.keys import group_prefix
 from metad.storage.memory import MemoryEngine
 from metad_wire.errors import MetadError
@@ -102,54 +101,42 @@ def contents(engine: MemoryEngine) -> list[tuple[bytes, bytes]]:
 
 
 class Rig:
-    """Groups of one kind. ``lag`` entries of each stay in flight behind a write until :meth:`settle`."""
+    """A group. ``lag`` entries stay in flight behind a write until :meth:`settle`."""
 
-    def __init__(
-        self, kind: str = "data", groups: int = 1, *, lag: int = 0, dedupe: DedupeConfig | None = None
-    ) -> None:
-        self.groups = [Group(kind, ordinal, dedupe or DedupeConfig()) for ordinal in range(groups)]
-        self.slots = even_slots(groups)
+    def __init__(self, kind: str = "data", *, lag: int = 0, dedupe: DedupeConfig | None = None) -> None:
+        self.group = Group(kind, 0, dedupe or DedupeConfig())
         self.lag = lag
-        self.look_rows_max = SCAN_ROWS_MAX
         self.now_ms = 1_700_000_000_000
 
     def write(self, method: Method[Any, Any], body: Any, identity: Identity | None = None) -> Any:
-        """The reply, evaluated by one entry per group. Raises MetadError."""
-        body = method.decode_request(method.encode_request(body)).body
-        verb = VERBS[method.code]
-        parts = []
-        for ordinal, rows in verb.split(body, self.slots).items():
-            group = self.groups[ordinal]
-            command = Command(method, body, rows)
-            (outcome,) = group.propose([(command, identity)], self.now_ms)
-            group.apply(len(group.in_flight) - self.lag)
-            if isinstance(outcome, Known):
-                group.apply(len(group.in_flight))
-                assert identity is not None
-                outcome = group.machine.recall(outcome.index, command, identity)
-            if isinstance(outcome, MetadError):
-                raise outcome
-            parts.append((rows, outcome[0]))
-        # Through the codec, as a client gets it.
-        return method.decode_reply(encode(verb.merge(body, parts)))
+        """The reply, evaluated in an entry of its own. Raises MetadError."""
+        group, command = self.group, command_of(method, body)
+        (outcome,) = group.propose([(command, identity)], self.now_ms)
+        group.apply(len(group.in_flight) - self.lag)
+        if isinstance(outcome, Known):
+            group.apply(len(group.in_flight))
+            assert identity is not None
+            outcome = group.machine.recall(outcome.index, command, identity)
+        if isinstance(outcome, MetadError):
+            raise outcome
+        return method.decode_reply(outcome)
 
     def read(self, method: Method[Any, Any], body: Any) -> Any:
         """The reply, from the applied state. Raises MetadError."""
-        body = method.decode_request(method.encode_request(body)).body
         verb = VERBS[method.code]
         assert verb.read is not None
-        results = [
-            (rows, verb.read(self.groups[ordinal].machine.reader, command))
-            for ordinal, rows in verb.split(body, self.slots).items()
-            for command in [Command(method, body, rows, look_rows_max=self.look_rows_max)]
-        ]
-        return method.decode_reply(encode(verb.merge(body, results)))
+        return method.decode_reply(encode(verb.read(self.group.machine.reader, command_of(method, body))))
 
     def settle(self) -> None:
-        """Apply everything; leaders and followers then hold the same bytes."""
-        for group in self.groups:
-            group.apply(len(group.in_flight))
-            assert contents(group.engine) == contents(group.follower_engine)
+        """Apply everything; leader and follower then hold the same bytes."""
+        self.group.apply(len(self.group.in_flight))
+        assert contents(self.group.engine) == contents(self.group.follower_engine)
+
+
+def command_of(method: Method[Any, Any], body: Any, **settings: Any) -> Command[Any]:
+    """A request as it arrives: through the codec."""
+    body = method.decode_request(method.encode_request(body)).body
+    return Command(method, body, VERBS[method.code].rows(body), **settings)
 
 
 def item_errors(reply: Any) -> dict[int, str]:

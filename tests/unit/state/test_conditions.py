@@ -50,7 +50,7 @@ CASES: list[tuple[str, Any, list[tuple[str, int | None]]]] = [
 
 
 def filled(kind: str) -> Rig:
-    rig = Rig(kind, groups=1)
+    rig = Rig(kind)
     if kind == "data":
         rig.write(METHODS_BY_NAME["kv.put"], m.KvPut([PUT]))
         rig.write(METHODS_BY_NAME["session.takeover"], m.SessionTakeover("b", 3, [m.SessionTakeoverItem("t", "c")]))

@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from state_rig import Group, Rig, contents
+from state_rig import Group, Rig, command_of, contents
 
 import metad.state.dedupe as dedupe
 from metad.config import DedupeConfig
 from metad.state.machine import Known
 from metad.state.registry import VERBS
-from metad.state.rows import column
 from metad.state.tables import Command
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError
 from metad_wire.messages import Identity
 
-ONE_GROUP = [0] * 1024  # slots
 NOW = 1_700_000_000_000
 
 
@@ -43,17 +41,17 @@ class Client:
 
 def put(value: bytes = b"v", key: str = "k") -> Command[Any]:
     body = m.KvPut([m.KvPutItem("n", key, value)])
-    return Command(methods.KV_PUT, body, VERBS[methods.KV_PUT.code].split(body, ONE_GROUP)[0])
+    return Command(methods.KV_PUT, body, VERBS[methods.KV_PUT.code].rows(body))
 
 
 def version(group: Group, key: str = "k") -> int:
     group.apply(len(group.in_flight))
     body = m.KvGet([m.KvKey("n", key)])
-    rows = VERBS[methods.KV_GET.code].split(body, ONE_GROUP)[0]
+    rows = VERBS[methods.KV_GET.code].rows(body)
     verb = VERBS[methods.KV_GET.code]
     assert verb.read is not None
-    raw = verb.read(group.machine.reader, Command(methods.KV_GET, body, rows))
-    record = methods.KV_GET.decode_reply(methods.encode(verb.merge(body, [(rows, raw)]))).records[0]
+    reply = verb.read(group.machine.reader, Command(methods.KV_GET, body, rows))
+    record = methods.KV_GET.decode_reply(methods.encode(reply)).records[0]
     return record.version if record else 0
 
 
@@ -69,9 +67,7 @@ def client(group: Group) -> Client:
 
 def recalled(group: Group, outcome: Any, identity: Identity) -> int:
     assert isinstance(outcome, Known)
-    reply, encoded = group.machine.recall(outcome.index, put(), identity)
-    assert methods.encode(reply) == encoded
-    return int(reply.versions[0])
+    return int(methods.KV_PUT.decode_reply(group.machine.recall(outcome.index, put(), identity)).versions[0])
 
 
 def test_twice_in_one_entry_is_once(group: Group, client: Client) -> None:
@@ -124,25 +120,25 @@ def test_a_follower_that_takes_over_knows_it_too(group: Group, client: Client) -
 def test_clients_and_seqs_are_apart(group: Group, client: Client) -> None:
     other = Client(group, 2**64 - 1)
     for identity in (client.identity(5), client.identity(6)):
-        assert isinstance(client.put(identity), tuple)
-    assert isinstance(other.put(other.identity(5)), tuple)
+        assert isinstance(client.put(identity), bytes)
+    assert isinstance(other.put(other.identity(5)), bytes)
     assert version(group) == 3
 
 
 def test_a_refused_write_is_not_remembered(group: Group, client: Client) -> None:
     # Nothing was done, so the retry is simply a first attempt.
     body = m.KvTransact([m.KvTransaction("n", [], [], reads=["k"])])
-    command = Command(methods.KV_TRANSACT, body, VERBS[methods.KV_TRANSACT.code].split(body, ONE_GROUP)[0], 0)
+    command = Command(methods.KV_TRANSACT, body, VERBS[methods.KV_TRANSACT.code].rows(body), 0)
     client.put(client.identity())
     identity = client.identity()
     (outcome,) = group.propose([(command, identity)], NOW)
     assert isinstance(outcome, InvalidRequestError)
-    assert isinstance(client.put(identity), tuple)
+    assert isinstance(client.put(identity), bytes)
 
 
 def test_item_errors_are_remembered(group: Group, client: Client) -> None:
     body = m.KvPut([m.KvPutItem("n", "k", b"v", 7)])
-    command = Command(methods.KV_PUT, body, VERBS[methods.KV_PUT.code].split(body, ONE_GROUP)[0])
+    command = Command(methods.KV_PUT, body, VERBS[methods.KV_PUT.code].rows(body))
     identity = client.identity()
     group.propose([(command, identity)], NOW)
     group.apply(1)
@@ -151,7 +147,7 @@ def test_item_errors_are_remembered(group: Group, client: Client) -> None:
     (outcome,) = group.propose([(command, identity)], NOW)  # by now it would not even conflict
     group.apply(7)
     assert isinstance(outcome, Known)
-    reply, _ = group.machine.recall(outcome.index, command, identity)
+    reply = methods.KV_PUT.decode_reply(group.machine.recall(outcome.index, command, identity))
     assert reply.errors[0].index == 0
 
 
@@ -246,7 +242,7 @@ def test_past_the_bound_old_retries_are_refused_and_young_ones_served(config: De
         else:
             assert isinstance(outcome, Known), number
     # One that cannot have been among those forgotten is done.
-    assert isinstance(client.put(client.identity(500, age_ms=1_000)), tuple)
+    assert isinstance(client.put(client.identity(500, age_ms=1_000)), bytes)
     assert version(group) == 21
 
 
@@ -282,8 +278,8 @@ def test_no_calendar_is_asked_whether_a_write_was_done(skew_ms: int) -> None:
     done = version(group)
     assert isinstance(client.put(client.identity(1, age_ms=10)), IdentityExpiredError)
     assert isinstance(client.put(client.identity(1, age_ms=10_000_000)), IdentityExpiredError)
-    assert isinstance(client.put(client.identity(21, age_ms=10)), tuple)  # its first attempt was lost
-    assert isinstance(client.put(client.identity(22, age_ms=10_000_000)), tuple)
+    assert isinstance(client.put(client.identity(21, age_ms=10)), bytes)  # its first attempt was lost
+    assert isinstance(client.put(client.identity(22, age_ms=10_000_000)), bytes)
     group.in_flight.clear()
     assert done == 40
 
@@ -350,7 +346,7 @@ def marks(group: Group) -> int:
 
 
 def test_nothing_forgotten_nothing_refused(group: Group, client: Client) -> None:
-    assert isinstance(client.put(client.identity(age_ms=2**62)), tuple)
+    assert isinstance(client.put(client.identity(age_ms=2**62)), bytes)
 
 
 def test_a_restart_remembers_what_the_last_life_did() -> None:
@@ -398,12 +394,12 @@ def test_the_clients_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_client_that_claims_answers_it_cannot_have_harms_only_itself(group: Group, client: Client) -> None:
     identity = client.identity(5, low=2**62)
-    assert isinstance(client.put(identity), tuple)
+    assert isinstance(client.put(identity), bytes)
     group.apply(1)
     assert len(group.machine.dedupe) == 0
     assert isinstance(client.put(client.identity(6)), IdentityExpiredError)
     other = Client(group, 2)
-    assert isinstance(other.put(other.identity()), tuple)
+    assert isinstance(other.put(other.identity()), bytes)
 
 
 def test_followers_hold_the_same_window(group: Group) -> None:
@@ -433,14 +429,14 @@ def test_followers_hold_the_same_window(group: Group) -> None:
 
 
 def test_a_retried_takeover_restores_from_the_state() -> None:
-    rig = Rig(groups=1)
+    rig = Rig()
     items = [m.SessionTakeoverItem("acme", "a"), m.SessionTakeoverItem("acme", "b", clean_start=True)]
     items += [m.SessionTakeoverItem("acme", "new")]
     old = [m.SessionTakeoverItem("acme", c, properties=m.SessionProperties(9, b"p" * 1000)) for c in "ab"]
     rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b1", 1, old))
     identity = Identity(1, 1, 0)
     first = rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b2", 1, items, True), identity)
-    window = rig.groups[0].engine.get(rig.groups[0].prefix + b"\x01" + (2).to_bytes(8, "big"))
+    window = rig.group.engine.get(rig.group.prefix + b"\x01" + (2).to_bytes(8, "big"))
     assert window is not None
     assert b"ppp" not in window  # a storm's dedupe window must not hold every session a second time
     again = rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b2", 1, items, True), identity)
@@ -449,7 +445,7 @@ def test_a_retried_takeover_restores_from_the_state() -> None:
 
 
 def test_a_retried_takeover_whose_sessions_grew_is_not_called_undone() -> None:
-    rig = Rig(groups=1)
+    rig = Rig()
     items = [m.SessionTakeoverItem("acme", f"c{i}") for i in range(12)]
     rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b1", 1, items))
     identity = Identity(1, 1, 0)
@@ -465,7 +461,7 @@ def test_a_retried_takeover_whose_sessions_grew_is_not_called_undone() -> None:
 def transact(reads: int, then: str = "") -> Command[Any]:
     operations = [m.KvOperation(then, b"new")] if then else []
     body = m.KvTransact([m.KvTransaction("n", [], operations, reads=["k"] * reads)])
-    return Command(methods.KV_TRANSACT, body, VERBS[methods.KV_TRANSACT.code].split(body, ONE_GROUP)[0])
+    return Command(methods.KV_TRANSACT, body, VERBS[methods.KV_TRANSACT.code].rows(body))
 
 
 def test_what_a_transaction_reads_is_not_in_the_log_and_a_retry_reads_it_again(group: Group, client: Client) -> None:
@@ -473,29 +469,32 @@ def test_what_a_transaction_reads_is_not_in_the_log_and_a_retry_reads_it_again(g
     client.put(client.identity(), bytes(100_000))
     identity = client.identity()
     command = transact(20, "other")
-    ((_, encoded),) = group.propose([(command, identity)], NOW)
+    (encoded,) = group.propose([(command, identity)], NOW)
     reply = methods.KV_TRANSACT.decode_reply(encoded)
     assert [record.version for record in reply.results[0].records if record] == [1] * 20
     assert len(group.log[-1]) < 1_000
     (outcome,) = group.propose([(command, identity)], NOW)
     group.apply(len(group.in_flight))
     assert isinstance(outcome, Known)
-    assert methods.KV_TRANSACT.decode_reply(group.machine.recall(outcome.index, command, identity)[1]) == reply
+    assert methods.KV_TRANSACT.decode_reply(group.machine.recall(outcome.index, command, identity)) == reply
     assert version(group, "other") == 1
 
 
 def test_a_transaction_that_can_write_nothing_is_not_remembered(group: Group, client: Client) -> None:
     for _ in range(2):
-        ((reply, _),) = group.propose([(transact(1), client.identity())], NOW)
-        assert reply.results[0].succeeded
+        (outcome,) = group.propose([(transact(1), client.identity())], NOW)
+        assert methods.KV_TRANSACT.decode_reply(outcome).results[0].succeeded
     assert len(group.machine.dedupe) == 0
 
 
-def test_a_retry_for_rows_of_which_some_have_moved_is_told_so(group: Group, client: Client) -> None:
+def test_a_retry_that_asks_for_something_else_is_told_so(group: Group, client: Client) -> None:
+    """Of a client that makes the digest of another request."""
     identity = client.identity()
-    both = m.KvTransact([m.KvTransaction(name, [], [m.KvOperation("k", b"v")], reads=["k"]) for name in ("n", "m")])
-    rows = VERBS[methods.KV_TRANSACT.code].split(both, column(ONE_GROUP))[0]
-    group.propose([(Command(methods.KV_TRANSACT, both, rows), identity)], NOW)
+    both, one = (
+        m.KvTransact([m.KvTransaction(name, [], [m.KvOperation("k", b"v")], reads=["k"]) for name in names])
+        for names in ("nm", "n")
+    )
+    group.propose([(command_of(methods.KV_TRANSACT, both), identity)], NOW)
     group.apply(1)
-    with pytest.raises(IdentityExpiredError, match="moved"):
-        group.machine.recall(1, Command(methods.KV_TRANSACT, both, rows.pick(column([0]))), identity)
+    with pytest.raises(IdentityExpiredError, match="another request"):
+        group.machine.recall(1, command_of(methods.KV_TRANSACT, one), identity)

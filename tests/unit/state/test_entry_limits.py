@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from state_rig import MIB, Group, item_errors
+from state_rig import MIB, Group, command_of, item_errors
 from wire_strategies import values_of
 
 from metad.config import DedupeConfig
 from metad.raft.leader import APPEND_BYTES_MAX
 from metad.raft.replicas import PAYLOAD_BYTES_MAX
-from metad.routing.slots import even_slots
 from metad.state.entry import RECORD_HEADER_BYTES
 from metad.state.limits import ENTRY_BYTES_FULL, ENTRY_BYTES_MAX, LOOKED_AT_BYTES_MAX, change_estimate
 from metad.state.registry import VERBS
-from metad.state.tables import Command
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import InvalidRequestError
@@ -29,15 +27,9 @@ from metad_wire.messages import CHANGE_BYTES_MAX, Identity
 from metad_wire.methods import BETWEEN_NODES, Method
 from metad_wire.peer import PEER_FRAME_BYTES_MAX
 
-ONE_GROUP = even_slots(1)
 WRITES = [verb.method for verb in VERBS.values() if verb.evaluate and verb.method.code not in BETWEEN_NODES]
 HEARTBEATS_BYTES = MIB // 2  # of 4,096 groups, some hundred bytes each
 NOW_MS = 1_700_000_000_000
-
-
-def command_of(method: Method[Any, Any], body: Any, **settings: Any) -> Command[Any]:
-    body = method.decode_request(method.encode_request(body)).body
-    return Command(method, body, VERBS[method.code].split(body, ONE_GROUP)[0], **settings)
 
 
 def group_of(method: Method[Any, Any]) -> Group:
@@ -98,7 +90,7 @@ def test_a_transaction_that_grows_too_much_is_refused_and_leaves_nothing(size: i
     assert isinstance(outcome, InvalidRequestError)
     assert changed(group) == 0
     (outcome,) = group.propose([(command_of(methods.KV_TRANSACT, m.KvTransact(spread(200))), None)], NOW_MS)
-    assert isinstance(outcome, tuple)
+    assert isinstance(outcome, bytes)
     assert MIB < changed(group) < CHANGE_BYTES_MAX
 
 
@@ -135,8 +127,8 @@ def test_long_keys_count_as_often_as_they_are_written(method: Method[Any, Any], 
     assert "in parts" in str(outcome)
     fewer = type(body)(**{f: getattr(body, f) for f in body.__struct_fields__} | {"items": body.items[:100]})
     (outcome,) = group.propose([(command_of(method, fewer, size=size // 10), None)], NOW_MS)
-    assert isinstance(outcome, tuple)
-    assert item_errors(outcome[0]) == {}
+    assert isinstance(outcome, bytes)
+    assert item_errors(method.decode_reply(outcome)) == {}
 
 
 def test_a_full_request_of_values_is_one_entry() -> None:
@@ -149,7 +141,7 @@ def test_a_full_request_of_values_is_one_entry() -> None:
         size = len(methods.KV_PUT.encode_request(body))
         assert CHANGE_BYTES_MAX - MIB // 2 < size <= CHANGE_BYTES_MAX
         (outcome,) = group.propose([(command_of(methods.KV_PUT, body, size=size), Identity(1, seq, 0))], NOW_MS)
-        assert isinstance(outcome, tuple)
+        assert isinstance(outcome, bytes)
 
 
 def test_an_entry_takes_no_command_once_it_is_full() -> None:
@@ -176,7 +168,7 @@ def test_the_largest_entry_is_no_larger_than_is_said() -> None:
         ],
         NOW_MS,
     )
-    assert all(isinstance(outcome, tuple) for outcome in outcomes)
+    assert all(isinstance(outcome, bytes) for outcome in outcomes)
     assert ENTRY_BYTES_MAX - 3 * MIB < len(group.log[-1]) <= ENTRY_BYTES_MAX
 
 
@@ -212,5 +204,5 @@ def test_versions_that_are_remembered_are_compared_without_reading() -> None:
     group.apply(1)
     body = m.KvTransact([m.KvTransaction("n", [m.KvCompare("k", 1)] * 100, []) for _ in range(100)])
     (outcome,) = group.propose([(command_of(methods.KV_TRANSACT, body), None)], NOW_MS)
-    assert all(result.succeeded for result in outcome[0].results)
+    assert all(result.succeeded for result in methods.KV_TRANSACT.decode_reply(outcome).results)
     assert group.machine._view.looked_at == 0

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from state_rig import Rig
 
-from metad.routing.slots import even_slots
 from metad_wire import messages as m
 from metad_wire.methods import KV_PUT, KV_SCAN, OFFSET_COMMIT, OFFSET_LIST, SESSION_LIST, SESSION_TAKEOVER
 
@@ -47,9 +46,8 @@ def pages(rig: Rig, method: Any, body_of: Any, field: str, limit: int) -> list[A
 
 
 @pytest.mark.parametrize("limit", [1, 3, 1_000])
-@pytest.mark.parametrize("groups", [1, 4])
-def test_sessions_come_by_code_points_of_tenant_and_client_id_from_all_groups(groups: int, limit: int) -> None:
-    rig = Rig("data", groups=groups)
+def test_sessions_come_by_code_points_of_tenant_and_client_id(limit: int) -> None:
+    rig = Rig("data")
     pairs = [(tenant, client) for tenant in NAMES for client in NAMES]
     random.Random(1).shuffle(pairs)
     items = [m.SessionTakeoverItem(*pair) for pair in pairs]
@@ -60,7 +58,7 @@ def test_sessions_come_by_code_points_of_tenant_and_client_id_from_all_groups(gr
 
 @pytest.mark.parametrize("limit", [1, 3, 1_000])
 def test_keys_come_by_code_points(limit: int) -> None:
-    rig = Rig("data", groups=2)
+    rig = Rig("data")
     names = random.Random(2).sample(NAMES, len(NAMES))
     rig.write(KV_PUT, m.KvPut([m.KvPutItem(namespace, name, b"") for namespace in ("n", "n\0") for name in names]))
     found = pages(rig, KV_SCAN, lambda page: m.KvScan("n", page=page), "records", limit)
@@ -69,7 +67,7 @@ def test_keys_come_by_code_points(limit: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 3, 1_000])
 def test_offsets_come_by_code_points_of_the_topic_and_by_number_of_the_partition(limit: int) -> None:
-    rig = Rig("offset", groups=2)
+    rig = Rig("offset")
     pairs = [(topic, partition) for topic in NAMES for partition in PARTITIONS]
     random.Random(3).shuffle(pairs)
     rig.write(OFFSET_COMMIT, m.OffsetCommit([m.OffsetCommitItem("t", "g", *pair, 1) for pair in pairs]))
@@ -77,38 +75,12 @@ def test_offsets_come_by_code_points_of_the_topic_and_by_number_of_the_partition
     assert [(one.topic, one.partition) for one in found] == sorted(pairs)
 
 
-def test_a_cursor_goes_on_in_whichever_groups_are_asked() -> None:
-    rig = Rig("data", groups=3)
-    clients = [f"c{i:03}" for i in range(200)]
-    rig.write(SESSION_TAKEOVER, m.SessionTakeover("b", 1, [m.SessionTakeoverItem("t", client) for client in clients]))
-    by_group = [
-        [one.client_id for one in rig.read(SESSION_LIST, m.SessionList(page=m.Page(1_000, b"", [group]))).sessions]
-        for group in range(3)
-    ]
-    assert sorted(client for found in by_group for client in found) == clients
-    assert all(found == sorted(found) and found for found in by_group)
-    first = rig.read(SESSION_LIST, m.SessionList(page=m.Page(50)))
-    assert [one.client_id for one in first.sessions] == clients[:50]
-    for group, found in enumerate(by_group):
-        rest = rig.read(SESSION_LIST, m.SessionList(page=m.Page(1_000, first.cursor, [group]))).sessions
-        assert [one.client_id for one in rest] == [client for client in found if client > clients[49]]
-
-
 def test_a_cursor_goes_on_at_the_group_that_has_the_slots_now() -> None:
     names = [f"k{i:02}" for i in range(40)]
     puts = m.KvPut([m.KvPutItem("n", name, b"") for name in names])
-    before, after = Rig("data", groups=1), Rig("data", groups=5)
+    before, after = Rig("data"), Rig("data")
     before.write(KV_PUT, puts)
     after.write(KV_PUT, puts)
-    assert len(even_slots(5)) == len(even_slots(1))
     first = before.read(KV_SCAN, m.KvScan("n", page=m.Page(15)))
     rest = after.read(KV_SCAN, m.KvScan("n", page=m.Page(1_000, first.cursor)))
     assert [one.key for one in (*first.records, *rest.records)] == names
-
-
-def test_a_listing_of_one_group_is_empty_where_others_are_named_only() -> None:
-    rig = Rig("data", groups=2)
-    rig.write(KV_PUT, m.KvPut([m.KvPutItem("n", "k", b"")]))
-    replies = [rig.read(KV_SCAN, m.KvScan("n", page=m.Page(9, b"", [group]))) for group in (0, 1, 7)]
-    assert sorted(len(reply.records) for reply in replies) == [0, 0, 1]
-    assert all(reply.cursor == b"" for reply in replies)

@@ -14,13 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from state_rig import Group, contents, item_errors
 
 from metad.config import DedupeConfig
-from metad.routing.slots import even_slots
 from metad.state.owners import SessionOwners
 from metad.state.registry import VERBS
 from metad.state.tables import Command
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.methods import encode
 
 names = st.sampled_from(["", "a", "a\0", "b", "\0", "é"])
 namespaces = st.sampled_from(["n", "n\0", "m"])
@@ -46,7 +44,6 @@ bodies = st.one_of(
 )
 METHOD = {m.KvPut: methods.KV_PUT, m.KvDelete: methods.KV_DELETE, m.KvTransact: methods.KV_TRANSACT}
 
-ONE_GROUP = even_slots(1)
 
 State = dict[tuple[str, str], m.Kv]
 
@@ -131,14 +128,11 @@ class KvAgainstModel(RuleBasedStateMachine):
         prepared = []
         for body in commands:
             method = METHOD[type(body)]
-            parts = VERBS[method.code].split(body, ONE_GROUP)
-            prepared.append((Command(method, body, parts[0]), None))
+            prepared.append((Command(method, body, VERBS[method.code].rows(body)), None))
         outcomes = self.group.propose(prepared, 1_000 + index)
         for body, outcome in zip(commands, outcomes, strict=True):
-            assert isinstance(outcome, tuple), outcome
-            reply, encoded = outcome
-            assert encode(reply) == encoded
-            assert told(body, METHOD[type(body)].decode_reply(encoded)) == self.model.run(body, index)
+            assert isinstance(outcome, bytes), outcome
+            assert told(body, METHOD[type(body)].decode_reply(outcome)) == self.model.run(body, index)
 
     @precondition(lambda self: self.group.in_flight)
     @rule(count=st.integers(1, 3))
@@ -159,9 +153,9 @@ class KvAgainstModel(RuleBasedStateMachine):
         keys = [m.KvKey(namespace, key) for namespace in ("n", "n\0", "m") for key in ("", "a", "a\0", "b", "\0", "é")]
         body = m.KvGet(keys)
         verb = VERBS[methods.KV_GET.code]
-        rows = verb.split(body, ONE_GROUP)[0]
+        rows = verb.rows(body)
         assert verb.read is not None
-        reply = verb.merge(body, [(rows, verb.read(self.group.machine.reader, Command(methods.KV_GET, body, rows)))])
+        reply = verb.read(self.group.machine.reader, Command(methods.KV_GET, body, rows))
         records = methods.KV_GET.decode_reply(methods.encode(reply)).records
         assert records == [self.model.state.get((key.namespace, key.key)) for key in keys]
 
@@ -194,7 +188,7 @@ def test_evaluate_is_a_function_of_state_command_and_time() -> None:
         group = Group("data", 0, DedupeConfig())
         for seq, body in enumerate(bodies_):
             method = METHOD[type(body)]
-            command = Command(method, body, VERBS[method.code].split(body, ONE_GROUP)[0])
+            command = Command(method, body, VERBS[method.code].rows(body))
             group.propose([(command, m.Identity(7, seq, 0))], 5_000)
         entries.append(list(group.log))
     assert entries[0] == entries[1]
@@ -208,7 +202,7 @@ def test_owner_cache_size_changes_nothing() -> None:
         group = Group("data", 0, DedupeConfig())
         for epoch, broker in enumerate(("b1", "b2", "b1")):
             body = m.SessionTakeover(broker, epoch, items, True)
-            rows = VERBS[methods.SESSION_TAKEOVER.code].split(body, ONE_GROUP)[0]
+            rows = VERBS[methods.SESSION_TAKEOVER.code].rows(body)
             group.propose([(Command(methods.SESSION_TAKEOVER, body, rows), None)], 5_000)
             group.apply(1)
             if forget:

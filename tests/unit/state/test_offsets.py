@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from state_rig import Rig, contents, item_errors
 
-from metad.state.registry import VERBS
 from metad.storage.keys import table_prefix, text2
 from metad_wire import messages as m
 from metad_wire import methods
@@ -18,7 +17,7 @@ from metad_wire.tables.offset import OFFSET
 
 @pytest.fixture(params=(0, 3), ids=lambda lag: f"lag{lag}")
 def rig(request: pytest.FixtureRequest) -> Rig:
-    return Rig("offset", groups=2, lag=request.param)
+    return Rig("offset", lag=request.param)
 
 
 def commit(rig: Rig, *items: Commit, monotonic: bool = False) -> dict[int, str]:
@@ -73,7 +72,7 @@ def test_a_generation_is_written_only_when_it_grows(rig: Rig) -> None:
     # It would double what a commit writes.
     for generation in (5, 5, 6):
         commit(rig, item(1, generation=generation))
-    entries = [entry for group in rig.groups for entry in group.log]
+    entries = rig.group.log
     assert [entry.count(b"\x21acme\0\x01g") for entry in entries] == [1, 0, 1]
 
 
@@ -104,7 +103,7 @@ def test_a_generation_that_fences_everybody_can_be_reset(rig: Rig, to: int) -> N
     if to:
         assert commit(rig, item(3, generation=to - 1)) == {0: "fenced"}
     assert generations(rig, "g") == [to]
-    rows = [key for group in rig.groups for key, _ in contents(group.engine) if key[3] == OFFSET.rows["generation"]]
+    rows = [key for key, _ in contents(rig.group.engine) if key[3] == OFFSET.rows["generation"]]
     assert len(rows) == bool(to), "no row is left of what was reset to none"
 
 
@@ -128,8 +127,7 @@ def test_a_generation_over_the_bound_is_refused_and_an_old_row_of_it_can_be_rese
     over = m.OffsetCommit([item(1, generation=m.GENERATION_MAX + 1)])
     with pytest.raises(InvalidRequestError):
         rig.write(methods.OFFSET_COMMIT, over)
-    (ordinal,) = VERBS[methods.OFFSET_COMMIT.code].split(over, rig.slots)
-    group = rig.groups[ordinal]
+    group = rig.group
     row = {table_prefix(group.prefix, OFFSET.rows["generation"]) + text2("acme", "g"): encode(2**63 - 1)}
     group.engine.write(row)
     group.follower_engine.write(row)
@@ -205,7 +203,7 @@ TOPICS = ["", "\0", "a", "a\0", "a\0b", "ab", "b", "ü"]
 @pytest.mark.parametrize("limit", [1, 2, 5, 1000])
 @pytest.mark.parametrize("prefix", ["", "a", "a\0", "b", "zz"])
 def test_a_listing_shows_each_offset_of_the_group_once(limit: int, prefix: str) -> None:
-    rig = Rig("offset", groups=2)
+    rig = Rig("offset")
     items = [Commit("acme", "g", topic, partition, 1) for topic in TOPICS for partition in (0, 1, 256, 2**32 - 1)]
     noise = [Commit("acme", group, "a", 0, 1) for group in ("", "g\0", "g2", "f")] + [Commit("acm", "g", "a", 0, 1)]
     commit(rig, *noise, *items)
@@ -225,7 +223,7 @@ def test_a_listing_shows_each_offset_of_the_group_once(limit: int, prefix: str) 
 
 @pytest.mark.parametrize("cursor", [b"\0", b"\xff" * 30, b"zzz\0\x01"])
 def test_a_foreign_cursor_cannot_lead_out_of_the_group(cursor: bytes) -> None:
-    rig = Rig("offset", groups=1)
+    rig = Rig("offset")
     commit(rig, *(Commit("acme", group, "a", 0, 1) for group in ("f", "g", "h")))
     reply = rig.read(methods.OFFSET_LIST, m.OffsetList("acme", "g", page=m.Page(10, cursor)))
     assert {offset.group for offset in reply.offsets} <= {"g"}

@@ -13,7 +13,6 @@ from state_rig import Group, contents
 from wire_strategies import values_of
 
 from metad.config import Config, DedupeConfig, StorageConfig
-from metad.routing.slots import even_slots
 from metad.state.machine import Known, Machine
 from metad.state.overlay import MISSING
 from metad.state.part import NodeMemory, PartContext
@@ -61,7 +60,7 @@ def names(moving: bool, count: int = 3) -> list[str]:
 
 
 def slot_of(namespace: str) -> int:
-    (rows,) = VERBS[KV_GET.code].split(m.KvGet([m.KvKey(namespace, "k")]), even_slots(1)).values()
+    rows = VERBS[KV_GET.code].rows(m.KvGet([m.KvKey(namespace, "k")]))
     return int(rows.crcs[0]) % SLOTS
 
 
@@ -81,8 +80,7 @@ class Pair:
     def ask(self, group: Group, step: str, *, move: int = 1, attempt: int = 1, **fields: Any) -> GroupReply:
         """Raises MetadError."""
         fields.setdefault("slots", slot_bits(MOVING))
-        ordinal = 0 if group is self.source else 1
-        body = GroupCommand("data", ordinal, step, move, attempt, **fields)
+        body = GroupCommand(step, move, attempt, **fields)
         reply: GroupReply = do(group, GROUP_COMMAND, body)
         return reply
 
@@ -109,27 +107,25 @@ class Pair:
 def do(group: Group, method: Method[Any, Any], body: Any, identity: m.Identity | None = None, lag: int = 0) -> Any:
     """The reply to one command, in an entry of its own. Raises MetadError."""
     verb = VERBS[method.code]
-    (rows,) = verb.split(body, even_slots(1)).values()
+    rows = verb.rows(body)
     command = Command(method, body, rows)
     (outcome,) = group.propose([(command, identity)], NOW_MS)
     group.apply(len(group.in_flight) - lag)
     if isinstance(outcome, Known):
         assert identity is not None
-        return method.decode_reply(group.machine.recall(outcome.index, command, identity)[1])
+        return method.decode_reply(group.machine.recall(outcome.index, command, identity))
     if isinstance(outcome, MetadError):
         raise outcome
-    return outcome[0]
+    return method.decode_reply(outcome)
 
 
 def read(group: Group, method: Method[Any, Any], body: Any) -> Any:
     """As the node reads. Raises MetadError."""
     verb = VERBS[method.code]
-    (rows,) = verb.split(body, even_slots(1)).values()
+    rows = verb.rows(body)
     group.machine.slots.check(rows)
     assert verb.read is not None
-    return method.decode_reply(
-        encode(verb.merge(body, [(rows, verb.read(group.machine.reader, Command(method, body, rows)))]))
-    )
+    return method.decode_reply(encode(verb.read(group.machine.reader, Command(method, body, rows))))
 
 
 def put(group: Group, namespace: str, value: bytes = b"v", identity: m.Identity | None = None, lag: int = 0) -> Any:
@@ -209,8 +205,8 @@ def test_sealed_slots_are_refused_from_the_entry_on_that_seals_them_not_only_onc
     pair = Pair()
     (name,) = names(True, 1)
     verb = VERBS[GROUP_COMMAND.code]
-    seal = GroupCommand("data", 0, "seal", 1, 1, slots=slot_bits(MOVING))
-    (rows,) = verb.split(seal, even_slots(1)).values()
+    seal = GroupCommand("seal", 1, 1, slots=slot_bits(MOVING))
+    rows = verb.rows(seal)
     pair.source.propose([(Command(GROUP_COMMAND, seal, rows), None)], NOW_MS)
     with pytest.raises(StaleRouteError):
         put(pair.source, name, lag=9)
@@ -222,8 +218,8 @@ def test_an_entry_that_is_applied_does_not_undo_what_a_later_one_says() -> None:
     pair = Pair()
     (name,) = names(True, 1)
     for step, move in (("seal", 1), ("unseal", 1), ("seal", 2)):
-        body = GroupCommand("data", 0, step, move, 1, slots=slot_bits(MOVING))
-        (rows,) = VERBS[GROUP_COMMAND.code].split(body, even_slots(1)).values()
+        body = GroupCommand(step, move, 1, slots=slot_bits(MOVING))
+        rows = VERBS[GROUP_COMMAND.code].rows(body)
         pair.source.propose([(Command(GROUP_COMMAND, body, rows), None)], NOW_MS)
     for _ in range(3):
         pair.source.apply(1)
@@ -300,13 +296,16 @@ def together(group: Group, *bodies: Any) -> list[int]:
     commands: list[tuple[Command[Any], m.Identity | None]] = []
     for body in bodies:
         method: Method[Any, Any] = KV_PUT if isinstance(body, m.KvPut) else GROUP_COMMAND
-        (rows,) = VERBS[method.code].split(body, even_slots(1)).values()
+        rows = VERBS[method.code].rows(body)
         commands.append((Command(method, body, rows), None))
     outcomes: list[Any] = []
     while len(outcomes) < len(commands):
         outcomes += group.propose(commands[len(outcomes) :], NOW_MS)
         group.apply(1)
-    return [reply.revisions[0].index for reply, _ in outcomes]
+    return [
+        command.method.decode_reply(outcome).revisions[0].index
+        for (command, _), outcome in zip(commands, outcomes, strict=True)
+    ]
 
 
 def test_steps_of_a_move_share_no_entry_with_clients_and_revisions_grow_from_the_seal_to_the_adoption() -> None:
@@ -316,10 +315,10 @@ def test_steps_of_a_move_share_no_entry_with_clients_and_revisions_grow_from_the
         put(pair.source, name)
     pair.step(pair.target, "open")
     write = m.KvPut([m.KvPutItem(name, "k", b"v")])
-    seal = GroupCommand("data", 0, "seal", 1, 1, slots=slot_bits(MOVING))
+    seal = GroupCommand("seal", 1, 1, slots=slot_bits(MOVING))
     assert together(pair.source, write, seal) == [8, 9]
-    adopt = GroupCommand("data", 1, "adopt", 1, 1, batch=1, slots=slot_bits(MOVING), revision=9)
-    early = GroupCommand("data", 1, "drop", 1, 1)
+    adopt = GroupCommand("adopt", 1, 1, batch=1, slots=slot_bits(MOVING), revision=9)
+    early = GroupCommand("drop", 1, 1)
     assert together(pair.target, early, adopt, write) == [2, 10, 11]
 
 
@@ -338,8 +337,8 @@ def test_an_adoption_that_is_never_applied_raises_nothing() -> None:
     pair = Pair()
     group = pair.target
     pair.step(group, "open")
-    adopt = GroupCommand("data", 1, "adopt", 1, 1, batch=1, slots=slot_bits(MOVING), revision=405)
-    (rows,) = VERBS[GROUP_COMMAND.code].split(adopt, even_slots(1)).values()
+    adopt = GroupCommand("adopt", 1, 1, batch=1, slots=slot_bits(MOVING), revision=405)
+    rows = VERBS[GROUP_COMMAND.code].rows(adopt)
     group.propose([(Command(GROUP_COMMAND, adopt, rows), None)], NOW_MS)
     assert group.machine.holding.base == 404
     group.in_flight.clear()  # another leader's entry took its place
@@ -438,15 +437,14 @@ def test_every_command_of_a_client_names_the_slots_of_the_rows_that_it_writes(
     method, body = request
     group = Group(VERBS[method.code].table.kind, 0, DedupeConfig())
     try:
-        parts = VERBS[method.code].split(body, even_slots(1))
+        rows = VERBS[method.code].rows(body)
     except MetadError:
         return
-    for rows in parts.values():
-        group.propose([(Command(method, body, rows), None)], NOW_MS)
-        named = {int(crc) % SLOTS for crc in rows.crcs}
-        for writes in group.in_flight[-1][2]:
-            slots = {keys.slot_of_key(key[keys.GROUP_PREFIX_BYTES :]) for key in writes} - {None}
-            assert slots <= named, method
+    group.propose([(Command(method, body, rows), None)], NOW_MS)
+    named = {int(crc) % SLOTS for crc in rows.crcs}
+    for writes in group.in_flight[-1][2]:
+        slots = {keys.slot_of_key(key[keys.GROUP_PREFIX_BYTES :]) for key in writes} - {None}
+        assert slots <= named, method
 
 
 def test_batches_come_in_order_and_a_repeated_one_changes_nothing() -> None:
@@ -619,15 +617,15 @@ def test_a_retry_does_not_read_again_what_has_moved_away() -> None:
 
 
 def session_slot(client_id: str) -> int:
-    (rows,) = VERBS[SESSION_GET.code].split(m.SessionGet([m.SessionKey("t", client_id)]), even_slots(1)).values()
+    rows = VERBS[SESSION_GET.code].rows(m.SessionGet([m.SessionKey("t", client_id)]))
     return int(rows.crcs[0]) % SLOTS
 
 
 def test_what_was_evaluated_and_will_never_be_applied_does_not_count() -> None:
     pair = Pair()
     (name,) = names(True, 1)
-    seal = GroupCommand("data", 0, "seal", 1, 1, slots=slot_bits(MOVING))
-    (rows,) = VERBS[GROUP_COMMAND.code].split(seal, even_slots(1)).values()
+    seal = GroupCommand("seal", 1, 1, slots=slot_bits(MOVING))
+    rows = VERBS[GROUP_COMMAND.code].rows(seal)
     group = pair.source
     group.propose([(Command(GROUP_COMMAND, seal, rows), None)], NOW_MS)
     assert held(group) == set(ALL) - set(MOVING)

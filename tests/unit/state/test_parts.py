@@ -11,7 +11,6 @@ from state_rig import Group
 
 import metad.state
 from metad.config import DedupeConfig, RaftConfig, StorageConfig
-from metad.routing.slots import even_slots
 from metad.state import machine as machine_module
 from metad.state.machine import Machine
 from metad.state.part import Origin, PartContext, StatePart, Writes
@@ -99,10 +98,10 @@ def propose(group: Group, *bodies: Any) -> None:
     commands: list[tuple[Command[Any], m.Identity | None]] = []
     for body in bodies:
         method = next(method for method in METHODS.values() if method.body is type(body) and method.mutates)
-        (rows,) = VERBS[method.code].split(body, even_slots(1)).values()
+        rows = VERBS[method.code].rows(body)
         commands.append((Command(method, body, rows), None))
     outcomes = group.propose(commands, NOW_MS)
-    assert all(isinstance(outcome, tuple) for outcome in outcomes), outcomes
+    assert all(isinstance(outcome, bytes) for outcome in outcomes), outcomes
 
 
 def test_it_is_told_what_is_evaluated_and_what_is_applied() -> None:
@@ -124,9 +123,9 @@ def test_it_is_told_what_is_evaluated_and_what_is_applied() -> None:
 def test_a_command_that_is_refused_is_not_told() -> None:
     group = Group("data", 0, DedupeConfig())
     wrong = m.KvTransact([m.KvTransaction("space", [], [m.KvOperation("a", bytes(1 << 20))] * 3)])
-    (rows,) = VERBS[KV_TRANSACT.code].split(wrong, even_slots(1)).values()
+    rows = VERBS[KV_TRANSACT.code].rows(wrong)
     (outcome,) = group.propose([(Command(KV_TRANSACT, wrong, rows), None)], NOW_MS)
-    assert not isinstance(outcome, tuple)
+    assert not isinstance(outcome, bytes)
     assert counter(group.machine).told == [("load", 0)]
 
 
@@ -161,10 +160,10 @@ def test_rows_that_move_are_told_as_such() -> None:
     records = source.engine.scan(keys.table_prefix(source.prefix, ROW), b"\xff", 10)
     moved: Writes = {key[3:]: value for key, value in records}
     for step, rows in (("open", {}), ("import", moved)):
-        propose(target, GroupCommand("data", 1, step, 1, 1, int(step == "import"), slots, rows))
-    propose(source, GroupCommand("data", 0, "seal", 1, 1, 0, slots))
-    propose(source, GroupCommand("data", 0, "close", 1, 1, 0, slots))
-    propose(source, GroupCommand("data", 0, "drop", 0, 0, 0, b"", dict.fromkeys(moved)))
+        propose(target, GroupCommand(step, 1, 1, int(step == "import"), slots, rows))
+    propose(source, GroupCommand("seal", 1, 1, 0, slots))
+    propose(source, GroupCommand("close", 1, 1, 0, slots))
+    propose(source, GroupCommand("drop", 0, 0, 0, b"", dict.fromkeys(moved)))
     source.apply(3)
     target.apply(2)
     moving = Origin.MIGRATION
@@ -176,12 +175,12 @@ def test_rows_that_move_are_told_as_such() -> None:
 
 def test_commands_of_two_origins_share_no_entry() -> None:
     group = Group("data", 0, DedupeConfig())
-    seal = GroupCommand("data", 0, "seal", 1, 1, 0, slot_bits([1]))
+    seal = GroupCommand("seal", 1, 1, 0, slot_bits([1]))
     commands: list[tuple[Command[Any], m.Identity | None]] = []
     for method, body in ((KV_PUT, put("a")), (KV_DELETE, m.KvDelete([m.KvDeleteItem("space", "a")]))):
-        (rows,) = VERBS[method.code].split(body, even_slots(1)).values()
+        rows = VERBS[method.code].rows(body)
         commands.append((Command(method, body, rows), None))
-    (rows,) = VERBS[GROUP_COMMAND.code].split(seal, even_slots(1)).values()
+    rows = VERBS[GROUP_COMMAND.code].rows(seal)
     commands.insert(1, (Command(GROUP_COMMAND, seal, rows), None))
     origins: list[Origin] = []
     while commands:

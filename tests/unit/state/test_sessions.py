@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from state_rig import MIB, Rig, item_errors
 
+from metad.state import tables
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import InvalidRequestError
@@ -21,7 +22,7 @@ LAGS = (0, 3)  # applied at once, or only after three more entries: the overlay 
 
 @pytest.fixture(params=LAGS, ids=lambda lag: f"lag{lag}")
 def rig(request: pytest.FixtureRequest) -> Rig:
-    return Rig(groups=3, lag=request.param)
+    return Rig(lag=request.param)
 
 
 def takeover(rig: Rig, broker: str, epoch: int, *items: Take, restore: bool = False) -> m.SessionTakeoverReply:
@@ -221,12 +222,6 @@ def test_tenants_do_not_meet(rig: Rig) -> None:
     ]  # fmt: skip
 
 
-def test_revisions_name_each_group_that_wrote(rig: Rig) -> None:
-    reply = takeover(rig, "b1", 1, *(Take("acme", f"c{i}") for i in range(50)))
-    assert sorted(revision.group for revision in reply.revisions) == ["data-0", "data-1", "data-2"]
-    assert {revision.index for revision in reply.revisions} == {1}
-
-
 def test_results_come_back_in_the_order_of_the_request(rig: Rig) -> None:
     names = [f"c{i}" for i in range(60)]
     for i, name in enumerate(names):
@@ -258,7 +253,7 @@ def test_a_broker_with_a_long_name_is_refused(rig: Rig) -> None:
 
 
 def test_a_restore_of_more_than_a_reply_holds_does_nothing() -> None:
-    rig = Rig(groups=1)
+    rig = Rig()
     names = [f"c{i}" for i in range(12)]
     for name in names:
         takeover(rig, "b1", 1, Take("acme", name, properties=Properties(1, bytes(MIB - 100))))
@@ -291,8 +286,8 @@ def names(found: list[list[m.Session]]) -> list[tuple[str, str]]:
     return [(session.tenant, session.client_id) for page in found for session in page]
 
 
-def populated(groups: int = 4) -> tuple[Rig, list[tuple[str, str, str]]]:
-    rig = Rig(groups=groups)
+def populated() -> tuple[Rig, list[tuple[str, str, str]]]:
+    rig = Rig()
     everyone = [
         (tenant, client, f"b{number % 3}")
         for tenant in ("", "acme", "acme\0", "acme2", "z")
@@ -359,10 +354,12 @@ def test_any_cursor_is_a_place_in_the_order(cursor: bytes) -> None:
     assert {session.tenant for session in reply.sessions} <= {"acme"}
 
 
-def test_a_filter_that_matches_little_pages_on_without_looking_at_everything() -> None:
+def test_a_filter_that_matches_little_pages_on_without_looking_at_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # A group looks at a bounded number of rows per page, so a page may be empty and still have a cursor.
-    rig = Rig(groups=4)
-    rig.look_rows_max = 7
+    monkeypatch.setattr(tables, "SCAN_ROWS_MAX", 7)
+    rig = Rig()
     takeover(rig, "common", 1, *(Take("acme", f"c{i:03}") for i in range(200)))
     takeover(rig, "rare", 1, Take("acme", "c050"), Take("acme", "c150"), Take("acme", "c199"))
     rig.settle()
@@ -372,7 +369,7 @@ def test_a_filter_that_matches_little_pages_on_without_looking_at_everything() -
 
 
 def test_pages_of_large_sessions_are_short() -> None:
-    rig = Rig(groups=3)
+    rig = Rig()
     for i in range(30):
         takeover(rig, "b", 1, Take("acme", f"c{i:02}", properties=Properties(1, bytes(700_000))))
     rig.settle()
@@ -383,7 +380,7 @@ def test_pages_of_large_sessions_are_short() -> None:
 
 def test_a_listing_by_broker_with_long_keys_ends_where_the_range_does() -> None:
     # The bound on bytes cuts a chunk short; that must not be taken for the end of the range.
-    rig = Rig(groups=1)
+    rig = Rig()
     for start in range(0, 1200, 200):
         takeover(rig, "b", 1, *(Take("t" * 3000, f"{i:05}") for i in range(start, start + 200)))
     takeover(rig, "last", 1, Take("t" * 3000, "01199"))

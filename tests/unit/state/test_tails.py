@@ -12,13 +12,12 @@ from metad.config import DedupeConfig
 from metad.state import tails
 from metad.state.cluster import MAP_KEY
 from metad.state.registry import VERBS
-from metad.state.rows import column
 from metad.state.slot_assignment import Holding, SlotAssignment
 from metad.state.tables import Command
 from metad.storage import keys
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.cluster import SLOTS, GroupCommand, slot_bits
+from metad_wire.cluster import GroupCommand, slot_bits
 from metad_wire.key import u32
 from metad_wire.methods import (
     CLUSTER_STORE,
@@ -52,23 +51,19 @@ def longer(record: Any) -> bytes:
 def answer(rig: Rig, method: Method[Any, Any], body: Any) -> Any:
     """The reply as it travels, with all that is in it."""
     verb = VERBS[method.code]
-    parts = []
-    for ordinal, rows in verb.split(body, rig.slots).items():
-        group, command = rig.groups[ordinal], Command(method, body, rows)
-        if verb.read is not None:
-            parts.append((rows, verb.read(group.machine.reader, command)))
-            continue
-        ((reply, _),) = group.propose([(command, None)], rig.now_ms)
-        group.apply(1)
-        parts.append((rows, reply))
-    return decode(encode(verb.merge(body, parts)))
+    group, command = rig.group, Command(method, body, verb.rows(body))
+    if verb.read is not None:
+        return decode(encode(verb.read(group.machine.reader, command)))
+    (outcome,) = group.propose([(command, None)], rig.now_ms)
+    group.apply(1)
+    return decode(outcome)
 
 
 def put_row(rig: Rig, table: int, suffix: bytes, row: bytes) -> None:
     """As a leader of a newer version would have replicated it."""
-    for group in rig.groups:
-        for engine in (group.engine, group.follower_engine):
-            engine.write({keys.table_prefix(group.prefix, table) + suffix: row})
+    group = rig.group
+    for engine in (group.engine, group.follower_engine):
+        engine.write({keys.table_prefix(group.prefix, table) + suffix: row})
 
 
 def test_reads_hand_records_on_whole() -> None:
@@ -112,14 +107,14 @@ def test_a_retried_restore_hands_them_on_whole_too() -> None:
     put_row(rig, SESSION.rows["properties"], keys.text2("t", "c"), longer(m.SessionProperties(60, b"p")))
     body = m.SessionTakeover("new", 1, [m.SessionTakeoverItem("t", "c")], restore=True)
     verb = VERBS[SESSION_TAKEOVER.code]
-    (rows,) = verb.split(body, rig.slots).values()
-    group, command = rig.groups[0], Command(SESSION_TAKEOVER, body, rows)
+    rows = verb.rows(body)
+    group, command = rig.group, Command(SESSION_TAKEOVER, body, rows)
     (first,) = group.propose([(command, identity)], rig.now_ms)
     group.apply(1)
     (known,) = group.propose([(command, identity)], rig.now_ms)
     group.apply(1)
     recalled = group.machine.recall(known.index, command, identity)
-    assert decode(first[1])[4] == decode(recalled[1])[4] == [[60, b"p", *LATER]]
+    assert decode(first)[4] == decode(recalled)[4] == [[60, b"p", *LATER]]
 
 
 def test_elements_of_a_request_that_nobody_here_knows_are_skipped_and_not_stored() -> None:
@@ -135,10 +130,10 @@ def test_elements_of_a_request_that_nobody_here_knows_are_skipped_and_not_stored
 
 
 def store(group: Group, body: c.StoreMap) -> Any:
-    (rows,) = VERBS[CLUSTER_STORE.code].split(body, column([0] * SLOTS)).values()
-    ((reply, _),) = group.propose([(Command(CLUSTER_STORE, body, rows), None)], 0)
+    rows = VERBS[CLUSTER_STORE.code].rows(body)
+    (outcome,) = group.propose([(Command(CLUSTER_STORE, body, rows), None)], 0)
     group.apply(1)
-    return reply
+    return CLUSTER_STORE.decode_reply(outcome)
 
 
 def test_a_change_of_the_map_keeps_what_newer_nodes_put_into_it() -> None:
@@ -181,13 +176,13 @@ def test_a_step_of_a_move_keeps_what_newer_leaders_put_into_the_groups_row(step:
     for engine in (group.engine, group.follower_engine):
         engine.write({group.machine.parts[SlotAssignment].key: longer(held)})
     group.machine.forget()
-    body = GroupCommand("data", 0, step, 1, 1, slots=slot_bits([1]))
-    (rows,) = VERBS[GROUP_COMMAND.code].split(body, column([0] * SLOTS)).values()
-    ((reply, _),) = group.propose([(Command(GROUP_COMMAND, body, rows), None)], 0)
+    body = GroupCommand(step, 1, 1, slots=slot_bits([1]))
+    rows = VERBS[GROUP_COMMAND.code].rows(body)
+    (outcome,) = group.propose([(Command(GROUP_COMMAND, body, rows), None)], 0)
     group.apply(1)
     row = decode(group.engine.get(group.machine.parts[SlotAssignment].key) or b"")
     assert row[tails.fields(Holding) :] == LATER
-    assert reply.revisions == [m.Revision("data-0", 41)]
+    assert GROUP_COMMAND.decode_reply(outcome).revisions == [m.Revision("data-0", 41)]
 
 
 def test_records_without_tails_are_written_as_they_are() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metad_wire.cluster import ClusterMap, GroupCommand, GroupRecord, NodeRecord, SlotMove
+from metad_wire.cluster import ClusterMap, GroupRecord, NodeRecord, SlotMove
 from metad_wire.group import METADATA, GroupId
 
 DATA_1 = GroupId("data", 1)
@@ -23,7 +23,6 @@ def test_what_is_no_name_names_no_group(name: str) -> None:
 
 def test_records_say_which_group_they_mean() -> None:
     assert GroupRecord("data", 1, [], []).group_id == DATA_1
-    assert GroupCommand("data", 1, "open", 7).group_id == DATA_1
     move = SlotMove(7, "data", 1, 2, b"")
     assert (move.source_id, move.target_id) == (DATA_1, GroupId("data", 2))
 

@@ -155,7 +155,7 @@ def test_the_example_is_what_both_ends_send() -> None:
     assert client.next_event() is not None
     identity = messages.Identity(0x0123456789ABCDEF, 1, 1)
     body = messages.KvPut([messages.KvPutItem("config", "/limits/rate", b"500")])
-    assert client.request(KV_PUT.code, KV_PUT.encode_request(body, 5000, identity)) == 1
+    assert client.request(KV_PUT.code, KV_PUT.encode_request(body, 5000, identity, "data-0")) == 1
     request = client.data_to_send()
     assert request == blocks["REQUEST"]
     server.receive_data(request)

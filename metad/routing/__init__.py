@@ -1,1 +1,0 @@
-"""Key -> slot -> group. Pure."""
