@@ -102,8 +102,8 @@ class ClusterConfig(_Section, frozen=True):
     """The founding nodes, this one included: node id = HOST:PORT of its listener for nodes. Must be the same on all of
     them. A founding node forms the cluster with them, and later dials them first."""
     seed_regions: dict[str, str] = {}
-    """The region of each founding node: node id = region. Must be the same on all of them, and equal to ``region``
-    where that is set. It lets the new cluster spread replicas over regions from the start."""
+    """The region of each founding node: node id = region. Must be the same on all of them, and equal to ``region`` if
+    that is set. It lets the new cluster spread replicas over regions from the start."""
     join: list[str] = []
     """HOST:PORT of the listeners for nodes of an existing cluster, which this node joins. One live node is enough."""
     listen: str = "127.0.0.1:0"

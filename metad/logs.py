@@ -56,8 +56,7 @@ def bug(where: str, error: BaseException) -> None:
 
 
 def seldom(name: str, level: int = logging.WARNING, **fields: Any) -> None:
-    """Log an event that peers can cause without limit: at most ten lines a second, with the number of those left out
-    before."""
+    """Log an event that peers can cause without limit: at most ten lines a second, with the number left out before."""
     left_out = _seldom[name].admit()
     if left_out is not None:
         event(name, level, **fields, **({"left_out": left_out} if left_out else {}))

@@ -29,8 +29,7 @@ class Environment(Protocol):
     rng: random.Random
 
     def now(self) -> float:
-        """Monotonic time in seconds. It counts the time during which the machine is suspended: leases depend on
-        that."""
+        """Monotonic time in seconds, including the time in which the machine is suspended: leases depend on that."""
 
     def wall_ms(self) -> int:
         """The calendar time in milliseconds."""

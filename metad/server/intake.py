@@ -93,8 +93,7 @@ class Intake:
         holder.wait_intake(True)
 
     def _yield(self, turn: int, held_bytes: int) -> None:
-        """A holder that has finished more waits since ``held_bytes`` were held: it gets the turn unless bytes
-        arrive."""
+        """A holder that has finished more waits since ``held_bytes`` were held: it gets the turn if no bytes arrive."""
         holder = self._turn
         if holder is None or turn != self._turns or not self._waiting or holder.held_bytes >= held_bytes + _TURN_BYTES:
             return

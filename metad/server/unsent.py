@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Protocol
 
 SMALL_BYTES = 16 * 1024
-"""A shorter reply is always sent, and a connection that holds no more is always served: 4,096 connections may hold 64
-MiB this way."""
+"""Shorter replies are always sent, and connections that hold no more are always served: 4,096 of them may hold 64
+MiB."""
 _STUCK_S = 1.0  # without reading while others have no room; even over a bad path a peer reads something in that time
 
 

@@ -16,8 +16,7 @@ UNBOUNDED_BYTES: Final = 1 << 62
 """For scans of rows that are known to be small."""
 
 PART_BYTES: Final = 4 * 1024 * 1024
-"""Keys and values in one part of an export, before compression. A node that sends or receives a snapshot holds a few
-parts."""
+"""Keys and values in one part of an export, before compression. A node holds a few parts of a snapshot in transfer."""
 
 
 class Export(Iterator[bytes], Protocol):

@@ -26,8 +26,7 @@ from .engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Writes
 from .ingest import IngestDirectory, Manifest
 
 _INGEST_FILES: Final = 2
-"""Files ingested by one call, which holds the interpreter for a millisecond of work and some of waiting for the
-disk."""
+"""Files ingested by one call, which holds the interpreter for a millisecond of work and some waiting for the disk."""
 _CROWDED_FILES: Final = 24
 """With more files than this on level 0, ingestion waits until a compaction has made room: from 48 on RocksDB delays
 writes, at 64 it stops them, and a waiting write holds the interpreter, so the node would stand still. Every style of
@@ -37,8 +36,7 @@ _ROOM_TIMEOUT_S: Final = 30.0
 
 
 class Shared:
-    """The resources that all engines of one process share, so that memory is bounded once: block cache and memtable
-    budget."""
+    """Resources that all engines of one process share, to bound memory once: block cache and memtable budget."""
 
     def __init__(self, config: StorageConfig) -> None:
         self.cache = r.Cache(config.block_cache_bytes)

@@ -142,7 +142,7 @@ class StaleRouteError(_Coded, code=111, name="stale_route", retryable=True):
 
 
 class TooEarlyError(_Coded, code=112, name="too_early", retryable=True):
-    """The request came in 0-RTT data, which may be a replay; nothing was done, and the same again is taken."""
+    """The request came in 0-RTT data, which may be a replay; nothing was done, and a repetition is accepted."""
 
 
 class PermissionDeniedError(_Coded, code=113, name="permission_denied"):

@@ -98,8 +98,7 @@ TRANSITIONS: dict[tuple[Role, State], dict[int, State]] = {
     },
     (Role.CLIENT, State.DRAINING): dict.fromkeys((*_CLIENT_OPEN, FrameType.GOAWAY), State.DRAINING),
 }
-"""(role, state) -> received frame type -> next state. A frame that is not listed raises
-:class:`UnexpectedFrameError`."""
+"""(role, state) -> received frame type -> next state. Any other frame raises :class:`UnexpectedFrameError`."""
 
 _decoders: dict[type[m.Message], msgspec.msgpack.Decoder[Any]] = {}
 
@@ -123,7 +122,7 @@ def decode_error(payload: bytes) -> MetadError:
 
 
 class Session:
-    """The part that both ends share. ``unanswered_bytes`` counts the request frames in flight, ``window_bytes`` bounds
+    """The common part of both ends. ``unanswered_bytes`` counts request frames in flight, ``window_bytes`` bounds
     them."""
 
     role: Role
@@ -230,8 +229,7 @@ class Session:
 
 class ServerSession(Session):
     """The server's end. Events: HELLO (answer with :meth:`welcome` or :meth:`fail_connection`), REQUEST (answer exactly
-    once with :meth:`respond` or :meth:`fail`), CANCEL (also for requests that are already answered), PING (already
-    answered), PONG."""
+    once with :meth:`respond` or :meth:`fail`), CANCEL (even after the answer), PING (already answered), PONG."""
 
     role = Role.SERVER
 
@@ -383,8 +381,7 @@ class ClientSession(Session):
         return request_id
 
     def cancel(self, request_id: int) -> None:
-        """Tell the server that the answer is no longer wanted. An answer still comes, and still gives the credit
-        back."""
+        """Tell the server that the answer is not wanted. An answer still comes, and still gives the credit back."""
         if request_id in self.unanswered:
             self._send(FrameType.CANCEL, b"", request_id)
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 
 class Sparing:
-    """Lets ``lines`` log lines pass in ``seconds`` and counts the rest, for events that peers can repeat without
-    end."""
+    """Lets ``lines`` log lines pass in ``seconds`` and counts the rest, for events that peers can repeat."""
 
     def __init__(self, lines: int, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
         self._lines = lines

@@ -1,5 +1,4 @@
-"""``metadctl certs`` and ``metadctl token``: certificates and tokens of nodes and clients. Neither contacts a
-cluster."""
+"""``metadctl certs`` and ``metadctl token``: certificates and tokens of nodes and clients. No cluster is contacted."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ class PlainCommands:
         self._expected(parser, "only if it has version N now; 0: only if it is absent")
 
     def add_list(self, listing: Leaf, first: Callable[[AsyncIterator[Any], int], Any], page: Any) -> Any:
-        """Add the listing; returns its parser. ``first`` limits the records shown, ``page`` computes how many are
-        requested at once."""
+        """Add the listing; returns its parser. ``first`` limits the records shown, ``page`` computes the size of a
+        page."""
 
         async def run(m: Client, a: Arguments, printer: Printer) -> None:
             if len(a.key) > len(self._table.key):

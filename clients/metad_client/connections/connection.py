@@ -27,8 +27,7 @@ _GOAWAY = int(FrameType.GOAWAY)
 
 
 class Connection:
-    """A connection from dialling to its end. ``welcomed`` ends with the handshake, ``closed`` once the stream has
-    gone."""
+    """A connection from dialling to its end. ``welcomed`` ends with the handshake, ``closed`` with the stream."""
 
     def __init__(
         self,

@@ -121,8 +121,8 @@ class ConnectionManager:
             rounds += 1
 
     async def _try(self, endpoint: Endpoint, node: str = "") -> MetadError | None:
-        """Dial, and give the connection to the node that answered. Returns None if that is ``node`` or if ``node`` is
-        empty; otherwise the error."""
+        """Dial, and give the connection to the node that answered. None if that is ``node`` or ``node`` is empty, else
+        why not."""
         try:
             connection = await self._dialer.dial(endpoint)
         except MetadError as error:

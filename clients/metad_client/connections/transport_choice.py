@@ -23,8 +23,7 @@ _BY_NAME = {name: way for way, name in _NAMES.items()}
 
 
 class TransportChoice:
-    """The transports of one client by name (``tcp``, ``tls``, ``quic``). If there are two, ``rule`` chooses between
-    them."""
+    """The transports of one client by name (``tcp``, ``tls``, ``quic``). ``rule`` chooses between two."""
 
     def __init__(
         self, transports: Mapping[str, Transport], rule: PathRule, *, clock: Callable[[], float] = time.monotonic
@@ -96,8 +95,7 @@ class TransportChoice:
 
 
 def transports_of(scheme: str, options: Options) -> TransportChoice:
-    """The transports that a URL's scheme names. Raises ValueError if the options lack something that they need, or name
-    files that cannot be used."""
+    """The transports that a URL's scheme names. Raises ValueError if options that they need are missing or unusable."""
     makers: dict[str, tuple[tuple[str, Callable[[TlsFiles], Transport]], ...]] = {
         "metads": (("tls", _tls),),
         "metadq": (("quic", _quic),),

@@ -1,2 +1,1 @@
-"""The way of a request from submission to outcome: waiting, in flight, redirected, retried, expired. Opens no
-connection."""
+"""The way of a request to its outcome: waiting, in flight, redirected, retried, expired. Opens no connection."""

@@ -10,8 +10,8 @@ from .call import Call
 
 
 class Backlog:
-    """The calls that wait in all queues of a client and in ``retrying``: at most ``calls_max``, with ``bytes_max`` of
-    bodies in the queues."""
+    """The waiting calls of a client, in queues and in ``retrying``: at most ``calls_max``, with ``bytes_max`` of bodies
+    in queues."""
 
     def __init__(self, calls_max: int, bytes_max: int, retrying: Sized) -> None:
         self._calls_max = calls_max

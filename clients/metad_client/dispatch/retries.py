@@ -15,8 +15,7 @@ from .retry import SharedBudget, verdict
 
 
 class Retries:
-    """Calls ``due`` with the calls whose time has come, in order. A call that ends meanwhile stays listed until
-    then."""
+    """Calls ``due`` with the calls whose time has come, in order. A call that ends earlier stays listed until then."""
 
     def __init__(
         self,
@@ -47,8 +46,7 @@ class Retries:
         return None
 
     def hurry(self, group: str, node: str) -> None:
-        """A node leads the group: end the wait of calls that other nodes refused, because only their target was
-        wrong."""
+        """A node leads the group: end the wait of calls that others refused, because only their target was wrong."""
         now = self._loop.time()
         for call in self.calls():
             if call.group == group and call.astray and call.refused_by != node:

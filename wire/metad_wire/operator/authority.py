@@ -159,8 +159,8 @@ def issue_fleet(
 
 
 def ends_at(paths: Sequence[str]) -> datetime.datetime | None:
-    """When the first of the certificates in these PEM files expires. None if a file cannot be read now or cryptography
-    is not installed."""
+    """When the first certificate in these PEM files expires. None if a file is unreadable or cryptography not
+    installed."""
     try:
         from cryptography import x509
 

@@ -21,8 +21,7 @@ PEERCERT: Final = "peercert"
 
 
 UNFIT: Final = "unfit"
-"""Name of the extra info that says why a peer's certificate must not be accepted although the handshake is over; None
-if nothing is wrong with it."""
+"""Name of the extra info that says why a peer's certificate is refused after the handshake; None if it is not."""
 WORN: Final = "worn"
 """Name of the extra info that is true once a stream's keys have sealed as much as they should: its driver then moves to
 a new stream, at a time of its choice."""
@@ -71,14 +70,13 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     ca: str
     node: str = ""
-    """For a node: its id, which the certificate must name. Files with another name are refused, also files that replace
-    these later."""
+    """For a node: its id, which its certificate must name. Files with another name are refused, now and later."""
 
 
 def client_files(directory: str, name: str = "", *, administers: bool = False) -> TlsFiles:
-    """The files of a client in a directory that ``metadctl certs`` has filled; ``name`` may be left out if there is one
-    client only. ``administers``: prefer an administrator's certificate to a plain client's. Raises ValueError if there
-    is none, or several match."""
+    """The files of a client in a directory filled by ``metadctl certs``; ``name`` may be left out if it has one client
+    only. ``administers``: prefer an administrator's certificate. Raises ValueError if there is none, or several
+    match."""
     roles = (Role.ADMIN, Role.CLIENT) if administers else (Role.CLIENT, Role.ADMIN)
     certificates = [path for path in sorted(Path(directory).glob("*.pem")) if not path.stem.endswith("-key")]
     for role in roles:
@@ -112,8 +110,7 @@ class TlsError(ConnectionError):
 
 
 class CertificateError(TlsError):
-    """One end does not accept the other's certificate, or a file of our own cannot be used. A retry does not help until
-    a file has changed."""
+    """One end refuses the other's certificate, or a file of our own cannot be used. Retry after a file has changed."""
 
 
 def principal_of(peercert: Mapping[str, Any] | None) -> Principal | None:

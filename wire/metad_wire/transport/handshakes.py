@@ -31,8 +31,7 @@ class Handshakes:
         self._threads = ThreadPoolExecutor(count, "metad-handshake", initializer=_yield_to_loops)
 
     def take(self, step: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Do a step when its turn comes, then call ``done`` with its result on the running loop. A step must not raise:
-        it returns its failure."""
+        """Do a step in a thread, then call ``done`` with its result on the running loop. A step returns its failure."""
 
         def report(future: asyncio.Future[T]) -> None:
             if not future.cancelled():

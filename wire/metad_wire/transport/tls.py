@@ -95,8 +95,7 @@ class TlsTransport:
         return await self._below.listen(host, port, accept)
 
     async def dial(self, host: str, port: int, factory: Callable[[], Handler], timeout_s: float) -> Handler:
-        """Connect to a node. Raises TlsError, of which CertificateError is one, and the errors of the transport
-        below."""
+        """Connect to a node. Raises TlsError (CertificateError is one) and the errors of the transport below."""
         context = self._dialling.current()
         async with asyncio.timeout(timeout_s):
             end = await self._below.dial(host, port, lambda: _TlsEnd(context, factory, None, timeout_s), timeout_s)
@@ -258,8 +257,8 @@ class _TlsEnd:
         return default if self._below is None else self._below.get_extra_info(name, default)
 
     def _unfit(self) -> str:
-        """Why an accepted peer's certificate is not acceptable. OpenSSL has already let it in, so no alert can tell the
-        peer any more."""
+        """Why an accepted peer's certificate is refused. OpenSSL has already let it in, so no alert can tell the
+        peer."""
         certificate = self._tls.getpeercert(binary_form=True)
         try:
             if certificate is not None and self._pending is not None:
@@ -306,8 +305,8 @@ class _TlsEnd:
             self._stepped(self._step())
 
     def _greets(self) -> bool:
-        """Whether the whole first record of a handshake has arrived: until then a stranger gets neither OpenSSL, its
-        memory nor a thread."""
+        """Whether the whole first record has arrived: until then a stranger gets neither OpenSSL's memory nor a
+        thread."""
         hello = self._unshaken
         if hello[0] != _HANDSHAKE:
             self.fail(TlsError("the peer does not speak TLS"))
@@ -425,8 +424,8 @@ class _TlsEnd:
         return bool(more) and self._reading and not self._closing
 
     def _decrypt(self) -> tuple[list[bytes], bool | None, TlsError | None]:
-        """The next records, whether there may be more (None: the peer has said goodbye after them), and the error in
-        what follows them."""
+        """The next records, whether there may be more (None: the peer has said goodbye), and the error in what
+        follows."""
         records: list[bytes] = []
         size = 0
         read = self._tls.read

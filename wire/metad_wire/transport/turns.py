@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Callable
 
 Slice = Callable[[], bool]
-"""Does a part of the work, some hundred microseconds; returns whether there is more. A slice that raises gets no more
-turns."""
+"""Does a part of the work, some hundred microseconds; returns whether there is more. One that raises is dropped."""
 
 _of_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = weakref.WeakKeyDictionary()
 

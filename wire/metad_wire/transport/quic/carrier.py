@@ -64,8 +64,7 @@ class Owner(Protocol):
 
 
 class Carrier:
-    """Drives one connection. ``accept`` makes the handlers of streams that the peer opens, or returns None to refuse
-    them."""
+    """Drives one connection. ``accept`` makes the handlers of streams that the peer opens, or refuses them by None."""
 
     def __init__(
         self, engine: PacketEngine, owner: Owner, *, is_client: bool, accept: Callable[[], StreamHandler | None]

@@ -90,8 +90,7 @@ def _digest(data: bytes) -> bytes:
 def verify(
     certificate: x509.Certificate, chain: list[x509.Certificate], authorities: bytes, *, of_client: bool
 ) -> None:
-    """Check that the certificate is trusted, within its dates, for this purpose, and not an authority's. Raises an
-    Alert."""
+    """Check that it is trusted, within its dates, for this purpose, and not an authority's. Raises an Alert."""
     if len(chain) >= _CHAIN_MAX:
         raise AlertBadCertificate("the chain is too long")
     verify_certificate(certificate, chain=chain, cadata=authorities)

@@ -70,8 +70,7 @@ AUDITED_FILES: Final = (
     "quic/congestion/cubic.py",
 )
 AUDITED_SHA256: Final = "b316296c8945cb502761cc2abdc2c796e87ebb2f0cedf4fe2d96747f9186205a"
-"""Hash of these files of aioquic, joined: the reviewed source, on whose private names and behaviour this package
-relies."""
+"""Hash of these files of aioquic, joined: the reviewed source, on whose private names and behaviour we rely."""
 
 ACK_DELAY_MAX_MS: Final = 10
 """The longest delay of an acknowledgement: a millisecond by rule, the rest for a busy loop. aioquic declares 25; a peer
@@ -119,8 +118,8 @@ def configuration(
 
 
 class Engine(QuicConnection):
-    """One connection. The carrier reads ``opened`` and ``touched``: streams that the peer opened, and streams with
-    news."""
+    """One connection. The carrier reads ``opened`` (streams that the peer opened) and ``touched`` (streams with
+    news)."""
 
     def __init__(
         self,
@@ -245,8 +244,7 @@ class Engine(QuicConnection):
 
     def let_go(self) -> None:
         """Cut the references of an ended connection to itself, of which aioquic has a hundred; only its final state may
-        still be read. The memory that a flood leaves behind is then freed at once, without a collector that would stop
-        the loop."""
+        still be read. The memory that a flood leaves behind is then freed at once, without a collector's pause."""
         self._QuicConnection__frame_handlers: dict[int, Any] = {}
         self._session_ticket_fetcher = self._session_ticket_handler = self._token_handler = None
         cast("Any", self._loss)._send_probe = None

@@ -71,8 +71,7 @@ def _encoded(value: int) -> bytes:
 
 
 class PacketEngine(Engine):
-    """An engine with the hot path. ``was_reset``: the server has said that it does not know this connection any
-    more."""
+    """An engine with the hot path. ``was_reset``: the server has said that it does not know this connection."""
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)

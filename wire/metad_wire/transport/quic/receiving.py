@@ -17,13 +17,11 @@ from aioquic.quic.packet import QuicErrorCode, QuicStreamFrame
 from aioquic.quic.stream import FinalSizeError, QuicStreamReceiver
 
 PIECES_MAX: Final = 16_384
-"""Pieces of one stream that may be out of order; a full window of full packets has half as many. Guards against streams
-of scattered single bytes."""
+"""Pieces of a stream out of order; a full window of full packets has half as many. Guards against scattered bytes."""
 
 
 class Receiver(QuicStreamReceiver):
-    """The received data of one stream. ``finished``: everything up to the end is in ``ready``. ``reset``: the peer has
-    cut the stream off."""
+    """The received data of a stream. ``finished``: all of it is in ``ready``. ``reset``: the peer has cut it off."""
 
     def __init__(self, stream_id: int, window_bytes: int, touched: set[int]) -> None:
         """``touched`` takes the stream's id whenever there is news."""

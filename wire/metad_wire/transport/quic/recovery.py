@@ -23,8 +23,7 @@ from aioquic.tls import Epoch
 from .pacing import Pacer
 
 UNASKING_MAX: Final = 64
-"""Packets that ask for no acknowledgement and are still remembered, because an acknowledgement of them measures the
-round trip."""
+"""Packets that ask for no acknowledgement, remembered because one of them would measure the round trip."""
 PACKETS_AT_ONCE: Final = 32
 """Packets sealed at once: they take up to a millisecond, and a window may hold a thousand."""
 _ACKED: Final = QuicDeliveryState.ACKED
@@ -110,8 +109,7 @@ class Recovery(QuicPacketRecovery):
         self._keep_few(packet.packet_number, space)
 
     def _keep_few(self, packet_number: int, space: QuicPacketSpace) -> None:
-        """Forget the oldest: a peer that only asks for acknowledgements never sends any, and the memory of our answers
-        would grow."""
+        """Forget the oldest: if a peer only asks, it acknowledges nothing, and the memory of our answers would grow."""
         self._unasking.append(packet_number)
         if len(self._unasking) > UNASKING_MAX:
             space.sent_packets.pop(self._unasking.popleft(), None)
@@ -212,6 +210,5 @@ class Recovery(QuicPacketRecovery):
         super()._on_packets_lost(packets=listed, **others)
 
     def forget(self, packets: list[Any], now: float, space: QuicPacketSpace) -> None:
-        """Send the content of these packets again, because the peer has said that it will not read them. Not a sign of
-        congestion."""
+        """Send the content of these packets again, because the peer will not read them. Not a sign of congestion."""
         super()._on_packets_lost(congestion_event=False, now=now, packets=packets, space=space)

@@ -52,8 +52,7 @@ VERSIONS: Final = [int(QuicProtocolVersion.VERSION_1), int(QuicProtocolVersion.V
 _STRANGERS_MAX: Final = 1_024
 """First datagrams of connections that wait to be examined; later ones are dropped, and their senders repeat them."""
 _STRANGERS_PER_TURN: Final = 4
-"""First datagrams examined in one turn of the loop. A Retry costs 50 µs, and a flood of them must not delay connected
-peers."""
+"""First datagrams examined in one turn of the loop. A Retry costs 50 µs; a flood must not delay connected peers."""
 _TICKED_AT_ONCE: Final = 512
 _RECEIVED_AT_ONCE: Final = 64
 """Datagrams taken from the kernel's queue in one turn of the loop: this is cheap, and early sorting is good."""
@@ -66,8 +65,7 @@ _SERVED_ALONE: Final = 64
 _SORTED_MAX: Final = 4_096
 """Datagrams that wait for their connection's turn. Over this, a connection with more than its share loses new ones."""
 _REST: Final = 3
-"""Rest between steps of handshakes while others are served, in durations of a step: one request seldom meets two
-steps…"""
+"""Rest between steps of handshakes while others are served, in steps' durations: one request seldom meets two…"""
 _RUSH: Final = 8
 """…unless so many handshakes wait, which must progress too: then they get half of the time."""
 _DATAGRAMS_WAITING_MAX: Final = 12
@@ -358,15 +356,13 @@ class Server:
         self._step_soon()
 
     def _step_soon(self) -> None:
-        """Schedule the next step of a handshake: at once, or after a rest if established connections are being
-        served."""
+        """Schedule the next step of a handshake: at once, or after a rest if others are being served."""
         if self._step is None:
             at_s = self._rest_until_s if self._served else 0.0
             self._step = self._loop.call_at(max(at_s, self._loop.time()), self._shake)
 
     def _shake(self) -> None:
-        """Do the next step of a handshake: of one that is under way, or else of the newcomer that has waited
-        longest."""
+        """Do the next step of a handshake: of one under way, or else of the newcomer that has waited longest."""
         self._step = None
         began_s = self._loop.time()
         if self._shaking:

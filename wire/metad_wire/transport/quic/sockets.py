@@ -237,8 +237,7 @@ def _tell_own_address(sock: socket.socket) -> bool:
 
 
 def _answer_from(level: int, kind: int, content: bytes) -> tuple[int, int, bytes]:
-    """The control message that sends an answer from the address where a datagram arrived. The kernel's routes choose
-    the interface."""
+    """The control message that answers from the address of an arrived datagram. The interface is left to the routes."""
     if level == socket.IPPROTO_IP:
         return level, kind, bytes(4) + content[4:8] + bytes(4)  # in_pktinfo: interface, our address, the header's
     return level, kind, content[:16] + bytes(4)  # in6_pktinfo: our address, interface

@@ -92,9 +92,9 @@ class ResetTokens:
         return hmac.digest(self._secret, connection_id, hashlib.sha256)[:RESET_TOKEN_BYTES]
 
     def packet(self, connection_id: bytes, answering_bytes: int) -> bytes | None:
-        """A datagram that tells the sender of a datagram of this size, to this connection id, that the connection is
-        unknown; None if it would be too small. It is always smaller than the one it answers, so two servers cannot keep
-        each other busy."""
+        """A datagram that tells the sender of one of this size, to this connection id, that the connection is unknown;
+        None if it would be too small. Always smaller than the one it answers, so two servers cannot keep each other
+        busy."""
         size = min(answering_bytes - 1, 43)
         if size < _RESET_BYTES_MIN:
             return None
