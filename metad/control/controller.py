@@ -31,7 +31,7 @@ from . import decisions, upkeep
 from .bounds import check_node
 from .decisions import Decision
 from .host import Clock, Done, Host, Timer
-from .mover import Mover
+from .migration import Migrations
 from .presence import Presence
 from .seen import Seen
 
@@ -42,13 +42,13 @@ RECONCILE_S = 0.5
 class Controller:
     """Observes the node, asks :mod:`.decisions` and :mod:`.upkeep` what to do, and does it."""
 
-    def __init__(self, config: Config, presence: Presence, clock: Clock, host: Host, mover: Mover) -> None:
+    def __init__(self, config: Config, presence: Presence, clock: Clock, host: Host, migrations: Migrations) -> None:
         self._config = config
         self._presence = presence
         self._clock = clock
         self._host = host
         self._groups = host.groups
-        self._mover = mover
+        self._migrations = migrations
         self._seen = Seen(config.node_id)
         self._timer: Timer | None = None
         self._storing = False
@@ -96,7 +96,7 @@ class Controller:
             self._seen.leads_no_longer(record.group_id)
             if record.group_id != METADATA and self._config.node_id not in (*record.replicas, *record.learners):
                 self._retire(record)
-        self._mover.follow(groups.map)
+        self._migrations.follow(groups.map)
 
     @property
     def leads_metadata(self) -> bool:

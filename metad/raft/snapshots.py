@@ -1,7 +1,7 @@
 """Snapshots of groups, from the wish of a leader to the state of a follower.
 
 A leader whose log no longer holds what a peer lacks asks for a snapshot (``Observer.snapshot_wanted``). The group's key
-range is exported as of its applied index, streamed (:mod:`.streams`), and announced to the peer by Raft's own
+range is exported as of its applied index, streamed (:mod:`.snapshot_transfer`), and announced to the peer by Raft's own
 :class:`.messages.Snapshot`, which says index, term and configuration. The peer then replaces its range with the parts
 and, in the same atomic step, writes the *mark*: those three, as the announcement said them, under a key of the range.
 So the mark never travels in the parts (one that the sender has from a snapshot of its own is overwritten), and state
@@ -31,8 +31,8 @@ from .journal import RaftLog
 from .messages import Configuration, Snapshot
 from .progress import Sending
 from .replica import RaftGroup
+from .snapshot_transfer import AnyStreamMessage, PartReply, SnapshotReceiver, SnapshotSender, StreamLimits
 from .staging import Staging
-from .streams import AnyStreamMessage, PartReply, SnapshotReceiver, SnapshotSender, StreamLimits
 
 MARK_FORMAT: Final = 1
 

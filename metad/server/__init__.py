@@ -1,8 +1,7 @@
-"""From bytes to reply on one node.
+"""Connections: of clients and of other nodes, what they may do, and how much they may make the server hold.
 
+- :mod:`.serve`: listen, stop on signals
 - :mod:`.connection`: one client's connection: frames in, replies out, bounds kept
-- :mod:`.node`: dispatch a request to its groups, and the node's life: open, recover, run, drain, close
-- :mod:`.driver`: one group: coalesce requests into entries, evaluate, propose, apply, answer
-- :mod:`.stores`: the two stores on disk, their identity, and what is refused at start
-- :mod:`.serve`: listen, sweep, signals
+- :mod:`.access`: what the holder of a certificate or token may do
+- :mod:`.peers`: connections between nodes
 """

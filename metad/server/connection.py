@@ -2,9 +2,9 @@
 
 This module bounds what a peer can make the server hold: an unfinished frame by the frame limit, requests by the credit
 window (the session closes a peer that exceeds it), and replies by taking no further requests while the peer does not
-read, and closing the connection if that lasts. :mod:`.intake` and :mod:`.unsent` bound all connections together. No
-task runs per request. A peer that sends more than :data:`_SLICE_BYTES` at a time takes turns with others, and is not
-read from meanwhile.
+read, and closing the connection if that lasts. :mod:`.receive_budget` and :mod:`.send_budget` bound all connections
+together. No task runs per request. A peer that sends more than :data:`_SLICE_BYTES` at a time takes turns with others,
+and is not read from meanwhile.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from metad_wire.methods import READS
 from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, WORN
-from metad_wire.transport.turns import Turns
+from metad_wire.transport.fair_share import FairShare
 
 from ..logs import event, seldom
+from ..node.driver import Work
+from ..node.node import Node
+from ..node.precedence import is_small
 from .access import Access
-from .driver import Work
-from .intake import Intake
-from .node import Node
-from .precedence import is_small
-from .unsent import SMALL_BYTES, Unsent
+from .receive_budget import ReceiveBudget
+from .send_budget import SMALL_BYTES, SendBudget
 
 _REQUEST = int(FrameType.REQUEST)  # comparing with the enum's member takes several times as long
 
@@ -53,8 +53,8 @@ class Connection:
     def __init__(
         self,
         node: Node,
-        intake: Intake,
-        unsent: Unsent,
+        intake: ReceiveBudget,
+        unsent: SendBudget,
         access: Access,
         *,
         opened: Callable[[Connection], bool],
@@ -79,7 +79,7 @@ class Connection:
         self._stalled_bytes = 0
         self._waiting_intake = False
         self._waiting_unsent = False
-        self._turns = Turns.here()
+        self._turns = FairShare.here()
         self._in_turns = False  # more requests wait for another slice
         self._costly: bool | None = None  # whether its last requests were; None: it has made none
         self._heavy = False  # whether its last slice was

@@ -13,15 +13,15 @@ from metad_wire.transport import Listener, Transport, split_endpoint
 from ..config import Config
 from ..errors import ConfigError, ServerError
 from ..logs import event
+from ..node.environment import Environment
+from ..node.node import Node
+from ..node.stores import Stores
 from .access import Access
 from .connection import Connection
-from .environment import Environment
-from .intake import Intake
 from .network import Network
-from .node import Node
-from .peers import Peers
-from .stores import Stores
-from .unsent import Unsent
+from .peers.peers import Peers
+from .receive_budget import ReceiveBudget
+from .send_budget import SendBudget
 
 GREETING_MAX = 512
 """Connections not welcomed yet, in addition to the welcomed ones: one more ends the oldest, if possible one without a
@@ -47,8 +47,8 @@ class Server:
         self._connections: set[Connection] = set()
         self._greeting: dict[Connection, None] = {}  # not welcomed yet, the oldest first
         self._served: set[Connection] = set()  # welcomed
-        self._intake = Intake(config.limits.unfinished_bytes_max, asyncio.get_running_loop().call_later)
-        self._unsent = Unsent(config.limits.unsent_bytes_max)
+        self._intake = ReceiveBudget(config.limits.unfinished_bytes_max, asyncio.get_running_loop().call_later)
+        self._unsent = SendBudget(config.limits.unsent_bytes_max)
 
     @classmethod
     async def start(

@@ -8,6 +8,6 @@ Pure but for the engine it is given: no event loop, no socket, no clock (time co
 - :mod:`.machine`: evaluate -> entry -> apply, and recovery; :mod:`.entry`: an entry's format
 - :mod:`.part`: what memory keeps of the state; :mod:`.registry` lists all verbs and parts
 - :mod:`.dedupe`: a retried write happens once
-- :mod:`.slot_assignment`, :mod:`.ownership`: the slots of a group, and how they move
+- :mod:`.slot_assignment`, :mod:`.slot_migration`: the slots of a group, and how they move
 - :mod:`.owners`: bounded memory of who owns which session; :mod:`.row_cache`: the same of rows
 """

@@ -23,7 +23,7 @@ from .entry import ENTRY_FORMAT, Entry
 from .limits import ENTRY_BYTES_FULL, change_estimate, check_change
 from .part import NodeMemory, PartContext, Parts, StatePart, Writes
 from .registry import PARTS, VERBS
-from .slot_assignment import ALL_SLOTS, Holding, SlotAssignment
+from .slot_assignment import ALL_SLOTS, AssignedSlots, SlotAssignment
 from .tables import Command, Reader
 from .view import View
 
@@ -191,7 +191,7 @@ class Machine:
         return self.applied + self.slots.applied_base
 
     @property
-    def holding(self) -> Holding:
+    def holding(self) -> AssignedSlots:
         """The slots the group holds, and what of them is moving: of the newest entry evaluated or applied."""
         return self.slots.holding
 

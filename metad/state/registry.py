@@ -7,7 +7,7 @@ from typing import Any
 from metad_wire.methods import METHODS, By
 from metad_wire.tables import TABLES
 
-from . import cluster, kv, offsets, owners, ownership, sessions
+from . import cluster, kv, offsets, owners, sessions, slot_migration
 from .dedupe import DedupeWindow
 from .part import StatePart
 from .plain import verbs_of
@@ -23,7 +23,7 @@ CONTROL: frozenset[int] = frozenset(
 VERBS: dict[int, Verb[Any, Any]] = {
     verb.method.code: verb
     for verbs in (
-        *(module.VERBS for module in (cluster, ownership, sessions, offsets, kv)),
+        *(module.VERBS for module in (cluster, slot_migration, sessions, offsets, kv)),
         *map(verbs_of, TABLES.values()),
     )
     for verb in verbs

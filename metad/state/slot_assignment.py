@@ -18,7 +18,7 @@ ALL_SLOTS = b"\xff" * (SLOTS // 8)
 _SLOT_MASK = SLOTS - 1
 
 
-class Holding(msgspec.Struct, frozen=True, array_like=True):
+class AssignedSlots(msgspec.Struct, frozen=True, array_like=True):
     """The row of a group's state. Slots are bit maps of :data:`SLOTS` bits."""
 
     slots: bytes
@@ -38,7 +38,7 @@ class Holding(msgspec.Struct, frozen=True, array_like=True):
     """Those that the attempt is for."""
 
 
-_decode = msgspec.msgpack.Decoder(Holding).decode
+_decode = msgspec.msgpack.Decoder(AssignedSlots).decode
 
 
 def pack(slots: Numbers) -> bytes:
@@ -58,9 +58,9 @@ class SlotAssignment(StatePart):
 
     def __init__(self, context: PartContext) -> None:
         self.key = keys.table_prefix(context.group, GROUP.rows["state"]) + b"slots"
-        """Of the :class:`Holding`."""
+        """Of the :class:`AssignedSlots`."""
         self._engine = context.engine
-        self._initial = Holding(context.initial_slots)
+        self._initial = AssignedSlots(context.initial_slots)
 
     def load(self) -> None:
         self.forget()
@@ -83,11 +83,11 @@ class SlotAssignment(StatePart):
             if index >= self._changed:  # or a later entry that is in flight has changed it
                 self._hold(holding)
 
-    def decode(self, row: bytes | None) -> Holding:
-        """The :class:`Holding` in a row; None: that of a group which has no row yet."""
+    def decode(self, row: bytes | None) -> AssignedSlots:
+        """The :class:`AssignedSlots` in a row; None: that of a group which has no row yet."""
         return self._initial if row is None else _decode(row)
 
-    def _hold(self, holding: Holding) -> None:
+    def _hold(self, holding: AssignedSlots) -> None:
         self.holding = holding
         self._mask = unpack(holding.slots)
         self.holds_all = bool(self._mask.all())

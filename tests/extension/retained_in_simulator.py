@@ -10,7 +10,7 @@ import pytest
 from metad_wire.tables.retained import RETAINED, Retained
 
 from metad.config import RaftConfig, StorageConfig
-from metad.control import mover
+from metad.control import migration
 from metad.testing.nodes.scenarios import Scene
 from metad_client import Client, ConflictError, TablePutItem
 from metad_wire.cluster import unpack_slots
@@ -113,6 +113,6 @@ def test_nothing_is_lost_on_the_way() -> None:
 def test_a_mover_that_does_not_know_its_row_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a row that no mover carries, half is lost with the first rebalance. This is the bug, planted."""
     (byte,) = RETAINED.rows.values()
-    monkeypatch.setattr(mover, "moving_rows", lambda kind: [each for each in moving_rows(kind) if each != byte])
+    monkeypatch.setattr(migration, "moving_rows", lambda kind: [each for each in moving_rows(kind) if each != byte])
     with Scene(storage=SMALL, raft=CUT) as scene, pytest.raises((AssertionError, ConflictError)):
         everything(scene)

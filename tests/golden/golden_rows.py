@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from metad.raft.messages import AnyMessage
-from metad.raft.streams import AnyStreamMessage
+from metad.raft.snapshot_transfer import AnyStreamMessage
 from metad_wire import cluster, errors, messages, peer, tables
 from metad_wire.frame import FrameType, encode_frame
 

@@ -59,7 +59,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "stale_by_hearsay",
         "only a group says that it does not hold a slot",
-        "metad.server.groups:Groups.elsewhere",
+        "metad.node.groups:Groups.elsewhere",
         'return NotLeaderError(f"this node knows',
         "raise __import__('metad_wire.errors', fromlist=['errors']).StaleRouteError(f\"this node knows",
         "who_knows_no_such_group_does_not_speak_for_it",
@@ -67,7 +67,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "unknown_members_are_not_looked_up",
         "who was away asks the others about members it does not know",
-        "metad.server.peers:Peers.met",
+        "metad.server.peers.peers:Peers.met",
         "if self._strangers()",
         "if False",
         "who_was_away_hears_of_a_leader_that_joined_meanwhile",
@@ -76,7 +76,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "answer_before_commit",
         "a write is answered once it is committed",
-        "metad.server.driver:GroupDriver._propose",
+        "metad.node.driver:GroupDriver._propose",
         "self._in_flight.append(entry)",
         "self._in_flight.append(entry); [w.answer(o) for w, o in zip(works, proposal.outcomes)]; "
         "entry.works, entry.outcomes = [], []",
@@ -93,7 +93,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "log_is_cut_behind_what_is_applied",
         "the log is cut behind what a power failure leaves of the state",
-        "metad.server.checkpoints:Checkpoints.make",
+        "metad.node.checkpoints:Checkpoints.make",
         "for driver, through in applied.items():",
         "for driver, through in ((driver, driver.machine.applied) for driver in applied):",
         "log_is_cut_behind_what_is_flushed",
@@ -126,7 +126,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "installing_holds_up_the_others",
         "a group that cannot apply does not keep the others from it",
-        "metad.server.observer:Observer.committed",
+        "metad.node.observer:Observer.committed",
         " and not driver.installing",
         "",
         "others_go_on_while_a_snapshot_is_installed",
@@ -135,7 +135,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "read_without_proof",
         "a read waits until it is certain who leads",
-        "metad.server.reads:Reads.begin",
+        "metad.node.reads:Reads.begin",
         "if not driver.group.may_read():",
         "if False:",
         "cut_off_leader_does_not_answer_reads",
@@ -144,7 +144,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "source_is_not_sealed",
         "slots are sealed before the rest is sent",
-        "metad.control.mover:_Move.run",
+        "metad.control.migration:_Move.run",
         'await self._source("seal")',
         "0",
         "slots_move_while_clients_write",
@@ -152,7 +152,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "source_says_no_revision",
         "a key's revisions only grow, whatever moves",
-        "metad.control.mover:_Move.run",
+        "metad.control.migration:_Move.run",
         "revision=sealed",
         "revision=0",
         "slots_move_while_clients_write",
@@ -160,7 +160,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "adopted_before_the_tail",
         "the target adopts slots when it has all rows",
-        "metad.control.mover:_Move.run",
+        "metad.control.migration:_Move.run",
         """await self._send_tail()
         self._batch += 1""",
         "self._batch += 1",
@@ -169,7 +169,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "rows_written_meanwhile_are_not_sent",
         "what is written while rows are copied is copied again",
-        "metad.control.mover:_Move._note",
+        "metad.control.migration:_Move._note",
         "self._tail[behind] = value",
         "pass",
         "slots_move_while_clients_write",
@@ -214,7 +214,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "ends_without_a_word",
         "a node that ends hands over what it leads",
-        "metad.server.handover:Handover._give",
+        "metad.node.handover:Handover._give",
         "group.transfer(target)",
         "pass",
         "a_node_that_ends_hands_over_first",

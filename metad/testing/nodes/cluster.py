@@ -27,9 +27,9 @@ from ...config import (
     RaftConfig,
     StorageConfig,
 )
+from ...node.node import Node
 from ...raft.base import ROLES
 from ...server.network import Network
-from ...server.node import Node
 from ...server.serve import Server
 from ...storage import keys
 from ..judges.history import History

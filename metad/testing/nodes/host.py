@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from ...config import Config
 from ...errors import StorageError
-from ...server.environment import Timer
-from ...server.stores import Stores, pair_stores
+from ...node.environment import Timer
+from ...node.stores import Stores, pair_stores
 from ...storage.log import LogStore
 from ...storage.mark import DurableMark
 from ..disk import LogSync, SimDisk, SimFile
@@ -82,7 +82,7 @@ class SimSyncer:
 
 
 class SimEnvironment:
-    """Implements :class:`metad.server.environment.Environment`. To be made in the node's process."""
+    """Implements :class:`metad.node.environment.Environment`. To be made in the node's process."""
 
     def __init__(self, loop: VirtualLoop, rng: random.Random, pace: Pace) -> None:
         self.loop = loop

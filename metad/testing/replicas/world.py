@@ -25,9 +25,9 @@ from ...raft.membership import ChangeRefusedError
 from ...raft.messages import AnyMessage, Configuration, Snapshot
 from ...raft.replica import RaftGroup
 from ...raft.replicas import Replicas
+from ...raft.snapshot_transfer import StreamLimits
 from ...raft.snapshots import Snapshots, replace_state, restore_log
 from ...raft.staging import MemoryStaging
-from ...raft.streams import StreamLimits
 from ...raft.writer import LogWriter
 from ...storage import keys
 from ...storage.log import LogStore
@@ -177,7 +177,7 @@ class SimNode:
     """One node: crash it with :meth:`crash`, wake it with :meth:`start`."""
 
     counts_suspension = True
-    """Whether its clock goes on while the machine sleeps, as :class:`metad.server.environment.Environment` says."""
+    """Whether its clock goes on while the machine sleeps, as :class:`metad.node.environment.Environment` says."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world

@@ -23,7 +23,7 @@ import uvloop
 
 from metad.cli import settle_interpreter
 from metad.config import Config, load_config
-from metad.server.node import Node
+from metad.node.node import Node
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import MetadError

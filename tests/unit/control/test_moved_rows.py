@@ -13,7 +13,7 @@ import random
 import pytest
 from server_rig import Rig
 
-from metad.control import mover
+from metad.control import migration
 from metad.state import slot_assignment
 from metad.storage import keys
 from metad_wire import cluster as c
@@ -33,7 +33,7 @@ RECORDS = 200
 
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mover, "_ROWS", 16)
+    monkeypatch.setattr(migration, "_ROWS", 16)
     monkeypatch.setattr("metad.control.controller.RECONCILE_S", 0.02)
 
 
@@ -57,7 +57,9 @@ async def move_half(table: Table, byte: int) -> None:
     await rig.ask(CLUSTER_ADD_GROUP, c.AddGroup(table.kind))
     answer = rig.send(CLUSTER_REBALANCE, c.Rebalance())
     async with asyncio.timeout(20):
-        while not answer.done or node.map is None or node.map.moves or node.mover._tasks or node.mover._sweeps:
+        while (
+            not answer.done or node.map is None or node.map.moves or node.migrations._tasks or node.migrations._sweeps
+        ):
             await asyncio.sleep(0)
             rig.step()
     answer.reply(CLUSTER_REBALANCE)
@@ -81,6 +83,6 @@ async def test_a_row_that_the_mover_does_not_know_is_missed(
     table: Table, byte: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bug that the test above is for, planted: each row in turn is missing from what a mover carries."""
-    monkeypatch.setattr(mover, "moving_rows", lambda kind: [each for each in moving_rows(kind) if each != byte])
+    monkeypatch.setattr(migration, "moving_rows", lambda kind: [each for each in moving_rows(kind) if each != byte])
     with pytest.raises(AssertionError):
         await move_half(table, byte)

@@ -11,9 +11,9 @@ from journal_rig import Rig
 from metad.errors import StorageError
 from metad.raft.messages import Configuration, Snapshot
 from metad.raft.progress import Progress
+from metad.raft.snapshot_transfer import AnyStreamMessage, StreamLimits
 from metad.raft.snapshots import Snapshots, replace_state
 from metad.raft.staging import MemoryStaging, Staging
-from metad.raft.streams import AnyStreamMessage, StreamLimits
 from metad.storage import keys
 from metad.storage.engine import Engine
 from metad.storage.memory import MemoryEngine

@@ -19,9 +19,9 @@ from metad.errors import DamagedStoreError, StorageError
 from metad.raft.base import UnsafeStateError
 from metad.raft.incoming import PeerProtocolError
 from metad.raft.messages import Configuration, Snapshot
+from metad.raft.snapshot_transfer import Abandon, AnyStreamMessage, Begin, End, Part, PartReply
 from metad.raft.snapshots import SnapshotMark, read_mark, replace_state, restore_log
 from metad.raft.staging import FileStaging
-from metad.raft.streams import Abandon, AnyStreamMessage, Begin, End, Part, PartReply
 from metad.state.entry import NO_WRITES
 from metad.state.machine import Machine
 from metad.state.part import NodeMemory

@@ -8,11 +8,11 @@ from typing import Any
 
 from metad.config import Config, load_config
 from metad.errors import ServerError, StorageError
+from metad.node.driver import GroupDriver, Work
+from metad.node.environment import AsyncEnvironment
+from metad.node.node import Node
+from metad.node.stores import pair_stores
 from metad.raft.writer import LogWriter
-from metad.server.driver import GroupDriver, Work
-from metad.server.environment import AsyncEnvironment
-from metad.server.node import Node
-from metad.server.stores import pair_stores
 from metad.storage.engine import Writes
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
@@ -208,7 +208,7 @@ class Rig:
 
     def turn(self) -> None:
         """The loop's turn, at once."""
-        self.node._turns.turn()
+        self.node._scheduler.turn()
 
     def send(
         self,
@@ -228,7 +228,7 @@ class Rig:
         return answer
 
     async def settle(self) -> None:
-        """Turns and fsyncs until nothing more happens by itself."""
+        """Scheduler and fsyncs until nothing more happens by itself."""
         idle = 0
         while idle < 3:
             await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metad.server.agenda import Agenda
+from metad.node.agenda import Agenda
 
 
 class Rig:

@@ -14,11 +14,11 @@ from server_rig import Rig
 
 from metad.config import load_config
 from metad.errors import ConfigError
-from metad.server.health import Health
-from metad.server.lives import Lives
+from metad.node.health import Health
+from metad.node.lives import Lives
+from metad.node.stores import Stores, _read, pair_stores
 from metad.server.network import Network
 from metad.server.serve import Server
-from metad.server.stores import Stores, _read, pair_stores
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
 from metad_wire.frame import FrameType

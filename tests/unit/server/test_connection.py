@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import metad.server.connection as connection_module
-import metad.server.intake as intake_module
+import metad.server.receive_budget as intake_module
+import metad.server.send_budget as unsent_module
 import metad.server.serve as serve_module
-import metad.server.unsent as unsent_module
 from metad.config import load_config
 from metad.server.connection import Connection
 from metad.server.network import Network
+from metad.server.send_budget import SendBudget
 from metad.server.serve import Server
-from metad.server.unsent import Unsent
 from metad.state.tables import SCAN_ROWS_MAX
 from metad_wire import messages as m
 from metad_wire import methods
@@ -196,7 +196,7 @@ async def test_replies_that_nobody_reads_are_bounded_for_all_connections_togethe
     # 64 bytes of request held 8 MiB: 150 connections took 1.2 GB.
     await put_three_mib(server)
     get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
-    server._unsent = Unsent(4 * MIB)
+    server._unsent = SendBudget(4 * MIB)
     (first, first_stream), (second, second_stream) = connect(server), connect(server)
     for connection, stream in ((first, first_stream), (second, second_stream)):
         stream.read = False
@@ -216,7 +216,7 @@ async def test_replies_that_nobody_reads_are_bounded_for_all_connections_togethe
 
 async def test_a_long_reply_to_a_write_is_not_said_to_be_undone(server: Server) -> None:
     await put_three_mib(server)
-    server._unsent = Unsent(4 * MIB)
+    server._unsent = SendBudget(4 * MIB)
     (first, first_stream), (second, second_stream) = connect(server), connect(server)
     transaction = m.KvTransaction("n", [], [m.KvOperation("done", b"")], [], [f"k{i}" for i in range(3)])
     body, identity = m.KvTransact([transaction]), m.Identity(1, 1, 0)
@@ -243,7 +243,7 @@ async def test_a_peer_that_reads_nothing_is_cut_off_while_others_have_no_room(
 ) -> None:
     monkeypatch.setattr(unsent_module, "_STUCK_S", 0.01)
     await put_three_mib(server)
-    server._unsent = Unsent(3 * MIB)
+    server._unsent = SendBudget(3 * MIB)
     connection, stream = connect(server)
     get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
     stream.read = False

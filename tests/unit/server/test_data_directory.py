@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metad.config import load_config
-from metad.server.stores import open_stores
+from metad.node.stores import open_stores
 
 
 def opened(directory: Path) -> int:

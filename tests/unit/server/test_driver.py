@@ -10,10 +10,10 @@ from server_rig import Rig as NodeRig
 
 from metad.config import Config
 from metad.errors import StorageError
+from metad.node.driver import GroupDriver, Work
+from metad.node.precedence import Precedence
 from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.replica import RaftGroup
-from metad.server.driver import GroupDriver, Work
-from metad.server.precedence import Precedence
 from metad.state.machine import Machine
 from metad.state.part import NodeMemory
 from metad.state.registry import VERBS

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from metad.server.environment import AsyncEnvironment
+from metad.node.environment import AsyncEnvironment
 
 
 async def test_the_clock_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:

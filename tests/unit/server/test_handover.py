@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from metad.node.handover import AGAIN_S, LAG_ENTRIES_MAX, Handover
 from metad.raft.base import CANDIDATE, FOLLOWER, LEADER
 from metad.raft.membership import ChangeRefusedError
 from metad.raft.messages import Configuration
-from metad.server.handover import AGAIN_S, LAG_ENTRIES_MAX, Handover
 
 
 class Peer:

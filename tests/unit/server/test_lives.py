@@ -10,10 +10,10 @@ from peer_rig import Stranger, node, until
 
 from metad.config import load_config
 from metad.errors import DamagedStoreError
-from metad.server.environment import AsyncEnvironment
-from metad.server.health import Health
-from metad.server.lives import _KEY, Life, Lives
-from metad.server.stores import pair_stores
+from metad.node.environment import AsyncEnvironment
+from metad.node.health import Health
+from metad.node.lives import _KEY, Life, Lives
+from metad.node.stores import pair_stores
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
 from metad_wire.errors import HandshakeError

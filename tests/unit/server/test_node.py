@@ -12,9 +12,9 @@ import pytest
 from server_rig import Answer, Rig
 
 from metad.errors import DamagedStoreError, ServerError, StorageError
+from metad.node.node import Node
+from metad.node.stores import pair_stores
 from metad.raft.journal import REGULAR, record
-from metad.server.node import Node
-from metad.server.stores import pair_stores
 from metad.state.registry import VERBS
 from metad.state.tables import SCAN_ROWS_MAX
 from metad.storage import keys

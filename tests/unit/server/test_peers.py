@@ -9,7 +9,7 @@ from peer_rig import Stranger, node, until
 from metad.raft.incoming import TERM_JUMP_MAX, PeerProtocolError, decode_payload
 from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.messages import Append, Configuration, PreVoteReply, Snapshot, TimeoutNow, VoteReply
-from metad.server import peer_guest
+from metad.server.peers import inbound
 from metad.storage.keys import group_prefix
 from metad_wire import peer as p
 from metad_wire.frame import FrameType
@@ -167,7 +167,7 @@ async def test_a_connection_that_pings_stays() -> None:
 async def test_strangers_do_not_keep_peers_out() -> None:
     network = MemoryTransport()
     async with node(network) as server:
-        strangers = [await Stranger.dial(network) for _ in range(peer_guest.GREETING_MAX + 10)]
+        strangers = [await Stranger.dial(network) for _ in range(inbound.GREETING_MAX + 10)]
         await until(lambda: sum(stranger.lost for stranger in strangers) == 10)
         peer = await Stranger.dial(network)
         assert (await peer.greet(server)).type == FrameType.WELCOME
@@ -177,7 +177,7 @@ async def test_strangers_do_not_keep_peers_out() -> None:
 async def test_one_node_has_a_few_connections_and_the_longest_silent_goes() -> None:
     network = MemoryTransport()
     async with node(network) as server:
-        peers = [await Stranger.dial(network) for _ in range(peer_guest.PER_NODE_MAX)]
+        peers = [await Stranger.dial(network) for _ in range(inbound.PER_NODE_MAX)]
         for peer in peers:
             await peer.greet(server)
         peers[0].send(FrameType.PING)
@@ -185,4 +185,4 @@ async def test_one_node_has_a_few_connections_and_the_longest_silent_goes() -> N
         newest = await Stranger.dial(network)
         assert (await newest.greet(server)).type == FrameType.WELCOME
         await until(lambda: peers[1].lost)
-        assert [peer.lost for peer in peers] == [False, True, *[False] * (peer_guest.PER_NODE_MAX - 2)]
+        assert [peer.lost for peer in peers] == [False, True, *[False] * (inbound.PER_NODE_MAX - 2)]

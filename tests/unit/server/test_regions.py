@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from metad.config import Config, load_config
-from metad.server import peer_link
 from metad.server.network import Network
+from metad.server.peers import outbound
 from metad.server.serve import Server
 from metad_wire.transport import Handler
 from metad_wire.transport.memory import MemoryTransport
@@ -120,7 +120,7 @@ async def test_where_the_other_does_not_get_through_they_speak_the_first() -> No
 
 
 async def test_links_go_over_to_the_other_transport_once_that_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_link, "_FAR_AGAIN_S", 0.5)
+    monkeypatch.setattr(outbound, "_FAR_AGAIN_S", 0.5)
     far = Far()
     far.blocked = True
     async with cluster({"a": "eu", "b": "us", "c": "ap"}, far) as servers:

@@ -22,7 +22,7 @@ async def removed(rig: Rig) -> int:
     group = rig.driver("data-0").group
     term = group.term
     assert rows(rig)
-    node.hosting.close(GroupId("data", 0))
+    node.lifecycle.close(GroupId("data", 0))
     return term
 
 
@@ -45,7 +45,7 @@ async def test_its_data_goes_once_that_it_is_gone_is_durable() -> None:
 async def test_wanted_again_it_begins_with_nobody_and_remembers_its_vote() -> None:
     rig = Rig()
     term = await removed(rig)
-    rig.node.hosting.load_map()  # the map still wishes for it, and names it among the first
+    rig.node.lifecycle.load_map()  # the map still wishes for it, and names it among the first
     driver = rig.driver("data-0")
     group = driver.group
     assert not rows(rig)

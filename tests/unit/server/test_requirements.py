@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from server_rig import Answer, Rig
 
-from metad.server import reads
-from metad.server.driver import GroupDriver
+from metad.node import reads
+from metad.node.driver import GroupDriver
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import GroupCommand, slot_bits

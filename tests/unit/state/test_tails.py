@@ -12,7 +12,7 @@ from metad.config import DedupeConfig
 from metad.state import tails
 from metad.state.cluster import MAP_KEY
 from metad.state.registry import VERBS
-from metad.state.slot_assignment import Holding, SlotAssignment
+from metad.state.slot_assignment import AssignedSlots, SlotAssignment
 from metad.state.tables import Command
 from metad.storage import keys
 from metad_wire import cluster as c
@@ -172,7 +172,7 @@ def test_a_change_of_the_map_keeps_what_newer_nodes_put_into_it() -> None:
 @pytest.mark.parametrize("step", ["open", "seal"])
 def test_a_step_of_a_move_keeps_what_newer_leaders_put_into_the_groups_row(step: str) -> None:
     group = Group("data", 0, DedupeConfig(), initial_slots=slot_bits([1] if step == "seal" else []))
-    held = Holding(group.initial_slots, base=40)
+    held = AssignedSlots(group.initial_slots, base=40)
     for engine in (group.engine, group.follower_engine):
         engine.write({group.machine.parts[SlotAssignment].key: longer(held)})
     group.machine.forget()
@@ -181,7 +181,7 @@ def test_a_step_of_a_move_keeps_what_newer_leaders_put_into_the_groups_row(step:
     (outcome,) = group.propose([(Command(GROUP_COMMAND, body, rows), None)], 0)
     group.apply(1)
     row = decode(group.engine.get(group.machine.parts[SlotAssignment].key) or b"")
-    assert row[tails.fields(Holding) :] == LATER
+    assert row[tails.fields(AssignedSlots) :] == LATER
     assert GROUP_COMMAND.decode_reply(outcome).revisions == [m.Revision("data-0", 41)]
 
 

@@ -10,7 +10,7 @@ from golden_rows import FRAMES, MESSAGES, RAFT, SNAPSHOTS
 from wire_document import PROTOCOL, fields_of, hex_blocks, table_rows, tables
 
 from metad.raft import messages as raft
-from metad.raft.streams import StreamMessage
+from metad.raft.snapshot_transfer import StreamMessage
 from metad.state.registry import VERBS
 from metad_wire import cluster, fields, frame, messages, peer
 from metad_wire.errors import ERRORS, ErrorBody

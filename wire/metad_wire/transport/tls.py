@@ -24,11 +24,11 @@ from ..sparing import Sparing
 from . import Handler, Listener, Stream, StreamHandler, Transport
 from .credentials import PEERCERT, UNFIT, WORN, CertificateError, TlsError, TlsFiles, node_behind
 from .der import CLIENT_AUTH, SERVER_AUTH
+from .fair_share import FairShare
 from .handshakes import Handshakes
 from .records import Records
 from .reload import Reloaded
 from .tls_context import check_purpose, client_context, explain, server_context
-from .turns import Turns
 
 HANDSHAKES_MAX: Final = 512
 """Accepted connections with a handshake under way. A further one ends the oldest: honest peers take milliseconds."""
@@ -140,7 +140,7 @@ class _TlsEnd:
         self.ready.add_done_callback(_look_at)  # the dialler may have gone
         self._reading = True
         self._read_scheduled = False
-        self._turns = Turns.here()
+        self._turns = FairShare.here()
         self._in_turns = False  # has more to read than a slice, and takes turns
         self._closing = False
         self._failure: Exception | None = None

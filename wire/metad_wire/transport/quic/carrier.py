@@ -16,7 +16,7 @@ from aioquic.quic.packet import QuicErrorCode
 
 from .. import StreamHandler
 from ..credentials import PEERCERT, CertificateError, PathSample, TlsError
-from ..turns import Turns
+from ..fair_share import FairShare
 from . import certificates
 from .handshake import alert_of
 from .inbox import Inbox
@@ -84,7 +84,7 @@ class Carrier:
         self._accept = accept
         self._accepting: dict[int, asyncio.Future[None]] = {}
         self._scheduled = False
-        self._turns = Turns.here()
+        self._turns = FairShare.here()
         self._in_turns = False  # has more to send than a burst
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0

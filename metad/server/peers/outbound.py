@@ -15,17 +15,17 @@ from metad_wire.transport import Transport, split_endpoint
 from metad_wire.transport.credentials import WORN, TlsError
 from metad_wire.transport.path import path_of
 
-from ..logs import event, seldom
-from .driver import Done
-from .lives import Life
-from .peer_wire import Home, Wire
+from ...logs import event, seldom
+from ...node.driver import Done
+from ...node.lives import Life
+from .peer_connection import Home, PeerConnection
 
 BACKOFF = Backoff(base_s=0.05, cap_s=1.0)
 _DIAL_TIMEOUT_S = 2.0
 _FAR_AGAIN_S = 60.0  # QUIC that did not get through is not tried again before; a dial in vain costs seconds
 
 
-class _Probe(Wire):
+class _Probe(PeerConnection):
     """A connection that is only to see whether it comes up."""
 
     def peer_name(self) -> str:
@@ -38,7 +38,7 @@ class _Probe(Wire):
         self.stream = None
 
 
-class Link(Wire):
+class Outbound(PeerConnection):
     """A connection that this node dials, again and again."""
 
     def __init__(self, home: Home, node_id: str, endpoint: str, *, bulk: bool, far: bool) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metad.server.driver import Done
-from metad.server.outbound import Outbound
+from metad.node.driver import Done
+from metad.node.peer_sender import PeerSender
 from metad_wire.errors import MetadError, NotLeaderError
 from metad_wire.frame import FrameDecoder, FrameType
 from metad_wire.messages import PeerLink
@@ -34,7 +34,7 @@ class FakeLink:
 
 
 def test_raft_and_snapshots_go_by_links_of_their_own() -> None:
-    outbound, link, bulk = Outbound(), FakeLink("n2"), FakeLink("n2")
+    outbound, link, bulk = PeerSender(), FakeLink("n2"), FakeLink("n2")
     outbound.add("n2", link, bulk=False)
     outbound.add("n2", bulk, bulk=True)
     outbound.send("n2", b"raft")
@@ -45,7 +45,7 @@ def test_raft_and_snapshots_go_by_links_of_their_own() -> None:
 
 
 def test_what_has_no_link_is_lost_and_a_request_says_so() -> None:
-    outbound, answers = Outbound(), list[bytes | MetadError]()
+    outbound, answers = PeerSender(), list[bytes | MetadError]()
     outbound.send("n2", b"")
     outbound.send_bulk("n2", b"")
     outbound.call("n2", 1, b"", answers.append)

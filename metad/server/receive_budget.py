@@ -34,7 +34,7 @@ class Holder(Protocol):
         """Close: there is no memory for the rest of its frame."""
 
 
-class Intake:
+class ReceiveBudget:
     """The unfinished frames of a server. ``later`` calls a function after a number of seconds."""
 
     def __init__(self, bytes_max: int, later: Callable[[float, Callable[[], None]], object]) -> None:

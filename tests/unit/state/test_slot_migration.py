@@ -660,7 +660,7 @@ def test_bit_maps() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(1, 3), max_size=20))
 def test_movers_that_keep_to_the_order_never_make_two_groups_hold_a_slot(steps: list[int]) -> None:
-    """Each attempt does what :class:`metad.control.mover._Move` does, cut short and interleaved at random."""
+    """Each attempt does what :class:`metad.control.migration._Move` does, cut short and interleaved at random."""
     pair = Pair()
     (name,) = names(True, 1)
     moving = set(MOVING)

@@ -1,4 +1,4 @@
-"""Steps of slot moves, carried to whoever has to take them: a group's leader, wherever it is, or the cluster's."""
+"""Delivers the steps of slot moves: to the leader of a group, on this node or another, or to that of the cluster."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from metad_wire.methods import CLUSTER_MOVED, GROUP_COMMAND, Body, Method, Reply
 from .driver import GroupDriver
 from .environment import Environment
 from .groups import Groups
-from .outbound import Outbound
+from .peer_sender import PeerSender
 from .requests import Requests, set_result
 
 _STEP_S = 10.0  # for one step
 _AGAIN_S = 0.02
 
 
-class Steps:
-    """What a :class:`metad.control.mover.Mover` works with."""
+class MigrationSteps:
+    """What a :class:`metad.control.migration.Mover` works with."""
 
     def __init__(
-        self, node_id: str, groups: Groups, requests: Requests, environment: Environment, outbound: Outbound
+        self, node_id: str, groups: Groups, requests: Requests, environment: Environment, outbound: PeerSender
     ) -> None:
         self.drivers: dict[GroupId, GroupDriver] = groups.drivers
         self._node_id = node_id
@@ -56,7 +56,7 @@ class Steps:
         return await self._ask(target, GROUP_COMMAND, command, group.name)
 
     async def ask_metadata(self, body: Moved) -> None:
-        """See :class:`metad.control.mover.Host`."""
+        """See :class:`metad.control.migration.Host`."""
         for _ in range(100):
             leader = self.drivers[METADATA].group.leader
             try:

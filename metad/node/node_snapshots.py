@@ -15,7 +15,7 @@ from .environment import Environment, Timer
 from .groups import Groups
 from .health import Health
 from .machines import Machines
-from .outbound import Outbound
+from .peer_sender import PeerSender
 from .stores import Stores
 
 
@@ -28,7 +28,7 @@ class NodeSnapshots:
         groups: Groups,
         machines: Machines,
         agenda: Agenda,
-        outbound: Outbound,
+        outbound: PeerSender,
         environment: Environment,
         health: Health,
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metad.server.unsent import SMALL_BYTES, Unsent
+from metad.server.send_budget import SMALL_BYTES, SendBudget
 
 MIB = 1024 * 1024
 
@@ -27,7 +27,7 @@ class Peer:
         self.calls.append("abort")
 
 
-def write(unsent: Unsent, peer: Peer, size: int, now_s: float = 0.0) -> bool:
+def write(unsent: SendBudget, peer: Peer, size: int, now_s: float = 0.0) -> bool:
     if not unsent.take(peer, size, now_s):
         return False
     peer.size += size
@@ -36,7 +36,7 @@ def write(unsent: Unsent, peer: Peer, size: int, now_s: float = 0.0) -> bool:
 
 
 def test_long_replies_end_at_the_bound_and_short_ones_do_not() -> None:
-    unsent = Unsent(10 * MIB)
+    unsent = SendBudget(10 * MIB)
     peers = [Peer() for _ in range(150)]
     assert [write(unsent, peer, 3 * MIB) for peer in peers] == [True] * 3 + [False] * 147
     assert unsent.held_bytes == 9 * MIB
@@ -45,13 +45,13 @@ def test_long_replies_end_at_the_bound_and_short_ones_do_not() -> None:
 
 
 def test_alone_a_reply_of_any_size_goes_out() -> None:
-    unsent = Unsent(10 * MIB)
+    unsent = SendBudget(10 * MIB)
     assert write(unsent, Peer(), 16 * MIB)
     assert not write(unsent, Peer(), SMALL_BYTES + 1)
 
 
 def test_what_was_read_meanwhile_makes_room_without_a_word() -> None:
-    unsent = Unsent(10 * MIB)
+    unsent = SendBudget(10 * MIB)
     first, second = Peer(), Peer()
     assert write(unsent, first, 8 * MIB)
     assert not write(unsent, second, 8 * MIB)
@@ -64,13 +64,13 @@ def test_what_was_read_meanwhile_makes_room_without_a_word() -> None:
 
 
 def test_what_is_about_to_be_written_counts_already() -> None:
-    unsent = Unsent(10 * MIB)
+    unsent = SendBudget(10 * MIB)
     assert unsent.take(Peer(), 8 * MIB, 0.0)
     assert unsent.held_bytes == 8 * MIB
 
 
 def test_who_holds_much_waits_until_there_is_room() -> None:
-    unsent = Unsent(2 * MIB)
+    unsent = SendBudget(2 * MIB)
     hoarder, other = Peer(), Peer()
     for _ in range(2 * MIB // SMALL_BYTES):
         assert write(unsent, hoarder, SMALL_BYTES)
@@ -85,7 +85,7 @@ def test_who_holds_much_waits_until_there_is_room() -> None:
 
 
 def test_who_takes_nothing_is_cut_off_while_others_have_no_room_and_not_before() -> None:
-    unsent = Unsent(10 * MIB)
+    unsent = SendBudget(10 * MIB)
     silent, slow, little = Peer(), Peer(), Peer()
     for peer, size in ((silent, 4 * MIB), (slow, 4 * MIB), (little, SMALL_BYTES)):
         assert write(unsent, peer, size)
@@ -102,7 +102,7 @@ def test_who_takes_nothing_is_cut_off_while_others_have_no_room_and_not_before()
 
 
 def test_who_is_gone_leaves_nothing() -> None:
-    unsent = Unsent(MIB)
+    unsent = SendBudget(MIB)
     peer = Peer()
     write(unsent, peer, MIB)
     unsent.forget(peer)
@@ -114,7 +114,7 @@ def test_who_is_gone_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("count", [4_096])
 def test_many_connections_with_little_each_are_all_served(count: int) -> None:
-    unsent = Unsent(10 * MIB)
+    unsent = SendBudget(10 * MIB)
     peers = [Peer() for _ in range(count)]
     assert all(write(unsent, peer, SMALL_BYTES) for peer in peers)
     assert all(write(unsent, peer, SMALL_BYTES) for peer in peers)  # and then they wait

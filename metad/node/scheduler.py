@@ -14,9 +14,9 @@ from ..raft.writer import LogWriter
 from ..state.part import Writes
 from ..storage.engine import Engine
 from .agenda import Agenda
+from .deadlines import Deadlines
 from .driver import GroupDriver, Work
 from .environment import Environment, Timer
-from .expiry import Expiry
 from .health import Health
 from .precedence import SMALL_ITEMS, Precedence
 
@@ -30,7 +30,7 @@ _TURN_ITEMS = 256
 _APPLY_ITEMS = 500
 
 
-class Turns:
+class Scheduler:
     """Works off the agenda. ``log_grown`` is called with the bytes that were appended to the log or applied from it."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Turns:
         self._log_grown = log_grown
         self.precedence = precedence
         """What is small goes before what is not."""
-        self._expiry = Expiry(environment, self._expire)
+        self._expiry = Deadlines(environment, self._expire)
         self._in_turn = False
         self._waiting_items = 0  # submitted since the last turn
         self._timer: Timer | None = None

@@ -9,7 +9,7 @@ from .environment import Environment, Timer
 _EVERY_S = 0.1
 
 
-class Expiry:
+class Deadlines:
     """Calls ``look`` with the time until it reports that nothing waits any more."""
 
     def __init__(self, environment: Environment, look: Callable[[float], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Moving slots from one group to another while both work. :mod:`metad.state.ownership` has the steps.
+"""Moving slots from one group to another while both work. :mod:`metad.state.slot_migration` has the steps.
 
 The mover runs on the node that leads the source. It copies the slots' rows in key order and notes what is written
 meanwhile (the *tail*); when the tail is short it seals the slots, sends the rest, has the target adopt them, and the
@@ -56,7 +56,7 @@ class Host(Protocol):
         """Have the map say that slots have moved. Raises MetadError."""
 
 
-class Mover:
+class Migrations:
     """All moves whose source is led by this node."""
 
     def __init__(self, host: Host) -> None:
@@ -116,7 +116,7 @@ class Mover:
             attempt = max(term * _ATTEMPTS_OF_A_TERM, self._attempts.get(move.move, 0)) + 1
             self._attempts[move.move] = attempt
             try:
-                await _Move(self._host, move, driver, term, attempt).run()
+                await _Migration(self._host, move, driver, term, attempt).run()
             except MetadError as error:
                 event("slot move broke off", logging.WARNING, move=move.move, error=error.name, detail=str(error))
                 await asyncio.sleep(_AGAIN_S)
@@ -166,7 +166,7 @@ def _is_done(move: int, known: ClusterMap) -> bool:
     return known.version >= move // MOVES_OF_A_MAP and all(one.move != move for one in known.moves)
 
 
-class _Move:
+class _Migration:
     """One attempt."""
 
     def __init__(self, host: Host, move: SlotMove, driver: Replica, term: int, attempt: int) -> None:

@@ -1,4 +1,4 @@
-"""What the node's groups have for the next turns of the event loop. :mod:`.turns` works it off."""
+"""What the node's groups have for the next turns of the event loop. :mod:`.scheduler` works it off."""
 
 from __future__ import annotations
 

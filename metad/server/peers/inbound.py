@@ -11,8 +11,8 @@ from metad_wire.frame import Frame, FrameType, encode_frame
 from metad_wire.peer import Channel, PeerWelcome
 from metad_wire.transport import Stream
 
-from .lives import Life
-from .peer_wire import Home, Wire
+from ...node.lives import Life
+from .peer_connection import Home, PeerConnection
 
 GREETING_MAX: Final = 64
 """Connections that have not said yet whose they are. Honest peers take milliseconds."""
@@ -21,10 +21,10 @@ PER_NODE_MAX: Final = 8
 _LOOKS: Final = 3
 
 
-class Guest(Wire):
+class Inbound(PeerConnection):
     """A connection that another node dialled."""
 
-    def __init__(self, home: Home, guests: dict[Guest, None]) -> None:
+    def __init__(self, home: Home, guests: dict[Inbound, None]) -> None:
         """``guests`` are those that are up, the oldest first, this one among them while it is."""
         super().__init__(home)
         self._guests = guests

@@ -30,11 +30,11 @@ from metad_wire.tables.cluster import GROUP
 from ..storage import keys
 from . import tails
 from .part import Origin, Writes
-from .slot_assignment import Holding, SlotAssignment, pack, unpack
+from .slot_assignment import AssignedSlots, SlotAssignment, pack, unpack
 from .tables import Command, Verb
 from .view import View
 
-_FIELDS = tails.fields(Holding)
+_FIELDS = tails.fields(AssignedSlots)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -57,7 +57,7 @@ def _evaluate(view: View, command: Command[c.GroupCommand]) -> c.GroupReply:
     return c.GroupReply([m.Revision(view.name, view.revision)], [], adopted)
 
 
-def _open(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+def _open(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlots:
     if held.sealed_move:
         raise ConflictError(f"slots are sealed by move {held.sealed_move}, which is not closed yet")
     if (unpack(held.slots) & unpack(body.slots)).any():
@@ -69,7 +69,7 @@ def _open(view: View, body: c.GroupCommand, held: Holding) -> Holding:
     )
 
 
-def _check_open(body: c.GroupCommand, held: Holding) -> bool:
+def _check_open(body: c.GroupCommand, held: AssignedSlots) -> bool:
     """Raise where the attempt is void; False where this batch is there already."""
     if held.adopted_move == body.move:
         raise ConflictError(f"move {body.move} is done")
@@ -84,7 +84,7 @@ def _check_open(body: c.GroupCommand, held: Holding) -> bool:
     return True
 
 
-def _import(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+def _import(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlots:
     if not _check_open(body, held):
         return held
     meant = unpack(body.slots)
@@ -96,14 +96,14 @@ def _import(view: View, body: c.GroupCommand, held: Holding) -> Holding:
     return msgspec.structs.replace(held, opened_batch=body.batch)
 
 
-def _adopt(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+def _adopt(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlots:
     _check_open(body, held)
     slots = pack(unpack(held.slots) | unpack(body.slots))
     base = held.base + max(0, body.revision + 1 - view.revision)
     return msgspec.structs.replace(held, slots=slots, adopted_move=body.move, base=base)
 
 
-def _seal(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+def _seal(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlots:
     if held.sealed_move:
         raise ConflictError(f"slots are sealed by move {held.sealed_move}")
     mine = unpack(held.slots)
@@ -113,20 +113,20 @@ def _seal(view: View, body: c.GroupCommand, held: Holding) -> Holding:
     return msgspec.structs.replace(held, slots=pack(mine & ~moving), sealed=body.slots, sealed_move=body.move)
 
 
-def _unseal(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+def _unseal(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlots:
     if held.sealed_move != body.move:
         return held
     slots = pack(unpack(held.slots) | unpack(held.sealed))
     return msgspec.structs.replace(held, slots=slots, sealed=b"", sealed_move=0)
 
 
-def _close(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+def _close(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlots:
     if held.sealed_move != body.move:
         return held
     return msgspec.structs.replace(held, sealed=b"", sealed_move=0)
 
 
-def _drop(view: View, body: c.GroupCommand, held: Holding) -> Holding:
+def _drop(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlots:
     mine = unpack(held.slots) | unpack(held.sealed)
     if held.opened_move > held.adopted_move and (
         # An attempt clears up before its first batch. One that is void must not clear up after its successor's.

@@ -27,7 +27,7 @@ class Link(Protocol):
         """How the connection is."""
 
 
-class Outbound:
+class PeerSender:
     """The links to all peers. Per peer there is one for Raft and requests, and one for snapshots."""
 
     def __init__(self) -> None:

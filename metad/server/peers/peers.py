@@ -4,7 +4,7 @@ Nodes of one region speak TCP, nodes of different regions QUIC, on the same port
 not get through (UDP is filtered on many networks) they speak TCP after all, and try again later. With certificates a
 peer is held to the name in its own, at both ends.
 
-A node sends on the links it dialled (:class:`Link`) and receives on those it accepted (:class:`Guest`). Per peer
+A node sends on the links it dialled (:class:`Outbound`) and receives on those it accepted (:class:`Inbound`). Per peer
 there are two links: one for Raft and requests, one for snapshots, which would otherwise hold up heartbeats. A peer
 counts as connected while the first is up; a link on which nothing is heard for two election timeouts is given up.
 """
@@ -25,15 +25,15 @@ from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP
 from metad_wire.peer import PeerHello
 from metad_wire.transport import Listener, Transport, split_endpoint
 
-from ..config import Config
-from ..errors import JOIN_ANEW, ConfigError
-from ..logs import event
-from .access import Access
-from .lives import Life
-from .network import Network
-from .node import Node
-from .peer_guest import Guest
-from .peer_link import BACKOFF, Link
+from ...config import Config
+from ...errors import JOIN_ANEW, ConfigError
+from ...logs import event
+from ...node.lives import Life
+from ...node.node import Node
+from ..access import Access
+from ..network import Network
+from .inbound import Inbound
+from .outbound import BACKOFF, Outbound
 
 
 class Peers:
@@ -45,8 +45,8 @@ class Peers:
         self.network = network
         self.access = access
         self._listeners: list[Listener] = []
-        self._links: dict[tuple[str, bool], Link] = {}
-        self._guests: dict[Guest, None] = {}
+        self._links: dict[tuple[str, bool], Outbound] = {}
+        self._guests: dict[Inbound, None] = {}
         self._tasks: dict[tuple[str, bool], asyncio.Task[None]] = {}
         self._joining: asyncio.Task[None] | None = None
         self._introduced: dict[str, str] = {}  # node id -> HOST:PORT, by a map that is not this node's yet
@@ -79,7 +79,7 @@ class Peers:
             self._joining = asyncio.create_task(self._join())
 
     async def _listen(self, transport: Transport, host: str, port: int) -> str:
-        listener = await transport.listen(host, port, partial(Guest, self, self._guests))
+        listener = await transport.listen(host, port, partial(Inbound, self, self._guests))
         self._listeners.append(listener)
         return listener.endpoint
 
@@ -125,11 +125,11 @@ class Peers:
         for node, endpoint in wanted.items():
             for bulk in (False, True):
                 if (node, bulk) not in self._links:
-                    link = self._links[node, bulk] = Link(self, node, endpoint, bulk=bulk, far=self._is_far(node))
+                    link = self._links[node, bulk] = Outbound(self, node, endpoint, bulk=bulk, far=self._is_far(node))
                     self.node.outbound.add(node, link, bulk=bulk)
                     self._tasks[node, bulk] = asyncio.create_task(link.keep())
 
-        peers: list[Guest | Link] = [*self._guests, *self._links.values()]
+        peers: list[Inbound | Outbound] = [*self._guests, *self._links.values()]
         for peer in peers:
             if peer.life is not None:  # it may have become a member since it greeted
                 self.remember(peer.node_id, peer.life, _nothing)
@@ -204,8 +204,8 @@ class Peers:
     # --- members that joined while this node was away ----------------------------------------------------
 
     def met(self) -> None:
-        """See :class:`.peer_wire.Home`. A node that is not known here may have joined meanwhile, and may lead the group
-        that keeps the map: it must be able to hear this node before this node can get a newer map from it."""
+        """A node that is not known here may have joined meanwhile, and may lead the group that keeps the map: it must
+        be able to hear this node before this node can get a newer map from it."""
         if self._strangers() and (self._asking is None or self._asking.done()):
             self._asking = asyncio.create_task(self._ask_around())
 
@@ -231,7 +231,7 @@ class Peers:
         return max(self._introduced_version, 0 if known is None else known.version)
 
     async def _ask_to_join(self, endpoint: str, endpoints: list[str]) -> None:
-        link = Link(self, "", endpoint, bulk=False, far=False)
+        link = Outbound(self, "", endpoint, bulk=False, far=False)
         try:
             await link.dial()
             reply = CLUSTER_MAP.decode_reply(await link.ask(CLUSTER_MAP.code, CLUSTER_MAP.encode_request(MapRequest())))

@@ -12,13 +12,13 @@ from metad_wire.frame import HANDSHAKE_BYTES_MAX, Frame, FrameDecoder, FrameType
 from metad_wire.method import MALFORMED
 from metad_wire.transport import Stream
 
-from ..config import Config
-from ..logs import seldom
-from ..raft.incoming import PeerProtocolError
-from .access import Access
-from .lives import Life
-from .network import Network
-from .node import Node
+from ...config import Config
+from ...logs import seldom
+from ...node.lives import Life
+from ...node.node import Node
+from ...raft.incoming import PeerProtocolError
+from ..access import Access
+from ..network import Network
 
 _UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024  # a peer that does not read for that long is cut off
 _LINGER_S: Final = 2.0  # a few round trips of the longest path
@@ -48,7 +48,7 @@ class Home(Protocol):
         """Whether a peer that greeted so may take part in Raft."""
 
 
-class Wire:
+class PeerConnection:
     """Frames in, frames out. :meth:`handle` is of whoever inherits."""
 
     def __init__(self, home: Home) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from server_rig import Rig
 
-from metad.control import mover
+from metad.control import migration
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, slots_in
@@ -36,9 +36,9 @@ CLIENTS = [f"c{i}" for i in range(24)]
 
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mover, "_ROWS", 16)
-    monkeypatch.setattr(mover, "_SHORT_TAIL", 3)
-    monkeypatch.setattr(mover, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(migration, "_ROWS", 16)
+    monkeypatch.setattr(migration, "_SHORT_TAIL", 3)
+    monkeypatch.setattr(migration, "_AGAIN_S", 0.01)
     monkeypatch.setattr("metad.control.controller.RECONCILE_S", 0.02)
 
 
@@ -96,7 +96,7 @@ class Scenario:
 
     def moving(self) -> bool:
         known = self.rig.node.map
-        work = self.rig.node.mover
+        work = self.rig.node.migrations
         return bool(known is None or known.moves or work._tasks or work._sweeps)
 
     def hook(self) -> None:
@@ -118,7 +118,7 @@ class Scenario:
         node.requests.call = call  # type: ignore[method-assign, assignment]
 
     def kill(self) -> None:
-        self.rig.node.mover.stop()
+        self.rig.node.migrations.stop()
         self.rig.kill()
         self.killed = True
         raise asyncio.CancelledError
@@ -246,12 +246,12 @@ async def test_who_lost_the_lead_seals_nothing_at_its_successor() -> None:
 
     move = c.SlotMove(1, "data", 0, 1, b"\xff" * 128)
     driver = node.drivers[GroupId("data", 0)]
-    attempt = mover._Move(Host(), move, driver, driver.group.term, 1)
+    attempt = migration._Migration(Host(), move, driver, driver.group.term, 1)
     with pytest.raises(NotLeaderError):
         await attempt.run()
     assert asked == ["open", "sweep", "seal"]
     assert not driver._listeners
-    attempt = mover._Move(Host(), move, driver, driver.group.term - 1, 2)
+    attempt = migration._Migration(Host(), move, driver, driver.group.term - 1, 2)
     with pytest.raises(MetadError, match="another led"):
         await attempt.run()
     assert asked[3:] == ["open", "sweep"]
@@ -283,11 +283,11 @@ async def test_only_the_reply_says_that_a_target_has_adopted_and_no_error_text_d
             asked.append("moved")
 
     move, driver, host = c.SlotMove(1, "data", 0, 1, b"\xff" * 128), node.drivers[GroupId("data", 0)], Host()
-    await mover._Move(host, move, driver, driver.group.term, 1).run()
+    await migration._Migration(host, move, driver, driver.group.term, 1).run()
     assert asked == ["open", "moved", "close"]
     host.refusal = ConflictError(text)
     with pytest.raises(ConflictError):
-        await mover._Move(host, move, driver, driver.group.term, 2).run()
+        await migration._Migration(host, move, driver, driver.group.term, 2).run()
     assert asked[3:] == ["open"]
     await rig.close()
 
@@ -310,7 +310,7 @@ async def test_a_move_that_the_map_knows_no_more_is_not_tried_again() -> None:
 
         async def ask_metadata(self, body: c.Moved) -> None: ...
 
-    work = mover.Mover(Host())
+    work = migration.Migrations(Host())
     move = c.SlotMove(1, "data", 0, 1, b"\xff" * 128)
     slots = {"data": c.pack_slots([0] * SLOTS)}
     ordered = c.ClusterMap(1, [], [], slots, [move])

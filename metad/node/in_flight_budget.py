@@ -9,7 +9,7 @@ from metad_wire.errors import OverloadedError
 ITEM_BYTES = 256
 
 
-class Room:
+class InFlightBudget:
     """``held`` is how many bytes are taken now."""
 
     def __init__(self, bytes_max: int) -> None:

@@ -22,18 +22,18 @@ from metad_wire.errors import (
 from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
 from metad_wire.messages import Message
 from metad_wire.methods import encode
-from metad_wire.transport.turns import Turns
+from metad_wire.transport.fair_share import FairShare
 
 from ..errors import StorageError
 from ..logs import bug
 from ..state.tables import SPENT_BYTES, Command, Verb
+from .deadlines import Deadlines
 from .driver import Done, GroupDriver
 from .environment import Environment
-from .expiry import Expiry
 from .fair_queue import SHARE_ITEMS, FairQueue
 from .health import Health
+from .in_flight_budget import InFlightBudget
 from .precedence import Precedence
-from .room import Room
 
 _SLICE_SPENT = 256
 """Of reads that were proven together and are answered in one go, in rows looked at: about a millisecond."""
@@ -94,10 +94,16 @@ class Reads:
     """Those that wait for a proof, and what answers them."""
 
     def __init__(
-        self, room: Room, environment: Environment, health: Health, precedence: Precedence, *, frame_bytes_max: int
+        self,
+        budget: InFlightBudget,
+        environment: Environment,
+        health: Health,
+        precedence: Precedence,
+        *,
+        frame_bytes_max: int,
     ) -> None:
         self._precedence = precedence
-        self._room = room
+        self._budget = budget
         self._environment = environment
         self._health = health
         self._bytes_max = min(frame_bytes_max, FRAME_BYTES_MAX) - HEADER_BYTES  # of an encoded reply
@@ -107,7 +113,7 @@ class Reads:
         self._proven: deque[int] = deque()
         self._long: FairQueue[_Read] = FairQueue()
         self._at_long = False
-        self._expiry = Expiry(environment, self._expire)
+        self._expiry = Deadlines(environment, self._expire)
         self._last = 0
 
     def begin(
@@ -123,14 +129,14 @@ class Reads:
         """Read, now or when the group's leader has heard from its followers. Raises MetadError."""
         if driver.group.may_read() and not _behind(driver, command.body):
             if len(command.rows) > _PIECE_ROWS:
-                self._room.take(held)
+                self._budget.take(held)
                 self._begin_long(_Read(driver, verb, command, held, deadline_s, done, source))
             else:
                 done(self._encoded(self._read(driver, verb, command)))
             return
         if not driver.group.is_leader:
             raise driver.not_leader()
-        self._room.take(held)
+        self._budget.take(held)
         self._last += 1
         self._waiting[self._last] = _Read(driver, verb, command, held, deadline_s, done, source)
         self._expiry.arm()
@@ -188,7 +194,7 @@ class Reads:
         self._end(read, answer)
 
     def _end(self, read: _Read, answer: bytes | MetadError) -> None:
-        self._room.give(read.held)
+        self._budget.give(read.held)
         read.done(answer)
 
     def _expire(self, now_s: float) -> bool:
@@ -206,7 +212,7 @@ class Reads:
             self._take_turns()
 
     def _take_turns(self) -> None:
-        Turns.here().take(self._next_piece)
+        FairShare.here().take(self._next_piece)
 
     def _next_piece(self) -> bool:
         """Do a piece of a long read, of each source in turn; whether there is more to do at once."""

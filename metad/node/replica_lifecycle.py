@@ -27,7 +27,7 @@ from .precedence import Precedence
 from .stores import Stores
 
 
-class Hosting:
+class ReplicaLifecycle:
     """Opens and closes replicas, and registers them in the groups."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Turns at the loop: one slice each, in order, whoever fails."""
+"""FairShare at the loop: one slice each, in order, whoever fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import weakref
 from collections.abc import Callable
 
-from metad_wire.transport.turns import Turns
+from metad_wire.transport.fair_share import FairShare
 
 
 def worker(name: str, slices: int, done: list[str]) -> Callable[[], bool]:
@@ -24,7 +24,7 @@ def worker(name: str, slices: int, done: list[str]) -> Callable[[], bool]:
 
 async def test_each_turn_of_the_loop_does_one_slice_of_the_next() -> None:
     done: list[str] = []
-    turns = Turns.here()
+    turns = FairShare.here()
     for name, slices in (("a", 3), ("b", 1), ("c", 2)):
         turns.take(worker(name, slices, done))
     counts = []
@@ -44,7 +44,7 @@ async def test_who_fails_has_no_more_turns_and_takes_nobodys() -> None:
     def fails() -> bool:
         raise ValueError("of this worker")
 
-    turns = Turns.here()
+    turns = FairShare.here()
     turns.take(fails)
     turns.take(worker("b", 2, done))
     for _ in range(3):
@@ -54,8 +54,8 @@ async def test_who_fails_has_no_more_turns_and_takes_nobodys() -> None:
 
 
 def test_a_loop_has_one_and_is_not_kept_by_it() -> None:
-    async def of_this() -> Turns:
-        return Turns.here()
+    async def of_this() -> FairShare:
+        return FairShare.here()
 
     loop = asyncio.new_event_loop()
     assert loop.run_until_complete(of_this()) is loop.run_until_complete(of_this())

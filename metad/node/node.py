@@ -1,6 +1,6 @@
 """One node: everything of a server but its sockets, put together; how it begins, works, fails and ends.
 
-:mod:`.requests` has the way of a request, :mod:`.turns` what the event loop does in its turns, :mod:`.groups` the
+:mod:`.requests` has the way of a request, :mod:`.scheduler` what the event loop does in its turns, :mod:`.groups` the
 replicas that are here, :mod:`.health` whether the node goes on.
 """
 
@@ -25,7 +25,7 @@ from ..config import Config
 from ..control.controller import Controller
 from ..control.decisions import founders
 from ..control.host import Host
-from ..control.mover import Mover
+from ..control.migration import Migrations
 from ..control.presence import Presence
 from ..errors import ServerError, StorageError
 from ..logs import event
@@ -40,19 +40,19 @@ from .environment import AsyncEnvironment, Environment
 from .groups import Groups
 from .handover import Handover
 from .health import Health
-from .hosting import Hosting
+from .in_flight_budget import InFlightBudget
 from .lives import Lives
 from .machines import Machines
+from .migration_steps import MigrationSteps
 from .node_snapshots import NodeSnapshots
 from .observer import Observer
-from .outbound import Outbound
+from .peer_sender import PeerSender
 from .precedence import Precedence
 from .reads import Reads
+from .replica_lifecycle import ReplicaLifecycle
 from .requests import Requests
-from .room import Room
-from .steps import Steps
+from .scheduler import Scheduler
 from .stores import StoreIdentity, Stores, open_stores
-from .turns import Turns
 
 _LOOK_S = 0.002  # how often a node that ends looks whether it may
 
@@ -67,7 +67,7 @@ class Node:
         self.closed = False
         health = self.health = Health()
         health.on_failure.append(self._stopped)
-        outbound = self.outbound = Outbound()
+        outbound = self.outbound = PeerSender()
         """What is sent to peers."""
         self.presence = Presence(config, stores.identity.store_id)
         """What this node says of itself."""
@@ -96,11 +96,11 @@ class Node:
             rng=environment.rng,
         )
         precedence = Precedence(environment.now)
-        self.hosting = Hosting(
+        self.lifecycle = ReplicaLifecycle(
             config, stores, writer, groups, replicas, machines, snapshots, agenda, precedence, health
         )
         self.checkpoints = Checkpoints(config, stores.state, groups, snapshots, agenda, environment, health)
-        self._turns = Turns(
+        self._scheduler = Scheduler(
             stores.state,
             writer,
             replicas,
@@ -110,13 +110,15 @@ class Node:
             health,
             log_grown=self.checkpoints.log_grown,
         )
-        self._room = Room(config.limits.in_flight_bytes_max)
-        self._reads = Reads(self._room, environment, health, precedence, frame_bytes_max=config.limits.frame_bytes_max)
+        self._budget = InFlightBudget(config.limits.in_flight_bytes_max)
+        self._reads = Reads(
+            self._budget, environment, health, precedence, frame_bytes_max=config.limits.frame_bytes_max
+        )
         self.requests = Requests(
             groups,
-            self._turns,
+            self._scheduler,
             self._reads,
-            self._room,
+            self._budget,
             environment,
             health,
             limits=config.limits,
@@ -124,17 +126,17 @@ class Node:
             sweep=self._sweep,
         )
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
-        self.mover = Mover(Steps(config.node_id, groups, self.requests, environment, outbound))
+        self.migrations = Migrations(MigrationSteps(config.node_id, groups, self.requests, environment, outbound))
         host = Host(
             groups,
             replicas.connected,
             status=self.status,
             store=partial(self.requests.request, CLUSTER_STORE),
             call_peer=outbound.call,
-            close_group=self.hosting.close,
+            close_group=self.lifecycle.close,
             stop_for_bug=health.stop_for_bug,
         )
-        self.controller = Controller(config, self.presence, environment, host, self.mover)
+        self.controller = Controller(config, self.presence, environment, host, self.migrations)
         groups.on_change.append(self.controller.reconcile)
 
     @classmethod
@@ -197,7 +199,7 @@ class Node:
     def _sweep(self, driver: GroupDriver, body: GroupCommand, done: Done) -> None:
         if not driver.group.ready:
             raise driver.not_leader()
-        self.mover.sweep(driver, body, lambda error: done(error or encode(GroupReply([], []))))
+        self.migrations.sweep(driver, body, lambda error: done(error or encode(GroupReply([], []))))
 
     def serves(self, connections: int) -> None:
         """Note how many connections of clients there are, for the status."""
@@ -217,7 +219,7 @@ class Node:
             fsync=self.config.fsync,
             replicas=max((len(d.group.configuration.voters) for d in self.drivers.values()), default=0),
             connections=self.connections,
-            in_flight_bytes=self._room.held,
+            in_flight_bytes=self._budget.held,
             entries=self._writer.entries,
             syncs=self._writer.syncs,
             groups=self.groups.status(),
@@ -265,7 +267,7 @@ class Node:
 
     def start(self) -> None:
         """Recover every group and begin. Raises DamagedStoreError where log or state lacks something."""
-        self.hosting.recover(founders(self.config))
+        self.lifecycle.recover(founders(self.config))
         self.controller.start()
 
     async def serving(self) -> None:
@@ -340,7 +342,7 @@ class Node:
     async def close(self) -> None:
         """Flush the state, so that the next start has nothing to replay, and release the stores."""
         self.controller.stop()
-        self.mover.stop()
+        self.migrations.stop()
         if self.failure is None:
             flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.checkpoints.make(lambda: flushed.set_result(None))
@@ -363,7 +365,7 @@ class Node:
     def stop_timers(self) -> None:
         """Nothing is due any more."""
         self.controller.stop()
-        self._turns.stop()
+        self._scheduler.stop()
         self._reads.stop()
         self.snapshots.stop()
 

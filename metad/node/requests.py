@@ -1,7 +1,7 @@
 """The way of a request: decoded, weighed, and begun at the group that it names.
 
 Reads go on in :mod:`.reads`; writes queue at their group's driver (:mod:`.driver`) until the loop's turn
-(:mod:`.turns`).
+(:mod:`.scheduler`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from .driver import Done, GroupDriver, Work
 from .environment import Environment
 from .groups import Groups
 from .health import Health
+from .in_flight_budget import ITEM_BYTES, InFlightBudget
 from .reads import Reads, failed
-from .room import ITEM_BYTES, Room
-from .turns import Turns
+from .scheduler import Scheduler
 
 Control = Callable[[Method[Any, Any], Any, Done], None]
 """Answers what is about the node or the cluster. May raise MetadError."""
@@ -51,9 +51,9 @@ class Requests:
     def __init__(
         self,
         groups: Groups,
-        turns: Turns,
+        scheduler: Scheduler,
         reads: Reads,
-        room: Room,
+        budget: InFlightBudget,
         environment: Environment,
         health: Health,
         *,
@@ -65,12 +65,12 @@ class Requests:
         """Whether writes to groups that this node leads are refused."""
         self.busy = False
         """Whether reads of this turn of the loop have cost a slice of it already."""
-        self.precedence = turns.precedence
+        self.precedence = scheduler.precedence
         """What is small goes before what is not."""
         self._groups = groups
-        self._turns = turns
+        self._scheduler = scheduler
         self._reads = reads
-        self._room = room
+        self._budget = budget
         self._environment = environment
         self._health = health
         self._deadline_default_ms = limits.deadline_default_ms
@@ -208,16 +208,16 @@ class Requests:
             raise DrainingError
         if request.identity is not None:
             command.digest, command.arrived_s = digest_of(method, request, payload), arrived_s
-        room = self._room
-        room.take(held)
+        budget = self._budget
+        budget.take(held)
 
         def answer(outcome: bytes | MetadError) -> None:
-            room.give(held)
+            budget.give(held)
             done(outcome)
 
         # From here on nothing may raise: the request would be answered twice.
         work = Work(command, request.identity, deadline_s, answer, source)
-        self._turns.submit(driver, work, now_s)
+        self._scheduler.submit(driver, work, now_s)
         return work
 
 

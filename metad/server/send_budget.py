@@ -41,7 +41,7 @@ class _Held:
         self.since_s = now_s  # when the size last shrank, or began
 
 
-class Unsent:
+class SendBudget:
     """The unread replies of a server."""
 
     def __init__(self, bytes_max: int) -> None:

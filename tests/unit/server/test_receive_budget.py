@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from metad.server.intake import Intake
+from metad.server.receive_budget import ReceiveBudget
 
 
 class Peer:
@@ -46,7 +46,7 @@ class Later:
 
 
 def test_below_the_bound_nobody_waits() -> None:
-    intake, peers = Intake(100, Later()), [Peer() for _ in range(10)]
+    intake, peers = ReceiveBudget(100, Later()), [Peer() for _ in range(10)]
     for peer in peers:
         intake.update(peer, 10, 0.0, progress=False)
     assert intake.held_bytes == 100
@@ -55,7 +55,7 @@ def test_below_the_bound_nobody_waits() -> None:
 
 
 def test_past_the_bound_all_wait_but_one() -> None:
-    intake, peers = Intake(100, Later()), [Peer() for _ in range(4)]
+    intake, peers = ReceiveBudget(100, Later()), [Peer() for _ in range(4)]
     for peer in peers:
         intake.update(peer, 40, 0.0, progress=False)
     assert [peer.waiting for peer in peers] == [False, False, False, True]  # the third has the turn
@@ -71,7 +71,7 @@ def test_past_the_bound_all_wait_but_one() -> None:
 
 def test_who_has_finished_more_goes_first_and_then_the_other() -> None:
     later = Later()
-    intake, holder = Intake(100, later), Peer()
+    intake, holder = ReceiveBudget(100, later), Peer()
     peers = [Peer(finished_bytes=count) for count in (0, 5, 9)]
     intake.update(holder, 90, 0.0, progress=False)
     for peer in peers:
@@ -90,7 +90,7 @@ def test_who_has_finished_more_goes_first_and_then_the_other() -> None:
 def test_whoever_brings_nothing_in_its_turn_makes_room_and_is_closed() -> None:
     # Forty peers with half a frame each made an honest batch of 2 MB take seconds.
     later = Later()
-    intake, hoarders = Intake(100_000, later), [Peer() for _ in range(5)]
+    intake, hoarders = ReceiveBudget(100_000, later), [Peer() for _ in range(5)]
     for hoarder in hoarders:
         intake.update(hoarder, 40_000, 0.0, progress=False)
     assert [hoarder.waiting for hoarder in hoarders] == [False, False, False, True, True]
@@ -116,7 +116,7 @@ def test_whoever_brings_nothing_in_its_turn_makes_room_and_is_closed() -> None:
 
 def test_whoever_brings_something_keeps_its_turn() -> None:
     later = Later()
-    intake, holder, turn, better = Intake(100, later), Peer(), Peer(), Peer(finished_bytes=10**9)
+    intake, holder, turn, better = ReceiveBudget(100, later), Peer(), Peer(), Peer(finished_bytes=10**9)
     intake.update(holder, 90, 0.0, progress=False)
     intake.update(turn, 50, 0.0, progress=False)
     intake.update(better, 50, 0.0, progress=False)
@@ -130,7 +130,7 @@ def test_whoever_brings_something_keeps_its_turn() -> None:
 
 def test_a_frame_that_is_finished_while_its_peer_waits_lets_it_go_on() -> None:
     # What was on its way still comes after reading was stopped.
-    intake, first, second, third = Intake(100, Later()), Peer(), Peer(), Peer()
+    intake, first, second, third = ReceiveBudget(100, Later()), Peer(), Peer(), Peer()
     intake.update(first, 90, 0.0, progress=False)
     intake.update(second, 20, 0.0, progress=False)
     intake.update(third, 20, 0.0, progress=False)
@@ -140,7 +140,7 @@ def test_a_frame_that_is_finished_while_its_peer_waits_lets_it_go_on() -> None:
 
 
 def test_who_takes_too_long_while_others_wait_is_stuck() -> None:
-    intake, slow, turn, other = Intake(100, Later()), Peer(), Peer(), Peer()
+    intake, slow, turn, other = ReceiveBudget(100, Later()), Peer(), Peer(), Peer()
     intake.update(slow, 90, 0.0, progress=False)
     intake.update(turn, 20, 4.0, progress=False)
     intake.update(other, 50, 4.0, progress=False)
@@ -152,7 +152,7 @@ def test_who_takes_too_long_while_others_wait_is_stuck() -> None:
 
 
 def test_a_peer_that_finishes_frames_is_not_slow() -> None:
-    intake, busy, others = Intake(100, Later()), Peer(), [Peer(), Peer()]
+    intake, busy, others = ReceiveBudget(100, Later()), Peer(), [Peer(), Peer()]
     for second in range(20):
         intake.update(busy, 60, float(second), progress=True)
     for each in others:
@@ -164,7 +164,7 @@ def test_a_peer_that_finishes_frames_is_not_slow() -> None:
 def test_everybody_comes_through_whatever_the_order() -> None:
     for seed in range(50):
         rng = random.Random(seed)
-        intake = Intake(1_000, Later())
+        intake = ReceiveBudget(1_000, Later())
         peers = [Peer(rng.randint(1, 900)) for _ in range(rng.randint(2, 40))]
         done = 0
         peak = 0

@@ -18,7 +18,7 @@ from .health import Health
 
 
 class Groups:
-    """A registry. :mod:`.hosting` puts the groups in and takes them out."""
+    """A registry. :mod:`.replica_lifecycle` puts the groups in and takes them out."""
 
     def __init__(self, environment: Environment, health: Health) -> None:
         self.map: ClusterMap | None = None
