@@ -272,7 +272,7 @@ def _pages(driver: Replica, row: int) -> Iterator[list[tuple[bytes, bytes]]]:
     """The rows that have this byte, in key order, a page at a time: (key behind the group prefix, value). Each page is
     of its own moment."""
     engine = driver.machine.reader.engine
-    prefix = keys.table_prefix(driver.machine.group, row)
+    prefix = keys.table_prefix(driver.group.prefix, row)
     begin, end = prefix, keys.after_prefix(prefix)
     while True:
         page = engine.scan(begin, end, _ROWS, _BYTES)

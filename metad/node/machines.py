@@ -12,7 +12,6 @@ from ..state.machine import Machine
 from ..state.part import NodeMemory
 from ..state.slot_assignment import ALL_SLOTS
 from ..storage.engine import Engine
-from ..storage.keys import group_prefix
 from .environment import Environment
 from .groups import Groups
 
@@ -36,8 +35,7 @@ class Machines:
         known = self._groups.map
         record = None if known is None or group == METADATA else known.group(group)
         machine = Machine(
-            group.name,
-            group_prefix(group),
+            group,
             self._state,
             self._memory,
             clock=self._environment.now,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from metad_wire.errors import InternalError, MetadError, StaleRouteError
+from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
 
@@ -60,26 +61,25 @@ class Machine:
 
     def __init__(
         self,
-        name: str,
-        group: bytes,
+        group: GroupId,
         engine: Engine,
         memory: NodeMemory,
         *,
         clock: Callable[[], float],
         initial_slots: bytes = ALL_SLOTS,
     ) -> None:
-        self.name = name
-        self.group = group
-        self.parts = Parts(PARTS, PartContext(group, engine, memory, clock, initial_slots))
+        self.name = group.name
+        prefix = keys.group_prefix(group)
+        self.parts = Parts(PARTS, PartContext(prefix, engine, memory, clock, initial_slots))
         for part in self.parts:
             part.load()
         self.slots = self.parts[SlotAssignment]
         self.dedupe = self.parts[DedupeWindow]
-        self.reader = Reader(group, engine, self.parts)
-        self._view = View(name, group, engine, self.parts)
+        self.reader = Reader(prefix, engine, self.parts)
+        self._view = View(self.name, prefix, engine, self.parts)
         self._hearing = self.parts.hearing
         self._awaiting: dict[StatePart, None] = {}  # parts that wait until the engine has what was staged
-        self._applied_key = keys.applied(group)
+        self._applied_key = keys.applied(prefix)
         stored = engine.get(self._applied_key)
         self.applied = 0 if stored is None else int.from_bytes(stored, "big")
         self.unexpected: BaseException | None = None

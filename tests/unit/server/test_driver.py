@@ -88,8 +88,7 @@ class Rig:
         self.precedence = Precedence(lambda: self.now_s)
         self.driver = GroupDriver(
             Machine(
-                "data-0",
-                self.group.prefix,
+                GroupId("data", 0),
                 self.engine,
                 NodeMemory(Config()),
                 clock=lambda: 0.0,
@@ -485,7 +484,7 @@ def test_entries_of_raft_itself_write_nothing_but_their_index() -> None:
     rig.group.applicable = 3
     rig.apply()
     assert (keys_of(rig), rig.driver.machine.applied) == (["k0"], 3)
-    reopened = Machine("data-0", rig.group.prefix, rig.engine, NodeMemory(Config()), clock=lambda: 0.0)
+    reopened = Machine(GroupId("data", 0), rig.engine, NodeMemory(Config()), clock=lambda: 0.0)
     assert reopened.applied == 3
 
 

@@ -31,8 +31,9 @@ class Group:
     """A leader, its follower, and the entries between them."""
 
     def __init__(self, kind: str, ordinal: int, dedupe: DedupeConfig, *, initial_slots: bytes = ALL_SLOTS) -> None:
-        self.name = f"{kind}-{ordinal}"
-        self.prefix = group_prefix(GroupId(kind, ordinal))
+        self.group_id = GroupId(kind, ordinal)
+        self.name = self.group_id.name
+        self.prefix = group_prefix(self.group_id)
         self.config = Config(dedupe=dedupe)
         self.initial_slots = initial_slots
         self.now_s = 1_000.0
@@ -45,8 +46,7 @@ class Group:
 
     def _machine(self, engine: MemoryEngine) -> Machine:
         return Machine(
-            self.name,
-            self.prefix,
+            self.group_id,
             engine,
             NodeMemory(self.config),
             clock=self.clock,
