@@ -136,8 +136,8 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "read_without_proof",
         "a read waits until it is certain who leads",
         "metad.node.reads:Reads.begin",
-        "if not driver.group.may_read():",
-        "if False:",
+        "if driver.group.may_read() and not",
+        "if not",
         "cut_off_leader_does_not_answer_reads",
     ),
     # --- slots that move
