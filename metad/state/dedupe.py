@@ -120,7 +120,7 @@ class DedupeWindow(StatePart):
         self._rows: dict[int, _Row] = {}
         self._live = 0
         self._bytes = 0
-        self._recorded = 0  # the last entry that was made here and is not applied
+        self._recorded: set[int] = set()  # entries that were made here and are not applied
         self._making: list[Remembered] = []  # of the entry that is made
         self._forgot: list[int] = []  # clients that were forgotten with their marks, which is not on the disk yet
         self._forgot_s: float | None = None  # when this replica learned that a client was forgotten with its mark
@@ -144,13 +144,14 @@ class DedupeWindow(StatePart):
     # --- what entries say --------------------------------------------------------------------------------
 
     def stage(self, index: int, origin: Origin, writes: Writes) -> None:
-        if index >= self._recorded:
-            self._recorded = 0
-        for key, value in writes.items():
-            if key.startswith(self._prefix):
-                self._learn(key, value)
-            elif key == self._forgotten_key:
-                self._learn_forgotten()
+        if self._forgotten_key in writes:
+            self._learn_forgotten()
+        elif index in self._recorded:  # all of it is known
+            self._recorded.remove(index)
+        else:
+            for key, value in writes.items():
+                if key.startswith(self._prefix):
+                    self._learn(key, value)
 
     def forget(self) -> None:
         if self._recorded:
@@ -236,7 +237,7 @@ class DedupeWindow(StatePart):
         made, self._making = self._making, []
         if not made:
             return
-        self._recorded = index
+        self._recorded.add(index)
         writes: Writes = {}
         if self._forgot:  # the row comes first: a client may be forgotten, and be new again, in one entry
             heard.setdefault(_STATE, {})[self._forgotten_key] = b""

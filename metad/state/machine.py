@@ -71,7 +71,7 @@ class Machine:
         self.name = group.name
         prefix = keys.group_prefix(group)
         self.parts = Parts(PARTS, PartContext(prefix, engine, memory, clock, initial_slots))
-        for part in self.parts:
+        for part in self.parts.values():
             part.load()
         self.slots = self.parts[SlotAssignment]
         self.dedupe = self.parts[DedupeWindow]
@@ -179,7 +179,8 @@ class Machine:
 
     def staged(self) -> None:
         """The batch is in the engine."""
-        self._view.applied(self.applied)
+        for overlay in self._view.overlays:
+            overlay.applied(self.applied)
         if self._awaiting:
             awaiting, self._awaiting = self._awaiting, {}
             for part in awaiting:
@@ -198,7 +199,7 @@ class Machine:
     def forget(self) -> None:
         """This replica leads no longer: what was evaluated and is not applied may never be."""
         self._view.forget()
-        for part in self.parts:
+        for part in self.parts.values():
             part.forget()
 
 

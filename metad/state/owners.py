@@ -195,10 +195,9 @@ class SessionOwners(StatePart):
         self.cache.clear()
 
     def wrote(self, writes: Writes, rows: Rows) -> None:
-        """The command that is evaluated makes these writes, to some or all of these rows, in their order. If they are
-        many, their CRC-32s are kept until the entry is applied."""
-        if len(rows) >= _MANY:
-            self._wrote = writes, rows
+        """The command that is evaluated makes these writes, to some or all of these rows, in their order. So their
+        CRC-32s are at hand when the entry is applied, which is worth it for many."""
+        self._wrote = writes, rows
 
     def evaluated(self, index: int, origin: Origin, writes: Writes) -> None:
         if self._wrote is not None and self._wrote[0] is writes:
@@ -206,21 +205,22 @@ class SessionOwners(StatePart):
             self._wrote = None
 
     def stage(self, index: int, origin: Origin, writes: Writes) -> None:
-        sessions, crcs = self._columns(index, writes)
-        self.cache.learn_many(sessions, crcs, self._salt, list(writes.values()))
+        rows = self._rows_of(index, writes) if self._in_flight else None
+        if rows is not None:
+            self.cache.learn_many(rows.keys, rows.crcs, self._salt, list(writes.values()))
+            return
+        skip = len(self.prefix)
+        sessions = [key[skip:] for key in writes]
+        self.cache.learn_many(sessions, crcs_of(sessions), self._salt, list(writes.values()))
 
-    def _columns(self, index: int, writes: Writes) -> tuple[Sequence[bytes], Numbers]:
-        """The sessions that an entry writes, and their CRC-32s."""
+    def _rows_of(self, index: int, writes: Writes) -> Rows | None:
+        """The sessions that an entry writes, if a command has said so."""
         found: Rows | None = None
         while self._in_flight and self._in_flight[0][0] <= index:
             _, known, rows = self._in_flight.popleft()
             if known is writes and len(rows) == len(writes):  # or another command of the entry has added to them
                 found = rows
-        if found is not None:
-            return found.keys, found.crcs
-        skip = len(self.prefix)
-        sessions = [key[skip:] for key in writes]
-        return sessions, crcs_of(sessions)
+        return found
 
     def forget(self) -> None:
         self._in_flight.clear()

@@ -7,8 +7,8 @@ lists them, and :mod:`.machine` tells them what happens to the rows they name.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from ..config import Config
 from ..storage.engine import Engine
@@ -93,20 +93,17 @@ class StatePart:
 Part = TypeVar("Part", bound=StatePart)
 
 
-class Parts:
+class Parts(dict[type[StatePart], Any]):
     """The parts of one group, by their class."""
 
     def __init__(self, kinds: Iterable[type[StatePart]], context: PartContext) -> None:
-        self._by_kind: dict[type[StatePart], Any] = {kind: kind(context) for kind in kinds}
+        super().__init__({kind: kind(context) for kind in kinds})
         self.hearing: dict[int, list[StatePart]] = {}
         """Row -> the parts that hear of it."""
-        for part in self:
+        for part in self.values():
             for row in part.rows:
                 self.hearing.setdefault(row, []).append(part)
 
-    def __getitem__(self, kind: type[Part]) -> Part:
-        part: Part = self._by_kind[kind]
-        return part
+    if TYPE_CHECKING:  # a command gets its parts this way, so it is the dictionary's own method
 
-    def __iter__(self) -> Iterator[StatePart]:
-        return iter(self._by_kind.values())
+        def __getitem__(self, kind: type[Part]) -> Part: ...

@@ -126,7 +126,8 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
             writes[properties_prefix + suffix] = encode(properties)
         elif number < 0 or item.clean_start:
             writes[properties_prefix + suffix] = _DEFAULT_PROPERTIES
-    known_owners.wrote(owner_writes, command.rows)
+    if len(owner_writes) > 1:
+        known_owners.wrote(owner_writes, command.rows)
     revisions = [m.Revision(view.name, view.revision)]
     found = restored if restore else []
     return m.SessionTakeoverReply(revisions, errors, owners.table, previous, found)  # type: ignore[arg-type]  # encoded
@@ -200,7 +201,8 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
         elif (refusal := _refusal(row, broker, epoch, position)) is not None:
             errors.append(refusal)
         # Otherwise it is disconnected already: its first disconnect counts for the expiry.
-    owners.wrote(writes, command.rows)
+    if len(writes) > 1:
+        owners.wrote(writes, command.rows)
     return written(view, errors)
 
 

@@ -35,7 +35,6 @@ class View:
     ``now_ms`` is the leader's clock, and ``revision`` is the group's once the entry is applied."""
 
     __slots__ = (
-        "_all_overlays",
         "_engine",
         "_hearing",
         "_overlay",
@@ -48,6 +47,7 @@ class View:
         "name",
         "now_ms",
         "on_accept",
+        "overlays",
         "parts",
         "revision",
         "row_cache",
@@ -61,7 +61,8 @@ class View:
         self._engine = engine
         self._rows = parts[RowCache]
         self._overlay = Overlay()
-        self._all_overlays = [self._overlay]
+        self.overlays = [self._overlay]
+        """All that there are."""
         self._hearing = parts.hearing
         self._overlays: dict[int, Overlay] = {}  # of rows that a part hears of, once a command has written one
         self.now_ms = 0
@@ -155,7 +156,7 @@ class View:
         group = self.group
         for key, value in rows.items():
             self.writes_of(key[0])[group + key] = value
-        for part in self.parts:
+        for part in self.parts.values():
             for writes in (self.writes, *self.heard.values()):
                 part.overwritten(writes)
 
@@ -172,7 +173,7 @@ class View:
                 continue
             if row not in self._overlays:
                 self._overlays[row] = Overlay()
-                self._all_overlays.append(self._overlays[row])
+                self.overlays.append(self._overlays[row])
             self._overlays[row].add(index, writes)
             if self.row_cache:
                 self._rows.add(writes)
@@ -181,12 +182,7 @@ class View:
         for accepted in self.on_accept:
             accepted()
 
-    def applied(self, index: int) -> None:
-        """Every entry up to ``index`` is in the engine."""
-        for overlay in self._all_overlays:
-            overlay.applied(index)
-
     def forget(self) -> None:
         """What is in flight may never be applied."""
-        for overlay in self._all_overlays:
+        for overlay in self.overlays:
             overlay.clear()
