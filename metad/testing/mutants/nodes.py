@@ -144,7 +144,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "source_is_not_sealed",
         "slots are sealed before the rest is sent",
-        "metad.control.migration:_Move.run",
+        "metad.control.migration:_Migration.run",
         'await self._source("seal")',
         "0",
         "slots_move_while_clients_write",
@@ -152,7 +152,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "source_says_no_revision",
         "a key's revisions only grow, whatever moves",
-        "metad.control.migration:_Move.run",
+        "metad.control.migration:_Migration.run",
         "revision=sealed",
         "revision=0",
         "slots_move_while_clients_write",
@@ -160,7 +160,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "adopted_before_the_tail",
         "the target adopts slots when it has all rows",
-        "metad.control.migration:_Move.run",
+        "metad.control.migration:_Migration.run",
         """await self._send_tail()
         self._batch += 1""",
         "self._batch += 1",
@@ -169,7 +169,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "rows_written_meanwhile_are_not_sent",
         "what is written while rows are copied is copied again",
-        "metad.control.migration:_Move._note",
+        "metad.control.migration:_Migration._note",
         "self._tail[behind] = value",
         "pass",
         "slots_move_while_clients_write",
