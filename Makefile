@@ -1,37 +1,45 @@
-# Every target first calls `setup`, which is a no-op while pyproject.toml is older than the environment.
+# `demo` and `run` set up what a server and the demo need; the other targets set up the rest, too. Setting up is a no-op
+# while pyproject.toml and constraints.txt are older than the environment.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+SMALL := $(VENV)/.installed-small
+ALL := $(VENV)/.installed-dev
+VERSIONS := pyproject.toml constraints.txt
 
 .PHONY: setup demo run test check fuzz peers clean help
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   set everything up, then run a reconnect storm of 100,000 sessions on three nodes; the leader dies in it"
-	@echo "make test   set everything up, then run every test"
-	@echo "make run    set everything up, then serve on 127.0.0.1:7420 in the foreground"
-	@echo "make check  ruff, strict mypy, import-linter"
-	@echo "make peers  install etcd from Debian's packages, for metad-perf compare"
-	@echo "make fuzz   coverage-guided fuzzing of the frame decoder and the session, 60 s each (FUZZ_SECONDS=60)"
+	@echo "make demo       run a reconnect storm of 100,000 sessions on three nodes; the leader dies in it"
+	@echo "make run        serve on 127.0.0.1:7420 in the foreground"
+	@echo "make test       run every test"
+	@echo "make check      ruff, strict mypy, import-linter"
+	@echo "make peers      install etcd from Debian's packages, for metad-perf compare"
+	@echo "make fuzz       coverage-guided fuzzing of the frame decoder and the session, 60 s each (FUZZ_SECONDS=60)"
+	@echo "make setup      set up everything that the tests need, with Java for the simulation if that is possible"
+	@echo "Each of them first sets up what it needs in .venv: some 160 MB for demo and run, 1.4 GB for the tests."
 
-setup: $(STAMP)
+setup: $(ALL)
 
-$(STAMP): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+$(SMALL): $(VERSIONS)
+	@$(PYTHON) .ci/install.py $(VENV) quic,perf
+	@touch $@
+
+$(ALL): $(VERSIONS)
+	@$(PYTHON) .ci/install.py $(VENV) dev
 	@$(JDK)
-	touch $(STAMP)
+	@touch $(SMALL) $@
 
 # Spark runs on Java 17 or newer. Only the simulation needs it, so a machine without one is set up all the same.
 JDK = $(BIN)/python -m metad_spark.pipeline.java 2>/dev/null || { \
 	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	apt-get update --quiet=2 && apt-get install --quiet=2 --yes openjdk-17-jre-headless; } || $(BIN)/python -m metad_spark.pipeline.java || true
 
-demo: setup
-	$(BIN)/metad-perf demo
+demo: $(SMALL)
+	@$(BIN)/metad-perf demo
 
-run: setup
+run: $(SMALL)
 	$(BIN)/metad serve --data-dir .data --listen 127.0.0.1:7420
 
 test: setup

@@ -6,4 +6,6 @@ The way of a request is the way through the folders: ``server`` (connection, dis
 named after it in pyproject.toml's layer contract.
 """
 
-__version__ = "0.1.0"
+from metad_wire import __version__
+
+__all__ = ["__version__"]

@@ -1,32 +1,46 @@
-"""The ``metad`` command: the composition root of a server process."""
+"""The ``metad`` command: the composition root of a server process.
+
+It reads the command line before it imports the server, so that it can help without the packages of the extra
+``server``. Exit status: 0 when done, 1 with one line on stderr if the node cannot serve, 2 for a wrong command line or
+if a package is not installed.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
-import json
-import logging
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from metad_wire import __version__
+from metad_wire.extras import advice
 from metad_wire.transport.tcp import install_uvloop
 
-from . import __version__
-from .config import Config, load_config, reference
+from .config import load_config, reference
 from .errors import ConfigError, ServerError
-from .logs import configure, event
-from .server.network import Network
-from .server.serve import Server
-from .supervisor import Supervisor, local_cluster, local_fleet, parse_groups, parse_regions, workers_of
+from .logs import configure
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        if arguments.command == "config":
+            print(reference())
+        else:
+            _run(arguments)
+    except ServerError as error:
+        print(f"metad: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as missing:
+        print(f"metad: {advice(missing, 'server')}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="metad", description="Metadata and coordination service for message brokers.")
     parser.add_argument("--version", action="version", version=f"metad {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -74,40 +88,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         help='file to write {"endpoints": [...], "pids": {...}} to once all nodes serve',
     )
     commands.add_parser("config", help="print the configuration reference as Markdown")
-    arguments = parser.parse_args(argv)
-    if arguments.command == "config":
-        print(reference())
-        return 0
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    """Run a node or a local cluster until it is told to end."""
+    from .process import serve
+    from .supervisor import Supervisor, local_cluster, local_fleet, parse_groups, parse_regions, workers_of
+
     overrides: dict[str, Any] = {}
     if arguments.data_dir is not None:
         overrides["data_dir"] = arguments.data_dir
-    try:
-        if arguments.workers < 1:
-            raise ConfigError("--workers: at least 1")
-        if arguments.command == "cluster":
-            regions = parse_regions(arguments.regions)
-            nodes = len(regions) or 3 if arguments.nodes is None else arguments.nodes
-            if not 1 <= nodes <= 99:
-                raise ConfigError("--nodes: 1 to 99")
-            if arguments.groups:
-                overrides["groups"] = parse_groups(arguments.groups)
-            config = load_config(arguments.config, overrides)
-            fleet = local_fleet(config, nodes) if arguments.tls or regions else {}
-            configs = local_cluster(config, nodes, arguments.workers, fleet=fleet, regions=regions)
-        else:
-            overrides |= _serve_overrides(arguments)
-            config = load_config(arguments.config, overrides)
-            configs = workers_of(config, arguments.workers) if arguments.workers > 1 else [config]
-        configure(config.log_level)
-        install_uvloop()
-        if len(configs) > 1:
-            asyncio.run(Supervisor(configs, arguments.ready_file).run())
-        else:
-            asyncio.run(_serve(configs[0], arguments.ready_file))
-    except ServerError as error:
-        print(f"metad: {error}", file=sys.stderr)
-        return 1
-    return 0
+    if arguments.workers < 1:
+        raise ConfigError("--workers: at least 1")
+    if arguments.command == "cluster":
+        regions = parse_regions(arguments.regions)
+        nodes = len(regions) or 3 if arguments.nodes is None else arguments.nodes
+        if not 1 <= nodes <= 99:
+            raise ConfigError("--nodes: 1 to 99")
+        if arguments.groups:
+            overrides["groups"] = parse_groups(arguments.groups)
+        config = load_config(arguments.config, overrides)
+        fleet = local_fleet(config, nodes) if arguments.tls or regions else {}
+        configs = local_cluster(config, nodes, arguments.workers, fleet=fleet, regions=regions)
+    else:
+        overrides |= _serve_overrides(arguments)
+        config = load_config(arguments.config, overrides)
+        configs = workers_of(config, arguments.workers) if arguments.workers > 1 else [config]
+    configure(config.log_level)
+    install_uvloop()
+    if len(configs) > 1:
+        asyncio.run(Supervisor(configs, arguments.ready_file).run())
+    else:
+        asyncio.run(serve(configs[0], arguments.ready_file))
 
 
 def _serve_overrides(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -124,72 +137,6 @@ def _serve_overrides(arguments: argparse.Namespace) -> dict[str, Any]:
         if getattr(arguments, field) is not None:
             found[field] = getattr(arguments, field)
     return found
-
-
-def settle_interpreter() -> None:
-    """Set up the interpreter of a process that hosts a node. Call it once the node is open."""
-    # The fsync thread needs the interpreter to report: with the default interval a busy loop delays every commit by 5
-    # ms.
-    sys.setswitchinterval(0.0001)
-    # Requests make thousands of short-lived objects. The long-lived ones exist by now and are frozen. A collection of
-    # 5,000 new objects takes 2 ms, for which everybody waits.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(5_000, 4, 500)
-
-
-async def _serve(config: Config, ready_file: Path | None) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    # A killed process leaves its ready file. The lock of the stores proves that no running process owns it.
-    server = await Server.start(config, Network.of(config), locked=lambda: _remove(ready_file))
-    settle_interpreter()
-    running = asyncio.create_task(server.run())
-    stopping = asyncio.create_task(stop.wait())
-    serving = asyncio.create_task(server.node.serving())
-    try:
-        await asyncio.wait((running, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
-        if serving.done() and not serving.exception():
-            event("serving", endpoint=server.endpoint, quic=server.quic_endpoint or None)
-            if ready_file is not None:
-                _write_ready(ready_file, server, config)
-        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
-    finally:
-        stopping.cancel()
-        serving.cancel()
-        _remove(ready_file)
-        event("draining")
-        if not await server.stop():
-            event("not everything was answered", logging.WARNING)
-        running.cancel()
-        await asyncio.gather(running, stopping, serving, return_exceptions=True)
-    if server.node.failure is not None and not server.node.closed:  # while it was stopping
-        raise server.node.failure
-
-
-def _remove(ready_file: Path | None) -> None:
-    if ready_file is not None:
-        try:
-            ready_file.unlink(missing_ok=True)
-        except OSError as error:
-            event("ready file remains", logging.WARNING, path=str(ready_file), error=error.strerror)
-
-
-def _write_ready(path: Path, server: Server, config: Config) -> None:
-    """The file appears whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    body: dict[str, Any] = {"endpoints": [server.endpoint], "pids": {config.node_id: os.getpid()}}
-    if server.quic_endpoint:
-        body["quic_endpoints"] = [server.quic_endpoint]
-    try:
-        temporary.write_text(json.dumps(body) + "\n")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise ServerError(f"cannot write the ready file {path}: {error.strerror}") from None
 
 
 if __name__ == "__main__":

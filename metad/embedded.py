@@ -14,11 +14,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from metad_wire.extras import advice
 from metad_wire.transport import Transport
 
 from .config import load_config
-from .server.network import Network
-from .server.serve import Server
+
+try:
+    from .server.network import Network
+    from .server.serve import Server
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(f"metad.embedded: {advice(missing, 'server')}", name=missing.name) from None
 
 
 @contextlib.asynccontextmanager

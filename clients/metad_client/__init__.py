@@ -18,6 +18,7 @@ Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. Th
 - :mod:`metad_client.cli`: ``metadctl``
 """
 
+from metad_wire import __version__
 from metad_wire.messages import (
     ConsumerGroup,
     GenerationReset,
@@ -155,5 +156,6 @@ __all__ = [
     "UnknownOutcomeError",
     "UnsupportedError",
     "WriteResult",
+    "__version__",
     "connect",
 ]

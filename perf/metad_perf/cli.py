@@ -1,6 +1,6 @@
 """``metad-perf``: reads the command line, runs one command, turns errors into one line and an exit code.
 
-Exit codes: 0 all well; 1 the run failed or found a fault; 2 the command line is wrong.
+Exit codes: 0 all well; 1 the run failed or found a fault; 2 the command line is wrong or a package is not installed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from metad_client.endpoint import SCHEMES
+from metad_wire import __version__
 from metad_wire.errors import MetadError
+from metad_wire.extras import advice
 from metad_wire.transport.tcp import install_uvloop
 
 from .errors import PerfError, UsageError
@@ -32,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(error)
     except ExceptionGroup as group:
         return _failed(_leaf(group))
+    except ModuleNotFoundError as missing:
+        print(f"metad-perf: {advice(missing, 'perf')}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("metad-perf: interrupted", file=sys.stderr)
         return 130
@@ -53,6 +58,7 @@ def _leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="metad-perf", description="Measures metad, and tries to break it.")
+    parser.add_argument("--version", action="version", version=f"metad-perf {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _load(commands)
     _grpc(commands)
@@ -476,3 +482,7 @@ def _count(text: str) -> int:
     if not number.is_integer():
         raise argparse.ArgumentTypeError(f"not a whole number: {text!r}")
     return int(number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,5 +14,9 @@ Where to look:
 - :mod:`metad_wire.session`: handshake, request ids, credit, ping, goaway, as a value
 - :mod:`metad_wire.policy`: backoff, retry budgets, batching windows, admission, return slots, TCP or QUIC; shared by
   server, SDK, harness and simulation
+- :mod:`metad_wire.extras`: which extra of the distribution to install if a package is missing
 - :mod:`metad_wire.transport`: the seam to a byte stream, and its TCP and in-memory implementations
 """
+
+__version__ = "0.1.0"
+"""The version of the distribution, of all its packages and commands."""

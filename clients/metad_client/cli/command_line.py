@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from metad_wire import __version__
 from metad_wire.cluster import MapReply, NodeRecord
 from metad_wire.messages import SessionProperties, StatusReply
 from metad_wire.tables import TABLES
@@ -316,6 +317,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"metadctl {__version__}")
     _common(parser, f"127.0.0.1:{PORT_DEFAULT}", False, 10.0, None)
     common = argparse.ArgumentParser(add_help=False)
     _common(common, argparse.SUPPRESS, argparse.SUPPRESS, argparse.SUPPRESS, argparse.SUPPRESS)

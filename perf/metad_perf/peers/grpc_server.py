@@ -21,9 +21,9 @@ from typing import Any
 import grpc
 import uvloop
 
-from metad.cli import settle_interpreter
 from metad.config import Config, load_config
 from metad.node.node import Node
+from metad.process import settle_interpreter
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import MetadError

@@ -1,0 +1,88 @@
+"""Install metad from this checkout into a virtual environment, and show all the time that it goes on.
+
+``make`` runs it with the system's Python, so it uses the standard library only. constraints.txt has the versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOOK_S = 1.0
+LINES_SHOWN = 30  # of pip, when it fails
+
+
+class Line:
+    """One line that says what is going on: rewritten in a terminal, printed once a second elsewhere."""
+
+    def __init__(self, environment: Path) -> None:
+        self._environment = environment
+        self._begin_s = time.monotonic()
+        self._terminal = sys.stdout.isatty()
+        self.text = ""
+
+    def show(self) -> None:
+        """Print the step, the time and the size of the environment."""
+        size = sum(_size(file) for file in self._environment.rglob("*")) // 1_000_000
+        line = f"{time.monotonic() - self._begin_s:4.0f} s  {size:5,} MB  {self.text}"
+        print(f"\r\033[K{line[:100]}" if self._terminal else line, end="" if self._terminal else "\n", flush=True)
+
+    def end(self, text: str) -> None:
+        """Print the last line and leave it there."""
+        self.text = text
+        self.show()
+        if self._terminal:
+            print()
+
+
+def _size(file: Path) -> int:
+    """Bytes of a file. Pip may remove it at any moment."""
+    with contextlib.suppress(OSError):
+        return file.lstat().st_size if file.is_file() else 0
+    return 0
+
+
+def run(line: Line, text: str, command: list[str]) -> None:
+    """Run one command and show its steps. A command that fails ends the program with what the command said."""
+    line.text = text
+    said: deque[str] = deque(maxlen=LINES_SHOWN)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT) as process:
+
+        def read() -> None:
+            assert process.stdout is not None
+            for one in process.stdout:
+                said.append(one)
+                if one.startswith(("Collecting", "  Downloading", "Installing", "Building")):
+                    line.text = f"{text}: {' '.join(one.split())[:50]}"
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        while reader.is_alive():
+            line.show()
+            reader.join(LOOK_S)
+    if process.returncode:
+        line.end(f"{text}: failed")
+        sys.exit("".join(said))
+
+
+def main() -> None:
+    """``install.py ENVIRONMENT EXTRA``"""
+    environment, extra = Path(sys.argv[1]).resolve(), sys.argv[2]
+    line = Line(environment)
+    run(line, "make the environment", [sys.executable, "-m", "venv", str(environment)])
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install"]
+    pip += ["--progress-bar", "off", "--constraint", "constraints.txt"]
+    run(line, "set up the build", [*pip, "setuptools"])
+    # Not isolated: an isolated build would download a setuptools of its own, which constraints.txt does not reach.
+    run(line, f"install metad-service[{extra}]", [*pip, "--no-build-isolation", "--editable", f".[{extra}]"])
+    line.end(f"metad-service[{extra}] is installed in {environment.name}")
+
+
+if __name__ == "__main__":
+    main()

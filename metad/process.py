@@ -1,0 +1,86 @@
+"""One node in this process: start it, write its ready file when it serves, and drain it when a signal says so."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from .config import Config
+from .errors import ServerError
+from .logs import event
+from .server.network import Network
+from .server.serve import Server
+
+
+def settle_interpreter() -> None:
+    """Set up the interpreter of a process that hosts a node. Call it once the node is open."""
+    # The fsync thread needs the interpreter to report: with the default interval a busy loop delays every commit by 5
+    # ms.
+    sys.setswitchinterval(0.0001)
+    # Requests make thousands of short-lived objects. The long-lived ones exist by now and are frozen. A collection of
+    # 5,000 new objects takes 2 ms, for which everybody waits.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 4, 500)
+
+
+async def serve(config: Config, ready_file: Path | None) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. Raises :class:`ServerError` if the node cannot start or fails."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    # A killed process leaves its ready file. The lock of the stores proves that no running process owns it.
+    server = await Server.start(config, Network.of(config), locked=lambda: _remove(ready_file))
+    settle_interpreter()
+    running = asyncio.create_task(server.run())
+    stopping = asyncio.create_task(stop.wait())
+    serving = asyncio.create_task(server.node.serving())
+    try:
+        await asyncio.wait((running, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+        if serving.done() and not serving.exception():
+            event("serving", endpoint=server.endpoint, quic=server.quic_endpoint or None)
+            if ready_file is not None:
+                _write_ready(ready_file, server, config)
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+    finally:
+        stopping.cancel()
+        serving.cancel()
+        _remove(ready_file)
+        event("draining")
+        if not await server.stop():
+            event("not everything was answered", logging.WARNING)
+        running.cancel()
+        await asyncio.gather(running, stopping, serving, return_exceptions=True)
+    if server.node.failure is not None and not server.node.closed:  # while it was stopping
+        raise server.node.failure
+
+
+def _remove(ready_file: Path | None) -> None:
+    if ready_file is not None:
+        try:
+            ready_file.unlink(missing_ok=True)
+        except OSError as error:
+            event("ready file remains", logging.WARNING, path=str(ready_file), error=error.strerror)
+
+
+def _write_ready(path: Path, server: Server, config: Config) -> None:
+    """The file appears whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    body: dict[str, Any] = {"endpoints": [server.endpoint], "pids": {config.node_id: os.getpid()}}
+    if server.quic_endpoint:
+        body["quic_endpoints"] = [server.quic_endpoint]
+    try:
+        temporary.write_text(json.dumps(body) + "\n")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ServerError(f"cannot write the ready file {path}: {error.strerror}") from None

@@ -1,0 +1,22 @@
+"""The extras of the distribution: what to install if a package is missing.
+
+The base distribution needs only msgspec and is the SDK over TCP. The other commands import what they need when they
+run, and tell the user in one line which extra has it.
+"""
+
+from __future__ import annotations
+
+DISTRIBUTION = "metad-service"
+_OWN = frozenset({"metad", "metad_client", "metad_judge", "metad_perf", "metad_spark", "metad_wire"})
+_EXTRA_OF = {"aioquic": "quic", "cryptography": "quic", "grpc": "grpc", "grpc_tools": "grpc"}
+
+
+def advice(missing: ModuleNotFoundError, extra: str) -> str:
+    """Say what to install for ``missing``. ``extra`` has the packages of the command, except those that have an extra
+    of their own. Raises ``missing`` again if the module is part of metad itself: that is a bug, not a missing extra."""
+    package = (missing.name or "").partition(".")[0]
+    if package in _OWN:
+        raise missing
+    wanted = _EXTRA_OF.get(package, extra)
+    how = f"pip install '{DISTRIBUTION}[{wanted}]', or in a clone: pip install '.[{wanted}]'"
+    return f"the Python package {package} is not installed. It comes with the extra {wanted}: {how}"
