@@ -15,7 +15,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from metad_wire.messages import SessionProperties
 from .errors import ServerError, UsageError
 from .load.measure import ask_account
 from .report import output
+from .report.story import Story
 from .running import run_async
 from .spawn import Server, Shape, temporary_server
 from .storm import DEADLINE_S, TENANT, Broker, Life, Storm, verify
@@ -58,8 +58,9 @@ def run(*, sessions: int, brokers: int, shape: Shape, config: Path | None, json:
     if brokers < 3 or sessions < 10 * brokers:
         raise UsageError("--brokers must be at least 3, and --sessions ten times as many")
     begin = time.monotonic()
-    with temporary_server(config=config, shape=shape.checked()) as server:
-        told = run_async(_tell(server, shape.nodes, sessions, brokers))
+    with temporary_server(config=config, shape=shape.checked()) as server, Story() as story:
+        told = run_async(_tell(server, shape.nodes, sessions, brokers, story))
+        story.step("metad stops")
         server.stop()
     told["seconds"] = output.rounded(time.monotonic() - begin)
     output.write_json(json, told)
@@ -67,26 +68,30 @@ def run(*, sessions: int, brokers: int, shape: Shape, config: Path | None, json:
     return 1 if told["lost"] else 0
 
 
-async def _tell(server: Server, nodes: int, sessions: int, count: int) -> dict[str, Any]:
+async def _tell(server: Server, nodes: int, sessions: int, count: int, story: Story) -> dict[str, Any]:
+    started = "metad starts" if nodes == 1 else f"metad starts: {nodes} nodes"
+    story.step(started)
     rng = random.Random(1)
     stored = {f"client-{i:07}": rng.randbytes(_PAYLOAD_BYTES) for i in range(sessions)}
     clients = list(stored)
     start_s = await asyncio.to_thread(server.start)
     brokers = [Broker(server.target, f"broker-{i + 1}", clients[i::count]) for i in range(count)]
-    started = "metad starts" if nodes == 1 else f"metad starts: {nodes} nodes"
     phases = [Phase(phase=started, sessions=0, seconds=start_s)]
     try:
         for broker in brokers:
             await broker.begin()
-        phases.append(await _first_connect(brokers, stored))
+        phases.append(await _first_connect(brokers, stored, story))
         dead = brokers.pop(0)
         await dead.end()
-        phases.append(Phase(phase=f"{dead.name} dies; every client is cut off", sessions=sessions, seconds=0.0))
+        cut_off = f"{dead.name} dies; every client is cut off"
+        story.event(cut_off)
+        phases.append(Phase(phase=cut_off, sessions=sessions, seconds=0.0))
         _hand_over(brokers, clients, rng)
-        storm_phases, damaged = await _storm(server, brokers, stored, sessions)
+        storm_phases, damaged = await _storm(server, brokers, stored, story)
         phases += storm_phases
         begin = time.monotonic()
-        wrong = await verify(server.target, brokers, stored)
+        story.step("every session is read back", sessions)
+        wrong = await verify(server.target, brokers, stored, story.add)
         lost = max(len(wrong), damaged)
         phases.append(Phase(phase="every session is read back", sessions=sessions, seconds=_since(begin), lost=lost))
     finally:
@@ -113,13 +118,16 @@ async def _tell(server: Server, nodes: int, sessions: int, count: int) -> dict[s
     )
 
 
-async def _first_connect(brokers: list[Broker], stored: dict[str, bytes]) -> Phase:
+async def _first_connect(brokers: list[Broker], stored: dict[str, bytes], story: Story) -> Phase:
+    what = f"{len(brokers)} brokers store their clients"
+    story.step(what, len(stored))
     begin = time.monotonic()
     async with asyncio.TaskGroup() as tasks:
         for broker in brokers:
             assert broker.life is not None
-            tasks.create_task(broker.life.store({client_id: stored[client_id] for client_id in broker.clients}))
-    return Phase(phase=f"{len(brokers)} brokers store their clients", sessions=len(stored), seconds=_since(begin))
+            payloads = {client_id: stored[client_id] for client_id in broker.clients}
+            tasks.create_task(broker.life.store(payloads, story.add))
+    return Phase(phase=what, sessions=len(stored), seconds=_since(begin))
 
 
 def _hand_over(brokers: list[Broker], clients: list[str], rng: random.Random) -> None:
@@ -132,8 +140,9 @@ def _hand_over(brokers: list[Broker], clients: list[str], rng: random.Random) ->
 class _Disasters:
     """Strikes in the middle: decides by the number of clients that are back, acts in the same turn of the loop."""
 
-    def __init__(self, kill: Callable[[], None], sessions: int) -> None:
-        self._kill = kill
+    def __init__(self, doomed: _Doomed, sessions: int, story: Story) -> None:
+        self._doomed = doomed
+        self._story = story
         self._restart_at = int(sessions * _BROKER_RESTART_SHARE)
         self._kill_at = int(sessions * _KILL_SHARE)
         self._last = time.monotonic()
@@ -147,26 +156,29 @@ class _Disasters:
         now = time.monotonic()
         self.pause_s = max(self.pause_s, now - self._last)
         self._last = now
+        self._story.add(1)
         if returned == self._restart_at:
             self.broker_dies.set()
         elif returned == self._kill_at:
-            self._kill()
+            self._doomed.kill()
+            self._story.event(f"{self._doomed.words} is killed with SIGKILL")
             self.metad_died.set()
 
 
 async def _storm(
-    server: Server, brokers: list[Broker], stored: dict[str, bytes], sessions: int
+    server: Server, brokers: list[Broker], stored: dict[str, bytes], story: Story
 ) -> tuple[list[Phase], int]:
     """Returns the phases, and the number of sessions that came back without their payload."""
     doomed = await _Doomed.of(server)
-    disasters = _Disasters(doomed.kill, sessions)
+    disasters = _Disasters(doomed, len(stored), story)
     storm = Storm(stored, disasters.on_return)
     unlucky = brokers[0]
     ghost = unlucky.life
+    story.step("every client comes back at once", len(stored))
     begin = time.monotonic()
     async with asyncio.TaskGroup() as tasks:
-        again = tasks.create_task(_restart_broker(unlucky, storm, disasters.broker_dies))
-        outage = tasks.create_task(_until_back(doomed, disasters.metad_died))
+        again = tasks.create_task(_restart_broker(unlucky, storm, disasters.broker_dies, story))
+        outage = tasks.create_task(_until_back(doomed, disasters.metad_died, story))
         async with asyncio.TaskGroup() as returning:
             for broker in brokers:
                 assert broker.life is not None
@@ -210,8 +222,9 @@ class _Doomed:
         self._server = server
         self._node = max(leaders, key=lambda node: leaders[node])
         self._alone = len(leaders) == 1
+        self.name = "metad" if self._alone else self._node
         self.words = (
-            "metad" if self._alone else f"{self._node}, the leader of {leaders[self._node]} of {groups} groups,"
+            self.name if self._alone else f"{self.name}, the leader of {leaders[self._node]} of {groups} groups,"
         )
 
     @classmethod
@@ -242,20 +255,25 @@ class _Doomed:
                 await asyncio.sleep(_POLL_S)
 
 
-async def _until_back(doomed: _Doomed, died: asyncio.Event) -> float:
+async def _until_back(doomed: _Doomed, died: asyncio.Event, story: Story) -> float:
     """Seconds until it serves again."""
     await died.wait()
     begin = time.monotonic()
     await doomed.back()
+    story.event(f"{doomed.name} serves again")
     return _since(begin)
 
 
-async def _restart_broker(broker: Broker, storm: Storm, dies: asyncio.Event) -> float:
+async def _restart_broker(broker: Broker, storm: Storm, dies: asyncio.Event, story: Story) -> float:
     """Returns the seconds from its death until all its clients are back."""
     await dies.wait()
     begin = time.monotonic()
     await broker.end()
+    cut_off = storm.returned_to[broker.name]
+    story.add(-cut_off)
+    story.event(f"{broker.name} restarts: {cut_off:,} clients that were back with it are cut off again")
     await storm.come_back(await broker.begin(), broker.clients)
+    story.event(f"all clients of {broker.name} are back")
     return _since(begin)
 
 

@@ -33,7 +33,7 @@ class Life:
         self.epoch = epoch
         self.client = client
 
-    async def store(self, payloads: dict[str, bytes]) -> None:
+    async def store(self, payloads: dict[str, bytes], stored: Callable[[int], None]) -> None:
         """These clients connect for the first time, with payloads to store."""
         items = [
             SessionTakeoverItem(TENANT, client_id, True, SessionProperties(_EXPIRY_INTERVAL_S, payload))
@@ -42,6 +42,7 @@ class Life:
 
         async def send(batch: Sequence[SessionTakeoverItem]) -> None:
             (await self.client.sessions.takeover_many(self.broker, self.epoch, batch)).raise_for_error()
+            stored(len(batch))
 
         await pour(iter([items[at : at + PREPARE_BATCH] for at in range(0, len(items), PREPARE_BATCH)]), send)
 
@@ -89,6 +90,8 @@ class Storm:
         self.begin_ns = SYSTEM.now_ns()
         self.latencies = Latencies()
         self.returned = 0
+        self.returned_to: Counter[str] = Counter()
+        """The number of returns by broker."""
         self.damaged = 0
         self.errors: Counter[str] = Counter()
 
@@ -113,15 +116,20 @@ class Storm:
         if taken.properties is None or taken.properties.payload != self._stored[client_id]:
             self.damaged += 1
         self.returned += 1
+        self.returned_to[life.broker] += 1
         self._on_return(self.returned)
 
 
-async def verify(endpoint: str, brokers: Sequence[Broker], stored: dict[str, bytes]) -> list[str]:
-    """Read every session through a fresh connection; returns a line for each that is wrong."""
+async def verify(
+    endpoint: str, brokers: Sequence[Broker], stored: dict[str, bytes], read: Callable[[int], None]
+) -> list[str]:
+    """Read every session through a fresh connection; returns a line for each that is wrong. ``read`` is called with the
+    number of sessions that were read."""
     wrong: list[str] = []
     async with open_client(endpoint, Options(deadline_s=DEADLINE_S)) as reader:
         for broker in brokers:
             found = await reader.sessions.get_many([SessionKey(TENANT, client_id) for client_id in broker.clients])
+            read(len(found))
             for client_id, session in zip(broker.clients, found, strict=True):
                 if session is None:
                     wrong.append(f"{client_id} is gone")

@@ -223,7 +223,13 @@ def test_a_terminated_command_takes_its_server_along(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_demo_loses_nothing(tmp_path: Path, nodes: int) -> None:
-    report = _report(tmp_path, "demo", "--sessions", 4_000, "--brokers", 4, "--nodes", nodes)
+    path = tmp_path / "report.json"
+    done = _metad_perf("demo", "--sessions", 4_000, "--brokers", 4, "--nodes", nodes, "--json", path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    steps = ["metad starts", "4 brokers store", "broker-1 dies", "comes back at once", "broker-2 restarts"]
+    steps += ["is killed with SIGKILL", "serves again", "is read back", "metad stops", "A reconnect storm"]
+    assert [step for step in steps if step not in done.stdout] == [], "the storm is told while it happens"
+    report = json.loads(path.read_text())
     assert (report["sessions"], report["lost"], report["nodes"]) == (4_000, 0, nodes)
     assert len(report["phases"]) == 8
     killed = [phase["phase"] for phase in report["phases"] if "is killed" in phase["phase"]]
