@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +20,13 @@ from metad_wire import __version__
 from metad_wire.extras import advice
 from metad_wire.transport.tcp import install_uvloop
 
-from .config import load_config, reference
+from .config import load_config
+from .config.environment import VARIABLES, overrides_of, unknown_variables
+from .config.files import merged, problems_in, read
+from .config.pages import reference, sample
 from .errors import ConfigError, ServerError
-from .logs import configure
+from .logs import configure, event
+from .server.network import Network
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,9 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         if arguments.command == "config":
-            print(reference())
-        else:
-            _run(arguments)
+            return _config(arguments)
+        _run(arguments)
     except ServerError as error:
         print(f"metad: {error}", file=sys.stderr)
         return 1
@@ -45,18 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"metad {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run a node in the foreground")
-    serve.add_argument("--data-dir", metavar="D", help="directory of log and state; created if it does not exist")
-    serve.add_argument("--listen", metavar="HOST:PORT", help="address for clients (default 127.0.0.1:7420)")
-    serve.add_argument("--quic", metavar="HOST:PORT", help="address for clients over QUIC; needs certificates")
-    serve.add_argument("--tls-cert", metavar="F", help="PEM file: this node's certificate; encrypts every connection")
-    serve.add_argument("--tls-key", metavar="F", help="PEM file: the key of the certificate")
-    serve.add_argument("--tls-ca", metavar="F", help="PEM file: the trusted authority of clients and nodes")
-    serve.add_argument(
-        "--require-client-cert",
-        action="store_true",
-        default=None,
-        help="clients need a certificate even if they have a token",
-    )
+    _settings(serve)
     serve.add_argument("--config", metavar="FILE", type=Path, help="TOML file; `metad config` describes the keys")
     serve.add_argument(
         "--ready-file", metavar="F", type=Path, help='file to write {"endpoints": [...]} to once the node serves'
@@ -87,8 +81,54 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help='file to write {"endpoints": [...], "pids": {...}} to once all nodes serve',
     )
-    commands.add_parser("config", help="print the configuration reference as Markdown")
+    config = commands.add_parser(
+        "config",
+        help="print the configuration reference as Markdown, print a sample file, or check a file",
+        epilog="The flags of settings complete the file that --check reads, as they do with `metad serve`.",
+    )
+    what = config.add_mutually_exclusive_group()
+    what.add_argument("--sample", action="store_true", help="print a file in which every key is a comment")
+    text = "name each problem of a file by its key; exit status 1 if there is one"
+    what.add_argument("--check", metavar="FILE", type=Path, help=text)
+    _settings(config)
     return parser
+
+
+def _settings(parser: argparse.ArgumentParser) -> None:
+    """Flags for what a configuration file may say too."""
+    parser.add_argument("--data-dir", metavar="D", help="directory of log and state; created if it does not exist")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="address for clients (default 127.0.0.1:7420)")
+    parser.add_argument("--quic", metavar="HOST:PORT", help="address for clients over QUIC; needs certificates")
+    parser.add_argument("--tls-cert", metavar="F", help="PEM file: this node's certificate; encrypts every connection")
+    parser.add_argument("--tls-key", metavar="F", help="PEM file: the key of the certificate")
+    parser.add_argument("--tls-ca", metavar="F", help="PEM file: the trusted authority of clients and nodes")
+    parser.add_argument(
+        "--require-client-cert",
+        action="store_true",
+        default=None,
+        help="clients need a certificate even if they have a token",
+    )
+
+
+def _config(arguments: argparse.Namespace) -> int:
+    if arguments.check is not None:
+        return _check(arguments.check, _overrides(arguments))
+    print(sample() if arguments.sample else reference(), end="" if arguments.sample else "\n")
+    return 0
+
+
+def _check(path: Path, overrides: dict[str, Any]) -> int:
+    """Print every problem that would keep ``metad serve`` from starting with this file."""
+    # The data directory is often a flag, and a file without it is complete.
+    settings = {"data_dir": "."} | merged(read(path), overrides)
+    found = problems_in(settings)
+    if not found:
+        try:
+            Network.of(load_config(None, settings))  # opens the certificates
+        except ConfigError as error:
+            found = [str(error)]
+    print("\n".join(found) or f"{path}: no problems")
+    return 1 if found else 0
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -96,9 +136,6 @@ def _run(arguments: argparse.Namespace) -> None:
     from .process import serve
     from .supervisor import Supervisor, local_cluster, local_fleet, parse_groups, parse_regions, workers_of
 
-    overrides: dict[str, Any] = {}
-    if arguments.data_dir is not None:
-        overrides["data_dir"] = arguments.data_dir
     if arguments.workers < 1:
         raise ConfigError("--workers: at least 1")
     if arguments.command == "cluster":
@@ -106,37 +143,47 @@ def _run(arguments: argparse.Namespace) -> None:
         nodes = len(regions) or 3 if arguments.nodes is None else arguments.nodes
         if not 1 <= nodes <= 99:
             raise ConfigError("--nodes: 1 to 99")
+        overrides: dict[str, Any] = {"data_dir": arguments.data_dir}
         if arguments.groups:
             overrides["groups"] = parse_groups(arguments.groups)
         config = load_config(arguments.config, overrides)
         fleet = local_fleet(config, nodes) if arguments.tls or regions else {}
         configs = local_cluster(config, nodes, arguments.workers, fleet=fleet, regions=regions)
     else:
-        overrides |= _serve_overrides(arguments)
-        config = load_config(arguments.config, overrides)
+        config = load_config(arguments.config, _overrides(arguments))
         configs = workers_of(config, arguments.workers) if arguments.workers > 1 else [config]
     configure(config.log_level)
+    for variable, meant in unknown_variables(os.environ).items():
+        event("unknown environment variable", logging.WARNING, variable=variable, did_you_mean=meant)
     install_uvloop()
     if len(configs) > 1:
-        asyncio.run(Supervisor(configs, arguments.ready_file).run())
+        # The members have files of their own. A variable would set them all to the same.
+        environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+        asyncio.run(Supervisor(configs, arguments.ready_file, environment).run())
     else:
         asyncio.run(serve(configs[0], arguments.ready_file))
 
 
-def _serve_overrides(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings in the flags of ``metad serve``, by the keys of the configuration file."""
-    security = {
-        "certificate": arguments.tls_cert,
-        "key": arguments.tls_key,
-        "ca": arguments.tls_ca,
-        "require_client_certificate": arguments.require_client_cert,
+def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the environment and, on top, those of the flags. Raises ConfigError."""
+    flags = {
+        "data_dir": arguments.data_dir,
+        "listen": arguments.listen,
+        "quic": arguments.quic,
+        "security": {
+            "certificate": arguments.tls_cert,
+            "key": arguments.tls_key,
+            "ca": arguments.tls_ca,
+            "require_client_certificate": arguments.require_client_cert,
+        },
     }
-    given = {field: value for field, value in security.items() if value is not None}
-    found: dict[str, Any] = {"security": given} if given else {}
-    for field in ("listen", "quic"):
-        if getattr(arguments, field) is not None:
-            found[field] = getattr(arguments, field)
-    return found
+    return merged(overrides_of(os.environ), _given(flags))
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    """Without the flags that were not used."""
+    cut = {key: _given(value) if isinstance(value, dict) else value for key, value in settings.items()}
+    return {key: value for key, value in cut.items() if value not in (None, {})}
 
 
 if __name__ == "__main__":

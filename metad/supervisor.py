@@ -27,7 +27,7 @@ from metad_wire.operator.authority import AuthorityError, issue_fleet
 from metad_wire.transport import join_endpoint, split_endpoint
 from metad_wire.transport.credentials import TlsFiles
 
-from .config import Config, is_region, to_toml
+from .config import Config, is_region, to_toml, validated
 from .errors import ConfigError, ServerError
 from .logs import event
 
@@ -67,19 +67,21 @@ def workers_of(config: Config, workers: int) -> list[Config]:
     expanded = {f"{node}/{w}": _above(endpoint, w) for node, endpoint in seeds.items() for w in range(workers)}
     regions = {f"{node}/{w}": region for node, region in cluster.seed_regions.items() for w in range(workers)}
     return [
-        msgspec.structs.replace(
-            config,
-            node_id=f"{config.node_id}/{w}",
-            listen=_above(config.listen, w),
-            quic=_above(config.quic, w) if config.quic else "",
-            data_dir=str(Path(config.data_dir) / f"worker-{w}"),
-            cluster=msgspec.structs.replace(
-                cluster,
-                seeds=expanded,
-                seed_regions=regions,
-                **{field: _above(endpoint, w) for field, endpoint in advertised.items()},
-            ),
-        ).validated()
+        validated(
+            msgspec.structs.replace(
+                config,
+                node_id=f"{config.node_id}/{w}",
+                listen=_above(config.listen, w),
+                quic=_above(config.quic, w) if config.quic else "",
+                data_dir=str(Path(config.data_dir) / f"worker-{w}"),
+                cluster=msgspec.structs.replace(
+                    cluster,
+                    seeds=expanded,
+                    seed_regions=regions,
+                    **{field: _above(endpoint, w) for field, endpoint in advertised.items()},
+                ),
+            )
+        )
         for w in range(workers)
     ]
 
@@ -131,7 +133,7 @@ def local_cluster(
                 config.security, certificate=files.certificate, key=files.key, ca=files.ca
             )
             one = msgspec.structs.replace(one, quic=listen, security=security)
-        configs += workers_of(one, workers) if workers > 1 else [one.validated()]
+        configs += workers_of(one, workers) if workers > 1 else [validated(one)]
     return configs
 
 
@@ -176,7 +178,9 @@ def _free_ports(count: int) -> int:
 class Supervisor:
     """Runs members, restarts those that end unexpectedly, and ends all of them when told to."""
 
-    def __init__(self, configs: Sequence[Config], ready_file: Path | None) -> None:
+    def __init__(self, configs: Sequence[Config], ready_file: Path | None, environment: Mapping[str, str]) -> None:
+        """``environment`` is that of the members."""
+        self._environment = environment
         self.members = [Member(config) for config in configs]
         self._ready_file = ready_file
         self._stopping = asyncio.Event()
@@ -209,6 +213,7 @@ class Supervisor:
                 *command,
                 "--ready-file",
                 str(member.ready_file),
+                env=self._environment,
                 start_new_session=True,  # a Ctrl-C is for the supervisor, which passes it on once
             )
             ended = asyncio.create_task(process.wait())

@@ -255,7 +255,7 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
     ("toml", "match"),
     [
         ("listen = ", "metad.toml: Invalid value"),
-        ("surprise = 1", "unknown field `surprise`"),
+        ("surprise = 1", "surprise: unknown key"),
         ("[groups]\ndata = 0", "groups.data: 0 is too small"),
         ("[storage]\nengine = 'paper'", "storage.engine"),
     ],

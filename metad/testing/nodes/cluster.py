@@ -26,6 +26,7 @@ from ...config import (
     LimitsConfig,
     RaftConfig,
     StorageConfig,
+    validated,
 )
 from ...node.node import Node
 from ...raft.base import ROLES
@@ -228,7 +229,7 @@ class Cluster:
             dedupe=settings.dedupe,
             limits=settings.limits,
         )
-        self.nodes[name] = SimNode(self, name, config.validated())
+        self.nodes[name] = SimNode(self, name, validated(config))
 
     def __enter__(self) -> Cluster:
         self._log.install()

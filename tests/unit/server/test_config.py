@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import msgspec
 import pytest
 
 from metad.cli import main
-from metad.config import Config, _Section, load_config, reference
+from metad.config import Config, load_config
+from metad.config.declarations import Section
+from metad.config.environment import VARIABLES, overrides_of, unknown_variables
+from metad.config.pages import reference
 from metad.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,15 +45,15 @@ def test_a_file_is_read_and_flags_win(tmp_path: Path) -> None:
     ("toml", "match"),
     [
         ("a", "metad.toml: "),  # no TOML
-        ("surprise = 1", "unknown field `surprise`"),
-        ("[limits]\nsurprise = 1", r"unknown field `surprise` - at `\$.limits`"),
-        ("[groups]\nmetadata = 1", "unknown field `metadata`"),
-        ("limits = 1", r"Expected `object`, got `int` - at `\$.limits`"),
-        ("listen = 7420", r"Expected `str`, got `int` - at `\$.listen`"),
-        ("fsync = 1", r"Expected `bool`, got `int` - at `\$.fsync`"),
-        ('[groups]\ndata = "4"', r"Expected `int`, got `str` - at `\$.groups.data`"),
-        ("[groups]\ndata = true", r"Expected `int`, got `bool`"),
-        ("[groups]\ndata = 1.5", r"Expected `int`, got `float`"),
+        ("surprise = 1", "surprise: unknown key"),
+        ("[limits]\nsurprise = 1", r"limits\.surprise: unknown key"),
+        ("[groups]\nmetadata = 1", r"groups\.metadata: unknown key"),
+        ("limits = 1", r"limits: expected `object`, got `int`"),
+        ("listen = 7420", r"listen: expected `str`, got `int`"),
+        ("fsync = 1", r"fsync: expected `bool`, got `int`"),
+        ('[groups]\ndata = "4"', r"groups\.data: expected `int`, got `str`"),
+        ("[groups]\ndata = true", r"groups\.data: expected `int`, got `bool`"),
+        ("[groups]\ndata = 1.5", r"groups\.data: expected `int`, got `float`"),
         ("[groups]\ndata = 0", r"groups\.data: 0 is too small"),
         ("[groups]\noffset = -1", r"groups\.offset: -1 is too small"),
         ("[groups]\ndata = 1025", r"groups\.data: at most 1024"),
@@ -75,9 +79,9 @@ def test_a_file_is_read_and_flags_win(tmp_path: Path) -> None:
         ("[raft]\nheartbeat_ms = 201", r"raft\.heartbeat_ms: at most a third of raft\.election_timeout_ms"),
         ("[raft]\nlog_cache_bytes = 0", r"raft\.log_cache_bytes: 0 is too small"),
         ("[cluster]\nreplicas = 0", r"cluster\.replicas: 0 is too small"),
-        ("[cluster]\nseeds = ['a:1']", r"Expected `object`, got `array` - at `\$\.cluster\.seeds`"),
-        ("[cluster]\nseeds = { node-1 = 1 }", r"Expected `str`, got `int` - at `\$\.cluster\.seeds"),
-        ("[cluster]\njoin = 'a:1'", r"Expected `array`, got `str` - at `\$\.cluster\.join`"),
+        ("[cluster]\nseeds = ['a:1']", r"cluster\.seeds: expected `object`, got `array`"),
+        ("[cluster]\nseeds = { node-1 = 1 }", r"cluster\.seeds\[\.\.\.\]: expected `str`, got `int`"),
+        ("[cluster]\njoin = 'a:1'", r"cluster\.join: expected `array`, got `str`"),
         ("[cluster]\nseeds = { a = 'h:1', b = 'h:2' }", "cluster.seeds: this node, 'node-1', is not among them"),
         (
             "[cluster]\nseeds = { node-1 = 'h:1' }\njoin = ['h:2']",
@@ -131,21 +135,22 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
             load_config(tmp_path / "secret.toml", {})
 
 
-def sections() -> list[_Section]:
+def sections() -> list[Section]:
     config = Config()
-    return [config, *(v for f in Config.__struct_fields__ if isinstance(v := getattr(config, f), _Section))]
+    return [config, *(v for f in Config.__struct_fields__ if isinstance(v := getattr(config, f), Section))]
 
 
 def test_the_reference_lists_every_field_with_its_default() -> None:
     top, *parts = reference().split("\n## ")
     pages = {part.partition("\n")[0]: part for part in parts}
     config = Config()
-    assert set(pages) == {f"`[{f}]`" for f in Config.__struct_fields__ if isinstance(getattr(config, f), _Section)}
+    del pages["Environment variables"]
+    assert set(pages) == {f"`[{f}]`" for f in Config.__struct_fields__ if isinstance(getattr(config, f), Section)}
     for section in sections():
         page = top if section == config else pages[f"`[{type(section).__name__.removesuffix('Config').lower()}]`"]
         for field in section.__struct_fields__:
             default = getattr(section, field)
-            if isinstance(default, _Section):
+            if isinstance(default, Section):
                 continue
             row = next(line for line in page.splitlines() if line.startswith(f"| `{field}` |"))
             assert f"| `{msgspec.json.encode(default).decode()}` |" in row
@@ -164,3 +169,109 @@ def test_endpoints_of_peers_are_checked_before_anything_is_opened(endpoint: str)
     for cluster in ({"seeds": {"node-1": endpoint}}, {"join": [endpoint]}):
         with pytest.raises(ConfigError, match="is not HOST:PORT"):
             load_config(None, {"storage": {"engine": "memory"}, "cluster": cluster})
+
+
+# --- check, sample, environment ------------------------------------------------------------------------
+
+
+def check(capsys: pytest.CaptureFixture[str], path: Path, *flags: str) -> tuple[int, list[str]]:
+    status = main(["config", "--check", str(path), *flags])
+    return status, capsys.readouterr().out.splitlines()
+
+
+def test_a_check_names_every_problem_by_its_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "metad.toml"
+    path.write_text("fsync = 1\nlog_levle = 'info'\n[limits]\nframe_bytes_max = '4'\n[cluster]\nseeds = { a = 1 }\n")
+    assert check(capsys, path) == (
+        1,
+        [
+            "fsync: expected `bool`, got `int`",
+            "log_levle: unknown key; did you mean log_level?",
+            "limits.frame_bytes_max: expected `int`, got `str`",
+            "cluster.seeds[...]: expected `str`, got `int`",
+        ],
+    )
+    path.write_text("listen = 'x'\n[limits]\nframe_bytes_max = 1\n[cluster]\nseeds = { a = 'h:1', b = 'q' }\n")
+    status, lines = check(capsys, path)
+    assert status == 1
+    keys = [line.partition(":")[0] for line in lines]
+    assert keys == ["limits.frame_bytes_max", "cluster.seeds.b", "listen", "cluster.seeds"]
+
+
+def test_a_check_opens_the_certificates_and_looks_where_clear_text_would_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metad.toml"
+    path.write_text("listen = '10.0.0.1:1'\n")
+    assert check(capsys, path)[1][0].startswith("listen: 10.0.0.1:1 is not a loopback address")
+    flags = ("--tls-cert", "none.pem", "--tls-key", "none.pem", "--tls-ca", "none.pem")
+    assert "none.pem" in check(capsys, path, *flags)[1][0]
+
+
+def test_a_file_without_problems_needs_no_data_directory_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metad.toml"
+    path.write_text("node_id = 'a'\n")
+    assert check(capsys, path) == (0, [f"{path}: no problems"])
+    assert main(["config", "--check", str(tmp_path / "none.toml")]) == 1
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_the_sample_is_the_default_with_and_without_its_comment_signs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "--sample"]) == 0
+    sample = capsys.readouterr().out
+    assert all(len(line) <= 104 for line in sample.splitlines())
+    assert load(tmp_path, sample) == Config(data_dir="d")
+    every = re.sub(r"(?m)^#(?=[a-z_]+ = )", "", sample)
+    assert load(tmp_path, every) == Config(data_dir="d")
+    named = {key.rpartition(".")[2] for key in re.findall(r"(?m)^([a-z_]+) = ", every)}
+    assert named == {field for section in sections() for field in section.__struct_fields__} - {
+        field for field in Config.__struct_fields__ if isinstance(getattr(Config(), field), Section)
+    }
+
+
+def test_variables_win_over_the_file_and_flags_over_variables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metad.toml"
+    path.write_text("node_id = 'file'\n[cluster]\nreplicas = 5\nseeds = { file = 'h:1' }\n")
+    variables = {
+        "METAD_NODE_ID": "a",
+        "METAD_LISTEN": "h:2",
+        "METAD_LOG_LEVEL": "",
+        "METAD_SEEDS": "a=h:1, b=h:2",
+        "METAD_REGION": "eu",
+        "METAD_PLAINTEXT": "True",
+    }
+    config = load_config(path, {"data_dir": "d"} | overrides_of(variables))
+    assert (config.node_id, config.listen, config.log_level) == ("a", "h:2", "info")
+    assert (config.cluster.seeds, config.cluster.replicas) == ({"a": "h:1", "b": "h:2"}, 5)
+    assert (config.cluster.region, config.security.plaintext) == ("eu", True)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("METAD_LISTEN", "nonsense")
+    assert check(capsys, path) == (1, ["listen: not HOST:PORT: 'nonsense'"])
+    assert check(capsys, path, "--listen", "127.0.0.1:1") == (0, [f"{path}: no problems"])
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"), [("METAD_PLAINTEXT", "maybe"), ("METAD_SEEDS", "a"), ("METAD_SEEDS", "a=,b=h:1")]
+)
+def test_a_variable_that_makes_no_sense_is_named(variable: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=variable):
+        overrides_of({variable: text})
+
+
+def test_every_variable_sets_an_existing_key() -> None:
+    for variable, key in VARIABLES.items():
+        section, _, field = key.rpartition(".")
+        assert hasattr(getattr(Config(), section) if section else Config(), field), variable
+
+
+def test_a_misspelt_variable_is_noticed_and_that_of_another_program_is_not() -> None:
+    """Kubernetes sets METAD_PORT and METAD_SERVICE_HOST beside a service named metad."""
+    others = {"METAD_PORT": "tcp://10.0.0.1:7420", "METAD_SERVICE_HOST": "10.0.0.1", "METAD_REQUIRE_JVM": "1"}
+    assert unknown_variables({"METAD_NODEID": "a", "HOME": "/", **others}) == {"METAD_NODEID": "METAD_NODE_ID"}

@@ -1,0 +1,41 @@
+"""Configuration: what may be set, where it is read from, and what is wrong with it.
+
+- :mod:`.declarations`: the settings, each with its default and its text
+- :mod:`.checks`: the settings that do not fit, each named by its key
+- :mod:`.files`: TOML and the overrides of flags and environment
+- :mod:`.environment`: the variables that containers set
+- :mod:`.pages`: the reference and the sample file, made from the declarations
+"""
+
+from .checks import REGION_BYTES_MAX, is_region, validated
+from .declarations import (
+    MIB,
+    ClusterConfig,
+    CommitConfig,
+    Config,
+    DedupeConfig,
+    GroupsConfig,
+    LimitsConfig,
+    RaftConfig,
+    SecurityConfig,
+    StorageConfig,
+)
+from .files import load_config, to_toml
+
+__all__ = [
+    "MIB",
+    "REGION_BYTES_MAX",
+    "ClusterConfig",
+    "CommitConfig",
+    "Config",
+    "DedupeConfig",
+    "GroupsConfig",
+    "LimitsConfig",
+    "RaftConfig",
+    "SecurityConfig",
+    "StorageConfig",
+    "is_region",
+    "load_config",
+    "to_toml",
+    "validated",
+]

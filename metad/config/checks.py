@@ -1,0 +1,167 @@
+"""The settings that do not fit, each as one line that begins with its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from metad_wire.transport import split_endpoint
+
+from ..errors import ConfigError
+from .declarations import MIB, Config, Section
+
+REGION_BYTES_MAX: Final = 64
+_NUMBER_MAX: Final = 2**48  # a larger number is a mistake, and would break timers or RocksDB
+_NAME_BYTES_MAX: Final = 256
+_EVERYWHERE: Final = ("0.0.0.0", "[::]", "::")
+
+
+def validated(config: Config) -> Config:
+    """The configuration with the region of the node filled in. Raises :class:`ConfigError` with the first problem."""
+    for problem in problems(config):
+        raise ConfigError(problem)
+    cluster = msgspec.structs.replace(config.cluster, region=_region(config))
+    return msgspec.structs.replace(config, cluster=cluster)
+
+
+def problems(config: Config) -> Iterator[str]:
+    """All problems, as ``key: text``."""
+    yield from _choices(config)
+    yield from _numbers(config)
+    yield from _limits(config)
+    yield from _security(config)
+    if config.raft.heartbeat_ms * 3 > config.raft.election_timeout_ms:
+        yield "raft.heartbeat_ms: at most a third of raft.election_timeout_ms"
+    yield from _endpoints(config)
+    yield from _membership(config)
+    yield from _names(config)
+    yield from _regions(config)
+
+
+def is_region(name: str) -> bool:
+    """Whether this can be the name of a region."""
+    return 1 <= len(name.encode()) <= REGION_BYTES_MAX and _is_visible(name)
+
+
+def _is_visible(name: str) -> bool:
+    return name.isprintable() and name == name.strip()
+
+
+def _choices(config: Config) -> Iterator[str]:
+    if config.storage.engine not in ("rocksdb", "memory"):
+        yield f"storage.engine: {config.storage.engine!r} is neither 'rocksdb' nor 'memory'"
+    if config.storage.engine == "rocksdb" and not config.data_dir:
+        yield "data_dir: give a directory (--data-dir)"
+    if config.log_level not in ("debug", "info", "warning", "error"):
+        yield f"log_level: {config.log_level!r} is not one of debug, info, warning, error"
+
+
+def _numbers(config: Config) -> Iterator[str]:
+    for name in Config.__struct_fields__:
+        section = getattr(config, name)
+        if not isinstance(section, Section):
+            continue
+        for field in section.__struct_fields__:
+            value = getattr(section, field)
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                continue
+            if value < (0 if field == "linger_ms" else 1):
+                yield f"{name}.{field}: {value} is too small"
+            elif not value <= _NUMBER_MAX:  # in this form it is also true of nan
+                yield f"{name}.{field}: {value} is too large"
+    if not 0 <= config.drain_timeout_ms <= _NUMBER_MAX:
+        yield "drain_timeout_ms: must not be negative, nor without end"
+    for kind in ("offset", "data"):
+        if getattr(config.groups, kind) > 1024:
+            yield f"groups.{kind}: at most 1024, the number of slots"
+
+
+def _limits(config: Config) -> Iterator[str]:
+    limits = config.limits
+    if not 4 * MIB <= limits.frame_bytes_max <= 1024 * MIB:
+        yield "limits.frame_bytes_max: at least 4 MiB, which holds any page, and at most 1 GiB"
+    for field in ("connection_window_bytes", "in_flight_bytes_max", "unfinished_bytes_max", "unsent_bytes_max"):
+        if getattr(limits, field) < limits.frame_bytes_max:
+            yield f"limits.{field}: must hold at least one frame of frame_bytes_max"
+
+
+def _security(config: Config) -> Iterator[str]:
+    security = config.security
+    named = [field for field in ("certificate", "key", "ca") if getattr(security, field)]
+    if named and len(named) < 3:
+        yield "security: certificate, key and ca go together"
+    if named and security.plaintext:
+        yield "security.plaintext: cannot be set together with certificates"
+    if not named:
+        for key, wanted in (
+            ("quic", config.quic),
+            ("security.require_client_certificate", security.require_client_certificate),
+            ("security.administrators", security.administrators),
+            ("security.tokens_file", security.tokens_file),  # in clear text a token does not stay a secret
+        ):
+            if wanted:
+                yield f"{key}: needs security.certificate, security.key and security.ca"
+
+
+def _endpoints(config: Config) -> Iterator[str]:
+    cluster = config.cluster
+    if cluster.seeds or cluster.join:
+        for field, listens, advertised in (
+            ("advertise", cluster.seeds.get(config.node_id, cluster.listen), cluster.advertise),
+            ("advertise_clients", config.listen, cluster.advertise_clients),
+            ("advertise_quic", config.quic, cluster.advertise_quic),
+        ):
+            if listens.rpartition(":")[0] in _EVERYWHERE and not advertised:
+                yield f"cluster.{field}: {listens} is every address; name one that others reach"
+    reached = {f"cluster.seeds.{node}": endpoint for node, endpoint in cluster.seeds.items()}
+    reached |= {f"cluster.join[{at}]": endpoint for at, endpoint in enumerate(cluster.join)}
+    for key, endpoint in reached.items():
+        host, _, port = endpoint.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            yield f"{key}: {endpoint!r} is not HOST:PORT"
+    own = {"listen": config.listen, "quic": config.quic, "cluster.listen": cluster.listen}
+    own |= {f"cluster.{field}": getattr(cluster, field) for field in ("advertise", "advertise_clients")}
+    own |= {"cluster.advertise_quic": cluster.advertise_quic}
+    for key, endpoint in own.items():
+        if endpoint or key == "listen":
+            try:
+                split_endpoint(endpoint)
+            except ValueError as error:
+                yield f"{key}: {error}"
+
+
+def _membership(config: Config) -> Iterator[str]:
+    cluster = config.cluster
+    if cluster.seeds and cluster.join:
+        yield "cluster.join: a founding node (cluster.seeds) does not join"
+    if cluster.seeds and config.node_id not in cluster.seeds:
+        yield f"cluster.seeds: this node, {config.node_id!r}, is not among them"
+
+
+def _names(config: Config) -> Iterator[str]:
+    if not 1 <= len(config.node_id.encode()) <= _NAME_BYTES_MAX:
+        yield "node_id: must take 1 to 256 bytes"
+    if len(config.cluster_id.encode()) > _NAME_BYTES_MAX:
+        yield "cluster_id: must take at most 256 bytes"
+    if not _is_visible(config.node_id):
+        yield f"node_id: {config.node_id!r} has characters that cannot be seen"
+
+
+def _regions(config: Config) -> Iterator[str]:
+    cluster = config.cluster
+    named = {f"cluster.seed_regions.{node}": region for node, region in cluster.seed_regions.items()}
+    for key, region in (named | {"cluster.region": cluster.region} if cluster.region else named).items():
+        if not is_region(region):
+            yield f"{key}: {region!r} is not a valid region name"
+    for node in cluster.seed_regions:
+        if node not in cluster.seeds:
+            yield f"cluster.seed_regions: {node!r} is not among cluster.seeds"
+    if cluster.region not in ("", _region(config)):
+        yield f"cluster.region: cluster.seed_regions says {_region(config)!r}"
+
+
+def _region(config: Config) -> str:
+    """The region of this node, as its seeds or the node itself give it."""
+    return config.cluster.seed_regions.get(config.node_id, config.cluster.region)

@@ -1,0 +1,206 @@
+"""The settings of a node: frozen, keyword-only, every field documented here and nowhere else.
+
+Sizes are bytes, times milliseconds, as the names say.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+MIB = 1024 * 1024
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every configuration table."""
+
+
+class StorageConfig(Section, frozen=True):
+    """RocksDB and its memory."""
+
+    engine: str = "rocksdb"
+    """``rocksdb``, or ``memory`` for tests and embedding, where nothing survives the process."""
+    block_cache_bytes: int = 192 * MIB
+    """Cache of data blocks, filters and indexes, shared by log and state."""
+    memtable_bytes: int = 208 * MIB
+    """Budget of all memtables of log and state together. Beyond it they are flushed."""
+    owner_cache_bytes: int = 128 * MIB
+    """Maximum size of the cache of session owners. One owner takes 8 bytes."""
+    row_cache_bytes: int = 96 * MIB
+    """Cache of rows that commands read before they write them (key-value records, offsets), shared by the groups of a
+    node."""
+    log_retained_bytes: int = 64 * MIB
+    """After the log has grown by this much, the node flushes the state and truncates the log behind it."""
+
+
+class GroupsConfig(Section, frozen=True):
+    """Number of groups of each kind when the cluster forms. ``metadctl groups add`` adds more later."""
+
+    offset: int = 2
+    """Offset groups: consumer offsets."""
+    data: int = 2
+    """Data groups: sessions and key-value records."""
+
+
+class LimitsConfig(Section, frozen=True):
+    """Bounds on what clients may make the server hold. When one is reached, the server answers ``overloaded``, stops
+    reading, or closes the connection."""
+
+    connections_max: int = 4_096
+    """Connections; further ones are refused. Brokers connect, not devices."""
+    connection_window_bytes: int = 32 * MIB
+    """Unanswered request bytes of one connection."""
+    in_flight_bytes_max: int = 128 * MIB
+    """Unanswered request bytes of all connections together, plus the memory of their items."""
+    unfinished_bytes_max: int = 24 * MIB
+    """Bytes of unfinished request frames on all connections together. Beyond it connections take turns, and the one
+    whose turn it is has the link to itself. The default has room for two batches of 10 MB."""
+    unsent_bytes_max: int = 24 * MIB
+    """Bytes of replies on all connections together that the clients have not read. Beyond it long replies are refused,
+    and connections that do not read are closed."""
+    frame_bytes_max: int = 16 * MIB
+    """Size of one frame."""
+    handshake_timeout_ms: int = 5_000
+    """A connection whose handshake takes longer is closed."""
+    idle_timeout_ms: int = 60_000
+    """A connection that has sent nothing for this long is closed. Clients ping three times in it."""
+    write_stall_timeout_ms: int = 10_000
+    """A connection that does not read its replies for this long is closed."""
+    deadline_default_ms: int = 30_000
+    """Deadline of a request that gives none."""
+
+
+class CommitConfig(Section, frozen=True):
+    """How requests become log entries."""
+
+    entry_items_max: int = 256
+    """Items of one log entry. The limit is small so that the disk writes one entry while the next is evaluated."""
+    entry_bytes_max: int = 1 * MIB
+    """Request bytes of one log entry. A single larger request becomes an entry by itself."""
+    pipeline_entries_max: int = 8
+    """Entries of one group that may be on their way to the disk. Further requests wait and share the next entry."""
+    linger_ms: float = 0.0
+    """How long the first request of an entry waits for others to share the entry. 0: only while earlier entries are
+    being synced."""
+
+
+class ClusterConfig(Section, frozen=True):
+    """The other nodes. Without ``seeds`` and ``join`` this node is a cluster of its own."""
+
+    seeds: dict[str, str] = {}
+    """The founding nodes, this one included: node id = HOST:PORT of its listener for nodes. Must be the same on all of
+    them. A founding node forms the cluster with them, and later dials them first."""
+    seed_regions: dict[str, str] = {}
+    """The region of each founding node: node id = region. Must be the same on all of them, and equal to ``region`` if
+    that is set. It lets the new cluster spread replicas over regions from the start."""
+    join: list[str] = []
+    """HOST:PORT of the listeners for nodes of an existing cluster, which this node joins. One live node is enough."""
+    listen: str = "127.0.0.1:0"
+    """HOST:PORT for other nodes, used with ``join``. A founding node listens on its own address in ``seeds`` instead.
+    With certificates and a region, the port serves both TCP and QUIC."""
+    advertise: str = ""
+    """HOST:PORT at which other nodes reach this one, if it differs from the address it listens on."""
+    advertise_clients: str = ""
+    """HOST:PORT at which clients reach this node over TCP, if it differs from ``listen``."""
+    advertise_quic: str = ""
+    """HOST:PORT at which clients reach this node over QUIC, if it differs from ``quic``."""
+    region: str = ""
+    """Region of this node, if ``seed_regions`` does not give it. Replicas of a group are spread over regions first,
+    over machines second. Nodes with certificates use QUIC to nodes of other regions, and TCP to nodes of their own
+    region."""
+    replicas: int = 3
+    """Voters of a new group, if there are as many nodes."""
+
+
+class SecurityConfig(Section, frozen=True):
+    """Encryption and access. With certificates every connection is encrypted, and a client shows a certificate or a
+    token. The files may be replaced while the node runs; later handshakes use the new ones."""
+
+    certificate: str = ""
+    """PEM file: this node's certificate, followed by intermediate ones. ``metadctl certs`` issues those of a fleet."""
+    key: str = ""
+    """PEM file: the key of ``certificate``."""
+    ca: str = ""
+    """PEM file: the trusted authority, or several, for the certificates of clients and nodes. It should sign for
+    nothing else."""
+    require_client_certificate: bool = False
+    """Clients need a certificate even if they have a token."""
+    tokens_file: str = ""
+    """File with the hashes of the tokens that clients may show instead of a certificate. ``metadctl token`` writes it.
+    """
+    administrators: list[str] = []
+    """Names of clients, by certificate or token, that may change the cluster (join, leave, transfer, groups). Holders
+    of an administrator's certificate (``metadctl certs --admins``) need not be listed."""
+    plaintext: bool = False
+    """Without certificates a node listens on loopback addresses only. True: it listens on others too, and anybody on
+    the network path can read and change its data."""
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether certificates are configured."""
+        return bool(self.certificate)
+
+
+class RaftConfig(Section, frozen=True):
+    """Consensus. Nodes may have different values; the node with the longest timeouts decides how soon a lost leader is
+    replaced."""
+
+    election_timeout_ms: int = 600
+    """A follower that hears nothing from a leader for one to two of these starts an election."""
+    heartbeat_ms: int = 100
+    """Interval of a leader's heartbeats; at most a third of the election timeout."""
+    sleep_after_ms: int = 1_000
+    """A group without work for this long stops its heartbeats. It then elects only if a node is lost."""
+    log_cache_bytes: int = 8 * MIB
+    """Newest entries of a group that are kept in memory and in the log, so that a replica that lags needs no snapshot.
+    """
+
+
+class DedupeConfig(Section, frozen=True):
+    """Memory of request identities, which makes a retried write happen once. The bounds are per group."""
+
+    identities_max: int = 65_536
+    """Unconfirmed identities that are remembered. Beyond it the client with the most of them loses its oldest; retries
+    of those writes are refused."""
+    reply_bytes_max: int = 16 * MIB
+    """Bytes of remembered replies."""
+
+
+class Config(Section, frozen=True):
+    """``metad serve --config FILE`` reads a TOML file with these keys. Command-line flags and environment variables win
+    over the file. An unknown key is an error. Sizes are in bytes, times in milliseconds. ``metad config --sample``
+    prints a file to start from, and ``metad config --check FILE`` names each problem of a file by its key."""
+
+    listen: str = "127.0.0.1:7420"
+    """HOST:PORT for clients over TCP, with TLS if ``[security]`` names certificates."""
+    quic: str = ""
+    """HOST:PORT for clients over QUIC, which needs certificates. Empty: no QUIC. May be the same as ``listen``."""
+    data_dir: str = ""
+    """Directory of log and state. Required unless ``storage.engine`` is ``memory``."""
+    node_id: str = "node-1"
+    """Name of this node in its cluster."""
+    cluster_id: str = ""
+    """Name of the cluster. Empty: a new cluster gets a random name, and a node takes over the name of the cluster it
+    joins. A data directory remembers its cluster, and nodes of another cluster are refused."""
+    fsync: bool = True
+    """False acknowledges writes before they are on disk: only to measure the cost of durability."""
+    drain_timeout_ms: int = 10_000
+    """On SIGTERM, the time limit for handing over the groups that the node leads and for answering requests already
+    received."""
+    log_level: str = "info"
+    """debug, info, warning or error. Logs are JSON lines on stderr."""
+    storage: StorageConfig = StorageConfig()
+    """See below."""
+    groups: GroupsConfig = GroupsConfig()
+    """See below."""
+    cluster: ClusterConfig = ClusterConfig()
+    """See below."""
+    security: SecurityConfig = SecurityConfig()
+    """See below."""
+    raft: RaftConfig = RaftConfig()
+    """See below."""
+    limits: LimitsConfig = LimitsConfig()
+    """See below."""
+    commit: CommitConfig = CommitConfig()
+    """See below."""
+    dedupe: DedupeConfig = DedupeConfig()
+    """See below."""
