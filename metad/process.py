@@ -9,14 +9,18 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from .config import Config
 from .errors import ServerError
 from .logs import event
+from .node.node import Node
 from .server.network import Network
 from .server.serve import Server
+
+_WAITING_S = 10.0  # from one line to the next that says why a node does not serve yet
 
 
 def settle_interpreter() -> None:
@@ -43,8 +47,10 @@ async def serve(config: Config, ready_file: Path | None) -> None:
     running = asyncio.create_task(server.run())
     stopping = asyncio.create_task(stop.wait())
     serving = asyncio.create_task(server.node.serving())
+    waiting = asyncio.create_task(_tell_waiting(server))
     try:
         await asyncio.wait((running, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
         if serving.done() and not serving.exception():
             event("serving", endpoint=server.endpoint, quic=server.quic_endpoint or None)
             if ready_file is not None:
@@ -55,14 +61,39 @@ async def serve(config: Config, ready_file: Path | None) -> None:
     finally:
         stopping.cancel()
         serving.cancel()
+        waiting.cancel()
         _remove(ready_file)
         event("draining")
         if not await server.stop():
             event("not everything was answered", logging.WARNING)
         running.cancel()
-        await asyncio.gather(running, stopping, serving, return_exceptions=True)
+        await asyncio.gather(running, stopping, serving, waiting, return_exceptions=True)
     if server.node.failure is not None and not server.node.closed:  # while it was stopping
         raise server.node.failure
+
+
+async def _tell_waiting(server: Server) -> None:
+    """Log from time to time why the node does not serve yet. Without this, a wrong address is silent."""
+    begin_s = time.monotonic()
+    while True:
+        await asyncio.sleep(_WAITING_S)
+        waited_s = round(time.monotonic() - begin_s)
+        event("not serving yet", logging.WARNING, waited_s=waited_s, **why_not_serving(server.config, server.node))
+
+
+def why_not_serving(config: Config, node: Node) -> dict[str, Any]:
+    """What the node waits for."""
+    if node.map is None and config.cluster.join:
+        return {
+            "reason": "no node of cluster.join has taken this node in. Each must be the address of a node's listener "
+            "for nodes (its cluster.listen, or its address in cluster.seeds), not of that for clients",
+            "join": config.cluster.join,
+        }
+    unreached = [link.node_id for link in node.outbound.statuses() if not link.up]
+    if node.map is None:
+        return {"reason": "the cluster forms once a majority of cluster.seeds is connected", "unreached": unreached}
+    leaderless = [group.name for group in node.groups.status() if not group.leader]
+    return {"reason": "groups have no leader", "groups": leaderless, "unreached": unreached}
 
 
 def _remove(ready_file: Path | None) -> None:

@@ -24,10 +24,11 @@ from .. import __version__
 from ..config import Config
 from ..control.controller import Controller
 from ..control.decisions import founders
+from ..control.formed import refusal, without_effect
 from ..control.host import Host
 from ..control.migration import Migrations
 from ..control.presence import Presence
-from ..errors import ServerError, StorageError
+from ..errors import ConfigError, ServerError, StorageError
 from ..logs import event
 from ..raft.base import Timing
 from ..raft.incoming import PeerProtocolError
@@ -160,6 +161,9 @@ class Node:
             raise
         try:
             node.start()
+            node._hold_settings()
+            if node.failure is not None:
+                raise node.failure
             if not config.cluster.seeds and not config.cluster.join:
                 await node.serving()
         except BaseException as error:
@@ -168,6 +172,21 @@ class Node:
             await node.close()
             raise
         return node
+
+    def _hold_settings(self) -> None:
+        """Hold the settings against the map, once, as soon as there is a map."""
+        known = self.groups.map
+        if known is None:
+            if self._hold_settings not in self.groups.on_change:
+                self.groups.on_change.append(self._hold_settings)
+            return
+        if self._hold_settings in self.groups.on_change:
+            self.groups.on_change.remove(self._hold_settings)
+        if (text := refusal(self.config, known)) is not None:
+            self.health.fail(ConfigError(text))
+            return
+        for key, text in without_effect(self.config, known):
+            event("setting without effect", logging.WARNING, key=key, reason=text)
 
     @property
     def failure(self) -> ServerError | None:

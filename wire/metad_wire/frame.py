@@ -63,12 +63,21 @@ class Frame(NamedTuple):
     length: int
 
 
+_HTTP = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"PATC", b"DELE", b"OPTI", b"CONN", b"TRAC", b"PRI ", b"HTTP"})
+
 _frame = tuple.__new__  # does what Frame() does, at half the cost
 
 
 def encode_frame(type: int, payload: bytes = b"", request_id: int = 0, method: int = 0) -> bytes:
     """The bytes of one frame."""
     return HEADER.pack(LENGTH_MIN + len(payload), type, 0, method, request_id) + payload
+
+
+def _stranger(first: bytes) -> str:
+    """The protocol that begins with these bytes, in words; empty if it is none that is often sent here."""
+    if first in _HTTP:
+        return "this is HTTP: the port speaks metad's binary protocol only"
+    return ""
 
 
 class FrameDecoder:
@@ -120,7 +129,8 @@ class FrameDecoder:
                 start, available = 0, len(self._buffer)
         length, type_, flags, method, request_id = HEADER.unpack_from(self._buffer, start)
         if length < LENGTH_MIN or type_ not in FRAME_TYPES:
-            raise self._fail(FrameError(f"not a frame: length {length}, type {type_}"))
+            stranger = _stranger(self._buffer[start : start + LENGTH_BYTES])
+            raise self._fail(FrameError(stranger or f"not a frame: length {length}, type {type_}"))
         if length + LENGTH_BYTES > self.frame_bytes_max:
             raise self._fail(
                 FrameTooLargeError(f"a frame of {length + LENGTH_BYTES} bytes is over the limit {self.frame_bytes_max}")

@@ -192,7 +192,8 @@ class Peers:
                 try:
                     await self._ask_to_join(endpoint, endpoints)
                 except (OSError, MetadError) as error:
-                    event("cannot join yet", logging.WARNING, through=endpoint, error=str(error))
+                    reason = str(error) or "it does not answer"
+                    event("cannot join yet", logging.WARNING, through=endpoint, error=reason)
             await asyncio.sleep(max(0.2, BACKOFF.delay_s(attempt, rng)))
             attempt += 1
 
