@@ -201,6 +201,7 @@ async def test_every_step_happens_and_writes_meet_all_of_them() -> None:
     assert scenario.steps.count("open") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("cut", range(1, 25))
 async def test_a_node_that_dies_at_any_step_loses_and_doubles_nothing(cut: int, after: bool) -> None:

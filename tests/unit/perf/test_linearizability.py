@@ -199,6 +199,7 @@ def small_histories(draw: st.DrawFn) -> list[Operation]:
     return history
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(history=small_histories())
 def test_it_agrees_with_trying_every_order(history: list[Operation]) -> None:

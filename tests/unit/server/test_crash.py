@@ -83,6 +83,7 @@ def crash(rig: Rig, rng: random.Random) -> None:
         rig.state_engine.crash()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 async def test_a_crash_at_any_moment(seed: int) -> None:
     print(f"seed {seed}")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 _MODULE = """
 from metad_spark.models.compiled import compiled, kept
 

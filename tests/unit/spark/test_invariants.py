@@ -19,6 +19,8 @@ from metad_spark.models.simulate import MODELS, Model, simulate_node
 from metad_spark.proofs import trials
 from metad_spark.scenario import Returns, Scenario, Sdk
 
+pytestmark = pytest.mark.slow
+
 _DOORS = next(scenario for scenario in trials.EQUAL if scenario.name == "busy doors")
 _change = msgspec.structs.replace
 

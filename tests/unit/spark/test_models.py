@@ -20,6 +20,8 @@ from metad_spark.proofs.verify import differences
 from metad_spark.scenario import Brokers, Cluster, Disconnect, Keepalive, Scenario, load_scenario
 from metad_wire.policy import FAMILIES, Admission, Backoff, BatchWindow, RetryBudget, ReturnSlots
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("scenario", trials.EQUAL, ids=lambda scenario: scenario.name)
 def test_the_oracle_and_the_arrays_agree_to_the_last_bit(scenario: Scenario) -> None:
