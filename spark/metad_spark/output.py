@@ -34,6 +34,11 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+def warn(text: str) -> None:
+    """Print a sentence in red, where there is colour."""
+    Console(file=sys.stdout, soft_wrap=True, highlight=False).print(text, style="bold red", markup=False)
+
+
 def rounded(value: Any) -> Any:
     """Floats to six significant digits, in dicts and lists too."""
     if isinstance(value, float):

@@ -3,15 +3,56 @@
 Clients, queues, entries, requests, handshakes and what a second of a node's work is worth go by one factor. What is
 left of the difference is that a turn with fewer items in it is a coarser measure: 0.1 % of t99.9 and 1 % of attempts at
 a tenth of a hundred million.
+
+Comparisons of many settings are storms by the fluid model, and storms at a reduced scale by the vector model where the
+fluid model's conditions do not hold.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
+from .brokers.runner import fluid_storm, run_here
+from .brokers.storm import simulate_storms
 from .calibration import Calibration
 from .errors import UsageError
+from .models.results import StormResult
 from .scenario import Scenario
+
+COMPARED_CLIENTS_MAX = 100_000
+"""Of a storm that the vector model answers for a comparison: it takes some seconds."""
+
+
+def compared(scenario: Scenario, calibration: Calibration) -> StormResult:
+    """A scenario's storm, near enough for a comparison: by the fluid model in its conditions, else by the vector model
+    at a reduced scale. Counts are those of the whole storm."""
+    storm, broken = fluid_storm(scenario, calibration)
+    if broken is None:
+        return replace(storm, model="fluid")
+    smaller, costs, scale = reduced(scenario, calibration, COMPARED_CLIENTS_MAX)
+    found = simulate_storms(smaller, costs, model="vector", seeds=[0], run=run_here).middle
+    return replace(_enlarged(found, scenario, scale), model="vector")
+
+
+def sweep_here(scenarios: Sequence[Scenario], calibration: Calibration) -> list[StormResult]:
+    """One after the other in this process."""
+    return [compared(scenario, calibration) for scenario in scenarios]
+
+
+def _enlarged(storm: StormResult, scenario: Scenario, scale: float) -> StormResult:
+    """The counts of a storm at a reduced scale as those of the whole one."""
+    counts = ("restored", "rejected", "queue_max", "timeouts", "wasted", "expired")
+    rows = ("rejected_by_s", "served_by_s", "queue_by_s", "capacity_by_s")
+    tables = ("restored_by_s", "attempts_by_s")
+    return replace(
+        storm,
+        clients=scenario.clients,
+        **{key: round(getattr(storm, key) / scale) for key in counts},
+        **{key: [value / scale for value in getattr(storm, key)] for key in rows},
+        **{key: [[value / scale for value in row] for row in getattr(storm, key)] for key in tables},
+    )
 
 
 def scaled(scenario: Scenario, scale: float) -> Scenario:

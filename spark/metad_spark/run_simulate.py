@@ -12,7 +12,7 @@ from .calibration import Calibration, load_calibration
 from .changes import changes, grid
 from .models.results import StormResult
 from .models.simulate import Model
-from .output import say, table, write_json
+from .output import say, table, warn, write_json
 from .pipeline.context import Context, open_context
 from .report import content
 from .report.page import Page
@@ -25,6 +25,8 @@ KEYS = (
     *("attempts_per_client", "rejected", "queue_max", "collapsed"),
 )
 """Of a storm, in the JSON: they are promised, with ``wall_s`` and ``rss_max_mib``."""
+DISAGREE = 3
+"""Exit code of a result that must not be relied on."""
 MORE = ("timeouts", "wasted", "expired")
 
 
@@ -42,7 +44,8 @@ def run(
     json: Path | None,
     report: Path | None,
 ) -> int:
-    """Exit code 0 whatever becomes of the storm: that is the answer, and no fault."""
+    """Exit code 0 whatever becomes of the storm: that is the answer, and no fault. 3 where the answer must not be
+    relied on, because brokers and nodes, or two models, do not agree."""
     wanted = load_scenario(scenario)
     costs = load_calibration(calibration or wanted.calibration)
     if clients is not None:
@@ -51,22 +54,31 @@ def run(
         found = simulate_storms(wanted, costs, model=model, seeds=range(seed, seed + seeds), run=context.run)
         storm, storms = found.middle, found.by_seed
         if report is not None:
-            report.write_text(_report(wanted, costs, found, target, context, model).html(), encoding="utf-8")
+            report.write_text(_report(wanted, costs, found, target, context).html(), encoding="utf-8")
         cost = context.cost()
     told: dict[str, Any] = {key: getattr(storm, key) for key in (*KEYS, *MORE)}
-    told |= cost | {"model": model, "seeds": seeds, "seed": seed, "scenario": wanted.name, "calibration": costs.setting}
+    told |= cost | {
+        "model": found.model,
+        "seeds": seeds,
+        "seed": seed,
+        "scenario": wanted.name,
+        "calibration": costs.setting,
+    }
     told["settled"] = found.settled
+    told["asked_model"], told["doubt"], told["disagreement"] = model, found.doubt, found.disagreement
     told["passes"] = [msgspec.to_builtins(each) for each in found.passes]
     if seeds > 1:
         told["by_seed"] = [{key: getattr(each, key) for key in KEYS} for each in storms]
     write_json(json, told)
     _print(storm, storms, cost, target)
-    return 0
+    if found.model != model:
+        say(f"The {found.model} model answers: the {model} model does not hold here, because {found.doubt}.")
+    for fault in found.faults:
+        warn(fault)
+    return DISAGREE if found.faults else 0
 
 
-def _report(
-    scenario: Scenario, costs: Calibration, found: Storms, target: Target, context: Context, model: Model
-) -> Page:
+def _report(scenario: Scenario, costs: Calibration, found: Storms, target: Target, context: Context) -> Page:
     """Draws the storm, and lets the fluid model answer what else could have been."""
     tried = [change for change in changes(scenario, costs) if change.scenario.cluster.groups <= scenario.clients]
     around = grid(scenario, costs)
@@ -83,7 +95,8 @@ def _report(
         changes=list(zip(tried, answers, strict=False)),
         grid=around,
         cells=[[next(cells) for _ in line] for line in around.scenarios],
-        settings=[("model", model), *content.settings(scenario, costs)],
+        faults=found.faults,
+        settings=[("model", found.model), *content.settings(scenario, costs)],
     )
 
 

@@ -8,13 +8,14 @@ import msgspec
 import pytest
 from spark_rig import write_storm
 
-from metad_spark.brokers.runner import Task, run_here, sweep_here
+from metad_spark.brokers.runner import Task, run_here
 from metad_spark.brokers.storm import simulate_storms
 from metad_spark.calibration import load_calibration
 from metad_spark.errors import SparkFailed
 from metad_spark.models.node_input import node_inputs
 from metad_spark.models.simulate import MODELS, Model
 from metad_spark.pipeline.context import Context
+from metad_spark.reduced import sweep_here
 from metad_spark.scenario import Scenario, load_scenario
 
 

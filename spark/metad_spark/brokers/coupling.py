@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from ..calibration import Calibration
+from ..models import conditions
 from ..models.histogram import quantile_s
 from ..models.node_input import NodeInput, door_rates, node_inputs, with_doors
 from ..models.results import Array, NodeResult, added
@@ -62,6 +63,10 @@ class Relaxed(msgspec.Struct, kw_only=True):
     passes: list[Pass]
     settled: bool
     """False where the passes ran out before the storm stood still."""
+    fluid: NodeResult
+    """The sum of the last pass of the fluid model."""
+    doubt: str | None
+    """The condition of the fluid model that this pass breaks (:mod:`metad_spark.models.conditions`)."""
 
 
 def run_here(inputs: Sequence[NodeInput], seed: int, model: Model) -> list[NodeResult]:
@@ -120,8 +125,11 @@ def relax(
             break
         taking_s = answer if taking_s is None else (answer + taking_s) / 2
         asked = with_doors_for(scenario, fluid_inputs, taking_s)
+    broke = [conditions.broken(*pair) or conditions.is_chance(*pair) for pair in zip(asked, results, strict=True)]
+    doubt = next((why for why in broke if why), None)
+    fluid = added(results)
     if model == "fluid":
-        return Relaxed(inputs=asked, results=results, passes=passes, settled=settled)
+        return Relaxed(inputs=asked, results=results, passes=passes, settled=settled, fluid=fluid, doubt=doubt)
 
     inputs = node_inputs(scenario, calibration, clients)
     if taking_s is not None:
@@ -138,7 +146,7 @@ def relax(
         inputs = with_doors_for(scenario, inputs, taking_s)
     results = run(inputs, seed, model)
     note(model, added(results))
-    return Relaxed(inputs=inputs, results=results, passes=passes, settled=settled)
+    return Relaxed(inputs=inputs, results=results, passes=passes, settled=settled, fluid=fluid, doubt=doubt)
 
 
 def _end_s(total: NodeResult, horizon_s: float) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..calibration import Calibration
+from ..models import conditions
 from ..models.invariants import check_storm, luck_of
 from ..models.node_input import NodeInput, brokers_of, node_inputs
 from ..models.results import NodeResult, StormResult, merge
@@ -31,7 +32,7 @@ class Task:
 RunTasks = Callable[[Sequence[Task]], list[NodeResult]]
 """Simulates nodes and gives their results in the tasks' order."""
 Sweep = Callable[[Sequence[Scenario], Calibration], list[StormResult]]
-"""Answers many scenarios by :func:`fluid_storm`, in their order."""
+"""Answers many scenarios by :func:`metad_spark.reduced.compared`, in their order."""
 
 
 def inputs_by(run: RunTasks) -> coupling.Runner:
@@ -48,16 +49,13 @@ def run_here(tasks: Sequence[Task]) -> list[NodeResult]:
     return [simulate_node(task.input, task.seed, task.model) for task in tasks]
 
 
-def sweep_here(scenarios: Sequence[Scenario], calibration: Calibration) -> list[StormResult]:
-    """One after the other in this process."""
-    return [fluid_storm(scenario, calibration) for scenario in scenarios]
-
-
-def fluid_storm(scenario: Scenario, calibration: Calibration) -> StormResult:
+def fluid_storm(scenario: Scenario, calibration: Calibration) -> tuple[StormResult, str | None]:
     """A scenario's storm by the fluid model in one pass, near enough for a comparison: brokers do as many handshakes as
-    they can, and each node has its share of them to itself."""
+    they can, and each node has its share of them to itself. Also the model's condition that it breaks, in words."""
     inputs = coupling.with_requests(scenario, node_inputs(scenario, calibration, merged=True))
-    return merged(scenario, inputs, coupling.run_here(inputs, 0, "fluid"))
+    results = coupling.run_here(inputs, 0, "fluid")
+    broken = [conditions.broken(*pair) for pair in zip(inputs, results, strict=True)]
+    return merged(scenario, inputs, results), next((why for why in broken if why), None)
 
 
 def merged(scenario: Scenario, inputs: Sequence[NodeInput], results: Sequence[NodeResult]) -> StormResult:

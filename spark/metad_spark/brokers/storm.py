@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..calibration import Calibration
+from ..errors import SimulationError
+from ..models import conditions
+from ..models.histogram import quantile_s
 from ..models.node_input import node_inputs
-from ..models.results import StormResult
+from ..models.results import NodeResult, StormResult, added
 from ..models.simulate import Model
 from ..scenario import Scenario
 from . import coupling
 from .coupling import Pass
 from .runner import RunTasks, Task, inputs_by, merged
+
+INSTEAD_MAX = 20_000_000
+"""Clients that the vector model simulates, though the fluid one was asked for: a minute or two of work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +32,18 @@ class Storms:
     """Whether they did."""
     delay_max_s: float
     """The longest that a broker kept a client waiting."""
+    model: Model
+    """By which they were simulated: not the fluid one where its conditions do not hold, though it was asked for."""
+    doubt: str | None
+    """Which of its conditions does not hold."""
+    disagreement: str | None
+    """How the fluid model and the other disagree though its conditions hold."""
+
+    @property
+    def faults(self) -> list[str]:
+        """Why the result must not be relied on, in words."""
+        found = [] if self.settled else ["Brokers and nodes did not come to agree: the result is one of several."]
+        return found + ([f"The models disagree: {self.disagreement}."] if self.disagreement else [])
 
     @property
     def middle(self) -> StormResult:
@@ -37,8 +55,14 @@ def simulate_storms(
     scenario: Scenario, calibration: Calibration, *, model: Model, seeds: Sequence[int], run: RunTasks
 ) -> Storms:
     """A storm for each seed. Brokers are settled with the first; the others, which differ from it only by chance, meet
-    the same brokers, all in one job."""
+    the same brokers, all in one job. Where the fluid model's conditions do not hold, the vector model answers in its
+    place. Raises SimulationError where that would be too many clients."""
     relaxed = coupling.relax(scenario, calibration, None, seeds[0], model, inputs_by(run))
+    if model == "fluid" and relaxed.doubt is not None:
+        if scenario.clients > INSTEAD_MAX:
+            raise SimulationError(f"the fluid model does not hold here, because {relaxed.doubt}: take the vector model")
+        model = "vector"
+        relaxed = coupling.relax(scenario, calibration, None, seeds[0], model, inputs_by(run))
     storms = [merged(scenario, relaxed.inputs, relaxed.results)]
     if len(seeds) > 1:
         results = run(
@@ -47,7 +71,23 @@ def simulate_storms(
         size = len(relaxed.inputs)
         storms += [merged(scenario, relaxed.inputs, results[at : at + size]) for at in range(0, len(results), size)]
     delay_max_s = relaxed.passes[-1].delay_max_s
-    return Storms(by_seed=storms, passes=relaxed.passes, settled=bool(relaxed.settled), delay_max_s=delay_max_s)
+    disagreement = None
+    if model != "fluid" and relaxed.doubt is None:
+        disagreement = conditions.disagreement(_said(relaxed.fluid), _said(added(relaxed.results)))
+    return Storms(
+        by_seed=storms,
+        passes=relaxed.passes,
+        settled=bool(relaxed.settled),
+        delay_max_s=delay_max_s,
+        model=model,
+        doubt=relaxed.doubt,
+        disagreement=disagreement,
+    )
+
+
+def _said(total: NodeResult) -> tuple[float | None, float, float]:
+    t999_s = quantile_s(total.storm, 0.999, total.clients)
+    return t999_s, total.restored / total.clients, total.attempts / total.clients
 
 
 def clients_by_region(scenario: Scenario, calibration: Calibration) -> list[int]:

@@ -202,6 +202,7 @@ class _Node:
         turn_ns = max(now * 1000, self.doors_ns.get(door, 0))
         pass_us = -(-turn_ns // 1000)
         if pass_us > client.deadline_us:
+            self.tally.left += 1
             return  # the client has gone by then, and costs the broker nothing
         intervals = node_input.door_ns[region]
         self.doors_ns[door] = turn_ns + intervals[min(pass_us // node_input.wave_us, len(intervals) - 1)]

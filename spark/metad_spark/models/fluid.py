@@ -257,6 +257,7 @@ class _Storm:
             rejected=state["rejected"],
             unheard=0.0,
             timeouts=state["timed_out"],
+            left=state["left"],
             wasted=state["wasted"],
             queue_max=state["queue_max"],
             own_s_sum=state["own_s"],

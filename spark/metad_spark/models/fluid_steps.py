@@ -38,6 +38,7 @@ STATE = np.dtype(
             "restored",
             "rejected",
             "timed_out",
+            "left",  # of these, at brokers' doors
             "wasted",
             "queue_max",
             "kept_max_us",
@@ -417,6 +418,7 @@ def _wait(
                 door[lost, at, cell] = 0.0
                 doors.queue[at, region] = max(0.0, doors.queue[at, region] - gone)
     state.timed_out += left
+    state.left += left
     # They wait for answers as those do who were admitted last.
     taking_us = max(1.0, state.answer_us + 2 * setting.latency_us)
     point = min(int(step * setting.step_us // setting.wave_us), doors.per_us.shape[1] - 1)

@@ -35,6 +35,8 @@ class NodeResult(msgspec.Struct, kw_only=True):
     """Refusals of items whose clients had given up."""
     timeouts: float
     """Attempts that their client gave up."""
+    left: float
+    """Of the timeouts, those of clients that waited at a broker's door."""
     wasted: float
     """Items served for clients that had given up."""
     queue_max: float
@@ -122,6 +124,8 @@ class StormResult(msgspec.Struct, kw_only=True):
     queue_by_s: list[float]
     capacity_by_s: list[float]
     regions: list[str]
+    model: str = ""
+    """Of a comparison: the model that answered."""
 
 
 def added(results: Sequence[NodeResult]) -> NodeResult:

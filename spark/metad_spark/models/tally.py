@@ -28,6 +28,7 @@ class Tally:
         self.held = np.zeros(waves, np.int64)
         self.kept_max_us = 0
         self.timeouts = 0
+        self.left = 0
         self.wasted = 0
         self.unheard = 0
 
@@ -48,6 +49,7 @@ class Tally:
             rejected=float(self.rejected.sum()),
             unheard=float(self.unheard),
             timeouts=float(self.timeouts),
+            left=float(self.left),
             wasted=float(self.wasted),
             queue_max=float(self.queue.max()),
             own_s_sum=float(own.sum()) * 1e-6,

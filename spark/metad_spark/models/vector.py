@@ -190,6 +190,7 @@ class Clients:
         )
         gone = pass_us == GONE
         if gone.any():
+            self.tally.left += int(np.count_nonzero(gone))
             self.deadlines.add(deadline_us[gone], client[gone])
             client, reached_us, pass_us, region = client[~gone], reached_us[~gone], pass_us[~gone], region[~gone]
         if not len(client):

@@ -35,9 +35,10 @@ class Context:
             return jobs.run(self.session, tasks, done_file=done_file)
 
     def sweep(self, scenarios: Sequence[Scenario], calibration: Calibration) -> list[StormResult]:
-        """The scenarios' storms by the fluid model, by one job (:data:`metad_spark.brokers.runner.Sweep`)."""
+        """The scenarios' storms, near enough for a comparison, by one job
+        (:data:`metad_spark.brokers.runner.Sweep`)."""
         self.jobs += 1
-        with self.steps.step(f"job {self.jobs}, storms by the fluid model", len(scenarios)) as done_file:
+        with self.steps.step(f"job {self.jobs}, storms to compare", len(scenarios)) as done_file:
             return jobs.sweep(self.session, scenarios, calibration, done_file=done_file)
 
     def cost(self) -> dict[str, float]:

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..brokers.runner import Task, fluid_storm
+from ..brokers.runner import Task
 from ..calibration import Calibration
 from ..errors import SparkFailed
 from ..models.node_input import NodeInput
 from ..models.results import NodeResult, StormResult
 from ..models.simulate import Model, simulate_node
+from ..reduced import compared
 from ..scenario import Scenario
 from .session import first_line
 
@@ -53,14 +54,14 @@ def run(session: SparkSession, tasks: Sequence[Task], *, done_file: str | None =
 def sweep(
     session: SparkSession, scenarios: Sequence[Scenario], calibration: Calibration, *, done_file: str | None = None
 ) -> list[StormResult]:
-    """Each scenario by :func:`~metad_spark.brokers.runner.fluid_storm`, a whole storm in one task, in their order.
+    """Each scenario by :func:`~metad_spark.reduced.compared`, a whole storm in one task, in their order.
     Raises SparkFailed."""
     packed = [msgspec.msgpack.encode(scenario) for scenario in scenarios]
     costs = msgspec.msgpack.encode(calibration)
 
     def answer(index: int) -> bytes:
         scenario = msgspec.msgpack.decode(packed[index], type=Scenario)
-        return msgspec.msgpack.encode(fluid_storm(scenario, msgspec.msgpack.decode(costs, type=Calibration)))
+        return msgspec.msgpack.encode(compared(scenario, msgspec.msgpack.decode(costs, type=Calibration)))
 
     results = _each(session, len(scenarios), answer, done_file)
     return [msgspec.msgpack.decode(result, type=StormResult) for result in results]

@@ -53,15 +53,18 @@ def report(
     grid: Grid,
     cells: Sequence[Sequence[StormResult]],
     settings: Sequence[tuple[str, str]],
+    faults: Sequence[str] = (),
 ) -> Page:
-    """The page. ``clients``: of each region. ``changes`` and ``cells`` (of ``grid.scenarios``): by the fluid model."""
+    """The page. ``clients``: of each region. ``changes`` and ``cells`` (of ``grid.scenarios``): comparisons.
+    ``faults``: why the storm must not be relied on."""
     reached = reached_s(storm, target)
     end = _end(storm)
     times = [0.0, *(second + 0.5 for second in range(end))]
     return Page(
         title=f"A storm of {storm.clients:,} clients",
         verdict=verdict(storm, target),
-        good=reached is not None and reached <= target.seconds,
+        good=not faults and reached is not None and reached <= target.seconds,
+        faults=faults,
         figures=[
             (short(storm.clients), "clients"),
             (percent(storm.restored / storm.clients), "back at the end"),

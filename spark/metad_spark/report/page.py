@@ -40,6 +40,8 @@ class Page:
     verdict: str
     good: bool
     """Whether the verdict is a good one."""
+    faults: Sequence[str] = ()
+    """Sentences in red below the verdict."""
     figures: Sequence[tuple[str, str]]
     """(number, what it is)."""
     parts: Sequence[Picture | Table]
@@ -52,12 +54,13 @@ class Page:
             f"<div><b>{escape(number)}</b><span>{escape(name)}</span></div>" for number, name in self.figures
         )
         parts = "".join(_picture(part) if isinstance(part, Picture) else _table(part) for part in self.parts)
+        faults = "".join(f'<p class="fault">{escape(fault)}</p>' for fault in self.faults)
         settings = "".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in self.settings)
         return (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(self.title)}</title>'
             f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>'
             f'<body><main><header><h1>{escape(self.title)}</h1><p class="verdict {"good" if self.good else "bad"}">'
-            f'{escape(self.verdict)}</p></header><section class="figures">{figures}</section>{parts}'
+            f'{escape(self.verdict)}</p>{faults}</header><section class="figures">{figures}</section>{parts}'
             f"<details><summary>What was simulated, and with what</summary><table>{settings}</table></details>"
             "</main></body></html>\n"
         )
@@ -98,6 +101,7 @@ h1{font-size:26px;line-height:1.25;margin:0 0 10px}
 h2{font-size:17px;margin:0 0 2px}
 p{margin:0 0 10px;color:#4b5563}
 .verdict{font-size:17px;color:#1f2937;padding:12px 16px;border-left:5px solid #16a34a;background:#f0fdf4}
+.fault{color:#b91c1c;font-weight:600}
 .verdict.bad{border-color:#dc2626;background:#fef2f2}
 section,details{background:#fff;border:1px solid #e5e7eb;border-radius:10px;padding:18px 22px;margin:18px 0}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(104px,1fr));gap:14px 20px}

@@ -11,7 +11,6 @@ import pytest
 from metad_spark import calibrate
 from metad_spark.brokers import coupling
 from metad_spark.brokers.coupling import relax, run_here
-from metad_spark.brokers.runner import sweep_here
 from metad_spark.calibration import Calibration, load_calibration
 from metad_spark.errors import CalibrationError, ScenarioError, SimulationError
 from metad_spark.models.histogram import counted, quantile_s
@@ -19,7 +18,7 @@ from metad_spark.models.node_input import NodeInput, apportioned, node_inputs, s
 from metad_spark.models.results import NodeResult, added, merge
 from metad_spark.proofs import theory, trials
 from metad_spark.proofs.verify import Proof, verify
-from metad_spark.reduced import reduced
+from metad_spark.reduced import reduced, sweep_here
 from metad_spark.scenario import Brokers, Cluster, Scenario, Tenants, load_scenario, scenario_names
 from metad_spark.sizing import size
 from metad_spark.target import Target
