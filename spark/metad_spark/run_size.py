@@ -6,23 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from .brokers.storm import simulate_storms
+from metad_wire.cluster import SLOTS
+
+from .brokers.storm import Storms, simulate_storms
 from .calibration import load_calibration
 from .changes import Grid, grid
 from .errors import UsageError
 from .models.results import StormResult
-from .output import say, table, write_json
+from .output import say, table, warn, write_json
 from .pipeline.context import open_context
 from .reduced import reduced
 from .report import content
-from .run_simulate import KEYS
+from .run_simulate import DISAGREE, KEYS
 from .scenario import Scenario, load_scenario
 from .sizing import Option, Sizing, size
 from .target import Target
-from .wording import seconds, short
+from .wording import UNVALIDATED, percent, seconds
 
 _OPTIONS_SHOWN = 12
 _CHECKED_CLIENTS_MAX = 10_000_000
@@ -41,7 +42,8 @@ def run(
     connect: bool,
     json: Path | None,
 ) -> int:
-    """0 where a cluster was found (and, with ``check``, the vector model agrees), else 1."""
+    """0 where a cluster was found (and, with ``check``, the vector model agrees); 1 where there is none; 3 where the
+    models disagree."""
     wanted = load_scenario(scenario)
     costs = load_calibration(calibration or wanted.calibration)
     if clients is not None:
@@ -50,59 +52,81 @@ def run(
         raise UsageError(f"the scenario ends after {wanted.horizon_s:g} s: no target can be later than that")
     with open_context(master=master, connect=connect) as context:
         found = size(wanted, costs, target, context.sweep)
-        chosen = found.nearest
-        around = grid(chosen.scenario, costs)
-        flat = context.sweep([one for line in around.scenarios for one in line], costs)
-        wide = len(around.columns)
-        cells = [flat[at : at + wide] for at in range(0, len(flat), wide)]
-        checked: StormResult | None = None
-        checkable, checkable_costs, scale = reduced(chosen.scenario, costs, _CHECKED_CLIENTS_MAX)
+        around, cells = None, []
+        if found.nearest is not None:
+            around = grid(found.nearest.scenario, costs)
+            flat = context.sweep([one for line in around.scenarios for one in line], costs)
+            wide = len(around.columns)
+            cells = [flat[at : at + wide] for at in range(0, len(flat), wide)]
+        checked: Storms | None = None
+        scale = 1.0
         if check and found.best is not None:
-            checked = simulate_storms(checkable, checkable_costs, model="vector", seeds=[seed], run=context.run).middle
+            checkable, checkable_costs, scale = reduced(found.best.scenario, costs, _CHECKED_CLIENTS_MAX)
+            checked = simulate_storms(checkable, checkable_costs, model="vector", seeds=[seed], run=context.run)
         cost = context.cost()
-    agreed = checked is None or _meets(checked, target)
-    write_json(json, _told(found, around, cells, checked, scale) | {"scenario": wanted.name, "seed": seed} | cost)
+    faults = _faults(found, checked)
+    told = _told(found, checked, scale, faults) | {"scenario": wanted.name, "seed": seed} | cost
+    if around is not None:
+        told["boundary"] = _boundary(around, cells)
+    write_json(json, told)
     _print(found, wanted, around, cells, checked, scale)
-    say(f"{len(found.options) + len(flat)} storms in {cost['wall_s']:.0f} s, {cost['rss_max_mib']:,.0f} MiB.")
-    return 0 if found.best is not None and agreed else 1
+    for fault in faults:
+        warn(fault)
+    say(f"{len(found.options) + len(found.loads) + sum(map(len, cells))} storms in {cost['wall_s']:.0f} s,"
+        f" {cost['rss_max_mib']:,.0f} MiB. {UNVALIDATED}")  # fmt: skip
+    if faults:
+        return DISAGREE
+    return 0 if found.best is not None else 1
 
 
-def _told(
-    found: Sizing, around: Grid, cells: Sequence[Sequence[StormResult]], checked: StormResult | None, scale: float
-) -> dict[str, Any]:
-    chosen = found.nearest
-    return {
+def _faults(found: Sizing, checked: Storms | None) -> list[str]:
+    """Why the answer must not be relied on."""
+    if checked is None or found.best is None:
+        return []
+    faults = list(checked.faults)
+    if not _meets(checked.middle, found.target):
+        faults.append(
+            f"The models disagree: {found.best.nodes} nodes meet the target by the {found.best.storm.model} model, and"
+            f" miss it by the vector model ({_time(content.reached_s(checked.middle, found.target))})."
+        )
+    return faults
+
+
+def _told(found: Sizing, checked: Storms | None, scale: float, faults: Sequence[str]) -> dict[str, Any]:
+    told: dict[str, Any] = {
         "target": str(found.target),
-        "met": found.best is not None,
-        **_settings(chosen.scenario),
-        "costs": chosen.costs,
-        "policy": chosen.policy,
-        "storm": _keys(chosen.storm),
-        "checked": None if checked is None else {"model": "vector", "scale": scale, **_keys(checked)},
-        "boundary": {
-            "rows": around.rows,
-            "columns": around.columns,
-            "t999_s": [[cell.t999_s for cell in line] for line in cells],
-            "restored": [[cell.restored / cell.clients for cell in line] for line in cells],
-        },
+        "met": found.best is not None and not faults,
+        "faults": list(faults),
+        "why_none": found.why_none or None,
+        "checked": None if checked is None else {"model": "vector", "scale": scale, **_keys(checked.middle)},
+        "misses_at_load": found.misses_at,
+        "collapses_at_load": found.collapses_at,
+        "loads": [{"load": load.factor, "meets": load.meets, **_keys(load.storm)} for load in found.loads],
         "options": [
-            {"policy": option.policy, "meets": option.meets, **_settings(option.scenario), **_keys(option.storm)}
+            {"shape": option.shape, "meets": option.meets, **_settings(option.scenario), **_keys(option.storm)}
             for option in found.options
         ],
         "rounds": found.rounds,
     }
+    if (chosen := found.nearest) is not None:
+        told |= _settings(chosen.scenario)
+        told |= {"shape": chosen.shape, "costs": chosen.costs, "storm": _keys(chosen.storm)}
+    return told
+
+
+def _boundary(around: Grid, cells: Sequence[Sequence[StormResult]]) -> dict[str, Any]:
+    return {
+        "rows": around.rows,
+        "columns": around.columns,
+        "t999_s": [[cell.t999_s for cell in line] for line in cells],
+        "restored": [[cell.restored / cell.clients for cell in line] for line in cells],
+    }
 
 
 def _settings(scenario: Scenario) -> dict[str, Any]:
+    """What the search chooses. Everything else is the scenario's."""
     cluster = scenario.cluster
-    return {
-        "nodes": cluster.nodes,
-        "groups": cluster.groups,
-        "batch_items": cluster.batch_items,
-        "linger_ms": scenario.brokers.linger_ms,
-        "queue_items": cluster.queue_items,
-        "returns": msgspec.to_builtins(scenario.returns),
-    }
+    return {"nodes": cluster.nodes, "groups": cluster.groups, "batch_items": cluster.batch_items}
 
 
 def _keys(storm: StormResult) -> dict[str, Any]:
@@ -117,24 +141,25 @@ def _meets(storm: StormResult, target: Target) -> bool:
 def _print(
     found: Sizing,
     asked: Scenario,
-    around: Grid,
+    around: Grid | None,
     cells: Sequence[Sequence[StormResult]],
-    checked: StormResult | None,
+    checked: Storms | None,
     scale: float,
 ) -> None:
     chosen = found.nearest
+    if chosen is None or around is None:
+        say(f"No cluster meets {found.target}: {found.why_none}.")
+        return
     shown = sorted(found.options, key=lambda option: (not option.meets, option.nodes, option.storm.attempts_per_client))
     table(
         f"{asked.clients:,} clients, {found.target}: what was tried, the best first",
-        ["cluster", "policy", "queue", "entries", "linger ms", str(found.target), "attempts", "back at the end"],
+        ["cluster", "shape", "entries", str(found.target), "attempts", "back at the end", "model"],
         [_row(option, found.target) for option in shown[:_OPTIONS_SHOWN]],
     )
-    cluster = chosen.scenario.cluster
     settings = _settings(chosen.scenario)
     what = "what to set" if found.best is not None else "what comes nearest"
-    table(what, ["setting", "value", "what it costs"], [
-        [name, f"{settings[name]:,}" if name in settings and name != "returns" else _returns(chosen.scenario), price]
-        for name, price in chosen.costs.items()
+    table(what, ["setting", "in metad", "value", "what it costs"], [
+        [name, _IN_METAD[name], f"{settings[name]:,}", price] for name, price in chosen.costs.items()
     ])  # fmt: skip
     table(
         "where it collapses: 99.9 % back, by a group's queue and the cluster's size",
@@ -142,37 +167,47 @@ def _print(
         [[row, *(_cell(cell) for cell in line)] for row, line in zip(around.rows, cells, strict=True)],
     )
     if found.best is None:
-        say(f"No cluster that was tried meets {found.target}; {chosen.nodes} nodes come nearest.")
+        say(f"No cluster of up to {SLOTS:,} nodes meets {found.target}; {chosen.nodes} nodes come nearest.")
         return
+    cluster = found.best.scenario.cluster
     say(
-        f"{cluster.nodes} nodes with {cluster.groups} groups meet it: {found.target.share * 100:g} % are back after"
-        f" {seconds(content.reached_s(chosen.storm, found.target) or 0)} by the fluid model"
-        + (f", {_time(content.reached_s(checked, found.target))} by the vector model" if checked is not None else "")
+        f"{cluster.nodes} nodes with {cluster.groups} groups: {found.target.share * 100:g} % are back after"
+        f" {_time(content.reached_s(found.best.storm, found.target))} by the {found.best.storm.model} model"
+        + (f", {_time(content.reached_s(checked.middle, found.target))} by the vector model" if checked else "")
         + (f" with everything at {scale:.3g} of its size." if checked is not None and scale < 1 else ".")
     )
+    say(_headroom(found))
+
+
+_IN_METAD = {"nodes": "nodes", "groups": "groups.data", "batch_items": "commit.entry_items_max"}
+"""What the settings are called in metad's configuration."""
+
+
+def _headroom(found: Sizing) -> str:
+    """How far the chosen cluster is from missing the target and from collapse, in a sentence."""
+    most = found.loads[-1].factor
+    misses = f"It misses the target with {found.misses_at:g} times as many clients" if found.misses_at else (
+        f"It meets the target with {most:g} times as many clients, too")  # fmt: skip
+    collapses = f"it collapses with {found.collapses_at:g} times as many." if found.collapses_at else (
+        f"it does not collapse with {most:g} times as many.")  # fmt: skip
+    return f"{misses}, and {collapses}"
 
 
 def _row(option: Option, target: Target) -> list[str]:
     cluster = option.scenario.cluster
     return [
         f"{cluster.nodes} nodes, {cluster.groups} groups",
-        option.policy,
-        short(cluster.queue_items) if cluster.queue_items else "no bound",
+        option.shape,
         f"{cluster.batch_items:,}",
-        f"{option.scenario.brokers.linger_ms:g}",
         _time(content.reached_s(option.storm, target)),
         f"{option.storm.attempts_per_client:.3g}",
-        content.percent(option.storm.restored / option.storm.clients),
+        percent(option.storm.restored / option.storm.clients),
+        option.storm.model,
     ]
 
 
-def _returns(scenario: Scenario) -> str:
-    share = scenario.returns.of_capacity
-    return f"slots for {share * 100:g} % of what it serves" if share else "none"
-
-
 def _cell(cell: StormResult) -> str:
-    return _time(cell.t999_s) if cell.t999_s is not None else f"never: {content.percent(cell.restored / cell.clients)}"
+    return _time(cell.t999_s) if cell.t999_s is not None else f"never: {percent(cell.restored / cell.clients)}"
 
 
 def _time(value: float | None) -> str:

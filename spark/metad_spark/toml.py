@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import typing
 from importlib import resources
@@ -39,11 +40,27 @@ def load(kind: str, name_or_path: str | Path, struct: type[T], error: type[Spark
             reason = why.strerror or type(why).__name__
             raise error(f"{name_or_path}: {reason}; give a TOML file, or one of {', '.join(names)}") from None
     try:
-        return msgspec.toml.decode(text, type=struct)
+        plain = msgspec.toml.decode(text)
+        if (key := _not_finite(plain)) is not None:
+            raise error(f"{name_or_path}: {key} must be a finite number")
+        return msgspec.convert(plain, type=struct)
     except msgspec.ValidationError as why:
         raise error(f"{name_or_path}: {why}{_allowed(struct, str(why))}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as why:
         raise error(f"{name_or_path}: not TOML: {why}") from None
+
+
+def _not_finite(value: Any, key: str = "") -> str | None:
+    """The key of a number that is none, or has no end; None where all are finite. An expiry without end is a session
+    that never expires."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if value == math.inf and key.endswith(".expiry_s") else key
+    parts: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        parts = [(f"{key}.{name}" if key else name, part) for name, part in value.items()]
+    elif isinstance(value, list):
+        parts = [(f"{key}[{at}]", part) for at, part in enumerate(value)]
+    return next((found for name, part in parts if (found := _not_finite(part, name)) is not None), None)
 
 
 def _allowed(struct: type, why: str) -> str:

@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
+UNVALIDATED = "Not validated against a measured storm."
+"""Said wherever a simulated storm is."""
+LEFT_OUT = (
+    "The simulation leaves out the brokers' CPU, the cost of a refusal, what restoring a session costs beyond its"
+    " takeover, disks slower than the calibration's, and that nodes may have more than one core. Admission, which"
+    " bounds a group's queue in items, and return slots run in the simulation only: metad does not have them."
+)
+"""What a reader must know besides."""
+
+
+def percent(share: float) -> str:
+    """Never 100 % where somebody is missing, nor 0 % where somebody is not: as many digits as that takes."""
+    if share in (0.0, 1.0):
+        return f"{100 * share:g} %"
+    for digits in range(4, 16):
+        text = f"{100 * share:.{digits}g}"
+        if float(text) not in (0.0, 100.0):
+            return f"{text if float(text) >= 0.001 else f'{float(text):.12f}'.rstrip('0')} %"
+    return f"{'over' if share < 1 else 'about'} 99.99 %"
+
 
 def short(value: float) -> str:
     """A number as a person says it: 1,200 as 1.2 k, 31,500,000 as 31.5 M."""

@@ -18,10 +18,8 @@ from metad_spark.models.node_input import NodeInput, apportioned, node_inputs, s
 from metad_spark.models.results import NodeResult, added, merge
 from metad_spark.proofs import theory, trials
 from metad_spark.proofs.verify import Proof, verify
-from metad_spark.reduced import reduced, sweep_here
+from metad_spark.reduced import reduced
 from metad_spark.scenario import Brokers, Cluster, Scenario, Tenants, load_scenario, scenario_names
-from metad_spark.sizing import size
-from metad_spark.target import Target
 
 
 @pytest.mark.parametrize("name", scenario_names())
@@ -59,6 +57,19 @@ def test_shipped_scenarios_are_read_and_make_node_inputs(name: str) -> None:
         ("horizon_s = 1e9", "horizon_s must be from 1 to 3600"),
         ("[[leader_changes]]\nat_s = 1\nnodes = 31", "leader_changes.nodes must be at most cluster.nodes"),
         ("clients = ", "not TOML"),
+        ("[transports]\ntcp_tls = nan", "transports.tcp_tls must be a finite number"),
+        ("[transports]\ntcp_tls = -1\nquic = 2", "transports: shares must be 0 or more"),
+        ("[transports]\nquic = inf", "transports.quic must be a finite number"),
+        ("horizon_s = nan", "horizon_s must be a finite number"),
+        ("[[leader_changes]]\nat_s = nan", r"leader_changes\[0\].at_s must be a finite number"),
+        ("[retry_budget]\nburst = 2\ninterval_s = -inf", "retry_budget.interval_s must be a finite number"),
+        ("[retry_budget]\nburst = 2\ninterval_s = -1.0", "interval_s"),
+        ("[brokers]\nlinger_ms = -1", "brokers.linger_ms must be from 0"),
+        ("[brokers]\nconnects_per_s = -5.0", "brokers.connects_per_s must be from 0"),
+        ("[cluster]\nqueue_items = -1", "cluster.queue_items must be from 0"),
+        ("[returns]\nof_capacity = -0.5", "returns.of_capacity must be from 0"),
+        ("[tenants]\ncount = -1", "tenants.count must be from 0"),
+        ('sdks = [{ name = "a", share = nan, family = "full" }]', r"sdks\[0\].share must be a finite number"),
     ],
 )
 def test_a_scenario_that_makes_no_sense_is_refused_by_its_key(tmp_path: Path, text: str, says: str) -> None:
@@ -186,30 +197,6 @@ def test_requests_in_flight_bound_what_brokers_pass_on() -> None:
     assert relaxed.passes[-1].delay_max_s > 0.1
     assert relaxed.settled
     assert len(relaxed.passes) <= coupling.FLUID_PASSES_MAX
-
-
-def test_sizing_finds_the_smallest_cluster_that_meets_the_target() -> None:
-    base = trials.NEAR[0]
-    four = msgspec.structs.replace(base.cluster, nodes=4, groups=4)
-    scenario = msgspec.structs.replace(base, cluster=four)
-    found = size(scenario, trials.STEADY, Target(key="t999", seconds=6.0), sweep_here)
-    assert found.best is not None
-    assert found.best.meets
-    assert (found.best.storm.t999_s or 99.0) <= 6.0
-    smaller = [option for option in found.options if option.nodes < found.best.nodes]
-    assert smaller
-    assert not any(option.meets for option in smaller)
-    assert set(found.best.costs) == {"nodes", "groups", "batch_items", "linger_ms", "queue_items", "returns"}
-
-
-def test_sizing_says_where_nothing_meets_the_target() -> None:
-    base = trials.NEAR[0]
-    scenario = msgspec.structs.replace(
-        base, clients=50_000, disconnect=msgspec.structs.replace(base.disconnect, spread_s=5)
-    )
-    found = size(scenario, trials.STEADY, Target(key="t999", seconds=2.0), sweep_here)
-    assert found.best is None
-    assert found.nearest in found.options
 
 
 def test_theory_agrees_with_itself() -> None:
