@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from metad_wire.cluster import SLOTS
+
 from .calibration import Calibration
 from .scenario import ROUND_TRIPS, Scenario, Sdk, Transports
 from .wording import seconds, short
@@ -85,13 +87,14 @@ def changes(scenario: Scenario, calibration: Calibration) -> list[Change]:
     bounded = scenario
     if not cluster.queue_items or abs(cluster.queue_items / wise - 1) > _QUEUE_NEAR:
         bounded = replace(scenario, cluster=replace(cluster, queue_items=wise))
-        offer(f"room for {short(wise)} items in a group's queue, and no more", "nothing", bounded)
+        offer(f"room for {short(wise)} items in a group's queue, and no more", "metad does not have it", bounded)
     told = replace(scenario, returns=replace(scenario.returns, of_capacity=_RETURNS_OF_CAPACITY))
-    offer("tell the refused when to come back", "nothing; clients must heed it", told)
+    offer("tell the refused when to come back", "metad does not have it; clients must heed it", told)
     wide = replace(scenario, cluster=replace(cluster, batch_items=cluster.batch_items * 4))
     offer(f"entries of {cluster.batch_items * 4:,} items", "latency on a calm day", wide)
-    more = replace(scenario, cluster=replace(cluster, nodes=cluster.nodes * 2, groups=cluster.groups * 2))
-    offer(f"{cluster.nodes * 2} nodes, {cluster.groups * 2} groups", f"{cluster.nodes} nodes more", more)
+    groups = max(cluster.nodes * 2, min(SLOTS, cluster.groups * 2))
+    more = replace(scenario, cluster=replace(cluster, nodes=cluster.nodes * 2, groups=groups))
+    offer(f"{cluster.nodes * 2} nodes, {groups} groups", f"{cluster.nodes} nodes more", more)
     doors = replace(scenario, brokers=replace(scenario.brokers, count=scenario.brokers.count * 2))
     offer(f"{scenario.brokers.count * 2} brokers", f"{scenario.brokers.count} brokers more", doors)
     quick = replace(scenario, transports=Transports(tcp_tls=0.0, quic=0.0, quic_0rtt=1.0))
@@ -99,7 +102,9 @@ def changes(scenario: Scenario, calibration: Calibration) -> list[Change]:
     polite = (Sdk(name="full jitter 1-60 s", share=1.0, family="full", base_s=1.0, cap_s=60.0),)
     offer("full jitter, 1 to 60 s, in every client", "new SDKs", replace(scenario, sdks=polite))
     both = replace(told, cluster=replace(more.cluster, queue_items=bounded.cluster.queue_items))
-    offer(f"{cluster.nodes * 2} nodes, and tell the refused when", f"{cluster.nodes} nodes more", both)
+    offer(
+        f"{cluster.nodes * 2} nodes, and tell the refused when", f"{cluster.nodes} nodes more; metad has no slots", both
+    )
     return found
 
 

@@ -1,11 +1,12 @@
 """``metad-spark``: reads the command line, runs one command, turns errors into one line and an exit code.
 
-Exit codes: 0 all well; 1 the run failed or a proof did; 2 the command line is wrong.
-"""
+Exit codes: 0 all well; 1 the run failed or a proof did; 2 the command line is wrong; 3 the result must not be relied
+on."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ Commands = argparse._SubParsersAction  # the only name argparse has for it
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command."""
     args = _parser().parse_args(argv)
+    args.argv = list(sys.argv[1:] if argv is None else argv)
     try:
         return int(args.run(args))
     except (SparkError, OSError) as error:
@@ -115,6 +117,7 @@ def _run_simulate(args: argparse.Namespace) -> int:
         connect=args.connect,
         json=args.json,
         report=args.report,
+        command=shlex.join(["metad-spark", *args.argv]),
     )
 
 

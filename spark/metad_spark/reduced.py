@@ -44,8 +44,8 @@ def sweep_here(scenarios: Sequence[Scenario], calibration: Calibration) -> list[
 def _enlarged(storm: StormResult, scenario: Scenario, scale: float) -> StormResult:
     """The counts of a storm at a reduced scale as those of the whole one."""
     counts = ("restored", "rejected", "queue_max", "timeouts", "wasted", "expired")
-    rows = ("rejected_by_s", "served_by_s", "queue_by_s", "capacity_by_s")
-    tables = ("restored_by_s", "attempts_by_s")
+    rows = ("rejected_by_s", "served_by_s", "served_fine", "queue_by_s", "capacity_by_s")
+    tables = ("restored_by_s", "attempts_by_s", "restored_fine", "attempts_fine")
     return replace(
         storm,
         clients=scenario.clients,

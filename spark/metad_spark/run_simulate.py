@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from .report import content
 from .report.page import Page
 from .scenario import Scenario, load_scenario
 from .target import Target
-from .wording import seconds, short
+from .wording import UNVALIDATED, seconds, short
 
 KEYS = (
     *("clients", "restored", "t50_s", "t99_s", "t999_s", "p50_s", "p99_s", "p999_s"),
@@ -43,6 +45,7 @@ def run(
     connect: bool,
     json: Path | None,
     report: Path | None,
+    command: str,
 ) -> int:
     """Exit code 0 whatever becomes of the storm: that is the answer, and no fault. 3 where the answer must not be
     relied on, because brokers and nodes, or two models, do not agree."""
@@ -54,7 +57,7 @@ def run(
         found = simulate_storms(wanted, costs, model=model, seeds=range(seed, seed + seeds), run=context.run)
         storm, storms = found.middle, found.by_seed
         if report is not None:
-            report.write_text(_report(wanted, costs, found, target, context).html(), encoding="utf-8")
+            report.write_text(_report(wanted, costs, found, target, context, command).html(), encoding="utf-8")
         cost = context.cost()
     told: dict[str, Any] = {key: getattr(storm, key) for key in (*KEYS, *MORE)}
     told |= cost | {
@@ -73,12 +76,15 @@ def run(
     _print(storm, storms, cost, target)
     if found.model != model:
         say(f"The {found.model} model answers: the {model} model does not hold here, because {found.doubt}.")
+    say(UNVALIDATED)
     for fault in found.faults:
         warn(fault)
     return DISAGREE if found.faults else 0
 
 
-def _report(scenario: Scenario, costs: Calibration, found: Storms, target: Target, context: Context) -> Page:
+def _report(
+    scenario: Scenario, costs: Calibration, found: Storms, target: Target, context: Context, command: str
+) -> Page:
     """Draws the storm, and lets the fluid model answer what else could have been."""
     tried = [change for change in changes(scenario, costs) if change.scenario.cluster.groups <= scenario.clients]
     around = grid(scenario, costs)
@@ -96,8 +102,16 @@ def _report(scenario: Scenario, costs: Calibration, found: Storms, target: Targe
         grid=around,
         cells=[[next(cells) for _ in line] for line in around.scenarios],
         faults=found.faults,
+        made=[command, f"metad {_version()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"],
         settings=[("model", found.model), *content.settings(scenario, costs)],
     )
+
+
+def _version() -> str:
+    try:
+        return version("metad-service")
+    except PackageNotFoundError:  # sources on a path, as with spark-submit
+        return "from sources"
 
 
 def _print(storm: StormResult, storms: list[StormResult], cost: dict[str, float], target: Target) -> None:

@@ -160,7 +160,7 @@ class _Node:
         if start_us >= node_input.horizon_us:
             return
         kind = node_input.kinds[self.kind_of[client.number]]
-        self.tally.attempts[kind.region, start_us // _SECOND_US] += 1
+        self.tally.attempt(kind.region, start_us)
         client.open = True
         client.deadline_us = start_us + node_input.timeout_us - self.back_us(kind.region)
         lost = 0
@@ -279,7 +279,7 @@ class _Node:
     def finish(self, now: int, turn: int) -> None:
         if turn != self.turns or not self.turn:
             return  # the node died meanwhile
-        self.tally.served[now // _SECOND_US] += len(self.turn)
+        self.tally.serve(now, len(self.turn))
         for client, attempt, arrived_us in self.turn:
             self.tally.held_us[arrived_us // self.input.wave_us] += now - arrived_us
             self.tally.held[arrived_us // self.input.wave_us] += 1

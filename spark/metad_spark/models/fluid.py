@@ -22,7 +22,7 @@ import numpy as np
 from . import fluid_steps, population
 from .flows import Array, Cells, Ints
 from .histogram import BINS, RATIO, TIME_MIN_S
-from .node_input import NodeInput
+from .node_input import FINE_POINTS, FINE_US, NodeInput
 from .results import NodeResult
 from .tally import capacity_by_s
 
@@ -99,6 +99,7 @@ class _Storm:
             slot_interval_us=1e6 / returns.per_s / node_input.groups if returns is not None else 0.0,
             slot_wait_us=returns.wait_min_s * 1e6 if returns is not None else 0.0,
             slot_jitter_us=float(returns.jitter_us) if returns is not None else 0.0,
+            fine_us=float(FINE_US),
             time_min_s=TIME_MIN_S,
             log_ratio=math.log(RATIO),
         )
@@ -238,6 +239,9 @@ class _Storm:
             own=np.zeros(BINS),
             restored_by_s=np.zeros((regions, seconds)),
             attempts_by_s=np.zeros((regions, seconds)),
+            restored_fine=np.zeros((regions, FINE_POINTS)),
+            attempts_fine=np.zeros((regions, FINE_POINTS)),
+            served_fine=np.zeros(FINE_POINTS),
             rejected_by_s=np.zeros(seconds),
             served_by_s=np.zeros(seconds),
             queue_by_s=np.zeros(seconds),
@@ -265,6 +269,9 @@ class _Storm:
             own=books.own,
             restored_by_s=books.restored_by_s,
             attempts_by_s=books.attempts_by_s,
+            restored_fine=books.restored_fine,
+            attempts_fine=books.attempts_fine,
+            served_fine=books.served_fine,
             rejected_by_s=books.rejected_by_s,
             served_by_s=books.served_by_s,
             queue_by_s=books.queue_by_s,

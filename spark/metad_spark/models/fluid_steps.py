@@ -72,6 +72,8 @@ class Setting(NamedTuple):
     slot_wait_us: float
     """Nobody is told to come back sooner."""
     slot_jitter_us: float
+    fine_us: float
+    """Of a point of the first seconds."""
     time_min_s: float
     """Of the first bin of the histograms."""
     log_ratio: float
@@ -188,6 +190,9 @@ class Books(NamedTuple):
     own: Array
     restored_by_s: Array
     attempts_by_s: Array
+    restored_fine: Array
+    attempts_fine: Array
+    served_fine: Array
     rejected_by_s: Array
     served_by_s: Array
     queue_by_s: Array
@@ -250,6 +255,8 @@ def _step(
     _come(clients, rings, scratch, step)
     for region in range(len(scratch.by_region)):
         books.attempts_by_s[region, second] += scratch.by_region[region]
+        if now < setting.fine_us * books.attempts_fine.shape[1]:
+            books.attempts_fine[region, int(now // setting.fine_us)] += scratch.by_region[region]
         scratch.linger_us[region] = _linger_us(setting, scratch.by_region[region], clients.lanes[region])
     arriving = _pass_on(setting, clients, blocks, rings, doors, scratch, books, state, step)
     share, wait_us = _serve(setting, node, books, state, died, now, arriving)
@@ -518,6 +525,8 @@ def _serve(
         state.free_us = start + _turn_us(node, state, items)
         if state.free_us < setting.horizon_us:
             books.served_by_s[int(state.free_us // _SECOND_US)] += items
+            if state.free_us < setting.fine_us * len(books.served_fine):
+                books.served_fine[int(state.free_us // setting.fine_us)] += items
         now = start
     share, wait = _admit(node, state, now, until_us, rate)
     admitted += share
@@ -655,6 +664,8 @@ def _answer(
             state.restored += back
             books.storm[_bin_of(setting, books, heard_s)] += back
             books.restored_by_s[region, min(int(heard_s), books.restored_by_s.shape[1] - 1)] += back
+            if heard_s * 1e6 < setting.fine_us * books.restored_fine.shape[1]:
+                books.restored_fine[region, int(heard_s * 1e6 // setting.fine_us)] += back
             if at_once > 0.0:
                 way_us /= at_once
             _waited(setting, books, state, at_once, (way_us + kept_us + answer_us) * 1e-6)

@@ -24,6 +24,9 @@ from ..scenario import ROUND_TRIPS, TRANSPORTS, Keepalive, Scenario
 Array = npt.NDArray[np.float64]
 WAVE_US = 200_000
 """The distance of two points of a wave. It must not depend on the horizon, or else the result would."""
+FINE_US = 20_000
+FINE_POINTS = 500
+"""The first ten seconds are counted in points, too: most of a short storm is over within one second."""
 _DOOR_NS_MAX = 20_000_000
 """A broker's door is divided among the nodes. If a node's share were slower than one handshake in this time, some of
 its doors are one, so that a client that comes alone does not wait for what other nodes do not use."""

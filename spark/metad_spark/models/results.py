@@ -55,6 +55,11 @@ class NodeResult(msgspec.Struct, kw_only=True):
     """(second)."""
     served_by_s: Array
     """(second): items, those in vain included."""
+    restored_fine: Array
+    """(region, point): CONNACKs of the first seconds."""
+    attempts_fine: Array
+    served_fine: Array
+    """(point)."""
     queue_by_s: Array
     """(second): most items that waited for one group."""
     capacity_by_s: Array
@@ -121,6 +126,10 @@ class StormResult(msgspec.Struct, kw_only=True):
     attempts_by_s: list[list[float]]
     rejected_by_s: list[float]
     served_by_s: list[float]
+    restored_fine: list[list[float]]
+    """(region, point of :data:`metad_spark.models.node_input.FINE_US`): of the first ten seconds."""
+    attempts_fine: list[list[float]]
+    served_fine: list[float]
     queue_by_s: list[float]
     capacity_by_s: list[float]
     regions: list[str]
@@ -185,6 +194,9 @@ def merge(
         attempts_by_s=total.attempts_by_s.tolist(),
         rejected_by_s=total.rejected_by_s.tolist(),
         served_by_s=total.served_by_s.tolist(),
+        restored_fine=total.restored_fine.tolist(),
+        attempts_fine=total.attempts_fine.tolist(),
+        served_fine=total.served_fine.tolist(),
         queue_by_s=total.queue_by_s.tolist(),
         capacity_by_s=total.capacity_by_s.tolist(),
         regions=list(regions),

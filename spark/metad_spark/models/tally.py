@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .histogram import counted
-from .node_input import NodeInput
+from .node_input import FINE_POINTS, FINE_US, NodeInput
 from .results import Array, NodeResult
 
 Ints = npt.NDArray[np.int64]
@@ -20,6 +20,8 @@ class Tally:
         self.input = node_input
         regions, seconds, waves = len(node_input.regions), node_input.seconds, node_input.waves
         self.attempts = np.zeros((regions, seconds), np.int64)
+        self.attempts_fine = np.zeros((regions, FINE_POINTS), np.int64)
+        self.served_fine = np.zeros(FINE_POINTS, np.int64)
         self.rejected = np.zeros(seconds, np.int64)
         self.served = np.zeros(seconds, np.int64)
         self.queue = np.zeros(seconds, np.int64)
@@ -32,6 +34,18 @@ class Tally:
         self.wasted = 0
         self.unheard = 0
 
+    def attempt(self, region: int, at_us: int) -> None:
+        """An attempt begins."""
+        self.attempts[region, at_us // _SECOND_US] += 1
+        if at_us < FINE_US * FINE_POINTS:
+            self.attempts_fine[region, at_us // FINE_US] += 1
+
+    def serve(self, at_us: int, items: int) -> None:
+        """A turn ends in which so many items were served."""
+        self.served[at_us // _SECOND_US] += items
+        if at_us < FINE_US * FINE_POINTS:
+            self.served_fine[at_us // FINE_US] += items
+
     def result(self, first_us: Ints, done_us: Ints, region: npt.NDArray[np.integer]) -> NodeResult:
         """With the clients' own times: of the first attempt, of CONNACK (-1: never), and their regions."""
         node_input = self.input
@@ -41,6 +55,9 @@ class Tally:
         restored = np.bincount(
             region[back] * node_input.seconds + second, minlength=len(node_input.regions) * node_input.seconds
         )
+        early = done < FINE_US * FINE_POINTS
+        place = region[back][early] * FINE_POINTS + done[early] // FINE_US
+        fine = np.bincount(place, minlength=len(node_input.regions) * FINE_POINTS)
         return NodeResult(
             node=node_input.node,
             clients=float(node_input.clients),
@@ -59,6 +76,9 @@ class Tally:
             attempts_by_s=self.attempts.astype(np.float64),
             rejected_by_s=self.rejected.astype(np.float64),
             served_by_s=self.served.astype(np.float64),
+            restored_fine=fine.reshape(len(node_input.regions), FINE_POINTS).astype(np.float64),
+            attempts_fine=self.attempts_fine.astype(np.float64),
+            served_fine=self.served_fine.astype(np.float64),
             queue_by_s=self.queue.astype(np.float64),
             capacity_by_s=capacity_by_s(node_input),
             passed_by_s=self.passed.astype(np.float64),

@@ -23,7 +23,7 @@ from . import population
 from .calendar import CLIENT_BITS, CLIENT_MASK, Calendar
 from .doors import GONE, pass_doors
 from .exact import turn_us
-from .node_input import NodeInput, Outage
+from .node_input import FINE_POINTS, FINE_US, NodeInput, Outage
 from .results import NodeResult
 from .tally import Tally
 
@@ -212,11 +212,16 @@ class Clients:
         """Count the attempts that were noted."""
         if not self._noted:
             return
-        counts = self.tally.attempts
         region, start_us = (np.concatenate(column) for column in zip(*self._noted, strict=True))
-        begun = start_us < self.input.horizon_us  # a client whose next attempt would begin later makes none
-        place = region[begun] * counts.shape[1] + start_us[begun] // _SECOND_US
-        counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
+        # A client whose next attempt would begin after the horizon makes none.
+        fine_us = min(FINE_US * FINE_POINTS, self.input.horizon_us)
+        for counts, width_us, end_us in (
+            (self.tally.attempts, _SECOND_US, self.input.horizon_us),
+            (self.tally.attempts_fine, FINE_US, fine_us),
+        ):
+            begun = start_us < end_us
+            place = region[begun] * counts.shape[1] + start_us[begun] // width_us
+            counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
         self._noted.clear()
         self._noted_count = 0
 
@@ -457,7 +462,7 @@ class Node:
             finishes.append(finish_us)
             self._free_us = finish_us
             if finish_us < node_input.horizon_us and not aborted:
-                self._tally.served[finish_us // _SECOND_US] += total
+                self._tally.serve(finish_us, total)
         for group in groups:
             admit(group, len(times[group]))
         self._settle(arriving, admitted, full, taken, finishes, aborted)

@@ -7,12 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..wording import seconds, short
+from ..wording import percent, seconds, short
 from .svg import FAINT, INK, Plane
 
-COLOURS = ("#2563eb", "#d97706", "#0d9488", "#be185d", "#7c3aed", "#65a30d", "#0891b2", "#92400e")
-"""Of regions, in order; they repeat after eight."""
+COLOURS = ("#0657f9", "#049504", "#f90606", "#1fad96", "#f906f9", "#945738", "#f90680", "#6b8ac7")
+"""Of regions, in order; after eight they repeat, with dashes. They can be told apart on white and on black."""
+DASHES = ("", "7 3", "2 3", "9 3 2 3")
 BLUE, RED = "#2563eb", "#dc2626"
+_LINEAR_MAX = 4.0
+"""Load this many times over capacity is drawn on a logarithmic scale, so that both can be read."""
 _TIME = "seconds since everyone was cut off"
 _FAST, _SLOW = (219, 234, 254), (30, 64, 175)
 """Ends of the collapse map's scale: the darker, the longer."""
@@ -45,7 +48,8 @@ def restored(
         if at < times[-1]:
             plane.mark(at, name)
     for index, (name, shares) in enumerate(regions.items()):
-        plane.line(times, shares, COLOURS[index % len(COLOURS)], f"{name}  {_percent(shares[-1])}")
+        dash = DASHES[index // len(COLOURS) % len(DASHES)]
+        plane.line(times, shares, COLOURS[index % len(COLOURS)], f"{name}  {percent(shares[-1])}", dash=dash)
     return plane.svg()
 
 
@@ -57,9 +61,12 @@ def load(
     limits: Mapping[str, float],
 ) -> str:
     """Attempts a second and what is served of them, against what could be: ``limits``, by name, in items/s."""
-    top = max(*arrivals, *limits.values()) * 1.08
-    plane = Plane(x=(0, times[-1]), y=(0, top), label="arriving and answered requests per second against capacity")
-    plane.grid(x_name=_TIME, y_name="items per second, all groups")
+    top, most = max(*arrivals, *limits.values(), 1.0) * 1.08, max(*limits.values(), *served)
+    is_log = top > _LINEAR_MAX * most  # capacity would be a line at the bottom
+    low = min(limits.values()) / 100 if is_log else 0.0
+    label = "arriving and answered requests per second against capacity"
+    plane = Plane(x=(0, times[-1]), y=(low, top), label=label, log_y=is_log)
+    plane.grid(x_name=_TIME, y_name=f"items per second, all groups{', each line ten times the last' if is_log else ''}")
     plane.area(times, arrivals, RED, "arriving", opacity=0.12)
     plane.area(times, served, BLUE, "answered", opacity=0.25)
     plane.line(times, served, BLUE, "", width=1.5)
@@ -109,20 +116,16 @@ def collapse_map(
 
 
 _HERE = f' stroke="{INK}" stroke-width="3"'
+_PLAIN_INK = "#1f2937"
+"""On a square, whose colour no dark screen changes."""
 
 
 def _shade(cell: Cell, fastest: float, slowest: float) -> tuple[str, str, str]:
     """Fill, ink and words of a square. The scale is logarithmic: twice as long is as much darker everywhere, and less
     than twice as long is never the whole of it."""
     if cell.t999_s is None:
-        return "#fecaca", "#991b1b", f"never: {_percent(cell.restored)} back"
+        return "#fecaca", "#991b1b", f"never: {percent(cell.restored)} back"
     span = max(math.log(2.0), math.log(slowest / fastest)) if fastest > 0 else 1.0
     share = math.log(cell.t999_s / fastest) / span if fastest > 0 else 0.0
     red, green, blue = (round(low + (high - low) * share) for low, high in zip(_FAST, _SLOW, strict=True))
-    return f"rgb({red},{green},{blue})", "#fff" if share > 0.45 else INK, seconds(cell.t999_s)
-
-
-def _percent(share: float) -> str:
-    """Never 100 % where somebody is missing."""
-    text = f"{100 * share:.3g}"
-    return f"{'99.9' if text == '100' and share < 0.9995 else text} %"
+    return f"rgb({red},{green},{blue})", "#fff" if share > 0.45 else _PLAIN_INK, seconds(cell.t999_s)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..calibration import Calibration
 from ..changes import Change, Grid, patience_s, queue_s, serves
+from ..models.node_input import FINE_POINTS, FINE_US
 from ..models.results import StormResult
 from ..scenario import Scenario
 from ..target import Target
-from ..wording import seconds, short
+from ..wording import LEFT_OUT, UNVALIDATED, percent, seconds, short
 from . import charts
 from .charts import Cell
 from .page import Page, Picture, Table
+
+_NEAR, _NEAR_S = 0.005, 0.05
+"""Storms that end this near to each other, of themselves or in seconds, are not told apart."""
 
 
 def verdict(storm: StormResult, target: Target) -> str:
@@ -36,12 +42,6 @@ def reached_s(storm: StormResult, target: Target) -> float | None:
     return found
 
 
-def percent(share: float) -> str:
-    """Never 100 % where somebody is missing."""
-    text = f"{100 * share:.4g}"
-    return f"{'99.99' if text == '100' and share < 1 else text} %"
-
-
 def report(
     *,
     scenario: Scenario,
@@ -54,17 +54,19 @@ def report(
     cells: Sequence[Sequence[StormResult]],
     settings: Sequence[tuple[str, str]],
     faults: Sequence[str] = (),
+    made: Sequence[str] = (),
 ) -> Page:
     """The page. ``clients``: of each region. ``changes`` and ``cells`` (of ``grid.scenarios``): comparisons.
-    ``faults``: why the storm must not be relied on."""
+    ``faults``: why the storm must not be relied on. ``made``: how and when the page was made."""
     reached = reached_s(storm, target)
-    end = _end(storm)
-    times = [0.0, *(second + 0.5 for second in range(end))]
+    drawn = _drawn(storm)
     return Page(
         title=f"A storm of {storm.clients:,} clients",
         verdict=verdict(storm, target),
         good=not faults and reached is not None and reached <= target.seconds,
         faults=faults,
+        notice=f"{UNVALIDATED} {LEFT_OUT}",
+        made=made,
         figures=[
             (short(storm.clients), "clients"),
             (percent(storm.restored / storm.clients), "back at the end"),
@@ -75,9 +77,9 @@ def report(
             (short(storm.queue_max), "longest queue"),
         ],
         parts=[
-            _restored(scenario, storm, clients, target, end),
-            _load(scenario, calibration, storm, times),
-            _amplification(storm, times),
+            _restored(scenario, storm, clients, target, drawn),
+            _load(scenario, calibration, storm, drawn),
+            _amplification(drawn),
             _map(grid, cells),
             _table(changes, target),
         ],
@@ -85,10 +87,48 @@ def report(
     )
 
 
-def _restored(scenario: Scenario, storm: StormResult, clients: Sequence[int], target: Target, end: int) -> Picture:
+@dataclass(frozen=True, kw_only=True)
+class _Drawn:
+    """What the pictures show of a storm: its seconds or, of a short one, smaller steps, until nearly all are back."""
+
+    step_s: float
+    restored: Sequence[Sequence[float]]
+    """(region, step), as the other two."""
+    attempts: Sequence[Sequence[float]]
+    served: Sequence[float]
+
+    @property
+    def edges(self) -> list[float]:
+        """The begin of each step, and the end of the last one."""
+        return [step * self.step_s for step in range(len(self.served) + 1)]
+
+    @property
+    def middles(self) -> list[float]:
+        """The middle of each step."""
+        return [(step + 0.5) * self.step_s for step in range(len(self.served))]
+
+
+def _drawn(storm: StormResult) -> _Drawn:
+    end = _end(storm.restored_by_s, storm.clients)
+    tables = (storm.restored_by_s, storm.attempts_by_s, storm.served_by_s)
+    step_s = 1.0
+    if end <= FINE_POINTS * FINE_US * 1e-6 / 1.1:
+        tables = (storm.restored_fine, storm.attempts_fine, storm.served_fine)
+        step_s = FINE_US * 1e-6
+        end = _end(storm.restored_fine, storm.clients)
+    restored, attempts, served = tables
+    return _Drawn(
+        step_s=step_s,
+        restored=[row[:end] for row in restored],
+        attempts=[row[:end] for row in attempts],
+        served=served[:end],
+    )
+
+
+def _restored(scenario: Scenario, storm: StormResult, clients: Sequence[int], target: Target, drawn: _Drawn) -> Picture:
     regions = {}
-    for name, by_s, count in zip(storm.regions, storm.restored_by_s, clients, strict=True):
-        back = itertools.accumulate(by_s[:end])
+    for name, by_step, count in zip(storm.regions, drawn.restored, clients, strict=True):
+        back = itertools.accumulate(by_step)
         regions[name] = [0.0, *(min(1.0, so_far / count) if count else 1.0 for so_far in back)]
     events = {
         f"{change.nodes} nodes die" if change.nodes > 1 else "a node dies": change.at_s
@@ -97,41 +137,38 @@ def _restored(scenario: Scenario, storm: StormResult, clients: Sequence[int], ta
     return Picture(
         heading="Who is back when",
         caption="Share of each region's clients that has its session again.",
-        svg=charts.restored(
-            [float(second) for second in range(end + 1)], regions, target_s=target.seconds, events=events
-        ),
+        svg=charts.restored(drawn.edges, regions, target_s=target.seconds, events=events),
     )
 
 
-def _load(scenario: Scenario, calibration: Calibration, storm: StormResult, times: Sequence[float]) -> Picture:
-    arrivals = [sum(column) for column in zip(*storm.attempts_by_s, strict=True)][: len(times) - 1]
+def _load(scenario: Scenario, calibration: Calibration, storm: StormResult, drawn: _Drawn) -> Picture:
+    arrivals = [sum(column) / drawn.step_s for column in zip(*drawn.attempts, strict=True)]
     capacity = serves(scenario, calibration)
     limits = {"nodes": capacity}
     if scenario.brokers.connects_per_s:
         limits["brokers"] = scenario.brokers.connects_per_s * scenario.brokers.count
         capacity = min(limits.values())
-    over = sum(1 for value in arrivals if value > capacity)
+    over = sum(drawn.step_s for value in arrivals if value > capacity)
     wasted = storm.wasted / max(1.0, sum(storm.served_by_s))
     said = f"More arrives than can be served for {seconds(over)}. " if over else "Never more than can be served. "
     said += f"{percent(wasted)} of what was served was for clients that had given up." if storm.wasted else ""
+    served = [value / drawn.step_s for value in drawn.served]
     return Picture(
         heading="Load against capacity",
         caption=said.strip(),
-        svg=charts.load(
-            times, arrivals=_from_0(arrivals), served=_from_0(storm.served_by_s[: len(times) - 1]), limits=limits
-        ),
+        svg=charts.load(drawn.middles, arrivals=arrivals, served=served, limits=limits),
         legend=[(charts.RED, "attempts begun by clients"), (charts.BLUE, "served")],
     )
 
 
-def _amplification(storm: StormResult, times: Sequence[float]) -> Picture:
-    attempts = itertools.accumulate(sum(column) for column in zip(*storm.attempts_by_s, strict=True))
-    back = itertools.accumulate(sum(column) for column in zip(*storm.restored_by_s, strict=True))
+def _amplification(drawn: _Drawn) -> Picture:
+    attempts = itertools.accumulate(sum(column) for column in zip(*drawn.attempts, strict=True))
+    back = itertools.accumulate(sum(column) for column in zip(*drawn.restored, strict=True))
     ratios = [tried / done if done else float("inf") for tried, done in zip(attempts, back, strict=True)]
     return Picture(
         heading="Amplification",
         caption="What retries make of the load. A line that does not come down is a storm that feeds itself.",
-        svg=charts.amplification(times, _from_0(ratios[: len(times) - 1])),
+        svg=charts.amplification(drawn.middles, ratios),
     )
 
 
@@ -146,7 +183,7 @@ def _map(grid: Grid, cells: Sequence[Sequence[StormResult]]) -> Picture:
     return Picture(
         heading="Where it collapses",
         caption="Time until 99.9 % are back, by what a group's queue may hold (and how long that takes to serve) and by"
-        " the number of nodes. The frame is this storm; all squares are the fluid model's, and no node dies in them.",
+        " the number of nodes. The frame is this storm; squares are comparisons, and no node dies in them.",
         svg=charts.collapse_map(
             squares,
             rows=grid.rows,
@@ -158,29 +195,58 @@ def _map(grid: Grid, cells: Sequence[Sequence[StormResult]]) -> Picture:
 
 
 def _table(changes: Sequence[tuple[Change, StormResult]], target: Target) -> Table:
+    """``changes``: the scenario itself first."""
+    (_, now), *_ = changes
+
+    def end_s(storm: StormResult) -> float:
+        reached = reached_s(storm, target)
+        return float("inf") if reached is None else reached
+
+    def better(storm: StormResult) -> tuple[float, float]:
+        return end_s(storm), -storm.restored / storm.clients
+
+    ordered = [changes[0], *sorted(changes[1:], key=lambda pair: better(pair[1]))]
     rows = [
         [
             change.name,
             _time(storm.t999_s),
+            "" if index == 0 else _difference(end_s(storm), end_s(now)),
             percent(storm.restored / storm.clients),
             f"{storm.attempts_per_client:.3g}",
             short(storm.rejected),
             change.price,
+            storm.model,
         ]
-        for change, storm in changes
+        for index, (change, storm) in enumerate(ordered)
     ]
     good = frozenset(
         index
-        for index, (_, storm) in enumerate(changes)
-        if (reached := reached_s(storm, target)) is not None and reached <= target.seconds
+        for index, (_, storm) in enumerate(ordered)
+        if end_s(storm) <= target.seconds and not _difference(end_s(storm), end_s(now)).endswith("later")
     )
     return Table(
         heading="What to change",
-        caption=f"One change at a time, by the fluid model, and no node dies. Green: {target}.",
-        columns=["change", "99.9 % back", "back at the end", "attempts per client", "refused", "what it costs"],
+        caption=f"One change at a time, the best first, and no node dies. Green: {target}, and no later than as it is.",
+        columns=[
+            *("change", "99.9 % back", "difference", "back at the end", "attempts per client", "refused"),
+            *("what it costs", "model"),
+        ],
         rows=rows,
         strong=good,
     )
+
+
+def _difference(end_s: float, now_s: float) -> str:
+    """How much sooner or later the target's share is back."""
+    if end_s == now_s:
+        return "none"
+    if math.isinf(now_s):
+        return "ends"
+    if math.isinf(end_s):
+        return "never ends"
+    if abs(end_s - now_s) <= max(_NEAR_S, _NEAR * now_s):
+        return "none"
+    return f"{seconds(abs(end_s - now_s))} {'sooner' if end_s < now_s else 'later'}"
 
 
 def settings(scenario: Scenario, calibration: Calibration) -> list[tuple[str, str]]:
@@ -203,15 +269,10 @@ def settings(scenario: Scenario, calibration: Calibration) -> list[tuple[str, st
     ]
 
 
-def _from_0(by_s: Sequence[float]) -> list[float]:
-    """Values of whole seconds, drawn in the middle of each, with one at the begin."""
-    return [by_s[0], *by_s]
-
-
-def _end(storm: StormResult) -> int:
-    """Seconds to draw: until nearly all are back and a little more, or all of it where they never are."""
-    total = list(itertools.accumulate(sum(column) for column in zip(*storm.restored_by_s, strict=True)))
-    enough = next((second for second, back in enumerate(total) if back >= 0.9995 * storm.clients), len(total) - 1)
+def _end(restored: Sequence[Sequence[float]], clients: int) -> int:
+    """Steps to draw: until nearly all are back and a little more, or all of it where they never are."""
+    total = list(itertools.accumulate(sum(column) for column in zip(*restored, strict=True)))
+    enough = next((step for step, back in enumerate(total) if back >= 0.9995 * clients), len(total) - 1)
     return min(len(total), max(5, round((enough + 1) * 1.1)))
 
 

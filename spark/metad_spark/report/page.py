@@ -42,6 +42,10 @@ class Page:
     """Whether the verdict is a good one."""
     faults: Sequence[str] = ()
     """Sentences in red below the verdict."""
+    notice: str = ""
+    """What every reader must know before the numbers."""
+    made: Sequence[str] = ()
+    """At the bottom: the command, the version, the date."""
     figures: Sequence[tuple[str, str]]
     """(number, what it is)."""
     parts: Sequence[Picture | Table]
@@ -54,15 +58,18 @@ class Page:
             f"<div><b>{escape(number)}</b><span>{escape(name)}</span></div>" for number, name in self.figures
         )
         parts = "".join(_picture(part) if isinstance(part, Picture) else _table(part) for part in self.parts)
+        notice = f'<p class="notice">{escape(self.notice)}</p>' if self.notice else ""
+        made = "".join(f"<p>{escape(each)}</p>" for each in self.made)
+        made = f"<footer>{made}</footer>" if made else ""
         faults = "".join(f'<p class="fault">{escape(fault)}</p>' for fault in self.faults)
         settings = "".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in self.settings)
         return (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(self.title)}</title>'
             f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>'
             f'<body><main><header><h1>{escape(self.title)}</h1><p class="verdict {"good" if self.good else "bad"}">'
-            f'{escape(self.verdict)}</p>{faults}</header><section class="figures">{figures}</section>{parts}'
+            f'{escape(self.verdict)}</p>{faults}{notice}</header><section class="figures">{figures}</section>{parts}'
             f"<details><summary>What was simulated, and with what</summary><table>{settings}</table></details>"
-            "</main></body></html>\n"
+            f"{made}</main></body></html>\n"
         )
 
 
@@ -72,7 +79,7 @@ def _picture(picture: Picture) -> str:
     )
     return (
         f"<section><h2>{escape(picture.heading)}</h2><p>{escape(picture.caption)}</p>"
-        f"{f'<p class=legend>{legend}</p>' if legend else ''}{picture.svg}</section>"
+        f"{f'<p class=legend>{legend}</p>' if legend else ''}<div class=wide>{picture.svg}</div></section>"
     )
 
 
@@ -84,7 +91,7 @@ def _table(table: Table) -> str:
     )
     return (
         f"<section><h2>{escape(table.heading)}</h2><p>{escape(table.caption)}</p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></section>"
+        f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
     )
 
 
@@ -93,29 +100,39 @@ def _cell(text: str) -> str:
 
 
 _STYLE = """
-:root{color-scheme:light}
-body{margin:0;background:#f8fafc;color:#1f2937;font-size:15px;line-height:1.5}
+:root{color-scheme:light dark;--back:#f8fafc;--card:#fff;--ink:#1f2937;--soft:#4b5563;--faint:#6b7280;--grid:#e5e7eb;
+--good:#16a34a;--good-back:#f0fdf4;--bad:#dc2626;--bad-back:#fef2f2;--note-back:#fefce8}
+@media (prefers-color-scheme:dark){:root{--back:#0b1120;--card:#111827;--ink:#e5e7eb;--soft:#cbd5e1;--faint:#9ca3af;
+--grid:#374151;--good:#4ade80;--good-back:#052e16;--bad:#f87171;--bad-back:#450a0a;--note-back:#422006}}
+body{margin:0;background:var(--back);color:var(--ink);font-size:15px;line-height:1.5}
 body,svg{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 main{max-width:940px;margin:0 auto;padding:32px 20px 56px}
 h1{font-size:26px;line-height:1.25;margin:0 0 10px}
 h2{font-size:17px;margin:0 0 2px}
-p{margin:0 0 10px;color:#4b5563}
-.verdict{font-size:17px;color:#1f2937;padding:12px 16px;border-left:5px solid #16a34a;background:#f0fdf4}
-.fault{color:#b91c1c;font-weight:600}
-.verdict.bad{border-color:#dc2626;background:#fef2f2}
-section,details{background:#fff;border:1px solid #e5e7eb;border-radius:10px;padding:18px 22px;margin:18px 0}
+p{margin:0 0 10px;color:var(--soft)}
+.verdict{font-size:17px;color:var(--ink);padding:12px 16px;border-left:5px solid var(--good);
+background:var(--good-back)}
+.fault{color:var(--bad);font-weight:600}
+.notice{padding:8px 16px;background:var(--note-back)}
+.notice::first-line{font-weight:600}
+.verdict.bad{border-color:var(--bad);background:var(--bad-back)}
+section,details{background:var(--card);border:1px solid var(--grid);border-radius:10px;padding:18px 22px;margin:18px 0}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(104px,1fr));gap:14px 20px}
 .figures b{display:block;font-size:23px;font-variant-numeric:tabular-nums;line-height:1.25}
-.figures span{color:#6b7280;font-size:13px}
+.figures span{color:var(--faint);font-size:13px}
 svg{display:block;width:100%;height:auto;font-size:12px}
+.wide{overflow-x:auto}
 .legend span{margin-right:18px}
 .legend i{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:6px;opacity:.7}
 table{border-collapse:collapse;width:100%;font-size:14px}
-th{text-align:left;color:#6b7280;font-weight:500}
-th,td{padding:6px 10px 6px 0;border-bottom:1px solid #f1f5f9;vertical-align:top}
+th{text-align:left;color:var(--faint);font-weight:500}
+th,td{padding:6px 10px 6px 0;border-bottom:1px solid var(--grid);vertical-align:top}
 td.n{font-variant-numeric:tabular-nums;white-space:nowrap}
-tr.strong td{background:#f0fdf4}
-tr.strong td:first-child::before{content:"\\2713\\a0";color:#16a34a}
-summary{cursor:pointer;color:#4b5563}
+tr.strong td{background:var(--good-back)}
+tr.strong td:first-child::before{content:"\\2713\\a0";color:var(--good)}
+summary{cursor:pointer;color:var(--soft)}
+footer p{font-size:13px;color:var(--faint);overflow-wrap:anywhere;margin:0}
+@media (max-width:700px){main{padding:16px 8px 32px}section,details{padding:12px}.wide svg{width:760px}
+.wide table{width:680px}}
 @media print{body{background:#fff}section,details{break-inside:avoid}}
 """

@@ -12,7 +12,8 @@ from html import escape
 
 from ..wording import short
 
-INK, FAINT, GRID = "#1f2937", "#6b7280", "#e5e7eb"
+INK, FAINT, GRID = "var(--ink,#1f2937)", "var(--faint,#6b7280)", "var(--grid,#e5e7eb)"
+"""Colours that a page may change, for a dark screen; without it those after the comma."""
 POINTS_MAX = 600
 """Of a line: the picture is not wider than this many pixels that an eye can tell apart."""
 

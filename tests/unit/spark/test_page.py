@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -44,8 +46,8 @@ def test_each_region_has_a_line_with_its_share() -> None:
     drawn = ElementTree.fromstring(charts.restored([0, 1, 2], {"here": [0, 0.5, 0.9996], "there": [0, 0, 0.99949]}))
     assert len(list(drawn.iter(f"{_SVG}polyline"))) == 2
     words = {node.text for node in drawn.iter(f"{_SVG}text")}
-    assert "here  100 %" in words
-    assert "there  99.9 %" in words  # never 100 % where somebody is missing
+    assert "here  99.96 %" in words
+    assert "there  99.95 %" in words  # never 100 % where somebody is missing
 
 
 def test_the_map_tells_slow_from_never_and_marks_where_we_are() -> None:
@@ -76,3 +78,44 @@ def test_pictures_of_a_storm_in_which_nothing_happens() -> None:
         charts.amplification([0, 1], [0, 0]),
     ):
         ElementTree.fromstring(svg)
+
+
+def _lightness(colour: str) -> tuple[float, float, float, float]:
+    """CIELAB of a colour, and its luminance."""
+    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue))
+    xyz = (
+        (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.95047,
+        0.2126 * r + 0.7152 * g + 0.0722 * b,
+        (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.08883,
+    )
+    x, y, z = (t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116 for t in xyz)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z), xyz[1]
+
+
+def test_eight_colours_can_be_told_apart_on_white_and_on_black() -> None:
+    places = [_lightness(colour) for colour in charts.COLOURS]
+    assert len(places) == 8
+    for one, other in itertools.combinations(places, 2):
+        assert math.dist(one[:3], other[:3]) > 45
+    for *_, luminance in places:
+        for ground in (_lightness("#ffffff")[3], _lightness("#111827")[3]):
+            low, high = sorted((luminance, ground))
+            assert (high + 0.05) / (low + 0.05) > 2.7
+
+
+def test_capacity_can_be_read_under_a_spike() -> None:
+    """It was once a line at the bottom, under a spike of 85 M/s."""
+    svg = charts.load([0.5, 1.5, 2.5], arrivals=[85e6, 2e6, 1e6], served=[1e6, 1e6, 1e6], limits={"nodes": 1.2e6})
+    drawn = ElementTree.fromstring(svg)
+    dashed = next(line for line in drawn.iter(f"{_SVG}polyline") if "stroke-dasharray" in line.attrib)
+    y = float(dashed.attrib["points"].split()[0].split(",")[1])
+    assert 60 < y < 220  # of 24 at the top to 276 at the bottom
+
+
+def test_a_dark_screen_and_a_phone_are_thought_of() -> None:
+    html = _page()
+    assert "prefers-color-scheme:dark" in html
+    assert "max-width:700px" in html
+    for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
+        assert "#1f2937" not in svg.replace("var(--ink,#1f2937)", "")
