@@ -19,6 +19,10 @@ class SimulationError(SparkError):
     """A storm that cannot be simulated in the way asked for."""
 
 
+class DoesNotHold(SimulationError):
+    """The fluid model was asked for outside of its conditions, about too many clients for the vector model."""
+
+
 class UsageError(SparkError):
     """Flags that contradict each other, or one that makes no sense."""
 

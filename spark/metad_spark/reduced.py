@@ -10,19 +10,22 @@ fluid model's conditions do not hold.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from .brokers.runner import fluid_storm, run_here
-from .brokers.storm import simulate_storms
+from .brokers.runner import RunTasks, fluid_storm, run_here
+from .brokers.storm import Storms, simulate_storms
 from .calibration import Calibration
 from .errors import UsageError
 from .models.results import StormResult
 from .scenario import Scenario
 
-COMPARED_CLIENTS_MAX = 100_000
+COMPARED_CLIENTS_MAX = 300_000
 """Of a storm that the vector model answers for a comparison: it takes some seconds."""
+STAND_IN_CLIENTS_MAX = 10_000_000
+"""Of a storm that the vector model answers for one that is too large for it."""
 
 
 def compared(scenario: Scenario, calibration: Calibration) -> StormResult:
@@ -32,8 +35,17 @@ def compared(scenario: Scenario, calibration: Calibration) -> StormResult:
     if broken is None:
         return replace(storm, model="fluid")
     smaller, costs, scale = reduced(scenario, calibration, COMPARED_CLIENTS_MAX)
-    found = simulate_storms(smaller, costs, model="vector", seeds=[0], run=run_here).middle
+    found = simulate_storms(smaller, costs, model="vector", seeds=[0], run=run_here, alike=True).middle
     return replace(_enlarged(found, scenario, scale), model="vector")
+
+
+def stand_in(scenario: Scenario, calibration: Calibration, seeds: Sequence[int], run: RunTasks) -> tuple[Storms, float]:
+    """The storms of a scenario that has too many clients for the vector model, by that model at a reduced scale, and
+    the scale. One node stands for all that differ from it only by chance. Counts are those of the whole storm."""
+    smaller, costs, scale = reduced(scenario, calibration, STAND_IN_CLIENTS_MAX)
+    found = simulate_storms(smaller, costs, model="vector", seeds=seeds, run=run, alike=True)
+    whole = [_enlarged(storm, scenario, scale) for storm in found.by_seed]
+    return dataclasses.replace(found, by_seed=whole), scale
 
 
 def sweep_here(scenarios: Sequence[Scenario], calibration: Calibration) -> list[StormResult]:

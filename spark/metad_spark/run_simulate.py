@@ -12,10 +12,12 @@ import msgspec
 from .brokers.storm import Storms, clients_by_region, simulate_storms
 from .calibration import Calibration, load_calibration
 from .changes import changes, grid
+from .errors import DoesNotHold
 from .models.results import StormResult
 from .models.simulate import Model
 from .output import say, table, warn, write_json
 from .pipeline.context import Context, open_context
+from .reduced import stand_in
 from .report import content
 from .report.page import Page
 from .scenario import Scenario, load_scenario
@@ -54,7 +56,11 @@ def run(
     if clients is not None:
         wanted = msgspec.structs.replace(wanted, clients=clients)
     with open_context(master=master, connect=connect) as context:
-        found = simulate_storms(wanted, costs, model=model, seeds=range(seed, seed + seeds), run=context.run)
+        scale, numbers = 1.0, range(seed, seed + seeds)
+        try:
+            found = simulate_storms(wanted, costs, model=model, seeds=numbers, run=context.run)
+        except DoesNotHold:
+            found, scale = stand_in(wanted, costs, numbers, context.run)
         storm, storms = found.middle, found.by_seed
         if report is not None:
             report.write_text(_report(wanted, costs, found, target, context, command).html(), encoding="utf-8")
@@ -68,6 +74,7 @@ def run(
         "calibration": costs.setting,
     }
     told["settled"] = found.settled
+    told["scale"] = scale
     told["asked_model"], told["doubt"], told["disagreement"] = model, found.doubt, found.disagreement
     told["passes"] = [msgspec.to_builtins(each) for each in found.passes]
     if seeds > 1:
@@ -75,7 +82,10 @@ def run(
     write_json(json, told)
     _print(storm, storms, cost, target)
     if found.model != model:
-        say(f"The {found.model} model answers: the {model} model does not hold here, because {found.doubt}.")
+        say(
+            f"The {found.model} model answers: the {model} model does not hold here, because {found.doubt}."
+            + (f" Everything is at {scale:.3g} of its size, and times as they were." if scale < 1 else "")
+        )
     say(UNVALIDATED)
     for fault in found.faults:
         warn(fault)

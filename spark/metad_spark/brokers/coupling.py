@@ -82,8 +82,11 @@ def relax(
     model: Model,
     run: Runner = run_here,
     on_pass: Callable[[Pass], None] | None = None,
+    *,
+    alike: bool = False,
 ) -> Relaxed:
-    """A storm by ``model``, brokers and nodes in agreement. ``on_pass`` hears of each pass. Raises ScenarioError and
+    """A storm by ``model``, brokers and nodes in agreement. ``on_pass`` hears of each pass. With ``alike``, one
+    node stands for all that differ from it only by chance. Raises ScenarioError and
     SimulationError."""
     passes: list[Pass] = []
 
@@ -131,13 +134,11 @@ def relax(
     if model == "fluid":
         return Relaxed(inputs=asked, results=results, passes=passes, settled=settled, fluid=fluid, doubt=doubt)
 
-    inputs = node_inputs(scenario, calibration, clients)
+    inputs = fluid_inputs if alike else node_inputs(scenario, calibration, clients)
     if taking_s is not None:
-        stand_for = [node_input.copies for node_input in fluid_inputs]
         settled = False
         for number in range(MODEL_PASSES_MAX):
             pilots = run(with_doors_for(scenario, fluid_inputs, taking_s), seed, model)
-            pilots = [msgspec.structs.replace(one, copies=count) for one, count in zip(pilots, stand_for, strict=True)]
             note(model, added(pilots))
             if number and _still(passes):
                 settled = True

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..calibration import Calibration
-from ..errors import SimulationError
+from ..errors import DoesNotHold
 from ..models import conditions
 from ..models.histogram import quantile_s
 from ..models.node_input import node_inputs
@@ -52,17 +52,24 @@ class Storms:
 
 
 def simulate_storms(
-    scenario: Scenario, calibration: Calibration, *, model: Model, seeds: Sequence[int], run: RunTasks
+    scenario: Scenario,
+    calibration: Calibration,
+    *,
+    model: Model,
+    seeds: Sequence[int],
+    run: RunTasks,
+    alike: bool = False,
 ) -> Storms:
     """A storm for each seed. Brokers are settled with the first; the others, which differ from it only by chance, meet
     the same brokers, all in one job. Where the fluid model's conditions do not hold, the vector model answers in its
-    place. Raises SimulationError where that would be too many clients."""
-    relaxed = coupling.relax(scenario, calibration, None, seeds[0], model, inputs_by(run))
+    place. Raises DoesNotHold where that would be too many clients. With ``alike``, one node stands
+    for all that differ from it only by chance."""
+    relaxed = coupling.relax(scenario, calibration, None, seeds[0], model, inputs_by(run), alike=alike)
     if model == "fluid" and relaxed.doubt is not None:
         if scenario.clients > INSTEAD_MAX:
-            raise SimulationError(f"the fluid model does not hold here, because {relaxed.doubt}: take the vector model")
+            raise DoesNotHold(f"the fluid model does not hold here, because {relaxed.doubt}: take the vector model")
         model = "vector"
-        relaxed = coupling.relax(scenario, calibration, None, seeds[0], model, inputs_by(run))
+        relaxed = coupling.relax(scenario, calibration, None, seeds[0], model, inputs_by(run), alike=alike)
     storms = [merged(scenario, relaxed.inputs, relaxed.results)]
     if len(seeds) > 1:
         results = run(

@@ -54,8 +54,7 @@ class NodeInput(msgspec.Struct, frozen=True, kw_only=True):
 
     node: int
     copies: float = 1.0
-    """How many times its clients the result is to stand for: nodes like this one, which may differ by a client. Only
-    the fluid model uses it."""
+    """How many times its clients the result is to stand for: nodes like this one, which may differ by a client."""
     first_client: int
     kinds: tuple[Kind, ...]
     """Regions, transports and SDKs by number."""

@@ -60,6 +60,7 @@ class Tally:
         fine = np.bincount(place, minlength=len(node_input.regions) * FINE_POINTS)
         return NodeResult(
             node=node_input.node,
+            copies=node_input.copies,
             clients=float(node_input.clients),
             restored=float(len(done)),
             attempts=float(self.attempts.sum()),

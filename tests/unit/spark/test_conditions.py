@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from metad_spark import reduced
 from metad_spark.brokers import coupling, storm
 from metad_spark.brokers.runner import run_here
 from metad_spark.brokers.storm import Storms, simulate_storms
-from metad_spark.errors import SimulationError
+from metad_spark.errors import DoesNotHold
 from metad_spark.models import conditions, fluid
 from metad_spark.proofs import trials
 from metad_spark.reduced import compared
@@ -62,10 +63,19 @@ def test_where_it_does_not_hold_the_vector_model_answers() -> None:
     assert held.doubt is None
 
 
-def test_or_nobody_where_there_are_too_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_a_reduced_scale_where_there_are_too_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storm, "INSTEAD_MAX", 1_000)
-    with pytest.raises(SimulationError, match="take the vector model"):
-        _by(_AT_DOORS, "fluid")
+    monkeypatch.setattr(reduced, "STAND_IN_CLIENTS_MAX", 25_000)
+    four = _change(_AT_DOORS, cluster=_change(_AT_DOORS.cluster, nodes=4, groups=4))
+    with pytest.raises(DoesNotHold, match="take the vector model"):
+        _by(four, "fluid")
+    found, scale = reduced.stand_in(four, trials.STEADY, [1], run_here)
+    whole = _by(four, "vector").middle
+    assert scale == pytest.approx(0.25, rel=0.01)
+    assert found.middle.clients == four.clients
+    assert found.middle.restored == pytest.approx(whole.restored, rel=0.01)
+    assert found.middle.t999_s == pytest.approx(whole.t999_s, rel=0.05)
+    assert found.middle.attempts_per_client == pytest.approx(whole.attempts_per_client, rel=0.05)
 
 
 def test_comparisons_are_made_by_the_model_that_holds() -> None:
