@@ -150,7 +150,7 @@ def test_a_flipped_bit_that_looks_like_a_torn_tail_is_refused(copy: Callable[[st
     (wal, *_) = files(directory / "raft", ".log")
     *_, (at, _) = records(wal)
     flip(wal, at + 5, 0x80)
-    assert "raft/ has lost its tail. Where other nodes have replicas" in refused(directory)
+    assert "raft/ has lost its tail. If other nodes have replicas" in refused(directory)
 
 
 @pytest.mark.parametrize("name", ["young", "old"])
@@ -161,7 +161,7 @@ def test_a_log_that_was_cut_is_refused(copy: Callable[[str], Path], name: str, c
     (wal, *_) = files(directory / "raft", ".log")
     with wal.open("r+b") as file:
         file.truncate(wal.stat().st_size - cut)
-    assert "raft/ has lost its tail. Where other nodes have replicas" in refused(directory)
+    assert "raft/ has lost its tail. If other nodes have replicas" in refused(directory)
 
 
 @pytest.mark.parametrize("torn", [b"\x01\x02\x03", b"\x01\x02\x03\x04\xff\x7f\x01" + b"x" * 100, bytes(4096)])
