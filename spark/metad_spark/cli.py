@@ -1,7 +1,8 @@
 """``metad-spark``: reads the command line, runs one command, turns errors into one line and an exit code.
 
-Exit codes: 0 all well; 1 the run failed or a proof did; 2 the command line is wrong; 3 the result must not be relied
-on."""
+Exit codes: 0 all well; 1 the run failed or a proof did; 2 the command line is wrong or a package is not installed; 3
+the result must not be relied on.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +11,9 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from metad_wire import __version__
+from metad_wire.extras import advice
 
 from .errors import SparkError, UsageError
 from .target import Target, parse_target
@@ -28,10 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"metad-spark: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except ModuleNotFoundError as missing:
-        if missing.name in (__package__, "metad_wire"):
-            raise
-        print(f"metad-spark: {missing}; install it with: pip install 'metad-service[spark]'", file=sys.stderr)
-        return 1
+        print(f"metad-spark: {advice(missing, 'spark')}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("metad-spark: interrupted", file=sys.stderr)
         return 130
@@ -41,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="metad-spark", description="Simulates storms that are too large for one machine."
     )
+    parser.add_argument("--version", action="version", version=f"metad-spark {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _simulate(commands)
     _size(commands)
