@@ -63,6 +63,7 @@ def test_there_is_one_version() -> None:
         ("metad", "metad.cli"),
         ("metadctl", "metad_client.cli"),
         ("metad-perf", "metad_perf.cli"),
+        ("metad-spark", "metad_spark.cli"),
     ],
 )
 def test_a_command_and_its_module_do_the_same(command: str, module: str) -> None:
