@@ -1,4 +1,4 @@
-"""What spark-submit runs: ``spark-submit spark/submit.py simulate ...`` is ``metad-spark simulate ...`` there."""
+"""The program for spark-submit: ``spark-submit spark/submit.py simulate ...`` is ``metad-spark simulate ...`` there."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""Storm simulation and stream readers on PySpark. See spark/README.md for what is here."""
+"""Storm simulation and stream readers on PySpark. spark/README.md describes the contents."""

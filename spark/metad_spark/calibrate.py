@@ -1,9 +1,9 @@
 """A calibration from reports of ``metad-perf load``: ``python -m metad_spark.calibrate --help``.
 
-Loads with one request in flight, so a request is a turn. What a turn costs is the CPU time of all replicas together:
-in a cluster in which every node leads its share, each spends that much on what it leads and follows, per item that it
-leads. How it varies is taken from the latencies. The cost of one more group in a turn needs two loads of a single node,
-with one group and with several; it is the same for each replica.
+The loads have one request in flight, so a request is a turn. The cost of a turn is the CPU time of all replicas
+together: in a cluster in which every node leads its share, each spends that much on the groups it leads and follows,
+per item that it leads. The variation comes from the latencies. The cost of one more group in a turn needs two loads of
+a single node, with one group and with several; it is the same for each replica.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .errors import CalibrationError, SparkError
 Report = dict[str, Any]
 _QUANTILES = 100
 _SHORTEST = 0.75
-"""Of the mean: the reports do not say how short the shortest turn is; with this the measured median, 99 % and 99.9 %
-have a mean of 1 within 2 %."""
+"""The shortest turn, as a share of the mean: the reports do not contain it; with this value the measured median, 99 %
+and 99.9 % have a mean of 1 within 2 %."""
 _BATCH_MIN = 16
-"""Smaller batches measure the idle cluster beside them."""
+"""Smaller batches would measure the idle cluster too."""
 
 
 def fit(cluster: Sequence[Report], alone: Sequence[Report] = (), name: str = "measured") -> Calibration:
     """A calibration from reports of a cluster with one data group, and of a single node with one group and with
-    several. Raises CalibrationError where they cannot tell."""
+    several. Raises CalibrationError if they are not sufficient."""
     try:
         rows = [report for report in cluster if report["batch"] >= _BATCH_MIN and report["in_flight"] == 1]
         batches = np.array([float(report["batch"]) for report in rows])
@@ -40,7 +40,7 @@ def fit(cluster: Sequence[Report], alone: Sequence[Report] = (), name: str = "me
                 f"needs loads of at least two batch sizes from {_BATCH_MIN} on, one request in flight"
             )
         cpu_s = batches * np.array([float(report["server_cpu_us_per_item"]) for report in rows]) * 1e-6
-        # Errors are of a share of what is measured, so each row is weighed by one over it.
+        # Errors are relative to the measured value, so each row is weighted by its inverse.
         design = np.stack([np.ones(len(rows)), batches], axis=1) / cpu_s[:, None]
         (fixed_s, item_s), *_ = np.linalg.lstsq(design, np.ones(len(rows)), rcond=None)
         fitted = fixed_s + item_s * batches
@@ -61,7 +61,7 @@ def fit(cluster: Sequence[Report], alone: Sequence[Report] = (), name: str = "me
 
 
 def _entry_s(alone: Sequence[Report]) -> float:
-    """What one more group in a turn costs one replica."""
+    """The cost of one more group in a turn for one replica."""
     groups = np.array([round(report["entries_per_s"] * report["batch"] / report["items_per_s"]) for report in alone])
     cpu_s = np.array([report["batch"] * report["server_cpu_us_per_item"] * 1e-6 for report in alone])
     if len(set(groups.tolist())) < 2:
@@ -71,8 +71,8 @@ def _entry_s(alone: Sequence[Report]) -> float:
 
 
 def _factors(rows: Sequence[Report]) -> tuple[float, ...]:
-    """Quantiles of a turn's time over its mean, from the two largest batch sizes: there a turn is longest, and the
-    load's own part in it smallest."""
+    """Quantiles of a turn's time over its mean, from the two largest batch sizes: there a turn is longest, and the load
+    generator's own part in it smallest."""
     largest = sorted({report["batch"] for report in rows})[-2:]
     chosen = [report for report in rows if report["batch"] in largest]
     known = np.array(
@@ -99,7 +99,7 @@ def _setting(report: dict[str, Any]) -> str:
 
 
 def to_toml(calibration: Calibration) -> str:
-    """As a file that :func:`metad_spark.calibration.load_calibration` reads."""
+    """The text of a file that :func:`metad_spark.calibration.load_calibration` reads."""
     values = msgspec.to_builtins(calibration)
     return "".join(f"{key} = {msgspec.json.encode(value).decode()}\n" for key, value in values.items())
 

@@ -1,11 +1,11 @@
-"""What serving costs a node: read from a file that says how it was measured.
+"""The cost of serving for a node, read from a file that names its measurement.
 
 A node works in *turns*: it takes up to ``batch_items`` items from each group that it leads, writes an entry for each of
 these groups, and has all of them made durable and replicated together. A turn takes
 
     factor * slowdown * (turn_s + entry_s * groups with items + item_s * items)
 
-where the factor is drawn from the measured distribution. Nothing else is done meanwhile.
+where the factor is drawn from the measured distribution. The node does nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from .errors import CalibrationError
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The costs of one node. Raises CalibrationError, by way of :func:`load_calibration`."""
+    """The costs of one node. :func:`load_calibration` raises CalibrationError for values out of range."""
 
     name: str = "unnamed"
     setting: str = ""
-    """On what machine, with what command, when."""
+    """The machine, command and date of the measurement."""
     turn_s: float
-    """Of a turn, whatever is in it: fsync, replication, answers."""
+    """Cost of a turn, whatever its content: fsync, replication, answers."""
     entry_s: float = 0.0
-    """Of each group that has items in a turn."""
+    """Cost of each group that has items in a turn."""
     item_s: float
-    """Of each item."""
+    """Cost of each item."""
     factors: tuple[float, ...] = (1.0,)
-    """Quantiles, evenly spaced, of a turn's time over what the formula says; scaled to a mean of 1 when used."""
+    """Quantiles, evenly spaced, of a turn's time over the formula's; scaled to a mean of 1 when used."""
     fsync: bool = True
     """Whether it was measured with a disk that syncs."""
     r2: float = 0.0
-    """Of the regression that gave ``turn_s`` and ``item_s``."""
+    """Error of the regression that gave ``turn_s`` and ``item_s``."""
 
     def __post_init__(self) -> None:
         for key in ("turn_s", "entry_s", "item_s"):
@@ -47,11 +47,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError("factors must be 1 to 10,000 numbers from 0 on, not all 0")
 
     def items_per_s(self, groups: int, batch_items: int, item_weight: float = 1.0) -> float:
-        """What a node that leads ``groups`` serves at its best: full batches of all of them in every turn."""
+        """Items per second of a node that leads ``groups``, at its best: full batches of all of them in every turn."""
         items = groups * batch_items
         return items / (self.turn_s + self.entry_s * groups + self.item_s * item_weight * items)
 
 
 def load_calibration(name_or_path: str | Path = "default") -> Calibration:
-    """A calibration that comes with the package, by name, or one in a TOML file. Raises CalibrationError."""
+    """A calibration of the package, by name, or one in a TOML file. Raises CalibrationError."""
     return toml.load("calibrations", name_or_path, Calibration, CalibrationError)

@@ -1,6 +1,6 @@
-"""What could be changed about a cluster before a storm, one change at a time and together, and where it would collapse.
+"""Possible changes of a cluster before a storm, one at a time and together, and the sizes at which it would collapse.
 
-Pure: makes scenarios. Each is a storm that the fluid model answers within seconds, so all of them are one job.
+Pure: makes scenarios. The fluid model answers each of them within seconds, so all of them are one job.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from .wording import seconds, short
 
 QUEUE_FACTORS = (0.25, 1.0, 4.0, 16.0, 64.0)
 NODE_FACTORS = (0.25, 0.5, 1.0, 2.0)
-"""Of the scenario's own bound and nodes, for the map: from far too few to more than enough."""
+"""Multiples of the scenario's own bound and nodes, for the map: from far too few to more than enough."""
 _RETURNS_OF_CAPACITY = 0.9
-"""Leaves room for those who come without having been told when."""
+"""Share of the capacity for return slots: the rest is for clients that come without a slot."""
 _QUEUE_MARGIN = 0.8
-"""Of the time that a client's patience leaves for the queue."""
+"""Share of the time that a client's patience leaves for the queue."""
 
 
 _QUEUE_NEAR = 0.25
-"""A bound this near to the wise one is not worth a change."""
+"""A bound this near to the recommended one is not worth a change."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A scenario that differs from the one asked about."""
+    """A scenario that differs from the user's."""
 
     name: str
     price: str
-    """What it costs who runs the cluster."""
+    """Its cost for the operator of the cluster."""
     scenario: Scenario
 
 
 def serves(scenario: Scenario, calibration: Calibration) -> float:
-    """Items a second that the whole cluster serves at its best."""
+    """Items per second that the whole cluster serves at its best."""
     cluster = scenario.cluster
     whole, more = divmod(cluster.groups, cluster.nodes)
     weight = scenario.sessions.item_weight()
@@ -53,14 +53,14 @@ def serves(scenario: Scenario, calibration: Calibration) -> float:
 
 
 def queue_s(scenario: Scenario, calibration: Calibration) -> float:
-    """Seconds that who comes last in a full queue waits; infinite where nothing bounds it."""
+    """Seconds that the last client in a full queue waits; infinite without a bound."""
     if not scenario.cluster.queue_items:
         return math.inf
     return scenario.cluster.queue_items * scenario.cluster.groups / serves(scenario, calibration)
 
 
 def patience_s(scenario: Scenario) -> float:
-    """What a client's timeout leaves for the queue, where the way is longest: an answer after that is in vain."""
+    """The part of a client's timeout that is left for the queue on the longest way: a later answer is useless."""
     rtt_s = max(region.rtt_ms for region in scenario.regions) / 1000
     trips = max(n for n, share in zip(ROUND_TRIPS, scenario.transports.shares(), strict=True) if share)
     return scenario.client_timeout_s - rtt_s * trips
@@ -73,8 +73,8 @@ def wise_queue_items(scenario: Scenario, calibration: Calibration) -> int:
 
 
 def changes(scenario: Scenario, calibration: Calibration) -> list[Change]:
-    """What is worth trying, the scenario itself first, and only what would differ from it. No node dies: all are alike
-    then, and one stands for all."""
+    """The changes worth trying, the scenario itself first, without those that would change nothing. No node dies: all
+    are alike then, and one stands for all."""
     scenario = replace(scenario, leader_changes=())
     cluster = scenario.cluster
     found = [Change(name="as it is", price="", scenario=scenario)]
@@ -120,13 +120,13 @@ class Grid:
 
 
 def grid(scenario: Scenario, calibration: Calibration) -> Grid:
-    """Around the scenario, from a cluster and a queue that are far too small to ones that are ample; no node dies."""
+    """A grid around the scenario, from a cluster and a queue that are far too small to ample ones; no node dies."""
     scenario = replace(scenario, leader_changes=())
     cluster = scenario.cluster
     base = cluster.queue_items or wise_queue_items(scenario, calibration)
     bounds = [max(1, round(base * factor)) for factor in QUEUE_FACTORS]
     here_row = QUEUE_FACTORS.index(1.0)
-    if not cluster.queue_items:  # the last row is the one without a bound, and that is where we are
+    if not cluster.queue_items:  # the scenario itself is in the last row, which has no bound
         bounds[-1] = 0
         here_row = len(bounds) - 1
     sizes = sorted({max(1, round(cluster.nodes * factor)) for factor in NODE_FACTORS})

@@ -1,22 +1,22 @@
-"""What a user is told, in one line, when something asked for cannot be done."""
+"""Errors for the user, in one line, when a request cannot be done."""
 
 from __future__ import annotations
 
 
 class SparkError(Exception):
-    """The base of all: its text names what is wrong and what would be right."""
+    """Base of all errors: the text names the mistake and what would be right."""
 
 
 class ScenarioError(SparkError):
-    """A scenario that makes no sense; the text names the key and what is allowed there."""
+    """A scenario with a value out of range; the text names the key and the allowed values."""
 
 
 class CalibrationError(SparkError):
-    """A calibration file that makes no sense; the text names the key and what is allowed there."""
+    """A calibration file with a value out of range; the text names the key and the allowed values."""
 
 
 class SimulationError(SparkError):
-    """A storm that cannot be simulated in the way asked for."""
+    """A storm that cannot be simulated in the requested way."""
 
 
 class DoesNotHold(SimulationError):
@@ -24,7 +24,7 @@ class DoesNotHold(SimulationError):
 
 
 class UsageError(SparkError):
-    """Flags that contradict each other, or one that makes no sense."""
+    """Flags that contradict each other, or a flag with an invalid value."""
 
 
 class JavaMissing(SparkError):

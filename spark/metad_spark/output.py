@@ -1,4 +1,4 @@
-"""What a person and a script get: a few lines on stdout, JSON files."""
+"""Output for people and scripts: a few lines on stdout, JSON files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rich.table import Table
 
 
 def write_json(path: Path | None, report: Mapping[str, Any]) -> None:
-    """Write the report, if asked for; floats to six significant digits."""
+    """Write the report, if a path is given; floats to six significant digits."""
     if path is not None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(rounded(report)), indent=2) + b"\n")
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; columns of numbers to the right."""
+    """Print a table; columns of numbers are aligned to the right."""
     made = Table(title=title, title_justify="left")
     for at, column in enumerate(columns):
         numeric = at > 0 and all(row[at][:1].isdigit() or row[at][:1] in ("", "-") for row in rows)

@@ -1,4 +1,4 @@
-"""A storm at a reduced scale: fewer clients, and everything that serves them as much smaller, so that all times stay.
+"""A storm at a reduced scale: fewer clients, and all capacities smaller by the same factor, so that all times stay.
 
 Clients, queues, entries, requests, handshakes and what a second of a node's work is worth go by one factor. What is
 left of the difference is that a turn with fewer items in it is a coarser measure: 0.1 % of t99.9 and 1 % of attempts at
@@ -68,8 +68,8 @@ def _enlarged(storm: StormResult, scenario: Scenario, scale: float) -> StormResu
 
 
 def scaled(scenario: Scenario, scale: float) -> Scenario:
-    """The storm with clients, queues and brokers' handshakes scaled, and every time as it was. The third thing that
-    must be scaled is what the cluster serves, and that is for who replays it. Raises UsageError."""
+    """The storm with clients, queues and brokers' handshakes scaled, and every time unchanged. The cluster's capacity
+    must be scaled too, which is left to the user of the replay. Raises UsageError."""
     if not 0 < scale <= 1:
         raise UsageError(f"--scale must be over 0 and at most 1, not {scale:g}")
     cluster, brokers = scenario.cluster, scenario.brokers
@@ -83,9 +83,9 @@ def scaled(scenario: Scenario, scale: float) -> Scenario:
 
 
 def reduced(scenario: Scenario, calibration: Calibration, clients_max: int) -> tuple[Scenario, Calibration, float]:
-    """The storm with about ``clients_max`` clients, and the factor; where it has no more than that, or entries are too
-    small to be divided, the storm as it is. A full turn takes as long as before, for the factor is one by which the
-    entries can be divided, so it may be a little more than asked for."""
+    """The storm with about ``clients_max`` clients, and the factor; the unchanged storm if it has no more than that, or
+    entries are too small to be divided. A full turn takes as long as before, because the entries can be divided by the
+    factor, so the storm may be a little larger than requested."""
     items = scenario.cluster.batch_items
     fewer = -(-items * min(clients_max, scenario.clients) // scenario.clients)
     scale = fewer / items

@@ -1,4 +1,4 @@
-"""``metad-spark schedule``: writes a storm's first attempts as Parquet, reads them back, and says what is there."""
+"""``metad-spark schedule``: writes a storm's first attempts as Parquet, reads them back, and reports what is there."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run(
     connect: bool,
     json: Path | None,
 ) -> int:
-    """Writes ``OUT/first_attempts/part-*.parquet``, one for each generator, and ``OUT/manifest.json`` where OUT is a
-    folder of this machine."""
+    """Write ``OUT/first_attempts/part-*.parquet``, one for each generator, and ``OUT/manifest.json`` if OUT is a folder
+    of this machine."""
     whole = load_scenario(scenario)
     costs = load_calibration(calibration or whole.calibration)
     if clients is not None:

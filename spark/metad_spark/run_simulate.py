@@ -95,7 +95,7 @@ def run(
 def _report(
     scenario: Scenario, costs: Calibration, found: Storms, target: Target, context: Context, command: str
 ) -> Page:
-    """Draws the storm, and lets the fluid model answer what else could have been."""
+    """Draw the storm, and compute alternatives with the fluid model."""
     tried = [change for change in changes(scenario, costs) if change.scenario.cluster.groups <= scenario.clients]
     around = grid(scenario, costs)
     flat = [one for line in around.scenarios for one in line]

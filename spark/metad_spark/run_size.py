@@ -1,4 +1,4 @@
-"""``metad-spark size``: the smallest cluster that has a storm over in time, its price, how near it is to collapse."""
+"""``metad-spark size``: the smallest cluster that ends a storm in time, its cost, and its distance from collapse."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from .wording import UNVALIDATED, percent, seconds
 
 _OPTIONS_SHOWN = 12
 _CHECKED_CLIENTS_MAX = 10_000_000
-"""More are checked at a reduced scale: all clients of a small cluster at once would take gigabytes and minutes."""
+"""More clients are checked at a reduced scale: all clients of a small cluster at once would take gigabytes and
+minutes."""
 
 
 def run(

@@ -1,4 +1,4 @@
-"""``metad-spark verify``: makes the proofs, says each with its error, and fails where one does. Needs no Java."""
+"""``metad-spark verify``: makes the proofs, prints each with its error, and fails if one does. Needs no Java."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .proofs.verify import PROOFS, Proof, verify
 
 
 def run(*, only: Sequence[str], json: Path | None) -> int:
-    """0 where every proof passes, else 1. Raises UsageError for a proof that there is not."""
+    """Returns 0 if every proof passes, else 1. Raises UsageError for an unknown proof."""
     unknown = [name for name in only if name not in PROOFS]
     if unknown:
         raise UsageError(f"no such proofs: {', '.join(unknown)}; there are {', '.join(PROOFS)}")

@@ -1,4 +1,4 @@
-"""What a storm is: who comes back, over what, how stubbornly, and to what cluster. Read from TOML.
+"""A storm: the clients that come back, their transports and retries, and the cluster. Read from TOML.
 
 Every value is checked when it is read, and an error names its key. Shares add up to 1. Times are seconds unless the key
 ends in ``_ms``.
@@ -22,10 +22,11 @@ HORIZON_S_MAX = 3_600.0
 """The simulation's clock has 32 bits of microseconds; an hour leaves room for the last answers."""
 NODES_MAX = 10_000
 RTT_MS_MIN = 1.0
-"""The models step in round trips of the nearest region: less costs time and shows nothing."""
+"""The models step in round trips of the nearest region: shorter ones cost time and show nothing."""
 TRANSPORTS = ("tcp_tls", "quic", "quic_0rtt")
 ROUND_TRIPS = (3, 2, 1)
-"""From the first packet to CONNACK: TCP, TLS 1.3, CONNECT; QUIC's one handshake, CONNECT; CONNECT with the first."""
+"""Round trips from the first packet to CONNACK: TCP, TLS 1.3, CONNECT; QUIC's one handshake, CONNECT; CONNECT with the
+first."""
 _SHARES_OFF_MAX = 1e-6
 
 
@@ -44,16 +45,16 @@ class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Region(_Strict, frozen=True):
-    """Where clients are."""
+    """A region of clients."""
 
     name: str
     share: float
-    """Of all clients."""
+    """Share of all clients."""
     rtt_ms: float
-    """From client to broker and back."""
+    """Round trip from client to broker and back."""
     loss: float = 0.0
-    """Of the packets of a handshake, in each direction. A lost one costs a second, then two, then four: nobody knows
-    the round trip yet."""
+    """Share of a handshake's packets that are lost, in each direction. A lost one costs a second, then two, then four,
+    because neither end knows the round trip yet."""
 
     def __post_init__(self) -> None:
         _within("regions.rtt_ms", self.rtt_ms, RTT_MS_MIN, 10_000)
@@ -62,7 +63,7 @@ class Region(_Strict, frozen=True):
 
 
 class Transports(_Strict, frozen=True):
-    """Shares of how clients connect."""
+    """Shares of the clients by transport."""
 
     tcp_tls: float = 1.0
     quic: float = 0.0
@@ -72,17 +73,17 @@ class Transports(_Strict, frozen=True):
         _shares("transports", self.shares())
 
     def shares(self) -> tuple[float, ...]:
-        """In the order of :data:`TRANSPORTS`."""
+        """The shares in the order of :data:`TRANSPORTS`."""
         return self.tcp_tls, self.quic, self.quic_0rtt
 
 
 class Sdk(_Strict, frozen=True):
-    """A share of the clients, and how their SDK retries."""
+    """A share of the clients, and the retry policy of their SDK."""
 
     name: str
     share: float
     family: str
-    """One of those of :class:`metad_wire.policy.Backoff`."""
+    """A family of :class:`metad_wire.policy.Backoff`."""
     base_s: float = 1.0
     cap_s: float = 60.0
     jitter: float = 0.1
@@ -100,7 +101,7 @@ class Sdk(_Strict, frozen=True):
 
 
 class Keepalive(_Strict, frozen=True):
-    """A share of the clients, and how often they ping."""
+    """A share of the clients, and their ping interval."""
 
     share: float
     keepalive_s: float
@@ -111,12 +112,13 @@ class Keepalive(_Strict, frozen=True):
 
 
 class Disconnect(_Strict, frozen=True):
-    """How clients learn that they are cut off."""
+    """How clients learn of the disconnect."""
 
     spread_s: float = 1.0
-    """Those that are told learn it within this time, evenly."""
+    """Clients that are told learn of it within this time, evenly spread."""
     silent_share: float = 0.0
-    """Of the clients are not told, and learn it when a ping stays unanswered: evenly within a keepalive."""
+    """Share of the clients that are not told, and learn of it when a ping stays unanswered: evenly within a
+    keepalive."""
     keepalives: tuple[Keepalive, ...] = (Keepalive(share=1.0, keepalive_s=60.0),)
 
     def __post_init__(self) -> None:
@@ -126,7 +128,7 @@ class Disconnect(_Strict, frozen=True):
 
 
 class Expiry(_Strict, frozen=True):
-    """A share of the sessions, and how long they outlive their connection."""
+    """A share of the sessions, and the time that they outlive their connection."""
 
     share: float
     expiry_s: float
@@ -137,13 +139,13 @@ class Expiry(_Strict, frozen=True):
 
 
 class Sessions(_Strict, frozen=True):
-    """What is restored."""
+    """The stored sessions."""
 
     expiries: tuple[Expiry, ...] = (Expiry(share=1.0, expiry_s=3_600.0),)
     subscriptions: float = 5.0
-    """Of a session, on average."""
+    """Mean size of a session."""
     subscription_cost: float = 0.0
-    """What restoring one costs the server, in items."""
+    """The server's cost of restoring one session, in items."""
 
     def __post_init__(self) -> None:
         _shares("sessions.expiries", [each.share for each in self.expiries])
@@ -156,11 +158,11 @@ class Sessions(_Strict, frozen=True):
 
 
 class Tenants(_Strict, frozen=True):
-    """Whose the clients are. A tenant's clients are in one region and use one SDK; tenant i has a share that falls with
-    i ** -exponent, so the large ones decide what the population looks like."""
+    """The owners of the clients. A tenant's clients are in one region and use one SDK; tenant i has a share that falls
+    with i ** -exponent, so the large tenants determine the population."""
 
     count: int = 0
-    """0: no tenants; every share is exactly what it says."""
+    """0: no tenants; every share is exact."""
     exponent: float = 1.1
 
     def __post_init__(self) -> None:
@@ -173,9 +175,9 @@ class Brokers(_Strict, frozen=True):
 
     count: int = 120
     batch_items: int = 1_000
-    """Most items in a request."""
+    """Maximum of items in a request."""
     linger_ms: float = 0.0
-    """How long a request waits for company after its first item."""
+    """How long a request waits for further items after its first."""
     concurrency: int = 256
     """Requests in flight of one broker, over all groups; the SDK's default is 4 for each group."""
     connects_per_s: float = 0.0
@@ -199,9 +201,9 @@ class Cluster(_Strict, frozen=True):
     groups: int = 120
     """Raft groups, led evenly by the nodes."""
     batch_items: int = 1_000
-    """Most items in an entry."""
+    """Maximum of items in an entry."""
     queue_items: int = 20_000
-    """That may wait for a group; 0: any number."""
+    """Items that may wait for a group; 0: any number."""
 
     def __post_init__(self) -> None:
         _within("cluster.nodes", self.nodes, 1, NODES_MAX)
@@ -211,10 +213,10 @@ class Cluster(_Strict, frozen=True):
 
 
 class Returns(_Strict, frozen=True):
-    """Whether the server says when the refused should come back."""
+    """Whether the server tells refused clients when to come back."""
 
     of_capacity: float = 0.0
-    """Slots given out, as a share of what the cluster serves at its best; 0: it does not say."""
+    """Slots given out, as a share of the cluster's capacity at its best; 0: it does not tell them."""
     wait_min_s: float = 0.05
     jitter_s: float = 0.05
 
@@ -225,13 +227,13 @@ class Returns(_Strict, frozen=True):
 
 
 class LeaderChange(_Strict, frozen=True):
-    """Nodes that die in the middle. What waited there is refused, and what comes, until others lead their groups."""
+    """Nodes that die in the middle. Items that wait there, or arrive before others lead their groups, are refused."""
 
     at_s: float
     outage_s: float = 1.0
     nodes: int = 1
     slowdown: float = 1.0
-    """Of what the groups cost from then on, as they share a node with others."""
+    """Factor on the groups' costs from then on, because they share a node with others."""
 
     def __post_init__(self) -> None:
         _within("leader_changes.at_s", self.at_s, 0, HORIZON_S_MAX)
@@ -241,13 +243,13 @@ class LeaderChange(_Strict, frozen=True):
 
 
 class Scenario(_Strict, frozen=True):
-    """One storm. Raises ScenarioError, by way of :func:`load_scenario`, where a value makes no sense."""
+    """One storm. :func:`load_scenario` raises ScenarioError for values out of range."""
 
     name: str = "unnamed"
     description: str = ""
     clients: int = 1_000_000
     horizon_s: float = 600.0
-    """Who is not back then is counted as not restored."""
+    """A client that is not back then counts as not restored."""
     client_timeout_s: float = 10.0
     """From a client's first packet to its CONNACK; then it gives up and waits for its next attempt."""
     regions: tuple[Region, ...] = (Region(name="here", share=1.0, rtt_ms=20.0),)
@@ -260,10 +262,10 @@ class Scenario(_Strict, frozen=True):
     cluster: Cluster = Cluster()
     returns: Returns = Returns()
     retry_budget: RetryBudget | None = None
-    """Of each client."""
+    """The retry budget of each client."""
     leader_changes: tuple[LeaderChange, ...] = ()
     calibration: str = "default"
-    """The file that says what serving costs."""
+    """Name or path of the file with the costs of serving."""
 
     def __post_init__(self) -> None:
         _within("clients", self.clients, 1, CLIENTS_MAX)
@@ -284,10 +286,10 @@ class Scenario(_Strict, frozen=True):
 
 
 def load_scenario(name_or_path: str | Path = "default") -> Scenario:
-    """A scenario that comes with the package, by name, or one in a TOML file. Raises ScenarioError."""
+    """A scenario of the package, by name, or one in a TOML file. Raises ScenarioError."""
     return toml.load("scenarios", name_or_path, Scenario, ScenarioError)
 
 
 def scenario_names() -> list[str]:
-    """The scenarios that come with the package."""
+    """The names of the package's scenarios."""
     return toml.shipped("scenarios")

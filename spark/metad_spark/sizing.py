@@ -56,11 +56,11 @@ class Option:
     storm: StormResult
     meets: bool
     costs: dict[str, str] = field(default_factory=dict)
-    """What each of its settings costs, in words."""
+    """The cost of each of its settings, in words."""
 
     @property
     def nodes(self) -> int:
-        """How large it is."""
+        """The number of nodes."""
         return self.scenario.cluster.nodes
 
 
@@ -75,7 +75,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizing:
-    """What came of the search."""
+    """The result of the search."""
 
     target: Target
     best: Option | None
@@ -170,7 +170,7 @@ def least_nodes(base: Scenario, calibration: Calibration, target: Target, nodes_
 
 
 class _Search:
-    """The rounds and what they found."""
+    """The rounds and their results."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class _Search:
 
     @property
     def best(self) -> Option | None:
-        """The smallest that meets the target, and of equals the one with the fewest attempts."""
+        """The smallest cluster that meets the target, and of equals the one with the fewest attempts."""
         meeting = [option for option in self.options if option.meets]
         return min(meeting, key=lambda option: (option.nodes, option.storm.attempts_per_client), default=None)
 
@@ -277,7 +277,7 @@ def _reached_s(storm: StormResult, target: Target) -> float:
 
 
 def _costs(asked: Scenario, scenario: Scenario, calibration: Calibration) -> dict[str, str]:
-    """What each setting of a cluster costs."""
+    """The cost of each setting of a cluster."""
     cluster = scenario.cluster
     groups = cluster.groups / cluster.nodes
     turn_s = calibration.turn_s + groups * (calibration.entry_s + calibration.item_s * cluster.batch_items)

@@ -1,4 +1,4 @@
-"""What a storm is held against: by when which share of all clients must be back."""
+"""The target of a storm: a share of all clients must be back by a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .errors import UsageError
 
 SHARES = {"t50": 0.5, "t99": 0.99, "t999": 0.999}
-"""As the keys of a result are called, without their unit."""
+"""The names of the result's keys, without their unit."""
 _UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _FORM = re.compile(r"(t50|t99|t999)(?:_s)?<=?(\d+(?:\.\d+)?)(s|min|h)?")
 
@@ -22,7 +22,7 @@ class Target:
 
     @property
     def share(self) -> float:
-        """Of all clients."""
+        """Share of all clients."""
         return SHARES[self.key]
 
     def __str__(self) -> str:
@@ -30,7 +30,7 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """A target written as ``t999<=300s`` or ``t99 <= 5 min``. Raises UsageError, saying how to write one."""
+    """A target written as ``t999<=300s`` or ``t99 <= 5 min``. Raises UsageError that says how to write one."""
     found = _FORM.fullmatch(text.replace(" ", ""))
     if found is None or float(found[2]) <= 0:
         raise UsageError(f'{text!r} is no target: write one as "t999<=300s" ({", ".join(SHARES)}; s, min, h)')

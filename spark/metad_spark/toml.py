@@ -1,4 +1,4 @@
-"""Reading a TOML file, one that is shipped or one of the user's, into a Struct, with errors in the user's words."""
+"""Reads a TOML file, from the package or from the user, into a Struct, with errors in the user's words."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import msgspec
 from .errors import SparkError
 
 FILE_BYTES_MAX = 1024 * 1024
-"""Nobody writes more by hand; bounds what a wrong path can make us read."""
+"""Nobody writes longer files by hand; bounds what we read from a wrong path."""
 
 T = TypeVar("T")
 
 
 def shipped(kind: str) -> list[str]:
-    """The names of the files of a kind ("scenarios", "calibrations") that come with the package."""
+    """The names of the package's files of a kind ("scenarios", "calibrations")."""
     folder = resources.files(__package__) / "data" / kind
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
 def load(kind: str, name_or_path: str | Path, struct: type[T], error: type[SparkError]) -> T:
-    """The file of that name, or at that path, as a ``struct``; ``error`` where there is none or it makes no sense."""
+    """The file of that name, or at that path, as a ``struct``; raises ``error`` if it is missing or malformed."""
     names = shipped(kind)
     if str(name_or_path) in names:
         text = (resources.files(__package__) / "data" / kind / f"{name_or_path}.toml").read_bytes()
@@ -64,14 +64,14 @@ def _not_finite(value: Any, key: str = "") -> str | None:
 
 
 def _allowed(struct: type, why: str) -> str:
-    """Which keys there are, where the complaint is about one that there is not."""
+    """The allowed keys, if the error is about an unknown one."""
     if "unknown field" not in why:
         return ""
     *_, path = why.rpartition("`$")
     kind: Any = struct
     for key in re.findall(r"\.(\w+)", path):
         kind = typing.get_type_hints(kind)[key]
-        # A list of tables, or a table that may be missing: what is inside counts.
+        # For a list of tables, or a table that may be missing, use the inner type.
         while not hasattr(kind, "__struct_fields__"):
             kind = next(each for each in typing.get_args(kind) if each not in (type(None), ...))
     return f"; there are {', '.join(kind.__struct_fields__)}"

@@ -1,4 +1,4 @@
-"""Numbers and durations as a person says them: on the terminal, in the report and in its pictures. Pure."""
+"""Numbers and durations in words: for the terminal, the report and its pictures. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def percent(share: float) -> str:
 
 
 def short(value: float) -> str:
-    """A number as a person says it: 1,200 as 1.2 k, 31,500,000 as 31.5 M."""
+    """A number in short form: 1,200 as 1.2 k, 31,500,000 as 31.5 M."""
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= size * 0.9995:
             return f"{value / size:.3g}{unit}"

@@ -1,1 +1,1 @@
-"""Brokers and nodes brought into agreement, and the storms that come of it."""
+"""Brings brokers and nodes into agreement, and runs the resulting storms."""

@@ -1,4 +1,4 @@
-"""Brokers and nodes, each simulated as if it knew what the other does, in turn, until they agree.
+"""Simulates brokers and nodes in turn, each as if it knew the other's behaviour, until they agree.
 
 Each node has its share of every broker's door (``models/node_input``), so handshakes need no agreement. What does is
 the number of requests that a broker may have in flight: how many clients it lets through follows from how long all
@@ -34,7 +34,7 @@ Runner = Callable[[Sequence[NodeInput], int, Model], list[NodeResult]]
 """Simulates nodes with a seed and a model; one Spark job, or a loop."""
 
 MOVED_MAX = 0.005
-"""Passes end when t99.9 and attempts move by less than this share of themselves."""
+"""The passes end when t99.9 and attempts change by less than this share."""
 FLUID_PASSES_MAX = 16
 MODEL_PASSES_MAX = 6
 
@@ -45,10 +45,10 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
     model: Model
     t999_s: float | None
     end_s: float
-    """t99.9, or, where it is beyond the horizon, the horizon and the share of it that is still out."""
+    """t99.9 or, if it is beyond the horizon, the horizon extended by the share of clients that is still out."""
     attempts_per_client: float
     moved: float | None
-    """The share of itself by which the end or the attempts differ from the pass before, whichever is more; None for the
+    """The relative change of the end or of the attempts since the pass before, whichever is larger; None for the
     first."""
     delay_max_s: float
     """The longest that a broker kept a client waiting that it let through."""
@@ -70,7 +70,7 @@ class Relaxed(msgspec.Struct, kw_only=True):
 
 
 def run_here(inputs: Sequence[NodeInput], seed: int, model: Model) -> list[NodeResult]:
-    """All nodes in this process, one after the other."""
+    """Run all nodes in this process, one after the other."""
     return [simulate_node(node_input, seed, model) for node_input in inputs]
 
 
@@ -95,7 +95,7 @@ def relax(
         attempts = total.attempts / total.clients
         moved = None
         if passes:
-            before = max(passes[-1].attempts_per_client, 1e-9)  # none where the storm begins after the horizon
+            before = max(passes[-1].attempts_per_client, 1e-9)  # no attempts if the storm begins after the horizon
             moved = max(abs(end_s / passes[-1].end_s - 1), abs(attempts / before - 1))
         passes.append(
             Pass(
@@ -156,7 +156,7 @@ def _end_s(total: NodeResult, horizon_s: float) -> float:
 
 
 def _still(passes: Sequence[Pass]) -> bool:
-    """Whether the last pass moved nothing."""
+    """Whether the last pass changed nothing."""
     moved = passes[-1].moved
     return moved is not None and moved < MOVED_MAX
 
@@ -194,7 +194,7 @@ def request_s(scenario: Scenario, total: NodeResult) -> Array:
     allowed so many requests at a time can do no more of them in a second than that number over this time."""
     some = total.held > 0.5
     held_s = np.divide(total.held_s, total.held, out=np.zeros_like(total.held_s), where=some)
-    # Where nothing is let in, requests take as long as those before: they are not free.
+    # If nothing is let in, requests take as long as those before: they are not free.
     last = np.maximum.accumulate(np.where(some, np.arange(len(held_s)), 0))
     return np.asarray(np.maximum(held_s[last] + 2e-3 * scenario.brokers.latency_ms, 1e-6))
 

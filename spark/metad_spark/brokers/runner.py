@@ -1,7 +1,8 @@
-"""The seam between what wants nodes and storms simulated and what does it: this process, or Spark. Both give the same.
+"""The seam between code that wants nodes and storms simulated and code that runs them: this process, or Spark. Both
+give the same results.
 
-:data:`~metad_spark.brokers.coupling.Runner` is the same seam for the nodes of one pass; :func:`inputs_by` makes one of
-the other.
+:data:`~metad_spark.brokers.coupling.Runner` is the same seam for the nodes of one pass; :func:`inputs_by` converts one
+into the other.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ class Task:
 
 
 RunTasks = Callable[[Sequence[Task]], list[NodeResult]]
-"""Simulates nodes and gives their results in the tasks' order."""
+"""Simulates nodes and returns their results in the tasks' order."""
 Sweep = Callable[[Sequence[Scenario], Calibration], list[StormResult]]
 """Answers many scenarios by :func:`metad_spark.reduced.compared`, in their order."""
 
 
 def inputs_by(run: RunTasks) -> coupling.Runner:
-    """What the coupling calls, by whoever runs tasks."""
+    """A :data:`~metad_spark.brokers.coupling.Runner` that passes its nodes to ``run``."""
 
     def run_inputs(inputs: Sequence[NodeInput], seed: int, model: Model) -> list[NodeResult]:
         return run([Task(input=node_input, seed=seed, model=model) for node_input in inputs])
@@ -45,7 +46,7 @@ def inputs_by(run: RunTasks) -> coupling.Runner:
 
 
 def run_here(tasks: Sequence[Task]) -> list[NodeResult]:
-    """One after the other in this process, for tests and small storms."""
+    """Run tasks one after the other in this process, for tests and small storms."""
     return [simulate_node(task.input, task.seed, task.model) for task in tasks]
 
 

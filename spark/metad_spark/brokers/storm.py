@@ -1,4 +1,4 @@
-"""Storms of one scenario that differ in their seed: brokers and nodes in agreement, by whoever runs nodes."""
+"""Storms of one scenario with different seeds: brokers and nodes in agreement, on any runner of nodes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ INSTEAD_MAX = 20_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Storms:
-    """What was simulated."""
+    """The simulated storms."""
 
     by_seed: list[StormResult]
     passes: list[Pass]
-    """Over the nodes until they and the brokers agreed, with the first seed."""
+    """The passes over the nodes until they and the brokers agreed, with the first seed."""
     settled: bool
-    """Whether they did."""
+    """Whether they agreed."""
     delay_max_s: float
     """The longest that a broker kept a client waiting."""
     model: Model
@@ -47,7 +47,7 @@ class Storms:
 
     @property
     def middle(self) -> StormResult:
-        """The one whose 99.9 % came back neither sooner nor later than most; of an even number the later of the two."""
+        """The storm with the median t99.9; of an even number the later of the two in the middle."""
         return sorted(self.by_seed, key=_end_s)[len(self.by_seed) // 2]
 
 
@@ -98,7 +98,7 @@ def _said(total: NodeResult) -> tuple[float | None, float, float]:
 
 
 def clients_by_region(scenario: Scenario, calibration: Calibration) -> list[int]:
-    """How many clients of the storm each region has, in the scenario's order."""
+    """The number of clients in each region of the storm, in the scenario's order."""
     counts = [0] * len(scenario.regions)
     for node_input in node_inputs(scenario, calibration):
         for kind in node_input.kinds:

@@ -1,1 +1,1 @@
-"""One node of a storm: its input, its clients, three models of it, and what became of them."""
+"""One node of a storm: its input, its clients, three models of it, and their results."""

@@ -1,7 +1,7 @@
-"""What is due when, for millions of entries that are added unsorted and taken bucket by bucket.
+"""A calendar of due times for millions of entries that are added unsorted and taken bucket by bucket.
 
 An entry is one number, the time in microseconds above the client's number, so that sorting needs no indirection. Two
-levels keep both adding and taking linear: *slots* of 64 buckets collect what is far off unsorted, and are sorted and
+levels keep both adding and taking linear: *slots* of 64 buckets collect distant entries unsorted, and are sorted and
 cut into buckets when their time comes.
 """
 
@@ -20,7 +20,7 @@ _NONE: Ints = np.empty(0, np.int64)
 
 
 class Calendar:
-    """Entries by buckets of ``step_us``, the first of which begins at ``begin_us``, 0 or before. What is added must be
+    """Entries by buckets of ``step_us``, the first of which begins at ``begin_us``, 0 or before. New entries must be
     due after the bucket that was taken last."""
 
     def __init__(self, step_us: int, begin_us: int, horizon_us: int) -> None:

@@ -1,12 +1,12 @@
-"""Functions that numba compiles, and where what it made is kept from one process to the next.
+"""Functions that numba compiles, and the cache that keeps the machine code from one process to the next.
 
-Compiling takes seconds, and every Python worker of Spark's is a process of its own, so machine code is kept on disk:
-beside the source file, or, where that cannot be written, in the user's cache directory; ``NUMBA_CACHE_DIR`` names
-another. Where none can be written, and where the source comes out of a zip that was sent to an executor and has another
-place each time, nothing is kept, and each process compiles once.
+Compiling takes seconds, and every Python worker of Spark is a process of its own. So machine code is kept on disk:
+beside the source file, or in the user's cache directory if that cannot be written; ``NUMBA_CACHE_DIR`` names another.
+Nothing is kept, and each process compiles once, if no directory can be written, or if the source comes out of a zip
+that was sent to an executor and has another path each time.
 
-What is kept goes by the text of the one file in which the function is. So what a kept function calls or reads must be
-in the same file or come in as an argument: a change elsewhere would go unnoticed.
+The cache is keyed by the text of the file that contains the function. So everything that a kept function calls or reads
+must be in the same file or come in as an argument: a change elsewhere would go unnoticed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """To be called by functions of the same file, into which it is compiled. Divisions by zero give infinities, as
-    numpy's do, and nothing is reordered: sums are those that the source says, on every machine."""
+    """For functions that are called by functions of the same file, into which they are compiled. Divisions by zero give
+    infinities, as in numpy, and nothing is reordered: sums are those of the source, on every machine."""
     made: Any = njit(error_model="numpy")(function)
     return made  # type: ignore[no-any-return]
 
 
 def kept(function: F) -> F:
-    """To be called from Python. Compiled at the first call, and kept for other processes where it can be."""
+    """For functions called from Python. Compiled at the first call, and kept for other processes if possible."""
     if not Path(inspect.getfile(function)).exists():
         return compiled(function)
     try:
         made: Any = njit(error_model="numpy", cache=True)(function)
-    except RuntimeError:  # no directory that can be written
+    except RuntimeError:  # no directory can be written
         return compiled(function)
     return made  # type: ignore[no-any-return]

@@ -1,10 +1,10 @@
-"""The oracle: one node's storm event by event from a heap, one client at a time, as plainly as can be written.
+"""The oracle: one node's storm event by event from a heap, one client at a time, written as plainly as possible.
 
-Slow, and there to be believed: :mod:`.vector` must give the same result to the last bit. What happens at the
-same microsecond happens in the order of the kinds below; among arrivals of one kind, in the order of the clients.
+Slow, but credible: :mod:`.vector` must give the same result to the last bit. Events of the same microsecond happen in
+the order of the kinds below; arrivals of one kind, in the order of the clients.
 
-The leaders' clock runs ahead by the way from the brokers, so a request *arrives* when its broker sends it, and the
-way back counts twice.
+The leaders' clock runs ahead by the way from the brokers, so a request *arrives* when its broker sends it, and the way
+back counts twice.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .results import NodeResult
 from .tally import Tally
 
 CLIENTS_MAX = 1_000_000
-"""More would take minutes and gigabytes; the vector model is there for them."""
+"""More clients would take minutes and gigabytes; the vector model is made for them."""
 _SECOND_US = 1_000_000
 
 
 class Event(IntEnum):
-    """What may happen, in the order in which it does at one time."""
+    """The kinds of events, in their order at one time."""
 
     FINISH = 0
     """of a turn"""
@@ -69,16 +69,16 @@ class _Client:
 
     def __init__(self, number: int, name: int, group: int, broker: int) -> None:
         self.number, self.name, self.group, self.broker = number, name, group, broker
-        self.attempt = 0  # the one under way, or next
+        self.attempt = 0  # the current one, or the next
         self.open = False
         self.deadline_us = 0
-        self.wait_us = 0  # the last one
+        self.wait_us = 0  # the last wait
         self.clock_us = 0  # of its retry budget
         self.done_us = -1
 
 
 class _Batch:
-    """What a broker has for a group and has not sent yet."""
+    """The items that a broker has collected for a group and not sent yet."""
 
     __slots__ = ("items", "sent")
 
@@ -314,7 +314,7 @@ def turn_us(node_input: NodeInput, now: int, groups: int, items: int, u: float) 
 
 
 def simulate(node_input: NodeInput, seed: int) -> NodeResult:
-    """What becomes of the node's clients. Raises SimulationError over :data:`CLIENTS_MAX`."""
+    """Simulate the node's clients. Raises SimulationError over :data:`CLIENTS_MAX`."""
     if node_input.clients > CLIENTS_MAX:
         raise SimulationError(
             f"the exact model holds {CLIENTS_MAX:,} clients of a node, not {node_input.clients:,}: "

@@ -1,8 +1,8 @@
-"""The fluid model's clients: how much of each *cell* fails when, and what that brings back later.
+"""The fluid model's clients: how much of each *cell* fails when, and when that comes back.
 
-A cell is a kind of client and how often it has failed, or, for decorrelated jitter, how long it waited last. What fails
-in a cell moves on by *blocks*: a share of it goes to another cell, spread evenly over a range of waits. Every policy is
-a few blocks: none, one point; full jitter, one range; a retry budget cuts a range in two.
+A cell is a kind of client and its number of failures or, for decorrelated jitter, its last wait. Failures in a cell
+move on by *blocks*: a share of them goes to another cell, spread evenly over a range of waits. Every policy is a few
+blocks: none, one point; full jitter, one range; a retry budget cuts a range in two.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 STATES_MAX = 64
-"""Failures that are told apart; bounds a cell for budgets of thousands of retries."""
+"""Failures that are told apart; bounds the cells for budgets of thousands of retries."""
 _SLEEP_BINS = 48
-"""Of decorrelated jitter's last wait, evenly spaced on a logarithmic scale."""
+"""Bins of decorrelated jitter's last wait, evenly spaced on a logarithmic scale."""
 
 
 class Block(NamedTuple):
-    """A share of what fails in a state goes to another, after a wait evenly between two, in seconds."""
+    """A share of the failures in a state goes to another state, after a wait spread evenly between two, in seconds."""
 
     state: int
     following: int
@@ -37,17 +37,17 @@ class Block(NamedTuple):
 
 
 def blocks_of(policy: Backoff, budget: RetryBudget | None, elapsed_s: float) -> tuple[int, list[Block]]:
-    """How many states a policy has, and their blocks. ``elapsed_s``: from the begin of an attempt to the news of its
-    failure, by which the wait for a budget's token is shorter."""
+    """The number of states of a policy, and their blocks. ``elapsed_s``: time from the begin of an attempt to the news
+    of its failure, which shortens the wait for a budget's token."""
     if policy.family == "decorrelated":
         return _decorrelated(policy, budget, elapsed_s)
-    states = 2  # who never failed is a state of its own
+    states = 2  # clients that never failed are a state of their own
     while states < STATES_MAX and policy.scale_s(states) > policy.scale_s(states - 1):
         states += 1
     if budget is not None:
         states = min(STATES_MAX, max(states, budget.burst + 2))
     blocks: list[Block] = []
-    used_s = 0.0  # since the first retry began, on average
+    used_s = 0.0  # mean time since the first retry began
     for state in range(states):
         low, high = policy.bounds_s(state, 0.0)
         following = min(state + 1, states - 1)
@@ -59,7 +59,7 @@ def blocks_of(policy: Backoff, budget: RetryBudget | None, elapsed_s: float) -> 
 
 
 def _least_wait_s(budget: RetryBudget | None, retry: int, used_s: float, elapsed_s: float) -> float:
-    """How long a budget makes retry number ``retry`` wait at least: the first one past the burst until one interval
+    """The least time that a budget makes retry number ``retry`` wait: the first one past the burst until one interval
     after the first retry, each later one an interval after the one before."""
     if budget is None or retry < budget.burst:
         return 0.0
@@ -68,7 +68,7 @@ def _least_wait_s(budget: RetryBudget | None, retry: int, used_s: float, elapsed
 
 
 def _cut(state: int, following: int, low: float, high: float, share: float, least: float) -> list[Block]:
-    """A range, with what is below ``least`` moved up to it."""
+    """A range, with the part below ``least`` moved up to it."""
     if least <= low:
         return [Block(state, following, low, high, share)]
     if least >= high:
@@ -81,8 +81,8 @@ def _cut(state: int, following: int, low: float, high: float, share: float, leas
 
 
 def _decorrelated(policy: Backoff, budget: RetryBudget | None, elapsed_s: float) -> tuple[int, list[Block]]:
-    """States are bins of the last wait, from the base to the cap; the first state is of those that never waited. The
-    cap is a bin of its own, for many waits are cut off there."""
+    """States are bins of the last wait, from the base to the cap; the first state is for clients that never waited. The
+    cap is a bin of its own, because many waits are cut off there."""
     edges = np.geomspace(max(policy.base_s, 1e-6), max(policy.cap_s, policy.base_s, 1e-6), _SLEEP_BINS + 1).tolist()
     least = max(0.0, budget.interval_s - elapsed_s) if budget is not None else 0.0
     at_cap = _SLEEP_BINS + 1
@@ -113,7 +113,8 @@ class Cells:
     """All cells of a node in arrays: one entry per cell, region by region, and one per block, cell by cell."""
 
     def __init__(self, node_input: NodeInput, kinds: Sequence[Kind], elapsed_s: Sequence[float]) -> None:
-        """``kinds``: the node's, in the order of their regions. ``elapsed_s``: for each, as in :func:`blocks_of`."""
+        """``kinds``: the node's, in the order of their regions. ``elapsed_s``: for each kind, as in
+        :func:`blocks_of`."""
         of_cell, first = [], [0]
         told: list[int] = []
         source: list[int] = []
@@ -158,12 +159,12 @@ class Cells:
         self.share: Array = np.array(share)
 
     def places(self, offset_us: Array, step_us: float, steps: int) -> tuple[Ints, Array]:
-        """Where in a ring of so many steps a unit of mass goes that fails now, by each block. ``offset_us``: per cell,
-        from the begin of a step to where its waits count from.
+        """The places in a ring of ``steps`` where a unit of mass goes that fails now, by each block. ``offset_us``: per
+        cell, from the begin of a step to the time from which its waits count.
 
-        It comes evenly between two times, at least a step wide. So the rate at which mass comes rises at the one and
-        falls at the other, and each of the two changes falls on two steps. Gives (block, 2), how many steps ahead the
-        first of these two is, and (block, 4), what changes in each."""
+        The mass comes evenly between two times, at least a step apart. So its rate rises at the one and falls at the
+        other, and each of the two changes falls on two steps. Returns (block, 2), how many steps ahead the first of
+        these two is, and (block, 4), the changes in each."""
         low = (self.low_us + offset_us[self.source]) / step_us
         high = (self.high_us + offset_us[self.source]) / step_us
         narrow = high - low < 1.0

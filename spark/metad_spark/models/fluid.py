@@ -1,14 +1,14 @@
-"""One node's storm as a fluid: clients as masses that flow between cells, for sweeps and for a billion of them.
+"""One node's storm as a fluid: clients as masses that flow between cells, for sweeps and for a billion clients.
 
-The mean field of :mod:`.vector`: within a step, what arrives is admitted in equal shares, waits equally
-long, and moves on by the policies' blocks (:mod:`.flows`). The cost depends on kinds, failures and steps,
-not on clients. A step must not be longer than the shortest handshake: with longer ones retries meet a queue that is not
-the one they would have met, and there are twice as many of them at ten times the length.
+The mean field of :mod:`.vector`: the arrivals of a step are admitted in equal shares, wait equally long, and move on by
+the policies' blocks (:mod:`.flows`). The cost depends on kinds, failures and steps, not on clients. A step must not be
+longer than the shortest handshake: with longer ones retries meet a queue that is not the one they would have met, and
+there are twice as many retries at ten times the length.
 
-What is approximate: a batch's linger delays answers and not arrivals; losses beyond two in a row count as two; the
-first retry past a budget's burst is timed from the mean of those before it, which with bursts over one may cost 2 % and
-more; and what clients waited themselves is exact where the first attempt succeeds, and otherwise counted from the mean
-first attempt of those that are told, which says too much of those that learn late that they are cut off, and fail.
+Approximations: a batch's linger delays answers and not arrivals; losses beyond two in a row count as two; the first
+retry past a budget's burst is timed from the mean of those before it, which with bursts over one may cost 2 % and more.
+The clients' own waits are exact if the first attempt succeeds, and otherwise counted from the mean first attempt of the
+clients that are told of the disconnect, which is too long for clients that learn of it late, and fail.
 
 Here a node's input becomes arrays, and arrays become a result; the steps between are :mod:`.fluid_steps`.
 """
@@ -30,17 +30,17 @@ STEP_US_MAX = 20_000
 _LOSSES = 3
 """None, one, or two in a row."""
 _LINE = 8
-"""Numbers that a processor fetches at once."""
+"""Numbers in a cache line, which a processor fetches at once."""
 
 
 def step_us(node_input: NodeInput) -> int:
-    """How long a step is."""
+    """The length of a step."""
     nearest = min(node_input.round_trips[kind.transport] * node_input.rtt_us[kind.region] for kind in node_input.kinds)
     return max(1_000, min(STEP_US_MAX, nearest, node_input.timeout_us))
 
 
 def simulate(node_input: NodeInput, seed: int) -> NodeResult:
-    """What becomes of the node's clients, on average. ``seed`` is not used: nothing is drawn."""
+    """Simulate the node's clients, on average. ``seed`` is not used: nothing is drawn."""
     return _Storm(node_input).run()
 
 
@@ -63,7 +63,7 @@ class _Storm:
         self._has_doors = bool(node_input.doors or node_input.in_flight_items)
 
     def run(self) -> NodeResult:
-        """All steps, and what they come to."""
+        """Run all steps and return the result."""
         rings, books = self._rings(), self._books()
         states = np.zeros(1, fluid_steps.STATE)
         states["slowdown"], states["down_until_us"] = 1.0, -1.0
@@ -152,12 +152,12 @@ class _Storm:
         )
 
     def _patience_us(self) -> Array:
-        """(losses, cell): what timeout and way leave for waiting."""
+        """(losses, cell): the part of the timeout that is left for waiting."""
         patience_us: Array = self._input.timeout_us - self._forth_us - self._back_us - self._loss_us[:, None]
         return patience_us
 
     def _door_steps(self) -> Ints:
-        """(losses, cell): whole steps that are longer than that."""
+        """(losses, cell): whole steps that are longer than :meth:`_patience_us`."""
         return np.maximum(self._patience_us() // self._step_us + 1, 0).astype(np.int64)
 
     def _rings(self) -> fluid_steps.Rings:

@@ -1,8 +1,8 @@
 """The fluid model's steps, compiled. :mod:`.fluid` makes the arrays that go in and reads them afterwards.
 
-All of it is one file, because what is kept of it goes by this file's text (:mod:`.compiled`). Cells are in
-the order of their regions, so what a region has in common is looked up once and its sums stay in registers. What is yet
-to come is kept in rings: a place for each step ahead, and after the last one the first again.
+All of it is one file, because its cache is keyed by this file's text (:mod:`.compiled`). Cells are in the order of
+their regions, so a region's common values are looked up once and its sums stay in registers. Future mass is kept in
+rings: a place for each step ahead, and after the last one the first again.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ STATE = np.dtype(
             "free_us",  # when its turn ends
             "slowdown",  # of its turns, since an outage
             "down_until_us",
-            "most",  # items that waited for the node in this step
-            "answer_us",  # what those waited who were admitted last
+            "most",  # most items that waited for the node in this step
+            "answer_us",  # the wait of the items admitted last
             "slot_us",  # the next free return slot
             "restored",
             "rejected",
@@ -50,11 +50,11 @@ STATE = np.dtype(
 
 
 class Setting(NamedTuple):
-    """What holds for the whole storm."""
+    """The values that hold for the whole storm."""
 
     clients: float
     steps: int
-    """Of the horizon."""
+    """Steps of the horizon."""
     step_us: float
     horizon_us: float
     wave_us: float
@@ -68,35 +68,35 @@ class Setting(NamedTuple):
     has_doors: bool
     """Whether brokers may keep clients waiting."""
     slot_interval_us: float
-    """Of return slots; 0 without."""
+    """Interval of return slots; 0 without them."""
     slot_wait_us: float
-    """Nobody is told to come back sooner."""
+    """The shortest wait for a return slot."""
     slot_jitter_us: float
     fine_us: float
     """Of a point of the first seconds."""
     time_min_s: float
-    """Of the first bin of the histograms."""
+    """Lower end of the first bin of the histograms."""
     log_ratio: float
-    """Of one bin to the next."""
+    """Logarithm of the ratio of one bin to the next."""
 
 
 class Node(NamedTuple):
-    """All groups alike, so one queue of their sum."""
+    """The node. All groups are alike, so one queue holds their sum."""
 
     items_max: float
-    """That may wait; infinite without a bound."""
+    """Items that may wait; infinite without a bound."""
     batch_items: float
     factor: float
-    """What turns are longer than computed, on average."""
+    """Mean ratio of a turn's time to the computed one."""
     fixed_us: float
-    """Of a turn."""
+    """Cost of a turn."""
     item_us: float
     outages: Array
     """(outage, 3): begin, end, slowdown."""
 
 
 class Clients(NamedTuple):
-    """(cell), (region) or (losses, cell)."""
+    """Arrays over (cell), (region) or (losses, cell)."""
 
     begin: Ints
     """(region + 1): each region's first cell."""
@@ -105,18 +105,18 @@ class Clients(NamedTuple):
     forth_us: Array
     back_us: Array
     loss_share: Array
-    """(losses, cell): of attempts with that many losses in a row."""
+    """(losses, cell): shares of attempts with that many losses in a row."""
     loss_us: Array
-    """(losses): what they cost."""
+    """(losses): the time they cost."""
     patience_us: Array
-    """(losses, cell): what timeout and way leave for waiting."""
+    """(losses, cell): the part of the timeout that is left for waiting."""
     region_back_us: Array
     lanes: Array
     """(region): batches that its brokers may have open."""
 
 
 class Blocks(NamedTuple):
-    """Where what fails in a cell goes (:mod:`.flows`)."""
+    """The destinations of failures in a cell (:mod:`.flows`)."""
 
     begin: Ints
     """(cell + 1): each cell's first block."""
@@ -127,25 +127,25 @@ class Blocks(NamedTuple):
     low_us: Array
     high_us: Array
     refusal: tuple[Ints, Array]
-    """(block, 2) and (block, 4) of :meth:`.flows.Cells.places`: of who is refused at once."""
+    """(block, 2) and (block, 4) of :meth:`.flows.Cells.places`: of clients that are refused at once."""
     timeout: tuple[Ints, Array]
-    """(losses, block, 2) and (losses, block, 4): of who gives up, from the step on in which it knocked."""
+    """(losses, block, 2) and (losses, block, 4): of clients that give up, from the step in which they knocked."""
     left: tuple[Ints, Array]
-    """The same, from the step on in which it leaves a broker's door (:attr:`Doors.patience`)."""
+    """As ``timeout``, from the step in which they leave a broker's door (:attr:`Doors.patience`)."""
 
 
 class Rings(NamedTuple):
-    """What is yet to come."""
+    """Mass in future steps."""
 
     steps: int
     """Rows of the ring of the flow."""
     change: Array
-    """(cell, step and more): of the rate at which mass comes. The steps of a cell are neighbours, as what fails in a
-    cell in one step is due next to what failed in the one before."""
+    """(cell, step and more): changes of the rate at which mass comes. The steps of a cell are neighbours, because
+    failures of consecutive steps are due in consecutive steps."""
     rate: Array
-    """(cell): at which it comes now."""
+    """(cell): the current rate."""
     lost: Array
-    """(losses - 1, step, cell): on its way after losses."""
+    """(losses - 1, step, cell): mass on its way after losses."""
     door: Array
     """(losses, step, cell): waiting at brokers' doors."""
 
@@ -158,15 +158,15 @@ class Doors(NamedTuple):
     in_flight: Array
     """(region): items; infinite without a bound."""
     patience: Ints
-    """(losses, cell): steps after which who waits there is too late to be answered in time, and leaves."""
+    """(losses, cell): steps after which a waiting client is too late for an answer in time, and leaves."""
     queue: Array
     """(step, region): how many of those that came then still wait."""
     head: Ints
-    """(region): the first step of which some are not through."""
+    """(region): the first step with clients that are not through."""
 
 
 class Scratch(NamedTuple):
-    """Of one step: used again in each."""
+    """Arrays of one step, reused in each."""
 
     reached: Array
     arriving: Array
@@ -180,11 +180,11 @@ class Scratch(NamedTuple):
     """What reaches brokers now."""
     linger_us: Array
     kept_us: Array
-    """(region): how long brokers kept those who arrive at the leader now."""
+    """(region): how long brokers kept the clients that arrive at the leader now."""
 
 
 class Books(NamedTuple):
-    """What is counted, as in :class:`.results.NodeResult`."""
+    """The counts, as in :class:`.results.NodeResult`."""
 
     storm: Array
     own: Array
@@ -279,7 +279,8 @@ def _step(
 
 @compiled
 def _add(setting: Setting, rings: Rings, step: int, cell: int, mass: float, low_us: float, high_us: float) -> None:
-    """Mass that comes evenly between two times from the begin of the current step on; at least a step wide."""
+    """Add mass that comes evenly between two times, counted from the begin of the current step, at least a step
+    apart."""
     low, high = low_us / setting.step_us, high_us / setting.step_us
     if high - low < 1.0:
         middle = (low + high) / 2
@@ -298,7 +299,7 @@ def _add(setting: Setting, rings: Rings, step: int, cell: int, mass: float, low_
 
 @compiled
 def _add_failed(blocks: Blocks, rings: Rings, step: int, places: Ints, changes: Array, cell: int, mass: float) -> None:
-    """:func:`_add` of what failed in a cell, by blocks whose places are known."""
+    """:func:`_add` for failures in a cell, by blocks whose places are known."""
     at = step % rings.steps
     for block in range(blocks.begin[cell], blocks.begin[cell + 1]):
         row = rings.change[blocks.following[block]]
@@ -314,7 +315,7 @@ def _add_failed(blocks: Blocks, rings: Rings, step: int, places: Ints, changes: 
 def _add_waiting(
     setting: Setting, blocks: Blocks, rings: Rings, step: int, cell: int, mass: float, offset_us: float
 ) -> None:
-    """:func:`_add` of what failed in a cell, its waits counted from ``offset_us`` after the begin of the step."""
+    """:func:`_add` for failures in a cell whose waits count from ``offset_us`` after the begin of the step."""
     for block in range(blocks.begin[cell], blocks.begin[cell + 1]):
         low_us, high_us = blocks.low_us[block] + offset_us, blocks.high_us[block] + offset_us
         _add(setting, rings, step, blocks.following[block], mass * blocks.share[block], low_us, high_us)
@@ -322,7 +323,7 @@ def _add_waiting(
 
 @compiled
 def _come(clients: Clients, rings: Rings, scratch: Scratch, step: int) -> None:
-    """What reaches the brokers in this step."""
+    """Compute the mass that reaches the brokers in this step."""
     change, rate, reached = rings.change, rings.rate, scratch.reached
     at = step % rings.steps
     for region in range(len(scratch.by_region)):
@@ -337,7 +338,7 @@ def _come(clients: Clients, rings: Rings, scratch: Scratch, step: int) -> None:
 
 @compiled
 def _linger_us(setting: Setting, coming: float, lanes: float) -> float:
-    """How long a client waits for company, on average, where so many come in a step."""
+    """Mean time that a client waits for others to share its batch, at this rate of arrivals."""
     if setting.linger_us <= 0.0:
         return 0.0
     rate = coming / lanes / setting.step_us
@@ -461,8 +462,8 @@ def _wait(
 
 @compiled
 def _move(ring: Array, step: int, mass: Array, first: int, last: int, steps: float) -> None:
-    """Puts ``mass[first:last]`` that many steps later into a ring of (step, cell), and in its place what comes out of
-    it now."""
+    """Put ``mass[first:last]`` that many steps later into a ring of (step, cell), and replace it by the mass that comes
+    out of the ring now."""
     rows = len(ring)
     steps = min(max(steps, 0.0), rows - 2.0)
     whole = int(steps)
@@ -478,7 +479,7 @@ def _move(ring: Array, step: int, mass: Array, first: int, last: int, steps: flo
 
 @compiled
 def _turn_us(node: Node, state: Any, items: float) -> float:
-    """How long a turn of the node takes with so many items."""
+    """The duration of a turn of the node with so many items."""
     return float(max(1.0, node.factor * state.slowdown * (node.fixed_us + node.item_us * items)))
 
 
@@ -492,8 +493,8 @@ def _serve(
     from_us: float,
     arriving: float,
 ) -> tuple[float, float]:
-    """Take the turns of a step in which so much arrives, evenly: the share of it that is let in, and how long that
-    waits on average until its turn is over."""
+    """Take the turns of a step with evenly spread arrivals. Returns the share of them that is let in, and their mean
+    time until their turn is over."""
     until_us = from_us + setting.step_us
     state.most = state.waiting
     for outage in range(len(died)):
@@ -503,7 +504,7 @@ def _serve(
             state.free_us = state.down_until_us = node.outages[outage, 1]
             state.slowdown *= node.outages[outage, 2]
     if from_us < state.down_until_us:
-        # To the step: an outage is long, and what arrives in its last step will come again.
+        # Skips to the end of the step: an outage is long, and refused arrivals of its last step will come again.
         return 0.0, 0.0
     rate = arriving / (until_us - from_us)
     now, admitted, waited = from_us, 0.0, 0.0
@@ -537,7 +538,7 @@ def _serve(
 
 @compiled
 def _admit(node: Node, state: Any, from_us: float, until_us: float, rate: float) -> tuple[float, float]:
-    """Let in what there is room for of what arrives in between: how much, and its waits added up."""
+    """Let in as many arrivals of an interval as there is room for. Returns how many, and their summed waits."""
     arriving = rate * (until_us - from_us)
     if arriving <= 0.0:
         return 0.0, 0.0
@@ -674,7 +675,7 @@ def _answer(
 
 @compiled
 def _waited(setting: Setting, books: Books, state: Any, mass: float, own_s: float) -> None:
-    """How long restored clients waited themselves."""
+    """Count how long restored clients waited themselves."""
     own_s = max(own_s, 1e-3)
     books.own[_bin_of(setting, books, own_s)] += mass
     state.own_s += mass * own_s
@@ -699,7 +700,7 @@ def _refuse(
     refused: Array,
     after_us: float,
 ) -> None:
-    """Refused in this step, or, where the node dies, after a while."""
+    """Count refusals of this step or, if the node dies, of a later time."""
     total = 0.0
     for cell in range(len(refused)):
         total += refused[cell]

@@ -1,7 +1,7 @@
 """Times as a logarithmic histogram that merges by adding, because quantile sketches of the tail do not.
 
-Bin i holds the times from ``TIME_MIN_S * RATIO**i`` on; the first also what is shorter. 0.2 % wide bins, read with
-interpolation, are finer than any question asked of them.
+Bin i holds the times from ``TIME_MIN_S * RATIO**i`` on; the first also shorter ones. Bins 0.2 % wide, read with
+interpolation, are finer than any question needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 TIME_MIN_S = 0.001
 RATIO = 1.002
 BINS = math.ceil(math.log(8_000.0 / TIME_MIN_S) / math.log(RATIO))
-"""Up to twice an hour and more: the longest horizon and the answers after it."""
+"""Up to more than two hours: the longest horizon and the answers after it."""
 _LOG = math.log(RATIO)
 
 Counts = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ def counted(times_us: npt.NDArray[np.integer], chunk: int = 1 << 20) -> Counts:
 
 
 def quantile_s(counts: Counts, share: float, total: float) -> float | None:
-    """The time by which ``share`` of ``total`` has come; None where less is in the histogram."""
+    """The time by which ``share`` of ``total`` has come; None if the histogram holds less."""
     wanted = share * total
     sums = np.cumsum(counts)
     if not total or sums[-1] < wanted * (1 - 1e-12):

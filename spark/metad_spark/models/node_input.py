@@ -1,4 +1,4 @@
-"""One node of a storm as numbers: all that a task needs to simulate it, small enough to be sent.
+"""One node of a storm as numbers: everything that a task needs to simulate it, small enough to be sent.
 
 Groups of one node share its CPU and its disk, so a node's groups are simulated together, and nodes apart. Nodes share
 the brokers. Each node has the share of every broker's door that its clients are of all clients. So no model can let
@@ -6,7 +6,7 @@ more clients through than the brokers can do, whatever the other nodes do.
 
 Times are whole microseconds. Clients have numbers from ``first_client`` on; inside of a node they are counted from 0,
 and number i belongs to group i mod ``groups`` and, in its region, to broker (i div ``groups``) mod ``brokers``. Clients
-of one kind (region, transport, SDK) have numbers in a row.
+of one kind (region, transport, SDK) have consecutive numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Kind(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Outage(msgspec.Struct, frozen=True, array_like=True):
-    """The node dies at ``at_us``; others lead its groups from ``until_us`` on, ``slowdown`` times as slowly."""
+    """The node dies at ``at_us``; other nodes lead its groups from ``until_us`` on, ``slowdown`` times as slowly."""
 
     at_us: int
     until_us: int
@@ -57,16 +57,16 @@ class NodeInput(msgspec.Struct, frozen=True, kw_only=True):
     """How many times its clients the result is to stand for: nodes like this one, which may differ by a client."""
     first_client: int
     kinds: tuple[Kind, ...]
-    """Regions, transports and SDKs by number."""
+    """Region, transport and SDK by number."""
     regions: tuple[str, ...]
     sdks: tuple[str, ...]
     rtt_us: tuple[int, ...]
-    """Of each region; even."""
+    """Round trip of each region; even."""
     loss: tuple[float, ...]
     round_trips: tuple[int, ...]
-    """Of each transport."""
+    """Round trips of each transport's handshake."""
     backoffs: tuple[Backoff, ...]
-    """Of each SDK."""
+    """Backoff policy of each SDK."""
     timeout_us: int
     horizon_us: int
     spread_us: int
@@ -75,19 +75,19 @@ class NodeInput(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     batch_items: int
     admission: Admission
-    """Of each group."""
+    """Bound of each group's queue."""
     returns: ReturnSlots | None
-    """Of each group."""
+    """Return slots of each group."""
     budget: RetryBudget | None
     window: BatchWindow
-    """Of a broker for a group."""
+    """Batch window of a broker for a group."""
     brokers: tuple[int, ...]
-    """In each region."""
+    """Brokers in each region."""
     latency_us: int
     turn_us: float
     entry_us: float
     item_us: float
-    """Weight of what is restored included."""
+    """Cost of an item, with the weight of restored sessions."""
     factors: tuple[float, ...]
     outages: tuple[Outage, ...] = ()
     wave_us: int
@@ -103,30 +103,30 @@ class NodeInput(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def clients(self) -> int:
-        """How many there are."""
+        """The number of clients."""
         return sum(kind.clients for kind in self.kinds)
 
     @property
     def waves(self) -> int:
-        """Points of a wave."""
+        """The number of points of a wave."""
         return -(-self.horizon_us // self.wave_us)
 
     @property
     def seconds(self) -> int:
-        """Seconds of the horizon, begun ones included."""
+        """Seconds of the horizon, rounded up."""
         return -(-self.horizon_us // 1_000_000)
 
     def back_us(self, region: int) -> int:
-        """From a leader's answer to the client's hearing of it, the way from broker to leader included, by which the
+        """Time from a leader's answer until the client hears it, including the way from broker to leader by which the
         leaders' clock runs ahead."""
         return 2 * self.latency_us + self.rtt_us[region] // 2
 
     def forth_us(self, region: int, transport: int) -> int:
-        """From a client's first packet to its CONNECT at a broker that is not busy, where nothing is lost."""
+        """Time from a client's first packet to its CONNECT at an idle broker, without losses."""
         return self.round_trips[transport] * self.rtt_us[region] - self.rtt_us[region] // 2
 
     def items_per_s(self) -> float:
-        """What the node serves at its best."""
+        """Items per second that the node serves at its best."""
         items = self.groups * self.batch_items
         return 1e6 * items / (self.turn_us + self.entry_us * self.groups + self.item_us * items)
 
@@ -139,12 +139,12 @@ class NodeInput(msgspec.Struct, frozen=True, kw_only=True):
         return rates
 
     def encode(self) -> bytes:
-        """To be sent."""
+        """The bytes to send to a task."""
         return _ENCODER.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> NodeInput:
-        """As it was sent. Raises msgspec.DecodeError."""
+        """The inverse of :meth:`encode`. Raises msgspec.DecodeError."""
         return _DECODER.decode(data)
 
 
@@ -153,8 +153,8 @@ _DECODER = msgspec.msgpack.Decoder(NodeInput)
 
 
 def shares(scenario: Scenario) -> dict[tuple[int, int, int], float]:
-    """The share of each (region, transport, SDK) of the population; where there are tenants, each is of one region and
-    one SDK, the next that its kind is short of, so the shares are as declared as the large tenants allow."""
+    """The share of each (region, transport, SDK) of the population. Each tenant belongs to one region and one SDK, the
+    next that its kind is short of, so the shares are as declared as far as the large tenants allow."""
     pairs: dict[tuple[int, int], float] = {}
     declared = {
         (r, s): region.share * sdk.share
@@ -184,7 +184,7 @@ def shares(scenario: Scenario) -> dict[tuple[int, int, int], float]:
 
 
 def apportioned(total: int, parts: list[float]) -> list[int]:
-    """``total`` in whole numbers as the parts say, largest remainders first."""
+    """``total`` in whole numbers in proportion to ``parts``, largest remainders first."""
     whole = sum(parts)
     exact = [total * part / whole for part in parts]
     counts = [int(each) for each in exact]
@@ -197,9 +197,9 @@ def apportioned(total: int, parts: list[float]) -> list[int]:
 def node_inputs(
     scenario: Scenario, calibration: Calibration, clients: int | None = None, *, merged: bool = False
 ) -> list[NodeInput]:
-    """The nodes of a storm of ``clients`` (the scenario's number where None). With ``merged``, for the fluid model,
-    nodes that differ only by chance are one input with ``copies``. Raises ScenarioError where there are fewer clients
-    than groups."""
+    """The nodes of a storm of ``clients`` (None: the scenario's number). With ``merged``, for the fluid model, nodes
+    that differ only by chance are one input with ``copies``. Raises ScenarioError if there are fewer clients than
+    groups."""
     total = scenario.clients if clients is None else clients
     cluster = scenario.cluster
     if total < cluster.groups:
@@ -300,7 +300,7 @@ def with_doors(node_input: NodeInput, per_s: Array) -> NodeInput:
 
 
 def _outages(scenario: Scenario) -> dict[int, tuple[Outage, ...]]:
-    """Which nodes die when: each change takes the next ones, from the last node down."""
+    """The outages of each node: each leader change takes the next nodes, from the last one down."""
     found: dict[int, tuple[Outage, ...]] = {}
     node = scenario.cluster.nodes - 1
     for change in scenario.leader_changes:
@@ -312,5 +312,5 @@ def _outages(scenario: Scenario) -> dict[int, tuple[Outage, ...]]:
 
 
 def transport_name(transport: int) -> str:
-    """Of a transport's number."""
+    """The name of a transport's number."""
     return TRANSPORTS[transport]

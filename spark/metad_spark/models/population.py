@@ -1,6 +1,6 @@
-"""A node's clients, made where they are needed and never sent: who each is and when it first tries.
+"""A node's clients, generated where they are needed and never sent: the kind of each and the time of its first attempt.
 
-Everything about a client follows from the node's input, the seed and its number.
+All properties of a client follow from the node's input, the seed and its number.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .node_input import NodeInput
 Ints = npt.NDArray[np.int64]
 
 FIRST, BACKOFF, LOSS, JITTER, SERVICE = range(5)
-"""What is drawn for; each is a stream of its own."""
+"""The purposes of random draws; each is a stream of its own."""
 LOST_MAX = 3
 """A packet that is lost three times in a row gets through the fourth time: bounds the delay."""
 _RETRANSMIT_US = 1_000_000
-"""The first retransmission timeout where no round trip is known yet, of TCP (RFC 6298) as of QUIC (RFC 9002)."""
+"""The first retransmission timeout before a round trip is known, for TCP (RFC 6298) and QUIC (RFC 9002)."""
 
 
 def kind_bounds(node_input: NodeInput) -> list[int]:
@@ -33,7 +33,7 @@ def kind_bounds(node_input: NodeInput) -> list[int]:
 
 
 def broker_bases(node_input: NodeInput) -> list[int]:
-    """The number of each region's first broker, and how many there are in all."""
+    """The number of each region's first broker, and the total number of brokers."""
     bases = [0]
     for count in node_input.brokers:
         bases.append(bases[-1] + count)
@@ -42,19 +42,19 @@ def broker_bases(node_input: NodeInput) -> list[int]:
 
 def loss_shares(node_input: NodeInput, region: int, transport: int) -> tuple[float, ...]:
     """The shares of attempts with at least one, two, ... packets lost in a row: any packet of the handshake may be the
-    first, and is then lost again like any other."""
+    first lost, and is then lost again like any other."""
     loss = node_input.loss[region]
     any_lost = 1.0 - (1.0 - loss) ** (2 * node_input.round_trips[transport])
     return tuple(any_lost * loss**more for more in range(LOST_MAX))
 
 
 def loss_us(lost: int) -> int:
-    """What that many losses in a row cost: timeouts that double."""
+    """The time that so many losses in a row cost: timeouts that double."""
     return _RETRANSMIT_US * ((1 << lost) - 1)
 
 
 def first_us(node_input: NodeInput, seed: int, client: int) -> int:
-    """When a client (its number in the node) first tries."""
+    """When a client (its number in the node) makes its first attempt."""
     start, name = stream(seed, FIRST), node_input.first_client + client
     when = uniform(start, name, 0)
     if not uniform(start, name, 1) < node_input.silent_share:
@@ -68,7 +68,7 @@ def first_us(node_input: NodeInput, seed: int, client: int) -> int:
 
 
 def firsts_us(node_input: NodeInput, seed: int) -> Ints:
-    """:func:`first_us` of all clients of the node."""
+    """:func:`first_us` for all clients of the node."""
     start = stream(seed, FIRST)
     names = np.arange(node_input.first_client, node_input.first_client + node_input.clients, dtype=np.int64)
     width: float | npt.NDArray[np.float64] = float(node_input.spread_us)

@@ -1,7 +1,7 @@
-"""What became of a node's clients, small and additive, and what became of all of them.
+"""The results of one node, small and additive, and of a whole storm.
 
 A :class:`NodeResult` is what a task sends back: counts, histograms and waves, whatever the number of clients.
-:func:`merge` adds them up to the :class:`StormResult` that a user is shown.
+:func:`merge` adds them up to the :class:`StormResult` for the user.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .histogram import BINS, bin_of, quantile_s
 
 Array = npt.NDArray[np.float64]
 COLLAPSE_SHARE = 0.001
-"""More clients than this out at the horizon, with no end in sight, is a collapse."""
+"""More clients than this still out at the horizon, with no end in sight, are a collapse."""
 
 
 class NodeResult(msgspec.Struct, kw_only=True):
-    """One node's part of a storm. Counts are floats, because the fluid model's are; of the others they are whole."""
+    """One node's part of a storm. Counts are floats, because the fluid model's are; those of the others are whole."""
 
     node: int
     copies: float = 1.0
@@ -42,7 +42,7 @@ class NodeResult(msgspec.Struct, kw_only=True):
     queue_max: float
     """Most items that waited for one group."""
     own_s_sum: float
-    """Of the restored: the times from their first attempt to CONNACK, added up."""
+    """Over restored clients, the summed times from the first attempt to CONNACK."""
     storm: Array
     """Histogram of times from the storm's begin to CONNACK."""
     own: Array
@@ -69,18 +69,18 @@ class NodeResult(msgspec.Struct, kw_only=True):
     kept_max_s: float
     """The longest that a broker kept a client waiting that it let through."""
     held_s: Array
-    """(wave): seconds between arrival at the leader and answer, added up, of items that were admitted then."""
+    """(point): over items admitted then, the summed seconds between arrival at the leader and answer."""
     held: Array
-    """(wave): how many these were."""
+    """(point): the number of these items."""
     wave_s: float
 
     def encode(self) -> bytes:
-        """To be sent."""
+        """The bytes to send back."""
         return _ENCODER.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> NodeResult:
-        """As it was sent. Raises msgspec.DecodeError."""
+        """The inverse of :meth:`encode`. Raises msgspec.DecodeError."""
         return _DECODER.decode(data)
 
 
@@ -102,8 +102,8 @@ _DECODER = msgspec.msgpack.Decoder(NodeResult, dec_hook=_unpack)
 
 
 class StormResult(msgspec.Struct, kw_only=True):
-    """A whole storm. ``t*_s``: by when that share of *all* clients was back, counted from the storm's begin; None where
-    it was not by the horizon. ``p*_s``: what the restored waited, each from its own first attempt."""
+    """A whole storm. ``t*_s``: time from the storm's begin until that share of *all* clients was back; None if it was
+    not by the horizon. ``p*_s``: quantiles of the restored clients' waits, each from its own first attempt."""
 
     clients: int
     restored: int
@@ -138,8 +138,8 @@ class StormResult(msgspec.Struct, kw_only=True):
 
 
 def added(results: Sequence[NodeResult]) -> NodeResult:
-    """The sum of results, ``copies`` multiplied out; of what is a maximum, the maximum. Raises SimulationError where
-    there is none, or they are of different storms."""
+    """The sum of results, with ``copies`` multiplied out, and the maximum of maxima. Raises SimulationError if there is
+    none, or they are of different storms."""
     if not results:
         raise SimulationError("there is nothing to merge")
     shapes = {(result.restored_by_s.shape, result.held.shape) for result in results}
@@ -165,8 +165,8 @@ def added(results: Sequence[NodeResult]) -> NodeResult:
 def merge(
     results: Sequence[NodeResult], regions: Sequence[str], expiries: Sequence[tuple[float, float]] = ()
 ) -> StormResult:
-    """All nodes' results as one. ``expiries``: (share, seconds) of sessions. Raises SimulationError as :func:`added`
-    does."""
+    """All nodes' results as one. ``expiries``: (share, seconds) of sessions. Raises SimulationError like
+    :func:`added`."""
     total = added(results)
     expired = 0.0
     for share, expiry_s in expiries:
@@ -208,8 +208,8 @@ def _bins_until(time_s: float) -> int:
 
 
 def _collapsed(total: NodeResult) -> bool:
-    """Whether it will not end: clients are out at the horizon, and at the pace of its last quarter they would need more
-    than another three quarters of it."""
+    """Whether the storm will not end: clients are out at the horizon, and at the pace of its last quarter they would
+    need more than another three quarters of it."""
     out = total.clients - total.restored
     if out <= COLLAPSE_SHARE * total.clients:
         return False

@@ -1,4 +1,4 @@
-"""One node of a storm by the model that is asked for: what a Spark task, a test or a proof calls."""
+"""One node of a storm by the requested model: called by Spark tasks, tests and proofs."""
 
 from __future__ import annotations
 

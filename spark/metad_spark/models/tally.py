@@ -1,4 +1,4 @@
-"""What the per-client models count while they run, in whole numbers, and how it becomes a NodeResult."""
+"""The counters of the per-client models, in whole numbers, and their conversion to a NodeResult."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Tally:
             self.served_fine[at_us // FINE_US] += items
 
     def result(self, first_us: Ints, done_us: Ints, region: npt.NDArray[np.integer]) -> NodeResult:
-        """With the clients' own times: of the first attempt, of CONNACK (-1: never), and their regions."""
+        """The result, with the clients' own times: of the first attempt, of CONNACK (-1: never), and their regions."""
         node_input = self.input
         back = done_us >= 0
         done, own = done_us[back], (done_us - first_us)[back]
@@ -91,7 +91,7 @@ class Tally:
 
 
 def capacity_by_s(node_input: NodeInput) -> Array:
-    """Items that the node could serve in each second, outages and what follows them considered."""
+    """Items that the node could serve in each second, with outages and their consequences."""
     best = node_input.items_per_s()
     seconds = np.arange(node_input.seconds, dtype=np.float64)
     capacity = np.full(node_input.seconds, best)

@@ -1,10 +1,10 @@
 """One node's storm for millions of clients: the events of :mod:`.exact`, a bucket of time at once.
 
-Nothing that happens at a leader can bring it an item before the shortest handshake is over. So a bucket as long as that
-(the lookahead of conservative parallel simulation; Chandy and Misra, 1979) can be handled as arrays: sort what arrives,
-let the node take its turns, then have those that were refused or given up schedule their next attempts, which fall into
-later buckets. Between the starts of two turns a queue only grows, so who is admitted is a slice. Times are whole
-microseconds and draws are hashes, so neither order nor rounding can tell the two models apart.
+No event at a leader can bring it an item before the shortest handshake is over. So a bucket of that length (the
+lookahead of conservative parallel simulation; Chandy and Misra, 1979) can be handled as arrays: sort the arrivals, let
+the node take its turns, then have the refused and the given-up clients schedule their next attempts, which fall into
+later buckets. Between the starts of two turns a queue only grows, so the admitted items are a slice. Times are whole
+microseconds and draws are hashes, so neither order nor rounding can make the two models differ.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from .tally import Tally
 Ints = npt.NDArray[np.int64]
 
 CLIENTS_MAX = 100_000_000
-"""Of one node: some 5 GB. A calendar's entry could name twenty times as many."""
+"""Clients of one node: some 5 GB. A calendar's entry could number twenty times as many."""
 _CHUNK = 1 << 18
 _SECOND_US = 1_000_000
 _NONE: Ints = np.empty(0, np.int64)
 
 
 class Items(NamedTuple):
-    """Items on their way: clients, when they arrive at the leader, and by when its answer must leave. In order."""
+    """Items on their way, in order: clients, times of arrival at the leader, and the times by which the answers must
+    leave."""
 
     client: Ints
     at_us: Ints
     deadline_us: Ints
 
     def where(self, which: npt.NDArray[np.bool_] | slice) -> Items:
-        """Some of them."""
+        """The selected items."""
         return Items(self.client[which], self.at_us[which], self.deadline_us[which])
 
 
@@ -60,17 +61,17 @@ class Queue:
 
     def __init__(self) -> None:
         self._chunks: list[Items] = []
-        self._taken = 0  # of the first chunk
+        self._taken = 0  # items of the first chunk that were taken
         self.waiting = 0
 
     def append(self, items: Items) -> None:
-        """Behind all others."""
+        """Append items behind all others."""
         if len(items.client):
             self._chunks.append(items)
             self.waiting += len(items.client)
 
     def take(self, count: int) -> list[Items]:
-        """The first ``count``."""
+        """Take the first ``count`` items."""
         parts: list[Items] = []
         self.waiting -= count
         while count:
@@ -86,7 +87,7 @@ class Queue:
 
 
 class Clients:
-    """All clients of the node and what each is about to do."""
+    """All clients of the node and the next action of each."""
 
     def __init__(self, node_input: NodeInput, seed: int, step_us: int, begin_us: int) -> None:
         self.input = node_input
@@ -98,7 +99,7 @@ class Clients:
         self.first_us = population.firsts_us(node_input, seed)
         self.done_us = np.full(node_input.clients, -1, np.int64)
         self.deadline_us = np.zeros(node_input.clients, np.int64)
-        self.attempt = np.full(node_input.clients, -1, np.int32)  # the one under way
+        self.attempt = np.full(node_input.clients, -1, np.int32)  # the current one
         self._backoffs = Backoffs(node_input.backoffs)
         self._wait_us = np.zeros(node_input.clients, np.int64) if self._backoffs.remembers else None
         self._clock_us = np.zeros(node_input.clients, np.int64) if node_input.budget else None
@@ -123,7 +124,7 @@ class Clients:
         self.restored = 0
 
     def begin(self) -> None:
-        """Everybody's first attempt."""
+        """Schedule everybody's first attempt."""
         for at in range(0, self.input.clients, _CHUNK):
             client = np.arange(at, min(at + _CHUNK, self.input.clients), dtype=np.int64)
             self._attempt(client, self.kind.take(client), self.first_us[client])
@@ -150,7 +151,7 @@ class Clients:
         self._attempt(client, kind, start_us)
 
     def _attempt(self, client: Ints, kind: npt.NDArray[np.uint16], start_us: Ints) -> None:
-        """These clients' next attempts, begun at ``start_us``."""
+        """Make these clients' next attempts, begun at ``start_us``."""
         node_input = self.input
         attempt = self.attempt.take(client) + 1
         self.attempt[client] = attempt
@@ -231,7 +232,7 @@ class Clients:
         self.restored += len(client)
 
     def give_up(self, due: Ints) -> None:
-        """Of these deadlines (sorted entries), those that still matter have passed without an answer."""
+        """These deadlines (sorted entries) have passed; those without an answer take effect."""
         if len(due):
             due = due[np.concatenate(([True], due[1:] != due[:-1]))]
             client, at_us = due & CLIENT_MASK, self.deadlines.times_us(due)
@@ -242,7 +243,7 @@ class Clients:
 
 
 class Brokers:
-    """Joins clients that knock at one broker for one group, where brokers wait for company."""
+    """Joins clients that knock at one broker for one group, if brokers wait to fill batches."""
 
     def __init__(self, clients: Clients) -> None:
         node_input = clients.input
@@ -251,7 +252,7 @@ class Brokers:
         self._window: BatchWindow = node_input.window
         self._lane = self._lanes() if node_input.window.linger_us else None
         self._lane_max = sum(node_input.brokers) * node_input.groups
-        self._waiting = Items(_NONE, _NONE, _NONE)  # in batches that are open; ``at_us`` is when they knocked
+        self._waiting = Items(_NONE, _NONE, _NONE)  # in open batches; ``at_us`` is when they knocked
 
     def __len__(self) -> int:
         return len(self._waiting.client)
@@ -272,12 +273,12 @@ class Brokers:
         return lanes
 
     def pass_on(self, knocks: Ints, until_us: int) -> Items:
-        """What arrives at the leaders before ``until_us``, given who knocks by then."""
+        """The items that arrive at the leaders before ``until_us``, given the knocks until then."""
         client, at_us = knocks & CLIENT_MASK, self._clients.knocks.times_us(knocks)
         deadline_us = self._clients.deadline_us.take(client)
         if not self._window.linger_us:
             return Items(client, at_us, deadline_us)
-        # Their deadline may pass while they wait for company, and nobody else would see to it.
+        # Their deadline may pass while they wait in a batch, and no other code would handle that.
         late = deadline_us < at_us + self._window.linger_us
         if late.any():
             self._clients.deadlines.add(deadline_us[late], client[late])
@@ -288,19 +289,19 @@ class Brokers:
         closed = sent_us < until_us
         self._waiting = items.where(~closed)
         items, sent_us = items.where(closed), sent_us[closed]
-        # One client's items can only meet where it gave the first one up; then the older goes first.
+        # One client's items can only meet if it gave the first one up; then the older goes first.
         is_late = bool((items.deadline_us < sent_us).any())
         order = np.argsort((sent_us << CLIENT_BITS) | items.client, kind="stable" if is_late else "quicksort")
         return Items(items.client[order], sent_us[order], items.deadline_us[order])
 
     def _batches(self, items: Items) -> tuple[Ints, Items]:
-        """When each is sent, as far as is known, and the items again, in the order of their lanes."""
+        """The known times at which items are sent, and the items again, in the order of their lanes."""
         assert self._lane is not None
         lane = self._lane.take(items.client)
         order = np.argsort(lane.astype(np.uint16) if self._lane_max < 1 << 16 else lane, kind="stable")
         items = Items(*(column[order] for column in items))
         lanes: Ints = lane[order].astype(np.int64)
-        # What waited before comes first in its lane already, for it knocked earlier.
+        # Items that waited before are already first in their lane, because they knocked earlier.
         close_us, end = batch_ends(self._window, items.at_us, lanes)
         # Follow each lane from batch to batch, all lanes at once.
         is_first = np.zeros(len(lanes) + 1, np.bool_)
@@ -330,15 +331,15 @@ class Node:
         self._aborted: list[list[Items]] = [[] for _ in range(self.input.groups)]
 
     def waiting(self) -> int:
-        """Items of all groups."""
+        """The number of items in all groups."""
         return sum(queue.waiting for queue in self._queues)
 
     def busy(self) -> bool:
-        """Whether something is left to do that nobody brings."""
+        """Whether the node has work left without new arrivals."""
         return self.waiting() > 0 or any(self._aborted)
 
     def run(self, items: Items, from_us: int, until_us: int) -> None:
-        """Handle what arrives in [``from_us``, ``until_us``)."""
+        """Handle the arrivals of [``from_us``, ``until_us``)."""
         for outage in self.input.outages:
             if from_us <= outage.at_us < until_us:
                 cut = int(np.searchsorted(items.at_us, outage.at_us))
@@ -368,7 +369,7 @@ class Node:
             self._refuse(self._by_group(items))
 
     def _die(self, at_us: int) -> None:
-        """Refuse what waits and what the running turn has, and be free."""
+        """Refuse the waiting items and those of the running turn, and become free."""
         lost = []
         for aborted, queue in zip(self._aborted, self._queues, strict=True):
             items = together(aborted + queue.take(queue.waiting))
@@ -409,7 +410,7 @@ class Node:
         groups = range(len(queues))
         arriving = self._by_group(items)
         times = [each.at_us for each in arriving]
-        seen = [0] * len(queues)  # of those arriving
+        seen = [0] * len(queues)  # of the arriving items
         admitted: list[list[tuple[int, int]]] = [[] for _ in groups]  # slices
         full: list[list[tuple[int, int]]] = [[] for _ in groups]
         waiting = [queue.waiting for queue in queues]
@@ -476,7 +477,7 @@ class Node:
         finishes: list[int],
         aborted: bool,
     ) -> None:
-        """Carry out, with arrays, what was decided for slices."""
+        """Carry out, with arrays, the decisions that were made for slices."""
         refused: list[Items] = []
         for group, queue in enumerate(self._queues):
             items = arriving[group]
@@ -502,8 +503,8 @@ class Node:
                     done_us.append(np.repeat(times, counts))
         if done:
             self._finish(together(done), np.concatenate(done_us))
-        # Those who still wait, or were served too late, have deadlines to be watched. Whoever arrived past its own has
-        # been seen to by the broker.
+        # Items that still wait, or were served too late, have deadlines to watch. The broker has handled those that
+        # arrived past their own.
         let_in = together(
             [items.where(slice(*cut)) for items, cuts in zip(arriving, admitted, strict=True) for cut in cuts]
         )
@@ -531,20 +532,20 @@ class Node:
 
 
 def lookahead_us(node_input: NodeInput) -> int:
-    """How long nothing that happens at a leader can bring it another item, nor another deadline."""
+    """The time within which no event at a leader can bring it another item or another deadline."""
     nearest = min(node_input.round_trips[kind.transport] * node_input.rtt_us[kind.region] for kind in node_input.kinds)
     return min(nearest + 2 * node_input.latency_us, node_input.timeout_us)
 
 
 def simulate(node_input: NodeInput, seed: int) -> NodeResult:
-    """What becomes of the node's clients. Raises SimulationError over :data:`CLIENTS_MAX`."""
+    """Simulate the node's clients. Raises SimulationError over :data:`CLIENTS_MAX`."""
     if node_input.clients > CLIENTS_MAX:
         raise SimulationError(
             f"the vector model holds {CLIENTS_MAX:,} clients of a node, not {node_input.clients:,}: "
             "take more nodes or fluid"
         )
     step_us = lookahead_us(node_input)
-    # Where clients are less patient than the way is long, their first deadline at the leader is before the storm.
+    # If clients are less patient than the way is long, their first deadline at the leader is before the storm.
     ahead_us = max(0, max(node_input.back_us(kind.region) for kind in node_input.kinds) - node_input.timeout_us)
     begin_us = -(-ahead_us // step_us) * -step_us
     clients = Clients(node_input, seed, step_us, begin_us)

@@ -1,1 +1,1 @@
-"""Spark: starting it, our code on it, jobs, and what a person sees meanwhile."""
+"""Spark: starting it, running our code on it, jobs, and progress for the user."""

@@ -1,4 +1,4 @@
-"""What the commands have in common: Spark, what it is doing now, how long it took and how much memory."""
+"""The common part of the commands: a Spark session, its progress, its duration and its memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .session import open_session
 
 
 class Context:
-    """A session at work."""
+    """A working session."""
 
     def __init__(self, session: SparkSession, steps: Steps, peak: Peak, began_s: float) -> None:
         self.session, self.steps = session, steps
@@ -49,7 +49,7 @@ class Context:
 
 @contextlib.contextmanager
 def open_context(*, master: str | None, connect: bool, quiet: bool = False) -> Iterator[Context]:
-    """Starts Spark, and ends it. Raises as :func:`metad_spark.pipeline.session.open_session`."""
+    """Start Spark, and end it. Raises the errors of :func:`metad_spark.pipeline.session.open_session`."""
     began_s = time.monotonic()
     steps = Steps(quiet=quiet)
     with watched() as peak, contextlib.ExitStack() as stack:

@@ -1,7 +1,7 @@
-"""Whether there is a Java that Spark can run on, told in one line and not by Spark's stack trace.
+"""Checks for a Java that Spark can run on, and reports in one line instead of Spark's stack trace.
 
-Looks where Spark's own launcher looks, and nowhere else: ``JAVA_HOME``, then the path. Knows nothing of Spark itself,
-so that ``python -m metad_spark.pipeline.java`` answers (exit code 0 or 1) before anything heavy is installed or loaded.
+It looks only where Spark's own launcher looks: ``JAVA_HOME``, then the path. Knows nothing of Spark itself, so that
+``python -m metad_spark.pipeline.java`` answers (exit code 0 or 1) before anything heavy is installed or loaded.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ JAVA_MIN = 17
 
 HOW = "install one with: apt-get install -y openjdk-17-jre-headless (Debian), or set JAVA_HOME to one"
 _ANSWER_S = 30.0
-"""A Java that does not say its version within this time hangs."""
+"""A Java that does not report its version within this time hangs."""
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Path:
-    """The program that Spark will start. Raises :class:`JavaMissing`: there is none, or it is too old or broken."""
+    """The program that Spark will start. Raises :class:`JavaMissing` if there is none, or it is too old or broken."""
     environ = os.environ if environ is None else environ
     home = environ.get("JAVA_HOME")
     if home:
@@ -57,7 +57,7 @@ def _major(java: Path) -> int:
 
 
 def main() -> int:
-    """Says what is missing, if anything."""
+    """Print the missing requirement, if any."""
     try:
         find_java()
     except JavaMissing as missing:

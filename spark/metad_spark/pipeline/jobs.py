@@ -1,8 +1,7 @@
-"""Nodes, or whole scenarios, as one Spark job: a task each, which makes its own clients and sends back sums.
+"""Nodes, or whole scenarios, as one Spark job: one task each, which makes its own clients and sends back sums.
 
-Clients never leave the task that made them, and nothing is shuffled: the tasks' input is their own number, and what
-they are about travels with the function. So the same work gives the same results on one core, on many, and through
-Connect.
+Clients never leave the task that made them, and nothing is shuffled: a task's input is its own number, and its
+parameters travel with the function. So the same work gives the same results on one core, on many, and through Connect.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ SCHEMA = "task long, result binary"
 
 
 def run(session: SparkSession, tasks: Sequence[Task], *, done_file: str | None = None) -> list[NodeResult]:
-    """What became of each node, in the tasks' order. ``done_file``: where tasks on this machine leave a byte each when
-    they end. Raises SparkFailed, and what a model raises as that too."""
+    """The result of each node, in the tasks' order. ``done_file``: tasks on this machine append a byte each when they
+    end. Raises SparkFailed, also for errors of a model."""
     places: dict[int, int] = {}  # inputs that several tasks share travel once
     inputs: list[bytes] = []
     order: list[tuple[int, int, Model]] = []
@@ -90,7 +89,8 @@ def _each(session: SparkSession, count: int, work: Callable[[int], bytes], done_
 
 
 def mark(done_file: str | None) -> None:
-    """Tell whoever watches that a task has ended. Appending one byte is atomic; on another machine there is no file."""
+    """Mark that a task has ended, for the progress display. Appending one byte is atomic; on another machine there is
+    no file."""
     if done_file is None:
         return
     with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ def mark(done_file: str | None) -> None:
 
 
 def cause(error: BaseException) -> str:
-    """The last line of the worker's trace where there is one: it names what went wrong."""
+    """The last line of the worker's trace, if there is one: it names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if "Error: " in line and not line.startswith(("at ", "File "))]
     return named[-1] if named else first_line(error)

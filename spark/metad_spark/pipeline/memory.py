@@ -1,4 +1,4 @@
-"""How much memory a run takes: the driver, its JVM and its Python workers together."""
+"""Memory of a run: the driver, its JVM and its Python workers together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psutil
 
 _EVERY_S = 0.25
-"""Often enough to see a task's arrays, which live for seconds."""
+"""Often enough to catch a task's arrays, which live for seconds."""
 
 
 class Peak:
@@ -19,20 +19,20 @@ class Peak:
         self.rss_max_mib = 0.0
 
     def look(self) -> None:
-        """Add up the resident memory of this process and everything that descends from it. Pages that forked workers
-        share count in each of them, so the sum is never too small."""
+        """Add up the resident memory of this process and all its descendants. Pages that forked workers share count in
+        each of them, so the sum is never too small."""
         me = psutil.Process()
         total = 0
         for process in (me, *me.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):  # it ended between the list and the look
+            with contextlib.suppress(psutil.Error):  # it ended between the listing and the reading
                 total += process.memory_info().rss
         self.rss_max_mib = max(self.rss_max_mib, total / 2**20)
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[Peak]:
-    """Looks four times a second while the block runs, and once more at its end. Executors on other machines, and a
-    Connect server that was there before, are not seen."""
+    """Measures four times a second while the block runs, and once more at its end. Executors on other machines, and a
+    Connect server that was there before, are not included."""
     peak = Peak()
     over = threading.Event()
 

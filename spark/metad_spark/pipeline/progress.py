@@ -1,4 +1,4 @@
-"""What a person sees while a storm is simulated: a bar on a terminal, a line a job in a log. Goes to stderr."""
+"""Progress of a simulation: a bar on a terminal, a line per job in a log. Written to stderr."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Steps:
 
     @contextlib.contextmanager
     def step(self, label: str, tasks: int = 0) -> Iterator[str]:
-        """Shows the step while the block runs. Gives a file: each byte in it is a task that has ended, wherever on this
-        machine; tasks elsewhere are not seen, and the bar only waits."""
+        """Shows the step while the block runs. Yields a file: each byte in it is a task that has ended on this machine;
+        tasks elsewhere are not counted, and the bar only waits."""
         began = time.monotonic()
         with tempfile.NamedTemporaryFile(prefix="metad-spark-", suffix=".done") as done:
             if self._bar:

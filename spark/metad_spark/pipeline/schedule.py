@@ -1,7 +1,7 @@
-"""A storm's first attempts as rows, made and sorted where they are written: a part for each load generator.
+"""A storm's first attempts as rows, made and sorted by the task that writes them: a part for each load generator.
 
-Only first attempts: a replay is a closed loop, in which retries follow what the cluster answers. A generator plays
-whole brokers, because clients of one broker share its batches.
+Only first attempts: a replay is a closed loop, in which retries follow the cluster's answers. A generator plays whole
+brokers, because clients of one broker share its batches.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 SCHEMA = "t_ns long, client_id long, group int, region string, transport string, policy string, batch_hint int"
 ROWS_MAX = 25_000_000
-"""Of one generator: they are sorted in memory, at some 60 bytes each."""
+"""Rows of one generator: they are sorted in memory, at some 60 bytes each."""
 _BATCH_ROWS = 65_536
 Ints = npt.NDArray[np.int64]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What one load generator is to play."""
+    """The schedule of one load generator."""
 
     generator: int
     generators: int
     seed: int
     inputs: tuple[bytes, ...]
-    """All nodes, as they are sent."""
+    """All nodes, encoded."""
 
 
 def parts(scenario: Scenario, calibration: Calibration, *, seed: int, generators: int) -> list[Part]:
-    """What each generator is to play. Raises UsageError where that is more than one can sort."""
+    """The part of each generator. Raises UsageError if that is more than one can sort."""
     rows = scenario.clients / generators
     if rows > ROWS_MAX:
         wanted = -(-scenario.clients // ROWS_MAX)
@@ -57,8 +57,8 @@ def parts(scenario: Scenario, calibration: Calibration, *, seed: int, generators
 
 def rows(part: Part) -> dict[str, Any]:
     """The part's rows as columns, sorted by time and client: ``t_ns, client_id, group`` as numbers, ``kind`` as an
-    index into ``names`` (region, transport, policy), and ``batch_hint``: how many clients its broker has for the
-    group within the same linger."""
+    index into ``names`` (region, transport, policy), and ``batch_hint``: the number of clients that its broker has for
+    the group within the same linger."""
     found: list[tuple[Ints, ...]] = []
     names: list[tuple[str, str, str]] = []
     first_group = 0

@@ -1,7 +1,7 @@
-"""A Spark session for one command: on this machine, on a cluster or through Spark Connect, with the same code after it.
+"""A Spark session for one command: on this machine, on a cluster or through Spark Connect, used by the same code.
 
-Nothing behind this module may ask a session for its context or its JVM: Connect has neither. Spark talks a lot while it
-starts, so what it says goes to a file, and a person sees one line where it fails.
+Code that uses this module must not ask a session for its context or its JVM: Connect has neither. Spark prints a lot
+while it starts, so its output goes to a file, and the user sees one line if it fails.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _HERE = {
-    "spark.driver.memory": "1g",  # the JVM only plans and carries bytes; the models live in the Python workers
+    "spark.driver.memory": "1g",  # the JVM only plans and carries bytes; the models run in the Python workers
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",  # it would draw over ours
+    "spark.ui.showConsoleProgress": "false",  # it would overwrite our progress bar
     "spark.driver.bindAddress": "127.0.0.1",
 }
-"""For a Spark of our own on this machine; that of a cluster is configured by whoever runs it."""
+"""For a Spark of our own on this machine; the operator of a cluster configures its Spark."""
 
 
 _CONNECT_PORT = 15002
@@ -42,14 +42,14 @@ def submitted() -> bool:
 
 @contextlib.contextmanager
 def open_session(*, master: str | None = None, connect: bool = False) -> Iterator[SparkSession]:
-    """A session on ``master``; it ends with the block, and a JVM that was started for it too.
+    """A session on ``master``; it ends with the block, and a JVM that was started for it ends too.
 
     ``master``: ``local[2]`` and the like, a cluster's URL, or ``sc://host:port`` for a Spark Connect server; None means
-    what spark-submit says, and all cores of this machine without it. ``connect`` starts a Connect server on a local
-    master and talks to that, as to one far away.
+    the choice of spark-submit, and without it all cores of this machine. ``connect`` starts a Connect server on a local
+    master and uses it like a remote one.
 
-    Raises :class:`..errors.JavaMissing` before anything is started, :class:`..errors.SparkFailed` when Spark does not
-    start or the server is not reached, :class:`..errors.UsageError` where ``connect`` makes no sense."""
+    Raises :class:`..errors.JavaMissing` before anything is started, :class:`..errors.SparkFailed` if Spark does not
+    start or the server is not reached, :class:`..errors.UsageError` if ``connect`` does not fit ``master``."""
     if master is None and not submitted():
         master = "local[*]"
     remote = master is not None and master.startswith("sc://")
@@ -79,7 +79,8 @@ def open_session(*, master: str | None = None, connect: bool = False) -> Iterato
 
 
 def _want_port(port: int) -> None:
-    """Spark's own server always takes this port, and says in pages that it is taken. Raises SparkFailed."""
+    """Check that the port is free: Spark's own server always takes it, and reports a taken port in pages of output.
+    Raises SparkFailed."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -99,7 +100,8 @@ def _start(master: str | None, *, remote: bool, here: bool, log: Path) -> SparkS
     for key, value in _HERE.items() if here else ():
         builder = builder.config(key, value)
     with warnings.catch_warnings(), _stderr_to(log):
-        warnings.filterwarnings("ignore", "Failed to set spark.", UserWarning)  # Connect warns of what start-up has set
+        # Connect warns of settings that start-up has already made
+        warnings.filterwarnings("ignore", "Failed to set spark.", UserWarning)
         try:
             return builder.getOrCreate()
         except Exception as error:  # py4j, gRPC and PySpark each raise their own
@@ -107,14 +109,14 @@ def _start(master: str | None, *, remote: bool, here: bool, log: Path) -> SparkS
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of Spark's says before its stack traces begin."""
+    """The text of a Spark error before its stack traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
 @contextlib.contextmanager
 def _said() -> Iterator[Path]:
-    """A file for what Spark says, which stays only when something failed."""
+    """A file for Spark's output, which is kept only if something failed."""
     handle, name = tempfile.mkstemp(prefix="metad-spark-", suffix=".log")
     os.close(handle)
     log = Path(name)
@@ -130,7 +132,7 @@ def _said() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Sends this process's file descriptor 2 to the file; processes started meanwhile keep it so."""
+    """Redirects this process's file descriptor 2 to the file; processes started meanwhile inherit it."""
     sys.stderr.flush()
     kept = os.dup(2)
     with path.open("ab") as file:

@@ -12,8 +12,8 @@ _SUFFIXES = {".py", ".toml", ".json"}
 
 
 def package_zip(folder: Path) -> Path:
-    """Writes ``metad_packages.zip`` into the folder. What the packages import (numpy, pyarrow, pandas, msgspec) is for
-    the cluster to have."""
+    """Write ``metad_packages.zip`` into the folder. The cluster must provide the packages' imports (numpy, pyarrow,
+    pandas, msgspec)."""
     made = folder / "metad_packages.zip"
     roots = (Path(metad_spark.__path__[0]), Path(metad_wire.__path__[0]))
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:

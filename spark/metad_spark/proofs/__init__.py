@@ -1,1 +1,1 @@
-"""Why the simulation can be believed: proofs, and what they compare with."""
+"""Proofs that the simulation is credible, and the results that they compare with."""

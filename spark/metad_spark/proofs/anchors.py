@@ -1,8 +1,8 @@
-"""Experiments that others have published, made again with the policies of :mod:`metad_wire.policy`.
+"""Published experiments, repeated with the policies of :mod:`metad_wire.policy`.
 
-Each is a small simulation of its own, for each is of another system than ours: a row that clients compete for, a server
-that slows down with what it has at once, a replica set that loses its CPU for a while. What they prove is that policies
-and feedback do here what they did there.
+Each is a small simulation of its own, of another system than ours: a row that clients compete for, a server that slows
+down with its number of requests, a replica set that loses its CPU for a while. They prove that policies and feedback
+behave here as they did there.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ AWS_TABLE: dict[Family, Published] = {
     "equal": Published(812.5, 7.7, 6540, 784),
     "full": Published(796.2, 7.3, 4909, 548),
 }
-"""Of github.com/aws-samples/aws-arch-backoff-simulator, the program of Brooker's "Exponential Backoff And Jitter"."""
+"""Results of github.com/aws-samples/aws-arch-backoff-simulator, the program of Brooker's "Exponential Backoff And
+Jitter"."""
 
 
 def occ_race(policy: Backoff, seed: int, clients: int = AWS_CLIENTS) -> tuple[int, float]:
     """Clients that read a row's version and write the next, until each has written once; a write of an old version
-    fails and is tried again after a wait. The writes that were sent, and when the last client was done, in
+    fails and is repeated after a wait. Returns the number of writes sent, and when the last client was done, in
     milliseconds."""
     rng = random.Random(seed)
     waits = stream(seed, 0)
@@ -54,7 +55,7 @@ def occ_race(policy: Backoff, seed: int, clients: int = AWS_CLIENTS) -> tuple[in
     def way() -> float:
         return abs(rng.normalvariate(AWS_DELAY_MS, AWS_DELAY_SD_MS))
 
-    # (time, tie, step, client, version); steps: the read is at the server, its answer, the write, its answer.
+    # (time, tie, step, client, version); steps: the read reaches the server, its answer, the write, its answer.
     events = [(way(), number, 0, number, 0) for number in range(clients)]
     heapq.heapify(events)
     failures, previous = [0] * clients, [0.0] * clients
@@ -73,7 +74,7 @@ def occ_race(policy: Backoff, seed: int, clients: int = AWS_CLIENTS) -> tuple[in
             if seen:
                 continue
             failures[client] += 1
-            # The published program doubles before its first wait already.
+            # The published program already doubles before its first wait.
             u = uniform(waits, client, failures[client])
             wait = previous[client] = policy.wait_s(failures[client], previous[client], u)
         pushed += 1
@@ -106,8 +107,8 @@ def _arrivals(shape: Shape, rng: random.Random) -> Iterator[float]:
 
 
 def slow_server(shape: Shape, policy: Backoff, seed: int) -> list[int]:
-    """Successes in each second. A request takes a second and a hundredth for each one at the server; a client that
-    hears nothing for three seconds sends again, after a wait, three times in all."""
+    """Successes in each second. A request takes a second and a hundredth for each request at the server; a client
+    without an answer for three seconds sends again, after a wait, three times in all."""
     rng = random.Random(seed)
     waits = stream(seed, 1)
     successes = [0] * (COLLAPSE_S + 1)
@@ -152,7 +153,7 @@ def slow_server(shape: Shape, policy: Backoff, seed: int) -> list[int]:
 
 
 def collapse(shape: Shape, policy: Backoff, runs: int = COLLAPSE_RUNS) -> list[float]:
-    """Successes in each second, the mean of runs with seeds from 0 on."""
+    """Mean successes in each second, over runs with seeds from 0 on."""
     histories = [slow_server(shape, policy, seed) for seed in range(runs)]
     return [sum(second) / runs for second in zip(*histories, strict=True)]
 
@@ -165,19 +166,19 @@ RESENDS_MAX = 4
 RESEND_TIMEOUT_S = 3.0
 CPU = 2.0
 NOMINAL_LOAD = 0.379
-"""Of the capacity. The published runs find their rates by trial, and so it was here: from 0.37 to 0.39 a queue without
+"""Share of the capacity. The published runs find their rates by trial, and so did we: from 0.37 to 0.39 a queue without
 a bound has the four published outcomes. Below, the queue that the slow seconds leave is always gone before the timeout;
 above, it never is."""
 
 
 class Trigger(NamedTuple):
-    """The CPU falls to so much for so long, at a load of so much of the nominal one."""
+    """The CPU falls to ``cpu`` for ``seconds``, at ``load`` times the nominal load."""
 
     cpu: float
     seconds: float
     load: float
     stays_down: bool
-    """As published."""
+    """The published outcome."""
 
 
 METASTABLE_CASES = (
@@ -186,17 +187,17 @@ METASTABLE_CASES = (
     Trigger(0.40, 9, 1.0, False),
     Trigger(0.40, 10, 0.75, False),
 )
-"""Of Huang et al., "Metastable Failures in the Wild" (OSDI 2022), its artifact's retry experiment: three nodes, a
+"""From Huang et al., "Metastable Failures in the Wild" (OSDI 2022), its artifact's retry experiment: three nodes, a
 timeout of 3 s, up to four resends, one request each 75 us or, in the last case, 100 us."""
 
 
 def stays_down(trigger: Trigger, seed: int, capacity_per_s: float = 5_000.0) -> bool:
-    """Whether a queue that lost its server for a while is still useless at the end, long after it got it back."""
+    """Whether a queue that lost its server for a while is still useless at the end, long after the server came back."""
     rng = random.Random(seed)
     per_s = capacity_per_s * NOMINAL_LOAD * trigger.load
-    resends: deque[tuple[float, int]] = deque()  # in order, for all time out after the same time
-    free_s = 0.0  # when the server is done with all that came so far
-    good = sent = 0  # first sends of the last ten seconds, and those of them that came to something
+    resends: deque[tuple[float, int]] = deque()  # in order, because all time out after the same time
+    free_s = 0.0  # when the server has finished everything that has come
+    good = sent = 0  # first sends of the last ten seconds, and the successful ones among them
     new_s = rng.expovariate(per_s)
     begin, end, slow = TRIGGER_S, TRIGGER_S + trigger.seconds, trigger.cpu / CPU
     while True:
@@ -207,7 +208,7 @@ def stays_down(trigger: Trigger, seed: int, capacity_per_s: float = 5_000.0) -> 
             new_s += rng.expovariate(per_s)
         if now >= METASTABLE_S:
             break
-        # One request more of work, at the speed that the server has when it comes to it.
+        # One more request, at the speed that the server has when it reaches it.
         start = max(free_s, now)
         speed = slow if begin <= start < end else 1.0
         free_s = start + 1 / (capacity_per_s * speed)
@@ -220,5 +221,5 @@ def stays_down(trigger: Trigger, seed: int, capacity_per_s: float = 5_000.0) -> 
 
 
 def standard_error(first_sd: float, first_runs: int, second_sd: float, second_runs: int) -> float:
-    """Of the difference of two means."""
+    """Standard error of the difference of two means."""
     return math.sqrt(first_sd**2 / first_runs + second_sd**2 / second_runs)

@@ -1,4 +1,4 @@
-"""What queueing theory says of queues that the models can be made to be. All times in seconds."""
+"""Results of queueing theory for queues that the models can imitate. All times in seconds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def md1_response_s(arrivals_per_s: float, service_s: float) -> float:
 
 
 def bulk_response_s(arrivals_per_s: float, fixed_s: float, item_s: float, batch_max: int) -> float:
-    """Mean time in an M/D/1 queue with greedy bulk service, service included: whenever the server is free it takes what
-    waits, at most ``batch_max``, and spends ``fixed_s + item_s * items`` on it.
+    """Mean time in an M/D/1 queue with greedy bulk service, service included: whenever the server is free it takes the
+    waiting items, at most ``batch_max``, and spends ``fixed_s + item_s * items`` on them.
 
-    The Markov chain of what waits when a batch ends is solved numerically (Bailey, 1954, and Chaudhry and Templeton, "A
-    First Course in Bulk Queues", 1983, treat its kind); Little's law makes times of means. Raises SimulationError where
-    the load is 1 or more, or so near that the chain would not fit.
+    The Markov chain of the items that wait when a batch ends is solved numerically (Bailey, 1954, and Chaudhry and
+    Templeton, "A First Course in Bulk Queues", 1983, treat this kind); Little's law converts means to times. Raises
+    SimulationError if the load is 1 or more, or so near that the chain would not fit.
     """
     longest_s = fixed_s + item_s * batch_max
     if arrivals_per_s * longest_s >= batch_max:
@@ -39,7 +39,7 @@ def bulk_response_s(arrivals_per_s: float, fixed_s: float, item_s: float, batch_
 
 
 def _batches(states: int, batch_max: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The size of the next batch when so many wait; where none do, it is of the first that comes."""
+    """The size of the next batch when so many wait; if none do, it is the first item that comes."""
     return np.clip(np.arange(states), 1, batch_max)
 
 
@@ -78,7 +78,7 @@ def _response_s(
     batches = _batches(states, batch_max)
     service_s = fixed_s + item_s * batches
     left = np.maximum(waiting - batches, 0)
-    # Over one cycle: what waits, added up over time, and how long the cycle is.
+    # Over one cycle: the waiting items, integrated over time, and the length of the cycle.
     waited = left * service_s + arrivals_per_s * service_s**2 / 2
     cycle_s = service_s + np.where(waiting == 0, 1 / arrivals_per_s, 0.0)
     in_queue_s = float(stationary @ waited) / float(stationary @ cycle_s) / arrivals_per_s

@@ -1,4 +1,4 @@
-"""Small storms in which every part of the models has something to do: what the proofs and the tests compare them in."""
+"""Small storms that exercise every part of the models: the proofs and the tests compare the models in them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ EQUAL = (
     _small("busy doors", brokers=Brokers(count=4, connects_per_s=300), client_timeout_s=30),
     _small("clients give up at doors", brokers=Brokers(count=4, connects_per_s=150, linger_ms=5), sdks=_IMPATIENT),
 )
-"""Where the oracle and the vector model must agree to the last bit."""
+"""Scenarios in which the oracle and the vector model must agree to the last bit."""
 
 _EIGHT = tuple(Region(name=f"region {at}", share=1 / 8, rtt_ms=20 + at * 220 / 7) for at in range(8))
 _LARGE = Scenario(
@@ -140,12 +140,12 @@ NEAR = (
     ),
     _large("busy doors", brokers=Brokers(count=16, connects_per_s=1_000), client_timeout_s=60),
 )
-"""Where the fluid model must be within 2 % of the vector model."""
+"""Scenarios in which the fluid model must be within 2 % of the vector model."""
 
 
 def patience(queue_items: int, cap_s: float) -> Scenario:
     """Clients that wait three seconds, from 20 to 240 ms away, and a group that serves some 31,500 items a second: a
-    queue of 90,000 is longer than the far ones wait, one of 80,000 is not."""
+    queue of 90,000 takes longer than the far ones wait, one of 80,000 does not."""
     return _large(
         f"queue {queue_items:,}, waits up to {cap_s:g} s",
         clients=625_000,
@@ -164,7 +164,7 @@ def input_of(scenario: Scenario, calibration: Calibration) -> NodeInput:
 
 def queue(arrivals_per_s: float, fixed_s: float, item_s: float, batch_max: int, jobs: int) -> NodeInput:
     """Jobs that arrive at random and never come back, at a node that takes at most ``batch_max`` at a time: a queue
-    that theory knows. Their own times are longer by a handshake, :data:`QUEUE_ROUND_TRIPS` milliseconds."""
+    with a known solution. Their own times are longer by a handshake, :data:`QUEUE_ROUND_TRIPS` milliseconds."""
     scenario = Scenario(
         name="queue",
         clients=jobs,
@@ -176,10 +176,10 @@ def queue(arrivals_per_s: float, fixed_s: float, item_s: float, batch_max: int, 
         cluster=Cluster(nodes=1, groups=1, batch_items=batch_max, queue_items=0),
         brokers=Brokers(count=1, latency_ms=0),
     )
-    # A longer handshake than 1 ms keeps the model's buckets, and with them the work, few.
+    # A handshake longer than 1 ms keeps the model's buckets, and so the work, few.
     node_input = input_of(scenario, Calibration(turn_s=fixed_s, item_s=item_s))
     return _change(node_input, round_trips=(1, 1, QUEUE_ROUND_TRIPS))
 
 
 QUEUE_ROUND_TRIPS = 50
-"""Of a millisecond, that a job of :func:`queue` takes besides its time in the queue."""
+"""Milliseconds that a job of :func:`queue` takes besides its time in the queue."""

@@ -1,7 +1,7 @@
-"""The proofs that the simulation can be believed, each with what was expected, what came out and how far they differ.
+"""Proofs that the simulation is credible, each with the expected and the measured result and their difference.
 
-Three kinds: the models against each other, the models against queueing theory, the policies against what others have
-published. All seeds are fixed, so a proof that passes here passes everywhere.
+Three kinds: the models against each other, the models against queueing theory, the policies against published results.
+All seeds are fixed, so a proof that passes here passes everywhere.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     expected: str
     measured: str
     error: float
-    """In the unit that the bar has; what cannot be measured is 0 for right and 1 for wrong."""
+    """In the unit of the bar; if nothing can be measured, 0 for right and 1 for wrong."""
     bar: float
     """The largest error that passes."""
     unit: str
-    """Of error and bar."""
+    """The unit of error and bar."""
     passed: bool
 
 
@@ -48,7 +48,7 @@ def _proof(name: str, expected: str, measured: str, error: float, bar: float, un
 
 
 def differences(first: NodeResult, second: NodeResult) -> list[str]:
-    """The fields in which two results are not the same to the last bit."""
+    """The fields in which two results differ in any bit."""
     return [
         field
         for field in NodeResult.__struct_fields__
@@ -110,7 +110,7 @@ def _queues() -> Iterator[Proof]:
 
 
 def outcome(result: NodeResult) -> str:
-    """What became of a storm, in a word or two. Regions are in the order of their distance."""
+    """The outcome of a storm, in a word or two. Regions are in the order of their distance."""
     back = result.restored_by_s.sum(axis=1)
     if result.restored > 0.999 * result.clients:
         return "recovers"
@@ -211,11 +211,12 @@ PROOFS: dict[str, Maker] = {
     "brooker": _brooker,
     "metastable": _metastable,
 }
-"""By name; each makes several."""
+"""By name; each makes several proofs."""
 
 
 def verify(on_proof: Callable[[Proof], None] | None = None, only: Sequence[str] = ()) -> list[Proof]:
-    """Make all proofs, or those of these names. Takes one to two minutes. ``on_proof`` hears of each as it is made."""
+    """Make all proofs, or those of these names. Takes one to two minutes. ``on_proof`` is called with each as it is
+    made."""
     proofs: list[Proof] = []
     for name, make in PROOFS.items():
         if only and name not in only:

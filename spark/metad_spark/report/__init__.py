@@ -1,1 +1,1 @@
-"""A storm's result as a page: what to tell, HTML, pictures."""
+"""A storm's result as a page: content, HTML, pictures."""

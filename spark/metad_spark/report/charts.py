@@ -1,5 +1,5 @@
-"""The four pictures of the report, from plain numbers: who is back when, load against capacity, amplification, and
-where the collapse begins. Pure; knows no scenario and no model."""
+"""The four pictures of the report, from plain numbers: returns over time, load against capacity, amplification, and the
+map of collapse. Pure; knows no scenario and no model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Cell:
     """One square of the collapse map."""
 
     t999_s: float | None
-    """Seconds until 99.9 % are back; None when they never are."""
+    """Seconds until 99.9 % are back; None if they never are."""
     restored: float
     """Share that is back at the end, 0 to 1."""
     here: bool = False
@@ -93,7 +93,7 @@ def amplification(times: Sequence[float], attempts: Sequence[float]) -> str:
 def collapse_map(
     cells: Sequence[Sequence[Cell]], *, rows: Sequence[str], columns: Sequence[str], row_name: str, column_name: str
 ) -> str:
-    """A square per setting: how long until 99.9 % are back, or that they never are. ``cells[row][column]``."""
+    """A square per setting: time until 99.9 % are back, or that they never are. ``cells[row][column]``."""
     width, left, top, high = 860, 150, 34, 40
     wide = (width - left - 20) / len(columns)
     below = top + high * len(rows)
@@ -121,8 +121,8 @@ _PLAIN_INK = "#1f2937"
 
 
 def _shade(cell: Cell, fastest: float, slowest: float) -> tuple[str, str, str]:
-    """Fill, ink and words of a square. The scale is logarithmic: twice as long is as much darker everywhere, and less
-    than twice as long is never the whole of it."""
+    """Fill, ink and words of a square. The scale is logarithmic: twice as long is as much darker everywhere, and a
+    ratio under two never spans the whole scale."""
     if cell.t999_s is None:
         return "#fecaca", "#991b1b", f"never: {percent(cell.restored)} back"
     span = max(math.log(2.0), math.log(slowest / fastest)) if fastest > 0 else 1.0

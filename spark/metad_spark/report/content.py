@@ -1,4 +1,4 @@
-"""A storm's result as a report: what to look at first, in words and pictures. Pure."""
+"""A storm's result as a report: the most important facts first, in words and pictures. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEAR, _NEAR_S = 0.005, 0.05
 
 
 def verdict(storm: StormResult, target: Target) -> str:
-    """How it went, in a sentence."""
+    """The outcome, in a sentence."""
     reached = reached_s(storm, target)
     share = f"{target.share * 100:g} %"
     if storm.collapsed:
@@ -250,7 +250,7 @@ def _difference(end_s: float, now_s: float) -> str:
 
 
 def settings(scenario: Scenario, calibration: Calibration) -> list[tuple[str, str]]:
-    """What was simulated, for who wants to repeat or to doubt it."""
+    """The settings of the simulation, for readers who want to repeat or to doubt it."""
     cluster, brokers = scenario.cluster, scenario.brokers
     bound = queue_s(scenario, calibration)
     return [

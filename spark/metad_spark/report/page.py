@@ -1,4 +1,4 @@
-"""The report as one HTML file: a sentence, figures, pictures, a small table. No script, nothing to load from elsewhere.
+"""The report as one HTML file: a sentence, figures, pictures, a small table. No script, no external files.
 
 Pure: knows what a page is, not what a storm is.
 """
@@ -12,7 +12,7 @@ from html import escape
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A drawing with what to see in it."""
+    """A drawing with its heading and caption."""
 
     heading: str
     caption: str
@@ -23,7 +23,7 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of words; numbers stand to the right. ``strong`` are the indexes of rows to point out."""
+    """Rows of words; numbers are aligned to the right. ``strong`` are the indexes of highlighted rows."""
 
     heading: str
     caption: str
@@ -34,7 +34,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Everything on it, from the top."""
+    """The content of the page, from the top."""
 
     title: str
     verdict: str
@@ -47,13 +47,13 @@ class Page:
     made: Sequence[str] = ()
     """At the bottom: the command, the version, the date."""
     figures: Sequence[tuple[str, str]]
-    """(number, what it is)."""
+    """(number, its meaning)."""
     parts: Sequence[Picture | Table]
     settings: Sequence[tuple[str, str]]
-    """What was simulated, (key, value), for who wants to repeat it."""
+    """The settings of the simulation, (key, value), for readers who want to repeat it."""
 
     def html(self) -> str:
-        """The file's text."""
+        """The text of the file."""
         figures = "".join(
             f"<div><b>{escape(number)}</b><span>{escape(name)}</span></div>" for number, name in self.figures
         )

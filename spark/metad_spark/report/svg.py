@@ -15,7 +15,7 @@ from ..wording import short
 INK, FAINT, GRID = "var(--ink,#1f2937)", "var(--faint,#6b7280)", "var(--grid,#e5e7eb)"
 """Colours that a page may change, for a dark screen; without it those after the comma."""
 POINTS_MAX = 600
-"""Of a line: the picture is not wider than this many pixels that an eye can tell apart."""
+"""Points of a line: a picture has no more pixels across than an eye can distinguish."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Axis:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """The pixel of a value; what lies beyond the axis is drawn at its end."""
+        """The pixel of a value; a value beyond the axis is drawn at its end."""
         low, high, here = self.low, self.high, min(max(value, self.low), self.high)
         if self.log:
             low, high, here = math.log10(low), math.log10(high), math.log10(here)
@@ -51,7 +51,7 @@ class Axis:
 
 
 def round_step(rough: float) -> float:
-    """The next of 1, 2, 5 times a power of ten; 1 for nothing."""
+    """The next of 1, 2, 5 times a power of ten; 1 for 0."""
     if rough <= 0:
         return 1.0
     ten = 10.0 ** math.floor(math.log10(rough))
@@ -73,7 +73,8 @@ class Plane:
         left: int = 64,
         log_y: bool = False,
     ) -> None:
-        """``label``: what the picture shows, for those who cannot see it. ``right``: room for the lines' names."""
+        """``label``: the content of the picture, for readers who cannot see it. ``right``: room for the lines'
+        names."""
         self._width, self._height = width, height
         self.x = Axis(low=x[0], high=x[1], start=left, end=width - right)
         self.y = Axis(low=y[0], high=y[1], start=height - 44, end=24, log=log_y)
@@ -117,7 +118,7 @@ class Plane:
             self._names.append((self.y.at(kept[-1][1]), name, colour))
 
     def area(self, xs: Sequence[float], ys: Sequence[float], colour: str, name: str, *, opacity: float = 0.25) -> None:
-        """What lies under a line."""
+        """The area under a line."""
         kept = thinned(xs, ys)
         if not kept:
             return
@@ -161,7 +162,8 @@ class Plane:
 
 
 def thinned(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
-    """At most :data:`POINTS_MAX` of the points. Each stretch keeps its smallest and largest: no peak is lost."""
+    """At most :data:`POINTS_MAX` of the points. Each stretch keeps its smallest and largest, so that no peak is
+    lost."""
     points = list(zip(xs, ys, strict=True))
     if len(points) <= POINTS_MAX:
         return points
@@ -178,7 +180,7 @@ def spread(
     names: Sequence[tuple[float, str, str]], *, gap: float, low: float, high: float
 ) -> list[tuple[float, str, str]]:
     """Names at least ``gap`` pixels apart, in their order from the top, as near to their lines as that allows."""
-    placed: list[list[float]] = []  # runs of touching names: where they want to begin, how many
+    placed: list[list[float]] = []  # runs of touching names: the place where they want to begin, their number
     ordered = sorted(names)
     for at, _, _ in ordered:
         placed.append([at, 1])
@@ -187,7 +189,7 @@ def spread(
             before, many = placed[-1]
             placed[-1] = [(before * many + (start - many * gap) * count) / (many + count), many + count]
     tops = [start + index * gap for start, count in placed for index in range(int(count))]
-    for index, top in enumerate(tops):  # not above the picture, and then not below it
+    for index, top in enumerate(tops):  # first not above the picture, then not below it
         tops[index] = max(top, low + index * gap)
     for index, top in enumerate(tops):
         tops[index] = min(top, high - (len(tops) - 1 - index) * gap)

@@ -1,8 +1,8 @@
-"""The policies that server, SDK, harness and simulation share: pure, seeded, no clock of their own.
+"""The policies of SDK, server and simulation: pure, seeded, without a clock of their own.
 
-Each is written once, here. What the simulation needs for millions of clients at a time is in
-:mod:`metad_wire.policy.vector`, which needs numpy and gives the same bits; nothing else here does, and nothing here
-imports it. Times are seconds unless the name says otherwise.
+Each is written once, here; admission and return slots exist in the simulation only. :mod:`metad_wire.policy.vector` has
+the forms that the simulation needs for millions of clients at a time: it needs numpy and computes the same bits.
+Nothing else here needs numpy or imports that module. Times are seconds unless the name says otherwise.
 """
 
 from __future__ import annotations

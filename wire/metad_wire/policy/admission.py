@@ -6,12 +6,12 @@ import msgspec
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """A bound on what waits for a group. What is more is refused at once, while its sender still listens: work that is
-    done after its sender has given up is done in vain, and done again. So the bound divided by the rate of service must
-    stay below the senders' timeout, less the longest round trip."""
+    """Bounds the work that waits for a group. Items over the bound are refused at once, while their sender still waits:
+    work done after the sender has given up is wasted, and then done again. So the bound divided by the rate of service
+    must stay below the senders' timeout, less the longest round trip."""
 
     items_max: int = 20_000
-    """Items that may wait, those being worked on not counted; 0: no bound."""
+    """Items that may wait, without those being worked on; 0: no bound."""
 
     def __post_init__(self) -> None:
         """Check the range."""
@@ -19,5 +19,5 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"items_max must not be below 0, not {self.items_max!r}")
 
     def admitted(self, waiting: int, arriving: int) -> int:
-        """How many of ``arriving`` items are let in where ``waiting`` wait already."""
+        """How many of ``arriving`` items are admitted while ``waiting`` items wait already."""
         return arriving if not self.items_max else max(0, min(arriving, self.items_max - waiting))

@@ -10,7 +10,7 @@ import msgspec
 Family = Literal["none", "exponential", "equal", "full", "decorrelated", "proportional"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 _DOUBLINGS_MAX = 32
-"""Past it the cap has long been reached, and a float would overflow in the end."""
+"""From this attempt on the cap has long been reached, and a float would finally overflow."""
 _US = 1_000_000
 
 
@@ -33,11 +33,11 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     base_s: float = 0.02
     """Mean scale of the first wait."""
     cap_s: float = 2.0
-    """No wait is longer."""
+    """The longest wait."""
     family: Family = "full"
-    """How a wait is drawn from its scale. Full jitter spreads a crowd fastest."""
+    """How a wait is drawn from its scale. Full jitter spreads a crowd of clients fastest."""
     jitter: float = 0.1
-    """Of ``proportional`` only: the share of a wait that is random."""
+    """For ``proportional`` only: the share of a wait that is random."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -55,8 +55,8 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.cap_s, self.base_s * 2.0 ** min(attempt, _DOUBLINGS_MAX))
 
     def bounds_s(self, attempt: int, previous_s: float) -> tuple[float, float]:
-        """Between which two the wait is drawn, before the cap. ``previous_s``, the wait before, is for
-        ``decorrelated``; 0 where there was none."""
+        """The interval that the wait is drawn from, before the cap. ``previous_s``, the previous wait, is for
+        ``decorrelated``; 0 if there was none."""
         scale = self.scale_s(attempt)
         if self.family == "none":
             return 0.0, 0.0
@@ -80,8 +80,8 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         return int(self.wait_s(attempt, previous_us / _US, u) * _US)
 
     def delay_s(self, attempt: int, rng: random.Random) -> float:
-        """Seconds to wait before retry number ``attempt`` (0 is the first retry). Nothing is remembered of the waits
-        before; where the family needs them they are drawn anew."""
+        """Seconds to wait before retry number ``attempt`` (0 is the first retry). Earlier waits are not remembered: a
+        family that needs them has them drawn anew."""
         previous = 0.0
         if self.family == "decorrelated":
             for earlier in range(min(attempt, _DOUBLINGS_MAX)):
@@ -89,5 +89,5 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         return self.wait_s(attempt, previous, rng.random())
 
     def returning_s(self, retry_after_ms: int, retry_jitter_ms: int, rng: random.Random) -> float:
-        """Seconds to wait when a server said "come back at t ± j"."""
+        """Seconds to wait after a server answered "come back at t ± j"."""
         return max(0.0, (retry_after_ms + rng.uniform(-retry_jitter_ms, retry_jitter_ms)) / 1000.0)

@@ -18,7 +18,7 @@ class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     burst: int = 10
     """Retries that need not wait. Ten outlast an election with the default backoff."""
     interval_s: float = 1.0
-    """A token comes back this often."""
+    """Time after which a token comes back."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -33,7 +33,7 @@ class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return max(1, round(self.interval_s * _US))
 
     def reserve_us(self, wanted_us: int, clock_us: int) -> tuple[int, int]:
-        """Take a token for a retry that is wanted at ``wanted_us``: when it may be made, and the clock after it."""
+        """Take a token for a retry wanted at ``wanted_us``. Returns the time of the retry, and the new clock."""
         interval_us = self.interval_us
         due_us = max(wanted_us, clock_us - (self.burst - 1) * interval_us)
         return due_us, max(clock_us, due_us) + interval_us

@@ -1,4 +1,5 @@
-"""Randomness as a function of who draws and which time it is, so that the order of events cannot change it.
+"""Random numbers as a function of the drawing client and the draw's number, so that the order of events cannot change
+them.
 
 The same (seed, client, turn, purpose) gives the same 64 bits in any process, in any order, here and in
 :mod:`metad_wire.policy.vector`. Two rounds of the finaliser of SplitMix64 (Steele, Lea, Flood, "Fast Splittable
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 MASK = (1 << 64) - 1
 CLIENT_STEP = 0x9E3779B97F4A7C15
-"""2**64 divided by the golden ratio, odd: multiples of it are spread evenly over 64 bits."""
+"""2**64 divided by the golden ratio, made odd: its multiples are spread evenly over 64 bits."""
 TURN_STEP = 0xD1B54A32D192ED03
 """Another odd number without small multiples that meet those of the first."""
 MIX_1 = 0xBF58476D1CE4E5B9
@@ -26,7 +27,7 @@ def mix(value: int) -> int:
 
 
 def stream(seed: int, purpose: int) -> int:
-    """64 bits that stand for a seed and what is drawn for; the start of every draw."""
+    """64 bits that stand for a seed and a purpose; every draw starts from them."""
     return mix(mix(seed) + CLIENT_STEP * (purpose + 1))
 
 

@@ -1,11 +1,11 @@
-"""TCP or QUIC, by what is measured of the path.
+"""Chooses TCP or QUIC by measurements of the path.
 
-On a path that loses nothing the kernel's TCP is the cheaper by far, and the faster for bulk. Where packets are lost
-over a distance, TCP holds everything behind the gap for a round trip or for its timer's minimum, and QUIC's streams and
-finer timers win. So the choice is by loss, and asks for more of it the shorter the path. A thin flow, of few packets a
-round trip, is another matter: TCP has too few packets behind a gap to see it soon, a bandwidth-estimating control paces
-what it has over the round trip, and loss would take long to measure; QUIC is better there over any distance worth the
-name. BENCHMARKS.md has the table that the numbers come from.
+On a path without loss the kernel's TCP is by far cheaper, and faster for bulk. If packets are lost over a distance, TCP
+holds everything behind the gap for a round trip or for its timer's minimum, and QUIC wins with its streams and finer
+timers. So the choice follows the loss, and a shorter path needs more of it. A thin flow (few packets per round trip)
+differs: TCP has too few packets behind a gap to notice it soon, a bandwidth-estimating congestion control spreads them
+over the round trip, and loss would take long to measure. For thin flows QUIC is better over any considerable distance.
+The numbers come from a table in BENCHMARKS.md.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import msgspec
 
 _STILL_FAR: Final = 0.75
 FORGET_PACKETS: Final = 20_000
-"""Past so many, the older half counts less: a path changes."""
+"""After so many packets the older half counts less, because a path changes."""
 
 
 class Way(enum.Enum):
-    """How to go."""
+    """The transport to use."""
 
     TCP = "tcp"
     QUIC = "quic"
 
     @property
     def other(self) -> Way:
-        """The one that is not this."""
+        """The opposite choice."""
         return Way.QUIC if self is Way.TCP else Way.TCP
 
 
@@ -36,19 +36,19 @@ class PathRule(msgspec.Struct, frozen=True, kw_only=True):
     """When QUIC is worth its CPU. Raises ValueError where a value makes no sense."""
 
     rtt_s_min: float = 0.015
-    """Below it TCP repeats a lost packet so soon that nothing is gained."""
+    """Below this round-trip time TCP repeats a lost packet so soon that QUIC gains nothing."""
     loss_rtt_s: float = 0.0001
-    """Loss ratio times round-trip time from which QUIC is taken: 0.1 % at 100 ms, 0.33 % at 30 ms…"""
+    """QUIC is used from this product of loss ratio and round-trip time: 0.1 % at 100 ms, 0.33 % at 30 ms…"""
     back: float = 0.25
-    """…and given up again below this share of it. Changing over costs a handshake, so it must not go to and fro."""
+    """…and given up below this share of it. A change costs a handshake, so the choice must not alternate."""
     far_s: float = 0.02
-    """Round-trip time from which thin flows go by QUIC, whatever is lost."""
+    """Thin flows use QUIC from this round-trip time on, whatever the loss."""
     thin_packets: float = 100.0
-    """Sent in a round trip: a flow of fewer is thin, and one of twice as many no more."""
+    """A flow that sends fewer packets per round trip is thin; one that sends twice as many is thin no longer."""
     lost_min: int = 3
-    """Fewer lost packets are chance."""
+    """Fewer lost packets than this may be chance."""
     sent_min: int = 300
-    """Before so many packets nothing is concluded from their arriving."""
+    """Fewer sent packets than this prove nothing by arriving."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -59,30 +59,30 @@ class PathRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathChoice:
-    """What is known of one path, and what follows. Feed it with :meth:`note`, ask for ``way``."""
+    """The measurements of one path and the resulting choice. Call :meth:`note` with measurements, read ``way``."""
 
     def __init__(self, rule: PathRule, first: Way = Way.TCP) -> None:
         self.way = first
         self._rule = rule
         self._sent = self._lost = 0.0
         self._rtt_s = 0.0
-        self._packets: float | None = None  # sent in a round trip, lately
+        self._packets: float | None = None  # sent per round trip, lately
 
     @property
     def loss(self) -> float:
-        """Share of packets lost, as far as seen."""
+        """Share of packets lost, as far as measured."""
         return self._lost / self._sent if self._sent else 0.0
 
     def note(self, rtt_s: float, sent: int, lost: int, seconds: float = 0.0) -> Way:
-        """Packets sent and lost since the last call, so many seconds ago, and the round-trip time (0: not known); the
-        way to go from now on."""
+        """Add the packets sent and lost since the last call, ``seconds`` ago, and the round-trip time (0: unknown).
+        Returns the transport to use from now on."""
         rule = self._rule
         self._sent += sent
         self._lost += min(lost, sent)
         self._rtt_s = rtt_s or self._rtt_s
         if self._sent > FORGET_PACKETS:
             self._sent, self._lost = self._sent / 2, self._lost / 2
-        if sent and seconds > 0:  # who sends nothing is not thin but idle
+        if sent and seconds > 0:  # a flow that sends nothing is idle, not thin
             packets = sent * self._rtt_s / seconds
             self._packets = packets if self._packets is None else (self._packets + packets) / 2
         if self._thin_and_far():
@@ -100,16 +100,15 @@ class PathChoice:
         return self.way
 
     def _thin_and_far(self) -> bool:
-        """Easier to stay than to become, so that a flow about as thin as that does not go to and fro."""
+        """A thin flow stays thin more easily than it becomes thin, so that a flow near the limit does not alternate."""
         rule, there = self._rule, self.way is Way.QUIC
         thin = self._packets is not None and self._packets < rule.thin_packets * (2 if there else 1)
         return thin and self._rtt_s >= rule.far_s * (_STILL_FAR if there else 1)
 
     def _enough_loss(self) -> float:
-        """The loss ratio that would have kept QUIC. That none was seen says something after several times its
-        inverse."""
+        """The loss ratio that would have kept QUIC. Seeing no loss proves something after several times its inverse."""
         return max(self._rule.loss_rtt_s / max(self._rtt_s, self._rule.rtt_s_min), 1e-6)
 
     def _change(self, way: Way) -> None:
         self.way = way
-        self._sent = self._lost = 0.0  # the two do not count alike
+        self._sent = self._lost = 0.0  # TCP and QUIC count differently

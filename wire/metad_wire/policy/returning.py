@@ -1,4 +1,4 @@
-"""When those that a server refuses should come back."""
+"""When clients that a server refused should come back."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ _NS = 1_000_000_000
 
 
 class ReturnSlots(msgspec.Struct, frozen=True, kw_only=True):
-    """What is behind "come back at t ± j": each refused client gets the next free slot of a budget of returns, so that
-    all come back as fast as they can be served and no faster. The budget is the cluster's, each server giving out its
-    share of it.
+    """The rule behind "come back at t ± j": each refused client gets the next free slot of a budget of returns, so that
+    all come back as fast as they can be served and no faster. The budget is the cluster's; each server gives out its
+    share.
 
-    The state is one number, the *next* free slot, a time in nanoseconds; 0 at first. Raises ValueError where a value
-    makes no sense.
+    The state is one number, the *next* free slot, a time in nanoseconds; 0 at first. Raises ValueError for a value out
+    of range.
     """
 
     per_s: float
     """Slots per second."""
     wait_min_s: float = 0.05
-    """Nobody is asked back sooner."""
+    """The shortest wait that a client is given."""
     jitter_s: float = 0.05
-    """What clients add or take off at random, so that clocks and batches do not line them up again."""
+    """A random time that clients add or subtract, so that clocks and batches do not line them up again."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -33,7 +33,7 @@ class ReturnSlots(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def interval_ns(self) -> int:
-        """The distance of two slots in whole nanoseconds, at least one."""
+        """The distance between two slots in whole nanoseconds, at least one."""
         return max(1, round(_NS / self.per_s))
 
     @property
@@ -47,10 +47,10 @@ class ReturnSlots(msgspec.Struct, frozen=True, kw_only=True):
         return round(self.jitter_s * 1e6)
 
     def reserve_ns(self, now_ns: int, next_ns: int) -> tuple[int, int]:
-        """The slot of a client that is refused at ``now_ns``, and the next free one after it."""
+        """Returns the slot of a client that is refused at ``now_ns``, and the next free slot after it."""
         slot_ns = max(next_ns, now_ns + self.wait_min_ns)
         return slot_ns, slot_ns + self.interval_ns
 
     def wait_us(self, now_us: int, slot_ns: int, u: float) -> int:
-        """Microseconds that a client waits which was told of its slot, with its own jitter; ``u`` in [0, 1)."""
+        """Microseconds that a client waits for its slot, with its own jitter; ``u`` in [0, 1)."""
         return max(0, slot_ns // 1000 - now_us + int(u * (2 * self.jitter_us + 1)) - self.jitter_us)

@@ -52,11 +52,11 @@ def uniforms(start: int, client: Ints, turn: Ints | int) -> Floats:
 
 
 class Backoffs:
-    """Several policies side by side: each wait is drawn by the one that ``which`` names."""
+    """Several backoff policies side by side; ``which`` names the one that draws each wait."""
 
     def __init__(self, policies: Sequence[Backoff]) -> None:
         self.remembers = any(policy.family == "decorrelated" for policy in policies)
-        """Whether waits depend on the waits before."""
+        """Whether a wait depends on the wait before it."""
         rows = [[policy.bounds_s(attempt, 0.0) for attempt in range(_ATTEMPTS)] for policy in policies]
         self._low = np.array([low for row in rows for low, _ in row])
         self._span = np.array([high - low for row in rows for low, high in row])
@@ -65,7 +65,7 @@ class Backoffs:
         self._decorrelated = np.array([policy.family == "decorrelated" for policy in policies])
 
     def waits_us(self, which: Ints, attempt: Ints, previous_us: Ints | None, u: Floats) -> Ints:
-        """:meth:`Backoff.wait_us` elementwise. ``previous_us`` may be None where nothing is remembered."""
+        """:meth:`Backoff.wait_us` elementwise. ``previous_us`` may be None if no policy needs it."""
         row = which * _ATTEMPTS
         row += np.minimum(attempt, _ATTEMPTS - 1)
         low, span = self._low.take(row), self._span.take(row)
@@ -82,14 +82,14 @@ class Backoffs:
 
 
 def reserve_us(budget: RetryBudget, wanted_us: Ints, clock_us: Ints) -> tuple[Ints, Ints]:
-    """:meth:`RetryBudget.reserve_us` for clients that have a bucket each."""
+    """:meth:`RetryBudget.reserve_us` for clients with a bucket each."""
     due = np.maximum(wanted_us, clock_us - (budget.burst - 1) * budget.interval_us)
     return due, np.maximum(clock_us, due) + budget.interval_us
 
 
 def reserve_slots_ns(slots: ReturnSlots, now_ns: Ints, next_ns: int) -> tuple[Ints, int]:
-    """:meth:`ReturnSlots.reserve_ns` for clients that are refused one after the other (``now_ns`` ascending): the slots
-    of all, and the next free one. A running maximum in whole numbers, so nothing is rounded."""
+    """:meth:`ReturnSlots.reserve_ns` for clients that are refused one after the other (``now_ns`` ascending). Returns
+    the slots of all, and the next free one. A running maximum in whole numbers: nothing is rounded."""
     steps = np.arange(len(now_ns), dtype=np.int64) * slots.interval_ns
     slack = np.maximum.accumulate(now_ns + slots.wait_min_ns - steps)
     reserved = np.maximum(slack, next_ns) + steps
@@ -104,10 +104,9 @@ def slot_waits_us(slots: ReturnSlots, now_us: Ints, slot_ns: Ints, u: Floats) ->
 
 
 def batch_ends(window: BatchWindow, arrivals_us: Ints, lane: Ints | None = None) -> tuple[Ints, Ints]:
-    """For each of ``arrivals_us`` as a first item: when its batch would close, and the index after its last item, as
-    :meth:`BatchWindow.first_batch` says; following the indexes from 0 cuts the arrivals into batches. With lanes
-    (ascending), arrivals ascend in each by itself, and no batch reaches from one into the next. Times are under 2**32.
-    """
+    """For each of ``arrivals_us`` as a first item: when its batch would close, and the index after its last item, as in
+    :meth:`BatchWindow.first_batch`; following the indexes from 0 cuts the arrivals into batches. With lanes
+    (ascending), arrivals ascend within each lane, and no batch spans two lanes. Times are under 2**32."""
     place = arrivals_us if lane is None else (lane << 32) + arrivals_us
     close = arrivals_us + window.linger_us
     end = np.searchsorted(place, place + window.linger_us, side="right")

@@ -8,14 +8,14 @@ import msgspec
 
 
 class BatchWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """When to close a batch: at ``items_max`` or ``bytes_max``, or ``linger_s`` after its first item."""
+    """The bounds of a batch: it closes at ``items_max`` or ``bytes_max``, or ``linger_s`` after its first item."""
 
     items_max: int = 1_000
-    """At 1,000 items an fsync is 0.1 % of the batch's cost; more only adds latency."""
+    """At 1,000 items an fsync is 0.1 % of the batch's cost; more items only add latency."""
     bytes_max: int = 1024 * 1024
     """Bounds the memory of one batch."""
     linger_s: float = 0.0
-    """0 closes it at the end of the current turn of the event loop."""
+    """0 closes a batch at the end of the current turn of the event loop."""
 
     def is_full(self, items: int, size_bytes: int) -> bool:
         """Whether a batch of this many items and bytes should be closed now."""
@@ -27,8 +27,8 @@ class BatchWindow(msgspec.Struct, frozen=True, kw_only=True):
         return round(self.linger_s * 1e6)
 
     def first_batch(self, arrivals_us: Sequence[int]) -> tuple[int, int]:
-        """When a batch closes that begins with the first of ``arrivals_us`` (ascending), and how many of them it takes:
-        those up to its end, or the first ``items_max``. Bytes are not looked at."""
+        """When a batch that begins with the first of ``arrivals_us`` (ascending) closes, and how many of them it takes:
+        those up to its end, or the first ``items_max``. Bytes are not counted."""
         close_us = arrivals_us[0] + self.linger_us
         items = 0
         for arrival_us in arrivals_us:
