@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from metad_client import Client, Options, connect
+from metad_wire.cluster import ClusterMap
 from metad_wire.group import METADATA, GroupId
 
 from ...config import (
@@ -194,6 +195,8 @@ class Cluster:
         self.elections: dict[tuple[str, int], str] = {}
         self._committed: dict[str, dict[int, int]] = {}
         self._configurations: dict[str, tuple[int, Any]] = {}
+        self._maps_seen: set[int] = set()
+        self._wanted: dict[GroupId, int] = {}
         self.changes = 0
         self._failure: BaseException | None = None
         self._working = 0
@@ -327,6 +330,8 @@ class Cluster:
                 continue
             if node.failure is not None and not node.closed:
                 raise Violation("nodes do not fail", f"{sim.name}: {node.failure}")
+            if node.map is not None and node.map.version not in self._maps_seen:
+                self._note_map(node.map)
             for driver in node.drivers.values():
                 group = driver.group
                 if group.is_leader:
@@ -338,7 +343,7 @@ class Cluster:
                     if at <= group.commit and (before is None or at > before[0]):
                         if before is not None:
                             self.changes += 1
-                            self._copies(group, before[1].voters)
+                            self._copies(node, group, before[1].voters)
                         self._configurations[group.name] = at, group.configuration
                 if group.applied > group.commit or driver.machine.applied > group.commit:
                     raise Violation("apply after commit", f"{sim.name}: {group.name}")
@@ -348,17 +353,23 @@ class Cluster:
                     if known != term:
                         raise Violation("state machine safety", f"{group.name}: {group.commit} of {known} and {term}")
 
-    def _copies(self, group: RaftGroup, before: tuple[str, ...]) -> None:
+    def _note_map(self, known: ClusterMap) -> None:
+        """Remember how few replicas of each group any map has wanted since the group last changed."""
+        self._maps_seen.add(known.version)
+        for record in known.groups:
+            fewest = self._wanted.get(record.group_id, len(record.replicas))
+            self._wanted[record.group_id] = min(fewest, len(record.replicas))
+
+    def _copies(self, node: Node, group: RaftGroup, before: tuple[str, ...]) -> None:
         """A voter is let go when there are as many as there should be without it. (Or when it is gone for so long that
-        it is given up, which here nobody is.) The leader that did it may be another than the one that is looked at, and
-        either may have an old map: so it is enough that any node's map allows it."""
-        after = group.configuration.voters
-        if not set(before) - set(after):
-            return
-        maps = [sim.node.map for sim in self.nodes.values() if sim.node is not None and sim.node.map is not None]
-        wanted = [record.replicas for known in maps if (record := known.group(group.group_id)) is not None]
-        if wanted and len(after) < min(len(before), *map(len, wanted)):
-            raise Violation("copies", f"{group.name} on {before} became {after}, it should be on one of {wanted}")
+        it is given up, which here nobody is.) The leader that began this may have had an older map than any node has by
+        the time it is committed."""
+        after, fewest = group.configuration.voters, self._wanted.pop(group.group_id, 0)
+        if set(before) - set(after) and len(after) < min(len(before), fewest):
+            raise Violation("copies", f"{group.name} on {before} became {after}, no map wanted fewer than {fewest}")
+        if node.map is not None:
+            self._maps_seen.discard(node.map.version)
+            self._note_map(node.map)
 
     def serving(self) -> bool:
         """Whether every node that is up knows a formed cluster with leaders."""
