@@ -45,9 +45,9 @@ def test_seeds_differ_and_the_middle_is_one_of_them(context: Context, scenario: 
     storms = simulate_storms(
         scenario, load_calibration(scenario.calibration), model="vector", seeds=[0, 1, 2], run=context.run
     )
-    times = [storm.t999_s or float("inf") for storm in storms.by_seed]
-    assert len(set(times)) == 3
-    assert storms.middle.t999_s == sorted(times)[1]
+    # Quantiles come from the bins of a histogram: two seeds may well have the same.
+    assert len({storm.attempts_per_client for storm in storms.by_seed}) == 3
+    assert storms.middle.t999_s == sorted(storm.t999_s or float("inf") for storm in storms.by_seed)[1]
 
 
 def test_sweeps_answer_in_order(context: Context, scenario: Scenario) -> None:
