@@ -14,7 +14,7 @@ help:
 	@echo "make demo       run a reconnect storm of 100,000 sessions on three nodes; the leader dies in it"
 	@echo "make run        serve on 127.0.0.1:7420 in the foreground"
 	@echo "make test       run every test"
-	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts, in three minutes"
+	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts, in four minutes"
 	@echo "make check      ruff, strict mypy, import-linter"
 	@echo "make peers      install etcd from Debian's packages, for metad-perf compare"
 	@echo "make fuzz       coverage-guided fuzzing of the frame decoder and the session, 60 s each (FUZZ_SECONDS=60)"
