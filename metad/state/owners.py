@@ -239,7 +239,7 @@ class SessionOwners(StatePart):
 
     def before(self, view: View, rows: Rows) -> list[bytes | None]:
         """The owner rows of sessions, by position, before the command that is evaluated."""
-        found = self.cache.get_many(rows.keys, rows.crcs, self._salt)
+        found = self.get_many(rows)
         young, old = view.in_flight(_OWNER)
         if not young and not old and None not in found:
             return found

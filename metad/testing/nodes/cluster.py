@@ -368,7 +368,6 @@ class Cluster:
         if set(before) - set(after) and len(after) < min(len(before), fewest):
             raise Violation("copies", f"{group.name} on {before} became {after}, no map wanted fewer than {fewest}")
         if node.map is not None:
-            self._maps_seen.discard(node.map.version)
             self._note_map(node.map)
 
     def serving(self) -> bool:

@@ -89,6 +89,15 @@ class Scene(Cluster):
         assert self.run_until(task.done, 5.0), "there is no answer"
         return task.result()
 
+    def catch_up_by_snapshot(self) -> None:
+        """Write so much while a node is isolated that it needs a snapshot, and let it have one."""
+        for number in range(20):
+            self.put(self.one, f"k{number}", b"." * 200)
+        self.run(1.5)  # until its connections are given up, and what was sent on them with them
+        self.network.heal()
+        self.require_settled(20.0)
+        assert self.snapshots, "no snapshot was needed"
+
     def transfer(self, to: str, group: GroupId = DATA) -> None:
         """Hand a group over."""
         self.ask(self.two, lambda c: c.cluster.transfer(group.name, to))
@@ -156,12 +165,7 @@ def retry_at_a_leader_that_got_a_snapshot_happens_once() -> None:
         scene.isolate(late)
         first_s = scene.loop.now
         assert scene.at(leader, KV_PUT, m.KvPut([_item("a", b"1")]), m.Identity(7, 1, 1)).versions == [1]
-        for number in range(20):
-            scene.put(scene.one, f"k{number}", b"." * 200)
-        scene.run(1.5)  # until its connections are given up, and what was sent on them with them
-        scene.network.heal()
-        scene.require_settled(20.0)
-        assert scene.snapshots, "no snapshot was needed"
+        scene.catch_up_by_snapshot()
         scene.transfer(late)
         assert _retry(scene, scene.nodes[late], first_s).versions == [1]
         assert scene.get(scene.two, "a") == (b"1", 1)
@@ -298,12 +302,7 @@ def snapshot_replaces_what_memory_knew() -> None:
         scene.run(0.5)
         scene.isolate(late)
         scene.ask(scene.one, lambda c: c.sessions.takeover("second", 1, "acme", "device"))
-        for number in range(20):
-            scene.put(scene.one, f"k{number}", b"." * 200)
-        scene.run(1.5)  # until its connections are given up, and what was sent on them with them
-        scene.network.heal()
-        scene.require_settled(20.0)
-        assert scene.snapshots, "no snapshot was needed"
+        scene.catch_up_by_snapshot()
         scene.transfer(late)
         taken = scene.ask(scene.one, lambda c: c.sessions.takeover("third", 1, "acme", "device"))
         assert taken.previous.broker == "second", taken

@@ -208,12 +208,7 @@ def test_on_nodes_that_lose_the_lead_die_get_snapshots_and_move_slots() -> None:
 
         scene.isolate(late)
         before = part(late)
-        for number in range(20):
-            scene.put(scene.one, f"k{number}", b"." * 200)
-        scene.run(1.5)  # until its connections are given up, and what was sent on them with them
-        scene.network.heal()
-        scene.require_settled(20.0)
-        assert scene.snapshots, "no snapshot was needed"
+        scene.catch_up_by_snapshot()
         assert part(late) is not before
         assert part(late).told[0] == ("load", part(late).count()) == ("load", 21)
 
