@@ -17,7 +17,7 @@ from ..state.entry import Entry
 from ..state.machine import Machine
 
 Done = Callable[[bytes | MetadError], None]
-"""Takes the encoded reply, or why there is none. It is called exactly once."""
+"""Takes the encoded reply to a request, or why there is none. Called exactly once, on the event loop."""
 
 
 class Timer(Protocol):

@@ -25,6 +25,7 @@ from metad_wire.errors import (
 from metad_wire.messages import Identity
 from metad_wire.policy import BatchWindow
 
+from ..control.host import Done
 from ..errors import StorageError
 from ..raft.journal import REGULAR
 from ..raft.replica import RaftGroup
@@ -34,9 +35,6 @@ from ..state.part import Writes
 from ..state.tables import Command
 from .fair_queue import FairQueue
 from .precedence import Precedence, is_small
-
-Done = Callable[[bytes | MetadError], None]
-"""Takes the encoded reply to a request, or why there is none. Called exactly once, on the event loop."""
 
 Listener = Callable[[Entry], None]
 

@@ -25,7 +25,7 @@ from ..config import Config
 from ..control.controller import Controller
 from ..control.decisions import founders
 from ..control.formed import refusal, without_effect
-from ..control.host import Host
+from ..control.host import Done, Host
 from ..control.migration import Migrations
 from ..control.presence import Presence
 from ..errors import ConfigError, ServerError, StorageError
@@ -36,7 +36,7 @@ from ..raft.replicas import Replicas
 from ..raft.writer import LogWriter
 from .agenda import Agenda
 from .checkpoints import Checkpoints
-from .driver import Done, GroupDriver
+from .driver import GroupDriver
 from .environment import AsyncEnvironment, Environment
 from .groups import Groups
 from .handover import Handover

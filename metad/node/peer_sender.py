@@ -9,7 +9,7 @@ from metad_wire.frame import FrameType, encode_frame
 from metad_wire.messages import PeerLink
 from metad_wire.peer import Channel
 
-from .driver import Done
+from ..control.host import Done
 
 
 class Link(Protocol):

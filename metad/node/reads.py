@@ -24,11 +24,12 @@ from metad_wire.messages import Message
 from metad_wire.methods import encode
 from metad_wire.transport.fair_share import FairShare
 
+from ..control.host import Done
 from ..errors import StorageError
 from ..logs import bug
 from ..state.tables import SPENT_BYTES, Command, Verb
 from .deadlines import Deadlines
-from .driver import Done, GroupDriver
+from .driver import GroupDriver
 from .environment import Environment
 from .fair_queue import SHARE_ITEMS, FairQueue
 from .health import Health

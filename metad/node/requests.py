@@ -27,11 +27,12 @@ from metad_wire.methods import GROUP_COMMAND, METHODS, Body, By, For, Method, Re
 from metad_wire.session import FEATURES
 
 from ..config import LimitsConfig
+from ..control.host import Done
 from ..state.limits import reply_limit
 from ..state.registry import CONTROL, VERBS
 from ..state.tables import Command
 from .digests import digest_of
-from .driver import Done, GroupDriver, Work
+from .driver import GroupDriver, Work
 from .environment import Environment
 from .groups import Groups
 from .health import Health

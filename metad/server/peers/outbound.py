@@ -15,8 +15,8 @@ from metad_wire.transport import Transport, split_endpoint
 from metad_wire.transport.credentials import WORN, TlsError
 from metad_wire.transport.path import path_of
 
+from ...control.host import Done
 from ...logs import event, seldom
-from ...node.driver import Done
 from ...node.lives import Life
 from .peer_connection import Home, PeerConnection
 

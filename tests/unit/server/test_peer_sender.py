@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metad.node.driver import Done
+from metad.control.host import Done
 from metad.node.peer_sender import PeerSender
 from metad_wire.errors import MetadError, NotLeaderError
 from metad_wire.frame import FrameDecoder, FrameType
