@@ -15,10 +15,13 @@ Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. Th
 - :mod:`metad_client.dispatch`: each request from submission to outcome: waiting, in flight, redirected, retried, late
 - :mod:`metad_client.connections`: a connection to each node, kept up
 - :mod:`metad_client.client`: the whole; :mod:`metad_client.blocking`: the same, without asyncio
+- :mod:`metad_client.limits`: how long a key, a value, a name may be
 - :mod:`metad_client.cli`: ``metadctl``
 """
 
 from metad_wire import __version__
+from metad_wire.cluster import ClusterMap, Done, GroupRecord, MapReply, NodeRecord, SlotMove
+from metad_wire.group import GroupId
 from metad_wire.messages import (
     ConsumerGroup,
     GenerationReset,
@@ -35,6 +38,7 @@ from metad_wire.messages import (
     OffsetCommitItem,
     OffsetKey,
     Owner,
+    PeerLink,
     Revision,
     Session,
     SessionKey,
@@ -45,8 +49,10 @@ from metad_wire.messages import (
     TablePutItem,
     TableRecord,
 )
-from metad_wire.policy import Backoff, RetryBudget
+from metad_wire.policy import Backoff, PathRule, RetryBudget
+from metad_wire.transport.credentials import TlsFiles, client_files
 
+from . import limits
 from .client import Client, Statistics, connect
 from .endpoint import PORT_DEFAULT
 from .errors import (
@@ -80,6 +86,7 @@ from .errors import (
     UnknownOutcomeError,
     UnsupportedError,
 )
+from .namespaces.cluster import Cluster
 from .namespaces.kv import KeyValue
 from .namespaces.offsets import Offsets
 from .namespaces.records import Records
@@ -93,16 +100,21 @@ __all__ = [
     "CancelledError",
     "Client",
     "ClosedError",
+    "Cluster",
+    "ClusterMap",
     "ConflictError",
     "ConnectionLostError",
     "ConsumerGroup",
     "CreditError",
     "DeadlineExceededError",
+    "Done",
     "DrainingError",
     "FencedError",
     "FrameError",
     "FrameTooLargeError",
     "GenerationReset",
+    "GroupId",
+    "GroupRecord",
     "GroupStatus",
     "HandshakeError",
     "IdentityExpiredError",
@@ -117,7 +129,9 @@ __all__ = [
     "KvPutItem",
     "KvTransaction",
     "KvTransactionResult",
+    "MapReply",
     "MetadError",
+    "NodeRecord",
     "NotFoundError",
     "NotLeaderError",
     "NotOwnerError",
@@ -129,6 +143,8 @@ __all__ = [
     "Options",
     "OverloadedError",
     "Owner",
+    "PathRule",
+    "PeerLink",
     "PermissionDeniedError",
     "PutResult",
     "Records",
@@ -140,6 +156,7 @@ __all__ = [
     "SessionTakeoverItem",
     "SessionUpdateItem",
     "Sessions",
+    "SlotMove",
     "SlowReaderError",
     "StaleRouteError",
     "Statistics",
@@ -148,6 +165,7 @@ __all__ = [
     "TableRecord",
     "Takeover",
     "TakeoverResult",
+    "TlsFiles",
     "TooEarlyError",
     "TransactResult",
     "UnauthenticatedError",
@@ -157,5 +175,7 @@ __all__ = [
     "UnsupportedError",
     "WriteResult",
     "__version__",
+    "client_files",
     "connect",
+    "limits",
 ]

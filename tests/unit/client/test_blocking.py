@@ -90,6 +90,12 @@ def test_a_call_in_flight_ends_when_the_client_is_closed(scripted_server):
         next(client.kv.scan("ns"))
 
 
+def test_a_blocking_call_in_the_clients_own_thread_is_refused_and_not_waited_for(client):
+    with pytest.raises(RuntimeError, match="the thread that would have to answer"):
+        client._portal.call(client.kv.put, "ns", "k", b"7")
+    assert client.kv.put("ns", "k", b"7") == 7
+
+
 def test_a_client_that_cannot_be_opened_leaves_no_thread(scripted_server):
     with pytest.raises(ConnectionLostError, match="refused"):
         blocking.connect("metad://nobody", Options(connect_timeout_s=0), transport=scripted_server.transport)

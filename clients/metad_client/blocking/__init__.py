@@ -1,0 +1,25 @@
+"""The client for code without asyncio: a background thread runs the event loop, and this package is a portal to it.
+
+::
+
+    from metad_client import blocking
+
+    with blocking.connect("metad://127.0.0.1:7420") as m:
+        m.kv.put("config", "greeting", b"hello")
+        for record in m.kv.scan("config"):
+            print(record.key)
+
+Names, arguments, results and errors are those of the async client, for the type checker too: a coroutine becomes a
+blocking call, an async iterator becomes an iterator. Several threads may use one client; their single calls then share
+requests.
+
+- :mod:`metad_client.blocking.portal`: the thread
+- :mod:`metad_client.blocking.verbs`: turns one async method into a blocking one, its signature included
+- :mod:`metad_client.blocking.namespaces` and :mod:`metad_client.blocking.client`: which methods there are
+"""
+
+from .client import BlockingClient, connect
+from .namespaces import Cluster, KeyValue, Offsets, Records, Sessions
+from .verbs import CHUNK_RECORDS
+
+__all__ = ["CHUNK_RECORDS", "BlockingClient", "Cluster", "KeyValue", "Offsets", "Records", "Sessions", "connect"]

@@ -1,0 +1,83 @@
+"""The namespaces of the blocking client: which methods each has. A test compares them with the async ones."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from metad_wire.messages import Message
+
+from ..namespaces import cluster, kv, offsets, records, sessions
+from .verbs import Call, Listing, Twin
+
+Record = TypeVar("Record", bound=Message)
+
+
+class Sessions(Twin):
+    """``m.sessions``: the sessions of brokers' clients. See :class:`metad_client.Sessions`."""
+
+    takeover_many = Call(sessions.Sessions.takeover_many)
+    update_many = Call(sessions.Sessions.update_many)
+    disconnect_many = Call(sessions.Sessions.disconnect_many)
+    get_many = Call(sessions.Sessions.get_many)
+    delete_many = Call(sessions.Sessions.delete_many)
+    list = Listing(sessions.Sessions.list)
+    takeover = Call(sessions.Sessions.takeover)
+    update = Call(sessions.Sessions.update)
+    disconnect = Call(sessions.Sessions.disconnect)
+    get = Call(sessions.Sessions.get)
+    delete = Call(sessions.Sessions.delete)
+
+
+class Offsets(Twin):
+    """``m.offsets``: the committed offsets of consumer groups. See :class:`metad_client.Offsets`."""
+
+    commit_many = Call(offsets.Offsets.commit_many)
+    fetch_many = Call(offsets.Offsets.fetch_many)
+    delete_many = Call(offsets.Offsets.delete_many)
+    generations_many = Call(offsets.Offsets.generations_many)
+    reset_generations_many = Call(offsets.Offsets.reset_generations_many)
+    list = Listing(offsets.Offsets.list)
+    commit = Call(offsets.Offsets.commit)
+    fetch = Call(offsets.Offsets.fetch)
+    delete = Call(offsets.Offsets.delete)
+    generation = Call(offsets.Offsets.generation)
+    reset_generation = Call(offsets.Offsets.reset_generation)
+    delete_group = Call(offsets.Offsets.delete_group)
+
+
+class KeyValue(Twin):
+    """``m.kv``: small values by (namespace, key). See :class:`metad_client.KeyValue`."""
+
+    put_many = Call(kv.KeyValue.put_many)
+    get_many = Call(kv.KeyValue.get_many)
+    delete_many = Call(kv.KeyValue.delete_many)
+    transact_many = Call(kv.KeyValue.transact_many)
+    scan = Listing(kv.KeyValue.scan)
+    put = Call(kv.KeyValue.put)
+    get = Call(kv.KeyValue.get)
+    delete = Call(kv.KeyValue.delete)
+    transact = Call(kv.KeyValue.transact)
+
+
+class Cluster(Twin):
+    """``m.cluster``: the cluster as a whole. See :class:`metad_client.Cluster`."""
+
+    map = Call(cluster.Cluster.map)
+    statuses = Call(cluster.Cluster.statuses)
+    transfer = Call(cluster.Cluster.transfer)
+    join = Call(cluster.Cluster.join)
+    leave = Call(cluster.Cluster.leave)
+    add_group = Call(cluster.Cluster.add_group)
+    rebalance = Call(cluster.Cluster.rebalance)
+
+
+class Records(Twin, Generic[Record]):
+    """``m.table(TABLE)``: the records of a plain table. See :class:`metad_client.Records`."""
+
+    put_many = Call(records.Records[Record].put_many)
+    get_many = Call(records.Records[Record].get_many)
+    delete_many = Call(records.Records[Record].delete_many)
+    list = Listing(records.Records[Record].list)
+    put = Call(records.Records[Record].put)
+    get = Call(records.Records[Record].get)
+    delete = Call(records.Records[Record].delete)

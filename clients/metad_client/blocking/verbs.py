@@ -1,0 +1,104 @@
+"""Turns async methods into blocking ones, for the interpreter and for the type checker.
+
+``put = Call(KeyValue.put)`` in the body of a :class:`Twin` is all that a method needs: ParamSpec carries the names,
+defaults and types of the parameters over, so that there is no second copy of a signature.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from types import MethodType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+
+from .portal import Portal
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Records of a listing fetched at each switch between the threads: a switch costs about 50 µs.
+CHUNK_RECORDS = 256
+
+
+class Twin:
+    """The blocking face of one object that lives in the portal's loop."""
+
+    def __init__(self, portal: Portal, target: object) -> None:
+        self._portal = portal
+        self._target = target
+
+    def __repr__(self) -> str:
+        return f"<blocking {type(self._target).__name__}>"
+
+    def blocking(self, name: str, verb: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
+        """The target's method ``verb`` as a call that waits for the result; kept, so that it is made once."""
+        portal = self._portal
+        bound: Callable[..., Coroutine[Any, Any, T]] = MethodType(verb, self._target)
+
+        @functools.wraps(bound)
+        def face(*args: Any, **kwargs: Any) -> T:
+            return portal.run(bound(*args, **kwargs))
+
+        self.__dict__[name] = face
+        return face
+
+    def iterating(self, name: str, verb: Callable[..., AsyncIterator[T]]) -> Callable[..., Iterator[T]]:
+        """The target's method ``verb`` as an iterator."""
+        portal = self._portal
+        bound: Callable[..., AsyncIterator[T]] = MethodType(verb, self._target)
+
+        @functools.wraps(bound)
+        def face(*args: Any, **kwargs: Any) -> Iterator[T]:
+            return _iterate(portal, bound(*args, **kwargs))
+
+        self.__dict__[name] = face
+        return face
+
+
+class Call(Generic[P, T]):
+    """A method of a :class:`Twin`: the async method ``verb`` of its target, as a call that blocks."""
+
+    def __init__(self, verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+        self.verb = verb
+        self.__doc__ = verb.__doc__
+
+    def __set_name__(self, owner: type[Twin], name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type[Twin]) -> Self: ...
+    @overload
+    def __get__(self, instance: Twin, owner: type[Twin]) -> Callable[P, T]: ...
+    def __get__(self, instance: Twin | None, owner: type[Twin]) -> Self | Callable[P, T]:
+        return self if instance is None else instance.blocking(self._name, self.verb)
+
+
+class Listing(Generic[P, T]):
+    """A method of a :class:`Twin`: the async iterator ``verb`` of its target, as an iterator."""
+
+    def __init__(self, verb: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
+        self.verb = verb
+        self.__doc__ = verb.__doc__
+
+    def __set_name__(self, owner: type[Twin], name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type[Twin]) -> Self: ...
+    @overload
+    def __get__(self, instance: Twin, owner: type[Twin]) -> Callable[P, Iterator[T]]: ...
+    def __get__(self, instance: Twin | None, owner: type[Twin]) -> Self | Callable[P, Iterator[T]]:
+        return self if instance is None else instance.iterating(self._name, self.verb)
+
+
+def _iterate(portal: Portal, records: AsyncIterator[T]) -> Iterator[T]:
+    async def chunk() -> list[T]:
+        part: list[T] = []
+        async for record in records:
+            part.append(record)
+            if len(part) == CHUNK_RECORDS:
+                break
+        return part
+
+    while part := portal.run(chunk()):
+        yield from part

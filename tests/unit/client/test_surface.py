@@ -1,0 +1,179 @@
+"""What a program sees of the SDK: the blocking client has all that the async one has and the type checker knows it,
+every type of a signature can be imported from ``metad_client``, and the limits are documented as they are."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import metad_client
+import metad_wire
+from metad_client import blocking, limits
+from metad_client.blocking.verbs import Call, Listing, Twin
+from metad_wire.errors import ErrorBody
+
+ROOT = Path(__file__).resolve().parents[3]
+
+TWINS: list[tuple[type, type[Twin]]] = [
+    (metad_client.Sessions, blocking.Sessions),
+    (metad_client.Offsets, blocking.Offsets),
+    (metad_client.KeyValue, blocking.KeyValue),
+    (metad_client.Cluster, blocking.Cluster),
+    (metad_client.Records, blocking.Records),
+    (metad_client.Client, blocking.BlockingClient),
+]
+# The blocking client is opened by connect(), and its portal runs it.
+OPENING = {"open", "run"}
+
+MYPY = ("--strict", "--config-file", "", "--no-pretty", "--hide-error-context", "--no-error-summary")
+
+
+def public(owner: type) -> dict[str, typing.Any]:
+    return {name: member for name, member in vars(owner).items() if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(("one", "twin"), TWINS, ids=[one.__name__ for one, _ in TWINS])
+def test_the_blocking_client_has_each_method_of_the_async_one_and_no_other(one: type, twin: type[Twin]) -> None:
+    methods = {name: method for name, method in public(one).items() if name not in OPENING}
+    assert set(methods) == set(public(twin))
+    for name, method in methods.items():
+        face = public(twin)[name]
+        if inspect.isasyncgenfunction(method):
+            assert isinstance(face, Listing), name
+            assert face.verb is method
+        elif inspect.iscoroutinefunction(method) and isinstance(face, Call):
+            assert face.verb is method, name
+        else:  # written out, as its signature says the same of another class
+            assert inspect.isfunction(face), name
+            assert inspect.signature(face).parameters == inspect.signature(method).parameters, name
+            assert inspect.getdoc(face) == inspect.getdoc(method), name
+
+
+def test_the_blocking_client_has_each_namespace(scripted_server) -> None:
+    with blocking.connect("metad://a", transport=scripted_server.transport) as client:
+        opened = client._client
+        namespaces = {name for name in vars(opened) if not name.startswith("_")}
+        assert namespaces == {name for name in vars(client) if not name.startswith("_")} > {"kv"}
+        twins = dict(TWINS)
+        assert {name: twins[type(getattr(opened, name))] for name in namespaces} == {
+            name: type(getattr(client, name)) for name in namespaces
+        }
+
+
+def test_both_connect_alike() -> None:
+    one, twin = inspect.signature(metad_client.connect), inspect.signature(blocking.connect)
+    assert one.parameters == twin.parameters
+
+
+PROGRAM = """
+from collections.abc import Sequence
+
+from metad_client import KvPutItem, OffsetKey, SessionTakeoverItem, blocking
+from metad_wire.messages import Message
+from metad_wire.table import Table
+
+
+class Retained(Message, frozen=True):
+    tenant: str
+    topic: str
+
+
+def use(retained: Table[Retained], keys: Sequence[OffsetKey]) -> None:
+    with blocking.connect("metad://127.0.0.1:7420") as m:
+        reveal_type(m)  # R: metad_client.blocking.client.BlockingClient
+        reveal_type(m.kv.put("ns", "key", b"value", expected_version=1))  # R: int
+        reveal_type(m.kv.get("ns", "key"))  # R: metad_wire.messages.Kv | None
+        reveal_type(m.kv.put_many([KvPutItem("ns", "key", b"")]))  # R: metad_client.results.PutResult
+        reveal_type(m.kv.scan("ns", page_size=10))  # R: typing.Iterator[metad_wire.messages.Kv]
+        reveal_type(m.offsets.fetch_many(keys))  # R: list[metad_wire.messages.Offset | None]
+        reveal_type([one.client_id for one in m.sessions.list("acme")])  # R: list[str]
+        reveal_type(m.cluster.map().leaders)  # R: dict[str, str]
+        reveal_type(m.status("n1").node_id)  # R: str
+        reveal_type(m.statistics().retries)  # R: int
+        reveal_type(m.table(retained).get("acme", "t"))  # R: metad_wire.messages.TableRecord[PROGRAM.Retained] | None
+        for row in m.table(retained).list("acme"):
+            reveal_type(row.record)  # R: PROGRAM.Retained
+        taken = m.sessions.takeover_many("b", 7, [SessionTakeoverItem("acme", "c")], restore=True)
+        reveal_type(taken.previous(0))  # R: metad_wire.messages.Owner | None
+        m.kv.put("ns", 7, b"value")  # E: Argument 2 has incompatible type "int"; expected "str"
+        m.kv.put("ns", "key")  # E: Too few arguments
+        m.kv.put("ns", "key", b"", version=1)  # E: Unexpected keyword argument "version"
+        m.kv.pot("ns", "key", b"")  # E: "KeyValue" has no attribute "pot"
+        m.topics  # E: "BlockingClient" has no attribute "topics"
+        m.sessions.takeover_many("b", "7", [])  # E: Argument 2 has incompatible type "str"; expected "int"
+        offset: int = m.offsets.fetch("acme", "g", "t", 0)  # E: Incompatible types in assignment
+        for record in m.kv.scan(1):  # E: Argument 1 has incompatible type "int"; expected "str"
+            record.nonsense  # E: "Kv" has no attribute "nonsense"
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker_knows_the_blocking_client(tmp_path: Path) -> None:
+    """mypy --strict reports what is marked E, shows what is marked R, and nothing else."""
+    (tmp_path / "PROGRAM.py").write_text(textwrap.dedent(PROGRAM))
+    sources = {Path(one.__path__[0]).parent for one in (metad_client, metad_wire)}
+    found = os.pathsep.join(str(path) for path in sources if path.name != "site-packages")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *MYPY, "--cache-dir", str(tmp_path / "cache"), "PROGRAM.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": found},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.stderr, done.stderr
+    said = re.findall(r'^PROGRAM\.py:(\d+): (?:error: (.*?)|note: Revealed type is "(.*)")$', done.stdout, re.MULTILINE)
+    assert len(said) == len(done.stdout.splitlines()), done.stdout
+    expected = [
+        (line, mark, text)
+        for line, source in enumerate(PROGRAM.splitlines(), 1)
+        for mark, text in re.findall(r"# ([ER]): (.*)$", source)
+    ]
+    assert [int(line) for line, _, _ in said] == [line for line, _, _ in expected], done.stdout
+    for (_, error, revealed), (line, mark, text) in zip(said, expected, strict=True):
+        assert error.startswith(text) if mark == "E" else revealed == text, (line, error or revealed)
+
+
+def classes(hint: object) -> Iterator[type]:
+    """The classes of metad that a type is made of."""
+    if isinstance(hint, type) and hint.__module__.startswith("metad"):
+        yield hint
+    for part in typing.get_args(hint):
+        yield from classes(part)
+
+
+def test_every_type_of_a_signature_can_be_imported_from_the_package() -> None:
+    """A program that annotates what it gets and gives must not import from where metad moves things."""
+    exported = {getattr(metad_client, name) for name in metad_client.__all__}
+    waiting = [member for member in exported if isinstance(member, type) and not issubclass(member, Exception)]
+    seen: set[type] = set()
+    while waiting:
+        owner = waiting.pop()
+        if owner in seen:
+            continue
+        seen.add(owner)
+        holders = [owner, *(getattr(member, "fget", member) for member in public(owner).values())]
+        for holder in holders:
+            if isinstance(holder, type) or inspect.isfunction(holder):
+                for hint in typing.get_type_hints(holder).values():
+                    waiting += classes(hint)
+    assert len(seen) > 40
+    assert seen - exported == {ErrorBody}  # what an error is made of; a program looks at the error
+
+
+def test_the_limits_are_documented() -> None:
+    table = dict(re.findall(r"^\| `(\w+_MAX)` \| ([\d,]+) \|", (ROOT / "clients/README.md").read_text(), re.MULTILINE))
+    assert {name: int(value.replace(",", "")) for name, value in table.items()} == {
+        name: getattr(limits, name) for name in limits.__all__
+    }
+    assert limits.__doc__ is not None
+    assert set(re.findall(r"^- ``(\w+)``", limits.__doc__, re.MULTILINE)) == set(limits.__all__)
