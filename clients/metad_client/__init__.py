@@ -15,6 +15,7 @@ Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. Th
 - :mod:`metad_client.dispatch`: each request from submission to outcome: waiting, in flight, redirected, retried, late
 - :mod:`metad_client.connections`: a connection to each node, kept up
 - :mod:`metad_client.client`: the whole; :mod:`metad_client.blocking`: the same, without asyncio
+- :mod:`metad_client.observer`: what a program may be told about its client
 - :mod:`metad_client.limits`: how long a key, a value, a name may be
 - :mod:`metad_client.cli`: ``metadctl``
 """
@@ -91,6 +92,7 @@ from .namespaces.kv import KeyValue
 from .namespaces.offsets import Offsets
 from .namespaces.records import Records
 from .namespaces.sessions import Sessions
+from .observer import Connected, Disconnected, Ended, Observer, Redirected, Retried
 from .options import Options
 from .results import PutResult, Takeover, TakeoverResult, TransactResult, WriteResult
 
@@ -103,12 +105,15 @@ __all__ = [
     "Cluster",
     "ClusterMap",
     "ConflictError",
+    "Connected",
     "ConnectionLostError",
     "ConsumerGroup",
     "CreditError",
     "DeadlineExceededError",
+    "Disconnected",
     "Done",
     "DrainingError",
+    "Ended",
     "FencedError",
     "FrameError",
     "FrameTooLargeError",
@@ -135,6 +140,7 @@ __all__ = [
     "NotFoundError",
     "NotLeaderError",
     "NotOwnerError",
+    "Observer",
     "Offset",
     "OffsetCommitItem",
     "OffsetKey",
@@ -148,6 +154,8 @@ __all__ = [
     "PermissionDeniedError",
     "PutResult",
     "Records",
+    "Redirected",
+    "Retried",
     "RetryBudget",
     "Revision",
     "Session",

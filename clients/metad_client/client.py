@@ -25,6 +25,7 @@ from .namespaces.kv import KeyValue
 from .namespaces.offsets import Offsets
 from .namespaces.records import Record, Records
 from .namespaces.sessions import Sessions
+from .observer import Observer
 from .options import Options
 from .requests.requests import Requests
 
@@ -74,12 +75,13 @@ class Client:
         *,
         transports: TransportChoice,
         rng: random.Random,
+        observer: Observer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._endpoints = list(endpoints)
         self._options = options
         self._rng = rng
-        self._dispatcher = Dispatcher(options, rng, by_quic=transports.by_quic)
+        self._dispatcher = Dispatcher(options, rng, observer, by_quic=transports.by_quic)
         self._manager = ConnectionManager(endpoints, transports, self._dispatcher, options, rng)
         self._requests = Requests(self._dispatcher, options)
         self._first: asyncio.Future[None] = self._loop.create_future()  # there is a connection, and perhaps a map
@@ -198,6 +200,7 @@ def connect(
     url: str,
     options: Options | None = None,
     *,
+    observer: Observer | None = None,
     transport: Transport | None = None,
     rng: random.Random | None = None,
 ) -> Client:
@@ -209,8 +212,9 @@ def connect(
 
     Call it in the event loop that will use it. Raises ValueError if the URL makes no sense, or if options are missing
     or of no use for its scheme. Entering raises ConnectionLostError if no endpoint is reached within
-    ``options.connect_timeout_s``, UnauthenticatedError if none accepts the client. ``transport`` and ``rng`` replace
-    the scheme's transport and the system's randomness, for tests and for other networks.
+    ``options.connect_timeout_s``, UnauthenticatedError if none accepts the client. ``observer`` is told about
+    connections, retries and how each request ended; the logger ``metad_client`` logs the same. ``transport`` and
+    ``rng`` replace the scheme's transport and the system's randomness, for tests and for other networks.
     """
     endpoints = parse_url(url)
     options = options if options is not None else Options()
@@ -221,4 +225,5 @@ def connect(
         if transport is None
         else TransportChoice({"given": transport}, options.path_rule),
         rng=rng if rng is not None else random.Random(),
+        observer=observer,
     )

@@ -12,6 +12,7 @@ from metad_wire.transport import Transport
 
 from .. import client
 from ..errors import ClosedError
+from ..observer import Observer
 from ..options import Options
 from .namespaces import Cluster, KeyValue, Offsets, Records, Sessions
 from .portal import Portal
@@ -68,13 +69,15 @@ def connect(
     url: str,
     options: Options | None = None,
     *,
+    observer: Observer | None = None,
     transport: Transport | None = None,
     rng: random.Random | None = None,
 ) -> BlockingClient:
-    """Open a client; arguments and errors are those of :func:`metad_client.connect`, but it is opened at once."""
+    """Open a client; arguments and errors are those of :func:`metad_client.connect`, but it is opened at once. The
+    ``observer`` is called in the client's own thread."""
 
     async def opened() -> client.Client:
-        return await client.connect(url, options, transport=transport, rng=rng).open()
+        return await client.connect(url, options, observer=observer, transport=transport, rng=rng).open()
 
     portal = Portal()
     portal.start()

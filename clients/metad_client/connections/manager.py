@@ -114,6 +114,7 @@ class ConnectionManager:
                 error = await self._try(endpoint)
                 if error is None:
                     return
+                self._dispatcher.reports.unreached(name_of(endpoint), error)
                 errors.append(error)
             if not self._options.connect_timeout_s or not any(error.retryable for error in errors):
                 raise errors[-1]

@@ -6,7 +6,7 @@ retried, until its deadline. All of it happens in callbacks: a request costs no 
 A call concerns one group, and goes to the node that the client believes to lead it. The dispatcher decides what happens
 to a call after each event. Each component knows one thing: :mod:`.router` where a call goes, :mod:`.leaders` which node
 leads, :mod:`.discovery` how to find out, :mod:`.suspects` which nodes do not answer, :mod:`.sender` how an attempt is
-sent, :mod:`.retries` when the next one is, :mod:`.deadlines` when time is up.
+sent, :mod:`.retries` when the next one is, :mod:`.deadlines` when time is up, :mod:`.reports` who is told about it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ..errors import (
     StaleRouteError,
     TooEarlyError,
 )
+from ..observer import Observer
 from ..options import Options
 from .call import ENVELOPE_BYTES_MAX, Call
 from .call_queue import Backlog
@@ -38,6 +39,7 @@ from .leaders import Leaders
 from .node_connection import NodeConnection
 from .node_queue import NodeQueue
 from .nodes import Nodes
+from .reports import Reports
 from .retries import Retries
 from .retry import deadline_error, lost
 from .router import Router
@@ -57,8 +59,11 @@ BODY_BYTES_MIN = HANDSHAKE_BYTES_MAX - HEADER_BYTES - ENVELOPE_BYTES_MAX
 class Dispatcher:
     """The calls of one client. It listens to the connections that carry them."""
 
-    def __init__(self, options: Options, rng: random.Random, *, by_quic: bool = False) -> None:
+    def __init__(
+        self, options: Options, rng: random.Random, observer: Observer | None = None, *, by_quic: bool = False
+    ) -> None:
         loop = asyncio.get_running_loop()
+        self.reports = Reports(loop, observer)
         self.requests = 0
         self.answers = 0
         self._loop = loop
@@ -121,6 +126,8 @@ class Dispatcher:
             self._router.route([call])
         if deadline < self._deadlines.alarm.at:
             self._deadlines.alarm.set(deadline)
+        if self.reports.observer is not None:
+            self.reports.watch(call)
         return call
 
     def wait_for_map(self, method: Method[Any, Any], deadline: float) -> Call:
@@ -159,6 +166,7 @@ class Dispatcher:
         queue = self.nodes.attach(connection, instead_of) if not self._closed and connection.can_send(0) else None
         if queue is None:
             return False
+        self.reports.connected(queue.node, connection.endpoint, connection.via)
         if self.routes.map is None:  # another server at the same place: the old one is gone
             self._follow({queue.node: ""})
         self._router.release()
@@ -172,6 +180,7 @@ class Dispatcher:
     def unreachable(self, queue: NodeQueue, obstacle: MetadError) -> None:
         """A node could not be connected to."""
         queue.unreachable(obstacle)
+        self.reports.unreached(f"node {queue.node}", obstacle)
         self.seek()
 
     def seek(self, *, at_once: bool = False) -> None:
@@ -237,6 +246,7 @@ class Dispatcher:
         if queue is None or queue.connection is not connection:
             return
         queue.disconnect(error)
+        self.reports.disconnected(queue.node, connection.endpoint, None if self._closed else error)
         if self.nodes.any_up() is None:
             self.routes.doubt()
         self._router.reroute(call for call in queue.waiting if not call.node)
@@ -267,6 +277,8 @@ class Dispatcher:
         final = error if call.once and not error.outcome_known else self._retries.schedule(call, error)
         if final is not None:
             call.fail(final)
+        else:
+            self.reports.retried(call, error)
 
     def _moved(self, call: Call) -> bool:
         """End a call whose group does not hold its items, once there is a newer map than the one that named the group.
@@ -305,6 +317,7 @@ class Dispatcher:
         if leader is None or leader is queue or call.redirects >= REDIRECTS_MAX:
             return False
         call.redirected(error)
+        self.reports.redirected(call, queue.node, leader.node)
         self._router.to_front(call, leader)
         return True
 
@@ -350,4 +363,5 @@ class Dispatcher:
                 if leader is not None and leader is not queue and not call.once:
                     call.withdraw()
                     call.lost()
+                    self.reports.redirected(call, queue.node, leader.node)
                     self._router.to_front(call, leader)

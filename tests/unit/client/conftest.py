@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the tests have no packages
 
 from scripted import Nodes, Server, a_map, a_session
 
-from metad_client import Client, Options, connect
+from metad_client import Client, Observer, Options, connect
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.transport.memory import MemoryTransport
@@ -84,8 +84,9 @@ class Dial:
         self.server = server
         self.clients: list[Client] = []
 
-    def make(self, url: str = "metad://a", **options: Any) -> Client:
-        client = connect(url, Options(**options), transport=self.server.transport, rng=random.Random(7))
+    def make(self, url: str = "metad://a", *, observer: Observer | None = None, **options: Any) -> Client:
+        transport, rng = self.server.transport, random.Random(7)
+        client = connect(url, Options(**options), observer=observer, transport=transport, rng=rng)
         self.clients.append(client)
         return client
 

@@ -1,0 +1,114 @@
+"""Tells the log and the observer what happens to connections and requests.
+
+The logger is ``metad_client``, silent until the program configures logging. Connections are INFO, what goes wrong with
+them WARNING, each request that is retried or redirected DEBUG. Requests' contents and credentials are never logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from ..errors import MetadError
+from ..observer import Connected, Disconnected, Ended, Observer, Redirected, Retried
+from .call import Call
+
+log = logging.getLogger("metad_client")
+log.addHandler(logging.NullHandler())  # without it, warnings of a program that configures no logging go to stderr
+
+Event = TypeVar("Event")
+
+
+class Reports:
+    """The reports of one client. ``observer`` is None if nobody observes: then a request costs one look at it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, observer: Observer | None) -> None:
+        self.observer = observer
+        self._loop = loop
+        self._failed: set[str] = set()  # methods of the observer that have raised an exception
+        self._unreached: set[str] = set()  # nodes and endpoints whose trouble is logged
+
+    # --- connections ---
+
+    def connected(self, node: str, endpoint: str, via: str) -> None:
+        """A node takes requests by a new connection."""
+        self._unreached -= {f"node {node}", endpoint}
+        log.info("connected to node %s at %s over %s", node, endpoint, via)
+        if self.observer is not None:
+            self._tell(self.observer.connected, Connected(node=node, endpoint=endpoint, via=via))
+
+    def disconnected(self, node: str, endpoint: str, reason: MetadError | None) -> None:
+        """A node takes no more requests."""
+        if reason is None:
+            log.info("the connection to node %s at %s has ended in order", node, endpoint)
+        else:
+            log.warning("the connection to node %s at %s is lost: %s", node, endpoint, reason)
+        if self.observer is not None:
+            self._tell(self.observer.disconnected, Disconnected(node=node, endpoint=endpoint, reason=reason))
+
+    def unreached(self, where: str, reason: MetadError) -> None:
+        """A node or an endpoint could not be connected to. Only the first of consecutive failures is a warning."""
+        level = logging.DEBUG if where in self._unreached else logging.WARNING
+        self._unreached.add(where)
+        log.log(level, "cannot connect to %s: %s", where, reason)
+
+    # --- requests ---
+
+    def retried(self, call: Call, reason: MetadError) -> None:
+        """There will be another attempt after a wait."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s of %s is tried again after attempt %d: %s", *_names(call), call.attempts, reason)
+        if self.observer is not None:
+            event = Retried(verb=call.method.name, group=call.group or "", attempts=call.attempts, reason=reason)
+            self._tell(self.observer.retried, event)
+
+    def redirected(self, call: Call, left: str, to: str) -> None:
+        """The next attempt is made at once, by another node."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s of %s goes from node %s to node %s", *_names(call), left, to)
+        if self.observer is not None:
+            event = Redirected(verb=call.method.name, group=call.group or "", left=left, to=to)
+            self._tell(self.observer.redirected, event)
+
+    def watch(self, call: Call) -> None:
+        """Tell the observer, which there must be, how the request ends."""
+        call.future.add_done_callback(partial(self._ended, call, self._loop.time()))
+
+    def _ended(self, call: Call, begun: float, answer: asyncio.Future[Any]) -> None:
+        error, refused = None, 0
+        if answer.cancelled():
+            outcome = "abandoned"
+        elif (failure := answer.exception()) is None:
+            outcome, refused = "ok", len(getattr(answer.result(), "errors", ()))
+        else:
+            error = failure if isinstance(failure, MetadError) else None
+            outcome = error.name if error is not None else type(failure).__name__
+        event = Ended(
+            verb=call.method.name,
+            group=call.group or "",
+            seconds=self._loop.time() - begun,
+            attempts=call.attempts,
+            outcome=outcome,
+            error=error,
+            refused=refused,
+        )
+        assert self.observer is not None, "watch() was called without an observer"
+        self._tell(self.observer.ended, event)
+
+    # --- the observer ---
+
+    def _tell(self, method: Callable[[Event], None], event: Event) -> None:
+        try:
+            method(event)
+        except Exception:
+            name = method.__name__
+            if name not in self._failed:
+                self._failed.add(name)
+                log.exception("the observer's %s() raised an exception; this is logged once", name)
+
+
+def _names(call: Call) -> tuple[str, str]:
+    return call.method.name, call.group or "the cluster"
