@@ -59,9 +59,9 @@ def workers_of(config: Config, workers: int) -> list[Config]:
     if cluster.join:
         raise ConfigError("workers: a node that joins has one worker; start it without --workers")
     seeds = cluster.seeds or {config.node_id: f"127.0.0.1:{_stable_port(Path(config.data_dir), workers)}"}
-    advertised = {
+    addresses = {
         field: endpoint
-        for field in ("advertise", "advertise_clients", "advertise_quic")
+        for field in ("listen", "advertise", "advertise_clients", "advertise_quic")
         if (endpoint := getattr(cluster, field))
     }
     expanded = {f"{node}/{w}": _above(endpoint, w) for node, endpoint in seeds.items() for w in range(workers)}
@@ -78,7 +78,7 @@ def workers_of(config: Config, workers: int) -> list[Config]:
                     cluster,
                     seeds=expanded,
                     seed_regions=regions,
-                    **{field: _above(endpoint, w) for field, endpoint in advertised.items()},
+                    **{field: _above(endpoint, w) for field, endpoint in addresses.items()},
                 ),
             )
         )

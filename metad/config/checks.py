@@ -7,15 +7,13 @@ from typing import Final
 
 import msgspec
 
-from metad_wire.transport import split_endpoint
-
 from ..errors import ConfigError
+from . import addresses
 from .declarations import MIB, Config, Section
 
 REGION_BYTES_MAX: Final = 64
 _NUMBER_MAX: Final = 2**48  # a larger number is a mistake, and would break timers or RocksDB
 _NAME_BYTES_MAX: Final = 256
-_EVERYWHERE: Final = ("0.0.0.0", "[::]", "::")
 
 
 def validated(config: Config) -> Config:
@@ -34,8 +32,8 @@ def problems(config: Config) -> Iterator[str]:
     yield from _security(config)
     if config.raft.heartbeat_ms * 3 > config.raft.election_timeout_ms:
         yield "raft.heartbeat_ms: at most a third of raft.election_timeout_ms"
-    yield from _endpoints(config)
     yield from _membership(config)
+    yield from addresses.problems(config)
     yield from _names(config)
     yield from _regions(config)
 
@@ -103,33 +101,6 @@ def _security(config: Config) -> Iterator[str]:
         ):
             if wanted:
                 yield f"{key}: needs security.certificate, security.key and security.ca"
-
-
-def _endpoints(config: Config) -> Iterator[str]:
-    cluster = config.cluster
-    if cluster.seeds or cluster.join:
-        for field, listens, advertised in (
-            ("advertise", cluster.seeds.get(config.node_id, cluster.listen), cluster.advertise),
-            ("advertise_clients", config.listen, cluster.advertise_clients),
-            ("advertise_quic", config.quic, cluster.advertise_quic),
-        ):
-            if listens.rpartition(":")[0] in _EVERYWHERE and not advertised:
-                yield f"cluster.{field}: {listens} is every address; name one that others reach"
-    reached = {f"cluster.seeds.{node}": endpoint for node, endpoint in cluster.seeds.items()}
-    reached |= {f"cluster.join[{at}]": endpoint for at, endpoint in enumerate(cluster.join)}
-    for key, endpoint in reached.items():
-        host, _, port = endpoint.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            yield f"{key}: {endpoint!r} is not HOST:PORT"
-    own = {"listen": config.listen, "quic": config.quic, "cluster.listen": cluster.listen}
-    own |= {f"cluster.{field}": getattr(cluster, field) for field in ("advertise", "advertise_clients")}
-    own |= {"cluster.advertise_quic": cluster.advertise_quic}
-    for key, endpoint in own.items():
-        if endpoint or key == "listen":
-            try:
-                split_endpoint(endpoint)
-            except ValueError as error:
-                yield f"{key}: {error}"
 
 
 def _membership(config: Config) -> Iterator[str]:

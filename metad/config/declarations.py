@@ -94,13 +94,15 @@ class ClusterConfig(Section, frozen=True):
     that is set. It lets the new cluster spread replicas over regions from the start."""
     join: list[str] = []
     """HOST:PORT of the listeners for nodes of an existing cluster, which this node joins. One live node is enough."""
-    listen: str = "127.0.0.1:0"
-    """HOST:PORT for other nodes, used with ``join``. A founding node listens on its own address in ``seeds`` instead.
-    With certificates and a region, the port serves both TCP and QUIC."""
+    listen: str = ""
+    """HOST:PORT that this node binds for other nodes. Empty: its own address in ``seeds``, or with ``join`` a free port
+    that only nodes of the same machine reach. With certificates and a region, the port serves both TCP and QUIC."""
     advertise: str = ""
-    """HOST:PORT at which other nodes reach this one, if it differs from the address it listens on."""
+    """HOST:PORT at which other nodes reach this one. Empty: its own address in ``seeds``, or else the address it binds.
+    In containers and behind NAT the two differ."""
     advertise_clients: str = ""
-    """HOST:PORT at which clients reach this node over TCP, if it differs from ``listen``."""
+    """HOST:PORT at which clients reach this node over TCP, if it differs from ``listen``. Clients are told it by every
+    node. It must be set if ``listen`` is every address (``0.0.0.0``)."""
     advertise_quic: str = ""
     """HOST:PORT at which clients reach this node over QUIC, if it differs from ``quic``."""
     region: str = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from metad_wire.transport.credentials import CertificateError, TlsFiles
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 
-from ..config import Config, SecurityConfig
+from ..config import Config, SecurityConfig, bound_for_nodes, is_loopback
 from ..errors import ConfigError
 from ..logs import event
 
@@ -74,16 +73,15 @@ def _quic(files: TlsFiles, config: Config, *, required: bool) -> Transport:
 
 def _in_clear(config: Config) -> None:
     """Check the addresses on which a node without certificates would listen."""
-    cluster = config.cluster
     where = {"listen": config.listen}
-    if cluster.seeds or cluster.join:
-        where["cluster.listen"] = cluster.seeds.get(config.node_id, cluster.listen)
+    if nodes := bound_for_nodes(config):
+        where["cluster.listen"] = nodes
     for field, endpoint in where.items():
         try:
             host, _ = split_endpoint(endpoint)
         except ValueError as error:
             raise ConfigError(f"{field}: {error}") from None
-        if _is_loopback(host):
+        if is_loopback(host):
             continue
         if not config.security.plaintext:
             raise ConfigError(
@@ -97,10 +95,3 @@ def _in_clear(config: Config) -> None:
             field=field,
             endpoint=endpoint,
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

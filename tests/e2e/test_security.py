@@ -486,9 +486,10 @@ def test_quic_without_certificates_is_refused(tmp_path: Path) -> None:
 
 
 def test_clear_text_beyond_this_machine_must_be_meant_and_is_said(tmp_path: Path) -> None:
-    with Server(tmp_path / "no", listen="0.0.0.0:0") as server:
+    told = '[cluster]\nadvertise_clients = "metad.example:1"\n'
+    with Server(tmp_path / "no", config=told, listen="0.0.0.0:0") as server:
         assert "is not a loopback address" in server.refused()
-    with Server(tmp_path / "yes", config="[security]\nplaintext = true\n", listen="0.0.0.0:0") as server:
+    with Server(tmp_path / "yes", config=told + "[security]\nplaintext = true\n", listen="0.0.0.0:0") as server:
         server.ready()
         (said,) = [line for line in server.stderr.splitlines() if "IN CLEAR TEXT" in line]
         assert '"level":"warning"' in said

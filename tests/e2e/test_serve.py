@@ -230,8 +230,8 @@ def test_a_second_server_on_the_same_directory_is_told_so_and_disturbs_nobody(tm
         ("127.0.0.1:x", "listen: not a port"),
         ("192.0.2.1:1", "cannot listen on 192.0.2.1:1: "),
         ("..:1", "listen: ..:1 is not a loopback address"),
-        ("0.0.0.0:0", "listen: 0.0.0.0:0 is not a loopback address"),
-        ("[::]:0", "listen: [::]:0 is not a loopback address"),
+        ("0.0.0.0:0", "listen: 0.0.0.0:0 is every address; set cluster.advertise_clients"),
+        ("[::]:0", "listen: [::]:0 is every address; set cluster.advertise_clients"),
         ("no-such-host.invalid:1", "cannot listen on no-such-host.invalid:1: "),
     ],
 )

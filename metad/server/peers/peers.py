@@ -25,7 +25,7 @@ from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP
 from metad_wire.peer import PeerHello
 from metad_wire.transport import Listener, Transport, split_endpoint
 
-from ...config import Config
+from ...config import Config, bound_for_nodes
 from ...errors import JOIN_ANEW, ConfigError
 from ...logs import event
 from ...node.lives import Life
@@ -56,10 +56,9 @@ class Peers:
 
     async def start(self) -> None:
         """Listen for peers and begin to dial them. Raises :class:`ConfigError`."""
-        cluster = self.config.cluster
-        if not cluster.seeds and not cluster.join:
+        where = bound_for_nodes(self.config)
+        if not where:
             return
-        where = cluster.seeds.get(self.config.node_id, cluster.listen)
         try:
             host, port = split_endpoint(where)
             far = self.network.far
@@ -75,7 +74,7 @@ class Peers:
         self.node.presence.meets(endpoint)
         event("listening for peers", endpoint=endpoint, quic=self.network.far is not None)
         self._follow_map()
-        if cluster.join and self.node.map is None:
+        if self.config.cluster.join and self.node.map is None:
             self._joining = asyncio.create_task(self._join())
 
     async def _listen(self, transport: Transport, host: str, port: int) -> str:

@@ -294,6 +294,7 @@ def formed(regions: dict[str, str] = WHERE, **groups: int) -> Rig:
         {
             "node_id": "a1",
             "storage": {"engine": "memory"},
+            "listen": "a1:2",
             "cluster": {"seeds": {node: f"{node}:1" for node in WHERE}, "seed_regions": regions},
             "groups": {"offset": 2, "data": 4, **groups},
         },

@@ -105,24 +105,25 @@ def test_an_fsync_does_not_return_from_a_disk_that_hangs_and_a_write_does(tmp_pa
 
 
 def test_the_configuration_of_a_node(tmp_path: Path) -> None:
+    seeds = {"n1": "127.0.0.1:1", "n2": "127.0.0.1:2"}
     base = tmp_path / "base.toml"
     base.write_text("fsync = false\n[raft]\nheartbeat_ms = 50\n")
-    text = members._config(base, "n2", {"n1": "h:1", "n2": "h:2"}, "data=4,offset=1")
+    text = members._config(base, "n2", seeds, "data=4,offset=1")
     from metad.config import load_config
 
     made = tmp_path / "made.toml"
     made.write_text(text)
     config = load_config(made, {"data_dir": "d"})
     assert (config.node_id, config.fsync, config.raft.heartbeat_ms) == ("n2", False, 50)
-    assert config.cluster.seeds == {"n1": "h:1", "n2": "h:2"}
-    assert config.cluster.listen == "h:2"
+    assert config.cluster.seeds == seeds
+    assert config.cluster.listen == "127.0.0.1:2"
     assert (config.groups.data, config.groups.offset) == (4, 1)
-    made.write_text(members._config(None, "v1", {"n1": "h:1", "n2": "h:2"}, "", joins_at="h:3", replicas=5))
+    made.write_text(members._config(None, "v1", seeds, "", joins_at="h:3", replicas=5))
     config = load_config(made, {"data_dir": "d"})
-    assert (config.cluster.join, config.cluster.listen, config.cluster.replicas) == (["h:1", "h:2"], "h:3", 5)
+    assert (config.cluster.join, config.cluster.listen, config.cluster.replicas) == ([*seeds.values()], "h:3", 5)
     base.write_text("[cluster]\nreplicas = 1\n")
     with pytest.raises(ServerError, match=r"\[cluster\]"):
-        members._config(base, "n1", {"n1": "h:1"}, "")
+        members._config(base, "n1", {"n1": "127.0.0.1:1"}, "")
 
 
 HONEST, LOSE, REPEAT, STALE, DENY, TIMEOUT_DONE, TIMEOUT_NOT_DONE = range(7)

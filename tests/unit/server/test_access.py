@@ -150,7 +150,7 @@ def test_without_certificates_there_is_tcp_alone() -> None:
 
 
 def test_with_certificates_everything_is_encrypted() -> None:
-    network = Network.of(secured(listen="0.0.0.0:7420"))
+    network = Network.of(secured(listen="10.0.0.1:7420"))
     assert isinstance(network.tcp, TlsTransport)
     assert isinstance(network.near, TlsTransport)
     assert (network.quic, network.far, network.encrypted) == (None, None, True)
@@ -204,10 +204,11 @@ def test_quic_is_there_where_it_is_asked_for_and_between_regions() -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "metad.example:1", "[::ffff:10.0.0.1]:1"])
 def test_clear_text_leaves_the_machine_only_where_that_is_meant(listen: str, caplog: pytest.LogCaptureFixture) -> None:
+    told = {"advertise_clients": "metad.example:1"}
     with pytest.raises(ConfigError, match="not a loopback address"):
-        Network.of(configured(listen=listen))
+        Network.of(configured(listen=listen, cluster=told))
     assert "IN CLEAR TEXT" not in caplog.text
-    Network.of(configured(listen=listen, security={"plaintext": True}))
+    Network.of(configured(listen=listen, cluster=told, security={"plaintext": True}))
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "127.1.2.3:1", "[::1]:1", "localhost:1"])
@@ -218,7 +219,7 @@ def test_loopback_is_nobody_elses(listen: str) -> None:
 def test_the_peer_listener_counts_too() -> None:
     seeds = {"node-1": "10.0.0.1:1", "n2": "10.0.0.2:1"}
     with pytest.raises(ConfigError, match=r"cluster\.listen: 10\.0\.0\.1:1 is not a loopback address"):
-        Network.of(configured(cluster={"seeds": seeds}))
+        Network.of(configured(cluster={"seeds": seeds, "advertise_clients": "10.0.0.1:2"}))
 
 
 # --- local clusters --------------------------------------------------------------------------------------
