@@ -36,18 +36,18 @@ class _Ready(msgspec.Struct):
     pids: dict[str, int] = {}
 
 
-def metad_command() -> str:
-    """The program: the one installed beside this interpreter, else the one on PATH."""
-    beside = Path(sys.executable).with_name("metad")
-    found = str(beside) if beside.exists() else shutil.which("metad")
+def program(name: str) -> str:
+    """A command of metad: the one installed beside this interpreter, else the one on PATH. Raises ServerError."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise ServerError("the metad command is not installed beside this Python nor on PATH")
+        raise ServerError(f"the {name} command is not installed beside this Python nor on PATH")
     return found
 
 
 def metad_serve() -> list[str]:
     """The command that runs one node."""
-    return [metad_command(), "serve"]
+    return [program("metad"), "serve"]
 
 
 class Server:
@@ -135,23 +135,27 @@ class Server:
         return self._directory / "data"
 
     def wait_ready(self, timeout_s: float = 120.0) -> None:
-        """Return once requests are served."""
-        process = self._process
-        if process is None:
-            raise ServerError("the server is not running")
+        """Return once requests are served. Raises ServerError."""
         until = time.monotonic() + timeout_s
-        while True:
-            with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # missing, or half written
-                ready = msgspec.json.decode(self._ready_file.read_bytes(), type=_Ready)
-                self._endpoints, self.pids = ready.endpoints, ready.pids
-                self._quic_endpoints = ready.quic_endpoints or self._quic_endpoints
-                return
-            if process.poll() is not None:
-                self._process = None
-                raise ServerError(f"the server ended with {process.returncode} before it served: {self._last_words()}")
+        while not self.ready():
             if time.monotonic() > until:
                 raise ServerError(f"the server did not serve within {timeout_s:g} s: {self._last_words()}")
             time.sleep(_POLL_S)
+
+    def ready(self) -> bool:
+        """Whether requests are served by now. Raises ServerError if the process has ended."""
+        process = self._process
+        if process is None:
+            raise ServerError("the server is not running")
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # missing, or half written
+            ready = msgspec.json.decode(self._ready_file.read_bytes(), type=_Ready)
+            self._endpoints, self.pids = ready.endpoints, ready.pids
+            self._quic_endpoints = ready.quic_endpoints or self._quic_endpoints
+            return True
+        if process.poll() is not None:
+            self._process = None
+            raise ServerError(f"the server ended with {process.returncode} before it served: {self._last_words()}")
+        return False
 
     def start(self, timeout_s: float = 120.0) -> float:
         """Start and wait until requests are served; returns the seconds that took."""
@@ -234,7 +238,7 @@ class Cluster(Server):
     """The nodes of one cluster on this machine; their supervisor restarts a node that ends."""
 
     def __init__(self, directory: Path, shape: Shape, *, config: Path | None = None) -> None:
-        command = [metad_command(), "cluster", "--nodes", str(shape.nodes), "--workers", str(shape.workers)]
+        command = [program("metad"), "cluster", "--nodes", str(shape.nodes), "--workers", str(shape.workers)]
         if shape.groups:
             command += ["--groups", shape.groups]
         if shape.scheme != "metad":

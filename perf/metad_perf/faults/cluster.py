@@ -33,19 +33,14 @@ from ..running import run_async
 from ..target import open_client
 from . import disks, kinds, netns
 from .availability import Availability, Window
-from .ledger import Verdict
+from .crowd import PATIENT_S, Crowd, Size
 from .members import START_S, Member, Members, temporary_members
-from .registers import DEADLINES_S, History, Reader, RegisterClient
+from .registers import History
 from .visitors import Visitors
-from .writers import LANES, Lane
 
-WRITERS = 3  # clients with lanes
-SHARERS = 6  # clients that share registers
-READERS = 2  # clients that pipeline reads of the registers
 _VOTERS_MAX = 5  # of each group
 _CALM_S = (0.5, 2.0)  # between faults
 _LEADER_SHARE = 0.7  # share of the faults that strike the leader of some group
-_PATIENT_S = 90.0
 _SETTLE_S = 60.0
 _POLL_S = 0.1
 _STATUS_S = 2.0
@@ -97,7 +92,7 @@ def run(
         namespaces=namespaces,
         disks=small_disks,
         hangs="disk-hang" in striking,
-        visitors=True,
+        visitors=scheme == "metad",  # the fleet has no administrator, who could let them leave
         replicas=min(nodes, _VOTERS_MAX),
         scheme=scheme,
     ) as members:
@@ -125,20 +120,23 @@ class Ordeal:
     """The nodes, the clients that write to them, and the faults. ``names`` are those of the faults."""
 
     def __init__(self, members: Members, names: list[str], seconds: float, seed: int) -> None:
-        self.history = History()
         self._members = members
         self._names = names
         self._seconds = seconds
         self._rng = random.Random(seed)
-        self._seed = seed
         self._faults = kinds.Faults(members, self._rng)
-        self._verdict = Verdict()
+        self._crowd = Crowd(self._client, seed, Size())
         self._struck: list[Struck] = []
         self._windows: list[Window] = []
         self._problems: list[str] = []
         self._writing = True
         self._terms = 0
         self._begin = 0.0
+
+    @property
+    def history(self) -> History:
+        """What the clients did to the shared registers."""
+        return self._crowd.history
 
     async def run(self) -> dict[str, Any]:
         """Run everything except the search. The report lists the problems."""
@@ -147,43 +145,16 @@ class Ordeal:
             watcher = await stack.enter_async_context(self._client("watcher", _STATUS_S))
             before = await self._settle(watcher)
             prelude = await self.prelude(watcher)
-            writers = [await stack.enter_async_context(self._client(f"w{n}", _PATIENT_S)) for n in range(WRITERS)]
-            lanes = [
-                kind(f"w{n}-{kind.__name__}", client, random.Random(f"{self._seed}/{n}/{kind.__name__}"), self._verdict)
-                for n, client in enumerate(writers)
-                for kind in LANES
-            ]
-            sharers = [
-                RegisterClient(
-                    n,
-                    await stack.enter_async_context(self._client(f"r{n}", DEADLINES_S[n % len(DEADLINES_S)])),
-                    random.Random(f"{self._seed}/r{n}"),
-                    self.history,
-                )
-                for n in range(SHARERS)
-            ]
-            readers = [
-                Reader(
-                    await stack.enter_async_context(self._client(f"p{n}", DEADLINES_S[-1])),
-                    random.Random(f"{self._seed}/p{n}"),
-                    self.history,
-                )
-                for n in range(READERS)
-            ]
+            crowd = await stack.enter_async_context(self._crowd)
             visitors = Visitors(self._members, self._problems)
             administrator = await stack.enter_async_context(self._client("visitors", _STATUS_S))
-            availability = Availability(await stack.enter_async_context(self._client("probe", _PATIENT_S)))
+            availability = Availability(await stack.enter_async_context(self._client("probe", PATIENT_S)))
             cluster = (await watcher.cluster.map()).map
             if cluster is None:
                 raise ServerError("the cluster has no map")
             self._begin = time.monotonic()
             async with asyncio.TaskGroup() as tasks:
-                for lane in lanes:
-                    tasks.create_task(lane.run(lambda: self._writing))
-                for sharer in sharers:
-                    tasks.create_task(sharer.run(lambda: self._writing))
-                for reader in readers:
-                    tasks.create_task(reader.run(lambda: self._writing))
+                crowd.begin(tasks, lambda: self._writing)
                 tasks.create_task(visitors.run(administrator, lambda: self._writing))
                 tasks.create_task(availability.run(cluster, lambda: self._writing))
                 watching = tasks.create_task(self._watch())
@@ -194,42 +165,38 @@ class Ordeal:
                     watching.cancel()
             seconds = time.monotonic() - self._begin
             after = await self._settle(watcher)
-            retries = sum(client.statistics().retries for client in writers)
-        await self._read_all(lanes)
+            retries = crowd.retries
+        await crowd.read_all()
         for member in self._members.all:
             await asyncio.to_thread(self._stop, member)
         longest = availability.longest_ms(self._windows)
         return prelude | {
-            "acknowledged": self._verdict.acknowledged + self.history.acknowledged + availability.acknowledged,
-            "lost": self._verdict.lost,
-            "duplicated": self._verdict.duplicated,
-            "operations": len(self.history.operations),
-            "reads_pipelined": sum(reader.asked for reader in readers),
-            "reads_in_flight_max": max(reader.in_flight_max for reader in readers),
+            "acknowledged": crowd.acknowledged + availability.acknowledged,
+            "lost": crowd.verdict.lost,
+            "duplicated": crowd.verdict.duplicated,
+            "operations": len(crowd.history.operations),
+            "reads_pipelined": crowd.reads_pipelined,
+            "reads_in_flight_max": crowd.reads_in_flight_max,
             "joined": visitors.joined,
             "learners_seen": visitors.learned,
             "left": visitors.left,
             "elections": sum(_terms(after).values()) - sum(_terms(before).values()),
-            "failed_calls": self._verdict.unknown
-            + self._verdict.refused
-            + self.history.unknown
-            + self.history.failed
-            + availability.failed,
+            "failed_calls": crowd.failed_calls + availability.failed,
             "longest_write_ms": 1e3 * availability.longest_s,
             "unavailable_ms_max": max(longest.values(), default=0.0),
             "unavailable_ms_max_by_fault": longest,
             "settle_s_max": max((one.settled_s for one in self._struck), default=0.0),
-            "unknown": self._verdict.unknown + self.history.unknown,
-            "refused": self._verdict.refused,
-            "failed": self.history.failed,
-            "errors_by_name": self.history.errors,
+            "unknown": crowd.verdict.unknown + crowd.history.unknown,
+            "refused": crowd.verdict.refused,
+            "failed": crowd.history.failed,
+            "errors_by_name": crowd.history.errors,
             "retries": retries,
             "nodes": len(self._members.all),
             "groups": len(_terms(after)),
             "seconds": seconds,
             "faults": {name: sum(one.fault == name for one in self._struck) for name in self._names},
             "problems": self._problems + self._faults.unclear,
-            "examples": self._verdict.examples,
+            "examples": crowd.verdict.examples,
             "struck": [msgspec.to_builtins(one) for one in self._struck],
         }
 
@@ -328,18 +295,6 @@ class Ordeal:
                     self._problems.append(f"{member.name} ended with {code}, unasked: {member.words()}")
                     await asyncio.sleep(_RESTART_S)
                     await asyncio.to_thread(member.start, START_S)
-
-    async def _read_all(self, lanes: Sequence[Lane]) -> None:
-        """Read everything once more through fresh connections."""
-        async with self._client("lanes-reader", _PATIENT_S) as reader:
-            for lane in lanes:
-                await lane.check(reader)
-        async with self._client("registers-reader", _PATIENT_S) as client:
-            registered = RegisterClient(SHARERS, client, random.Random(0), self.history)
-            keys = {operation.key: None for operation in self.history.operations}
-            for key in keys:
-                assert isinstance(key, tuple)
-                await registered.read(key)
 
     def _stop(self, member: Member) -> None:
         try:

@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -37,6 +37,11 @@ class Member(Server):
     def _data_directory(self) -> Path:
         return super()._data_directory() if self.disk is None else self.disk.directory / "data"
 
+    @property
+    def runs(self) -> bool:
+        """Whether its process is there."""
+        return self._process is not None and self._process.poll() is None
+
     def ended(self) -> int | None:
         """Exit code of a process that ended by itself; None while it runs or if we ended it."""
         process = self._process
@@ -55,16 +60,28 @@ class Member(Server):
         self.paused = False
         self._signal(signal.SIGCONT)
 
+    def terminate(self) -> None:
+        """SIGTERM, without waiting for the end."""
+        self._signal(signal.SIGTERM)
+
+    def wipe(self) -> None:
+        """Remove everything in its data directory, as if its disk were replaced. It must not run."""
+        shutil.rmtree(self._data_directory(), ignore_errors=True)
+
+    def log(self) -> list[str]:
+        """All lines of its log so far."""
+        try:
+            return self._log_file.read_text(errors="replace").splitlines()
+        except OSError:
+            return []
+
     def words(self, lines: int = 3) -> str:
         """The last lines of its log."""
         return self._last_words(lines)
 
     def log_lines(self) -> int:
         """Number of log lines so far."""
-        try:
-            return self._log_file.read_bytes().count(b"\n")
-        except OSError:
-            return 0
+        return len(self.log())
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
@@ -78,8 +95,18 @@ class Cuts(Protocol):
     def cut(self, source: int, target: int) -> None:
         """From now on no packet from ``source`` reaches ``target``."""
 
+    def cut_off(self, n: int) -> None:
+        """From now on no packet reaches or leaves node ``n``."""
+
     def heal(self) -> None:
         """Let everything arrive again."""
+
+
+class Visit(Protocol):
+    """Makes a node that is to join, in an empty directory of its own; not started."""
+
+    def __call__(self, name: str, files: TlsFiles | None = None, /) -> Member:
+        """``files``: its certificate; None: one of the fleet's, if it has any."""
 
 
 class Members:
@@ -91,11 +118,11 @@ class Members:
         network: Cuts | None,
         scheme: str,
         certs: Path | None,
-        visit: Callable[[str], Member] | None = None,
+        visit: Visit | None = None,
     ) -> None:
         self.all = members
         self.visit = visit
-        """Makes a node that is to join, in a directory of its own; not started. None if none can be made."""
+        """Makes a node that is to join; None if none can be made."""
         self.network = network
         self._scheme = scheme
         self.certs = certs
@@ -126,16 +153,19 @@ def temporary_members(
     groups: str,
     config: Path | None,
     namespaces: bool,
+    cuts: bool = True,
     disks: bool,
     hangs: bool = False,
     visitors: bool = False,
     replicas: int = 0,
+    regions: Sequence[str] = (),
     scheme: str = "metad",
 ) -> Iterator[Members]:
-    """Nodes in temporary directories, not started; everything is ended and removed in any case. ``hangs``: their disks
-    can hang. ``visitors``: nodes may join. ``replicas`` of each group, 0: the configured number."""
+    """Nodes in temporary directories, not started; everything is ended and removed in any case. ``cuts``: two nodes can
+    be cut off from each other. ``hangs``: their disks can hang. ``visitors``: nodes may join. ``replicas`` of each
+    group, 0: the configured number. ``regions``: where the nodes are, in turn."""
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
-    network = Network(count + visitors) if namespaces else None
+    network = Network(count + visitors, cuts=cuts) if namespaces else None
     mounted: list[Disk] = []
     members: list[Member] = []
     guests: list[Member] = []
@@ -147,6 +177,7 @@ def temporary_members(
             ports = _free_ports(2 * count + 2)
             hosts = [("127.0.0.1", ports[2 * n], ports[2 * n + 1]) for n in range(count + 1)]
         seeds = {f"n{n + 1}": f"{host}:{peer}" for n, (host, _, peer) in enumerate(hosts[:count])}
+        where = {name: regions[n % len(regions)] for n, name in enumerate(seeds)} if regions else {}
         certs = directory / "certificates" if scheme != "metad" else None
         fleet = {} if certs is None else issued(certs, list(seeds))
         for n, name in enumerate(seeds):
@@ -159,29 +190,33 @@ def temporary_members(
                 disk.make()
             written = home / "metad.toml"
             files = fleet.get(f"node-{name}")
-            text = _config(config, name, seeds, groups, replicas=replicas, files=files, clear=network is not None)
-            written.write_text(text)
+            clear = network is not None
+            written.write_text(
+                _config(config, name, seeds, groups, replicas=replicas, regions=where, files=files, clear=clear)
+            )
             command = [*(network.prefix(n) if network is not None else []), *metad_serve()]
             host, port, _ = hosts[n]
             if files is not None:
                 command += ["--quic", f"{host}:{port}"]
             members.append(Member(name, home, command, written, f"{host}:{port}", disk))
 
-        def visit(name: str) -> Member:
-            home = directory / name
+        def visit(name: str, files: TlsFiles | None = None, /) -> Member:
+            home = directory / f"visitor-{len(guests) + 1}"
             home.mkdir()
             written = home / "metad.toml"
             host, port, peer_port = hosts[count]
-            at = f"{host}:{peer_port}"
+            if files is None and certs is not None:
+                files = issued(certs, [name])[f"node-{name}"]
+            at, clear = f"{host}:{peer_port}", network is not None
             written.write_text(
-                _config(config, name, seeds, "", joins_at=at, replicas=replicas, clear=network is not None)
+                _config(config, name, seeds, "", joins_at=at, replicas=replicas, files=files, clear=clear)
             )
             command = [*(network.prefix(count) if network is not None else []), *metad_serve()]
             visitor = Member(name, home, command, written, f"{host}:{port}", None)
             guests.append(visitor)
             return visitor
 
-        yield Members(members, network, scheme, certs, visit if visitors and certs is None else None)
+        yield Members(members, network, scheme, certs, visit if visitors else None)
     finally:
         for disk in mounted:
             disk.unhang()  # a process that waits for the disk cannot be killed
@@ -202,6 +237,7 @@ def _config(
     *,
     joins_at: str = "",
     replicas: int = 0,
+    regions: Mapping[str, str] | None = None,
     files: TlsFiles | None = None,
     clear: bool = False,
 ) -> str:
@@ -215,8 +251,9 @@ def _config(
     if joins_at:
         cluster = [f"join = {json.dumps([*seeds.values()])}", f'listen = "{joins_at}"']
     else:
-        inline = ", ".join(f'{node} = "{endpoint}"' for node, endpoint in seeds.items())
-        cluster = [f"seeds = {{ {inline} }}", f'listen = "{seeds[name]}"']
+        cluster = [f"seeds = {_inline(seeds)}", f'listen = "{seeds[name]}"']
+    if regions:
+        cluster += [f"seed_regions = {_inline(regions)}", f'region = "{regions[name]}"']
     lines = [f'node_id = "{name}"', text, "[cluster]", *cluster]
     if replicas:
         lines.append(f"replicas = {replicas}")
@@ -229,6 +266,12 @@ def _config(
     if groups:
         lines += ["[groups]", *(part.replace("=", " = ") for part in groups.split(","))]
     return "\n".join([*lines, ""])
+
+
+def _inline(table: Mapping[str, str]) -> str:
+    """A table of TOML in one line."""
+    pairs = ", ".join(f'{key} = "{value}"' for key, value in table.items())
+    return f"{{ {pairs} }}"
 
 
 def _free_ports(count: int) -> list[int]:

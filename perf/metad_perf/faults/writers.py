@@ -7,6 +7,7 @@ the outcome is unknown.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -34,19 +35,24 @@ _Owned: TypeAlias = tuple[str, bytes]  # broker, payload
 
 
 class Lane(ABC):
-    """One sequence of writes. ``name`` keeps its records apart from every other lane's."""
+    """One sequence of writes, with a rest of ``pause_s`` between two batches. ``name`` keeps its records apart from
+    every other lane's."""
 
-    def __init__(self, name: str, client: Client, rng: random.Random, verdict: Verdict) -> None:
+    def __init__(
+        self, name: str, client: Client, rng: random.Random, verdict: Verdict, *, pause_s: float = 0.0
+    ) -> None:
         self.name = name
         self.client = client
         self.rng = rng
         self.verdict = verdict
+        self._pause_s = pause_s
         self._made = 0
 
     async def run(self, writing: Callable[[], bool]) -> None:
         """Write until ``writing`` is false; returns when nothing is in flight."""
         while writing():
             await self.step()
+            await asyncio.sleep(self._pause_s)
 
     @abstractmethod
     async def step(self) -> None:
@@ -69,8 +75,10 @@ class Lane(ABC):
 class PutLane(Lane):
     """kv.put: the version counts the writes."""
 
-    def __init__(self, name: str, client: Client, rng: random.Random, verdict: Verdict) -> None:
-        super().__init__(name, client, rng, verdict)
+    def __init__(
+        self, name: str, client: Client, rng: random.Random, verdict: Verdict, *, pause_s: float = 0.0
+    ) -> None:
+        super().__init__(name, client, rng, verdict, pause_s=pause_s)
         self.keys = [m.KvKey(name, f"key-{i:04}") for i in range(RECORDS)]
         self.ledgers = [Counted(f"{key.namespace}/{key.key}", verdict) for key in self.keys]
 
@@ -134,8 +142,10 @@ class ChainLane(PutLane):
 class SessionLane(Lane):
     """session.takeover by a new broker, then session.update by it."""
 
-    def __init__(self, name: str, client: Client, rng: random.Random, verdict: Verdict) -> None:
-        super().__init__(name, client, rng, verdict)
+    def __init__(
+        self, name: str, client: Client, rng: random.Random, verdict: Verdict, *, pause_s: float = 0.0
+    ) -> None:
+        super().__init__(name, client, rng, verdict, pause_s=pause_s)
         self.keys = [m.SessionKey(_TENANT, f"{name}-{i:04}") for i in range(RECORDS)]
         self.ledgers: list[Stated[_Owned]] = [Stated(key.client_id, verdict) for key in self.keys]
         self._brokers = 0
@@ -214,8 +224,10 @@ class SessionLane(Lane):
 class OffsetLane(Lane):
     """offset.commit, monotonic, every other batch as a compare-and-set as well."""
 
-    def __init__(self, name: str, client: Client, rng: random.Random, verdict: Verdict) -> None:
-        super().__init__(name, client, rng, verdict)
+    def __init__(
+        self, name: str, client: Client, rng: random.Random, verdict: Verdict, *, pause_s: float = 0.0
+    ) -> None:
+        super().__init__(name, client, rng, verdict, pause_s=pause_s)
         self.keys = [m.OffsetKey(_TENANT, f"{name}-{i % 4}", "orders", i) for i in range(RECORDS)]
         self.ledgers: list[Stated[int]] = [Stated(f"{key.group}/{key.partition}", verdict) for key in self.keys]
         self._next = 0

@@ -169,6 +169,9 @@ class _RelayCuts:
     def cut(self, source: int, target: int) -> None:
         self._places.cut(source, target)
 
+    def cut_off(self, n: int) -> None:
+        self._places.cut_off(n)
+
     def heal(self) -> None:
         self._places.heal()
 

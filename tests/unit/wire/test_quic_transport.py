@@ -155,6 +155,12 @@ async def test_a_wrong_server_certificate_is_refused(kind: str) -> None:
             await place.dial(QuicTransport(certificates.client()))
 
 
+async def test_a_server_of_another_authority_is_named_so() -> None:
+    async with serving(certificates.wrong("untrusted", Role.NODE)) as place:
+        with pytest.raises(CertificateError, match="another authority than ours issued it"):
+            await place.dial(QuicTransport(certificates.client()))
+
+
 async def test_a_clients_certificate_is_no_servers() -> None:
     async with serving(certificates.client("posing")) as place:
         with pytest.raises(CertificateError):

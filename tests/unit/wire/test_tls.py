@@ -204,6 +204,13 @@ async def test_a_server_with_a_wrong_certificate_hears_nothing(kind: str) -> Non
         assert isinstance(error, CertificateError), error
 
 
+async def test_a_server_of_another_authority_is_named_so() -> None:
+    """OpenSSL says "self-signed certificate in certificate chain", which tells nobody what to do."""
+    async with greeter(certificates.wrong("untrusted", Role.NODE)) as to:
+        _, error = await outcome(certificates.client(), to)
+        assert str(error) == "the peer's certificate is refused: another authority than ours issued it"
+
+
 async def test_a_client_cannot_pose_as_a_server() -> None:
     """Its certificate is of the same authority. Neither its purposes nor its role say server."""
     async with greeter(certificates.client("app")) as to:

@@ -23,6 +23,23 @@ _ALERTS: Final = {
     "ACCESS_DENIED": "access denied",
 }
 
+_FOREIGN: Final = frozenset(
+    {
+        "self-signed certificate",
+        "self-signed certificate in certificate chain",
+        "unable to get issuer certificate",
+        "unable to get local issuer certificate",
+        "unable to verify the first certificate",
+    }
+)
+"""OpenSSL's words for a certificate of an authority that is not ours."""
+
+
+def refusal(words: str) -> CertificateError:
+    """The typed error for a peer's certificate that was not accepted. ``words`` are OpenSSL's."""
+    why = "another authority than ours issued it" if words in _FOREIGN else words
+    return CertificateError(f"the peer's certificate is refused: {why}")
+
 
 def server_context(files: TlsFiles, *, certificate_required: bool) -> ssl.SSLContext:
     """The context of an accepting end. A client's certificate, if it shows one or must, is verified: trusted, within
@@ -115,7 +132,7 @@ def _reason(error: Exception) -> str:
 def explain(error: ssl.SSLError) -> TlsError:
     """The typed error for a handshake or connection that failed in OpenSSL."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return CertificateError(f"the peer's certificate is refused: {error.verify_message}")
+        return refusal(error.verify_message)
     reason = error.reason or str(error)
     if "ALERT_" in reason:
         alert = reason.rpartition("ALERT_")[2]

@@ -17,6 +17,7 @@ from aioquic.quic.packet import QuicErrorCode
 from .. import StreamHandler
 from ..credentials import PEERCERT, CertificateError, PathSample, TlsError
 from ..fair_share import FairShare
+from ..tls_context import refusal
 from . import certificates
 from .handshake import alert_of
 from .inbox import Inbox
@@ -342,7 +343,7 @@ class Carrier:
             if alert.name in _REFUSALS:
                 if self.engine.closed_by_peer:
                     return CertificateError(f"the peer refuses us: {_REFUSALS[alert.name]}")
-                return CertificateError(f"the peer's certificate is refused: {words}")
+                return refusal(words)
             return TlsError(f"the handshake failed: {words or alert.name.replace('_', ' ')}")
         if words == "Idle timeout":
             return TimeoutError("the peer was silent for too long")
