@@ -133,7 +133,7 @@ class Reads:
                 self._budget.take(held)
                 self._begin_long(_Read(driver, verb, command, held, deadline_s, done, source))
             else:
-                done(self._encoded(self._read(driver, verb, command)))
+                done(self._encoded(command, self._read(driver, verb, command)))
             return
         if not driver.group.is_leader:
             raise driver.not_leader()
@@ -170,7 +170,9 @@ class Reads:
                 self._begin_long(read)
                 continue
             try:
-                answer: bytes | MetadError = self._encoded(self._read(read.driver, read.verb, read.command))
+                answer: bytes | MetadError = self._encoded(
+                    read.command, self._read(read.driver, read.verb, read.command)
+                )
             except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
                 answer = failed(read.command.method.name, error, self._health)
             self._end(read, answer)
@@ -244,7 +246,7 @@ class Reads:
             read.replies.append(self._read(read.driver, read.verb, piece))
             # What a read has cost says how long its records are, to a kilobyte in thirty.
             command.reply_bytes_max -= max(self.spent - spent - len(rows), 0) * SPENT_BYTES
-            return self._encoded(_joined(read.replies)) if read.complete else None
+            return self._encoded(command, _joined(read.replies)) if read.complete else None
         except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
             return failed(command.method.name, error, self._health)
 
@@ -261,8 +263,8 @@ class Reads:
             self.spent += reader.spent - begun_at
         return reply
 
-    def _encoded(self, reply: Message) -> bytes:
-        encoded = encode(reply)
+    def _encoded(self, command: Command[Any], reply: Message) -> bytes:
+        encoded = encode(reply if command.refused is None else command.refused.widened(reply))
         if len(encoded) > self._bytes_max:  # keys of 4 KiB can outweigh the records
             raise InvalidRequestError("the reply would not fit a frame: ask for fewer records at once")
         return encoded
@@ -280,10 +282,10 @@ def failed(name: str, error: Exception, health: Health) -> MetadError:
 
 
 def _joined(replies: list[Message]) -> Message:
-    """The reply to a read in pieces. Its only field is a list, by position."""
+    """The reply to a read in pieces: it has one column."""
     kind = type(replies[0])
-    (field,) = kind.__struct_fields__
-    return kind([record for reply in replies for record in getattr(reply, field)])
+    (column,) = kind.columns
+    return kind([record for reply in replies for record in getattr(reply, column)])
 
 
 def _behind(driver: GroupDriver, body: Any) -> int:

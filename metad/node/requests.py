@@ -24,13 +24,13 @@ from metad_wire.errors import (
 from metad_wire.group import METADATA
 from metad_wire.messages import CHANGE_BYTES_MAX
 from metad_wire.methods import GROUP_COMMAND, METHODS, Body, By, For, Method, Reply
+from metad_wire.refused import Refused
 from metad_wire.session import FEATURES
 
 from ..config import LimitsConfig
 from ..control.host import Done
 from ..state.limits import reply_limit
 from ..state.registry import CONTROL, VERBS
-from ..state.tables import Command
 from .digests import digest_of
 from .driver import GroupDriver, Work
 from .environment import Environment
@@ -177,7 +177,13 @@ class Requests:
         waited_s: float,
         source: object,
     ) -> Work | None:
-        payload, request = (None, asked) if isinstance(asked, m.Request) else (asked, method.decode_request(asked))
+        payload: bytes | None = None
+        refused: Refused | None = None
+        if isinstance(asked, m.Request):
+            request = asked
+        else:
+            payload = asked
+            request, refused = method.decode_what_fits(asked)
         body = request.body
         if request.requires & ~FEATURES:
             raise UnsupportedError(
@@ -196,9 +202,8 @@ class Requests:
         if method is GROUP_COMMAND and body.step == "sweep":
             self._sweep(driver, body, done)
             return None
-        count = verb.count(body, size)
-        held = size + ITEM_BYTES * count
-        command = Command(method, body, verb.rows(body), self._reply_bytes_max, size, count)
+        command = verb.command(body, size, refused, self._reply_bytes_max)
+        held = size + ITEM_BYTES * command.items
         now_s = self._environment.now()
         arrived_s = now_s - waited_s
         deadline_s = arrived_s + (request.deadline_ms or self._deadline_default_ms) / 1000

@@ -13,7 +13,6 @@ import msgspec
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import IdentityExpiredError, InvalidRequestError
-from metad_wire.key import check_key
 from metad_wire.methods import encode
 from metad_wire.tables.kv import KV
 
@@ -26,15 +25,7 @@ from .view import View
 
 
 def _rows_of_transactions(body: m.KvTransact) -> Rows:
-    prefixes: list[bytes] = []
-    for position, transaction in enumerate(body.items):
-        prefix = keys.text(transaction.namespace)
-        named = [compare.key for compare in transaction.compares]
-        named += [operation.key for operation in (*transaction.then, *transaction.otherwise)]
-        named += transaction.reads
-        for key in named:
-            check_key(prefix + keys.text(key), position)
-        prefixes.append(prefix)
+    prefixes = [keys.text(transaction.namespace) for transaction in body.items]
     return Rows(body.items, prefixes, crcs_of(prefixes))
 
 

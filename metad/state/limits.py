@@ -1,4 +1,5 @@
-"""Limits on records, requests and entries. Breaking one refuses the whole request before anything is done."""
+"""Limits on requests, replies and entries. Breaking one refuses the whole request before anything is done. Those on
+single items are in :mod:`metad_wire.table`."""
 
 from __future__ import annotations
 

@@ -118,6 +118,8 @@ class Machine:
             assert verb.evaluate is not None
             try:
                 reply = verb.evaluate(view, command)
+                if command.refused is not None:
+                    reply = command.refused.widened(reply)
                 encoded = encode(reply)
                 remembered = encoded if identity is None or verb.forget is None else encode(verb.forget(reply))
                 grown = view.grown or change_estimate(command.size, command.items)
@@ -163,7 +165,10 @@ class Machine:
         verb = VERBS[command.method.code]
         if verb.recall is None:
             return encoded
-        return encode(verb.recall(self.reader, command, command.method.decode_reply(encoded)))
+        reply, refused = command.method.decode_reply(encoded), command.refused
+        if refused is None:
+            return encode(verb.recall(self.reader, command, reply))
+        return encode(refused.widened(verb.recall(self.reader, command, refused.narrowed(reply))))
 
     def stage(self, index: int, entry: Entry, batches: list[Writes]) -> None:
         """Add a committed entry to what the caller writes to the engine at once, then calls :meth:`staged`."""

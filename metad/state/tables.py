@@ -14,6 +14,7 @@ import msgspec
 from metad_wire import messages as m
 from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError
 from metad_wire.methods import Body, Method
+from metad_wire.refused import Refused, without
 from metad_wire.table import Keyed, Table
 
 from ..storage.engine import Engine
@@ -33,9 +34,10 @@ SPENT_BYTES = 1024  # that take about as long as a row to be looked at
 class Command(Generic[Body]):
     """A request to one group. ``rows`` may be empty for verbs that are not about single records. Records in the reply
     may take ``reply_bytes_max``. ``size`` is that of the request, as it came; 0 if it is not known. ``items`` is how
-    much work it is: rows, or more if a row is more than one thing to do."""
+    much work it is: rows, or more if a row is more than one thing to do. ``refused`` are further items of the request:
+    neither ``body`` nor ``rows`` has them."""
 
-    __slots__ = ("arrived_s", "body", "digest", "items", "method", "reply_bytes_max", "rows", "size")
+    __slots__ = ("arrived_s", "body", "digest", "items", "method", "refused", "reply_bytes_max", "rows", "size")
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class Command(Generic[Body]):
         reply_bytes_max: int = REPLY_BYTES_MAX,
         size: int = 0,
         items: int | None = None,
+        refused: Refused | None = None,
     ) -> None:
         self.method = method
         self.body = body
@@ -52,6 +55,7 @@ class Command(Generic[Body]):
         self.reply_bytes_max = reply_bytes_max
         self.size = size
         self.items = len(rows) if items is None else items
+        self.refused = refused
         self.digest = 0
         """Of the request, if it has an identity, which is then valid for no other."""
         self.arrived_s: float | None = None
@@ -154,7 +158,7 @@ class Verb(Generic[_Body, _Reply]):
 
     ``rows``: those of a body. By default the rows of its items, by the table's key; of a listing that has all routing
     fields one row, which only says the slot; of any other body none.
-    ``operations``: how many things an item asks for beside itself.
+    ``operations``: how many things an item asks for beside itself; each of them may name a key.
     ``forget``/``recall``: what of a reply need not be remembered for retries because it can be read again.
     ``origin``: of the entries that it makes.
     ``may_write``: whether a body can change anything at all; a request that cannot needs no identity (None: any can).
@@ -177,8 +181,12 @@ class Verb(Generic[_Body, _Reply]):
         if not method.mutates == (evaluate is not None) == (read is None):
             raise TypeError(f"{method.name}: a verb either evaluates (mutates) or reads")
         self._has_items = "items" in method.body.__struct_fields__
-        if read is not None and self._has_items and len(method.reply.__struct_fields__) != 1:
-            raise TypeError(f"{method.name}: the reply to a read of items is one list, by position")
+        if (
+            read is not None
+            and self._has_items
+            and [*method.reply.__struct_fields__] != [*method.reply.columns, "errors"]
+        ):
+            raise TypeError(f"{method.name}: the reply to a read of items is a column, and errors")
         self.method = method
         self.table = table
         self._keyed: Keyed | None = table.routed.get(method)
@@ -201,14 +209,42 @@ class Verb(Generic[_Body, _Reply]):
     def _slot_row(self, body: Any) -> Rows:
         return Rows((body,), (b"",), column(self.table.crcs((body,)), 1))
 
-    def count(self, body: Any, size: int) -> int:
-        """How many items a body of ``size`` bytes has, counted by the work that they are. Raises InvalidRequestError if
-        they are too many, or if a value is too long."""
+    def command(
+        self,
+        body: Any,
+        size: int = 0,
+        refused: Refused | None = None,
+        reply_bytes_max: int = REPLY_BYTES_MAX,
+    ) -> Command[Any]:
+        """What a request asks for whose body has ``size`` bytes (0: not known), and whose decoder has ``refused`` items
+        already. Items whose key or value is too long are refused, too. Raises InvalidRequestError if the request has
+        too many items."""
+        count, rows = self._count(body), self.rows(body)
+        if faults := self._faults(body, rows, size):
+            refused = Refused(len(body.items), faults) if refused is None else refused.and_also(faults)
+            body = msgspec.structs.replace(body, items=without(body.items, faults))
+            rows = self.rows(body)
+        if refused is not None:
+            count += len(refused)
+        return Command(self.method, body, rows, reply_bytes_max, size, count, refused)
+
+    def _faults(self, body: Any, rows: Rows, size: int) -> dict[int, str]:
+        """Why items of a body of ``size`` bytes must be refused, by position: a key or a value is too long."""
+        faults: dict[int, str | None] = {}
+        table = self.table
+        if self._operations is not None or max(map(len, rows.keys), default=0) > m.KEY_BYTES_MAX:
+            faults = dict(enumerate(map(table.key_fault, body.items)))
+        if size > table.value_bytes_max and self._has_items:  # only then may one be over the limit
+            for position, item in enumerate(body.items):
+                faults[position] = faults.get(position) or table.value_fault(item)
+        return {position: why for position, why in faults.items() if why is not None}
+
+    def _count(self, body: Any) -> int:
+        """How many items a body has, counted by the work that they are. Raises InvalidRequestError if they are too
+        many."""
         items: Any = body.items if self._has_items else ()
         if len(items) > m.BATCH_ITEMS_MAX:  # the decoder has counted those that came over the wire
             raise InvalidRequestError(f"{len(items)} items in one request, {m.BATCH_ITEMS_MAX} are allowed")
-        if size > self.table.value_bytes_max:  # only then may one be over the limit
-            _check_values(self.table, items)
         if self._operations is None:
             return len(items)
         operations = sum(map(self._operations, items))
@@ -219,15 +255,6 @@ class Verb(Generic[_Body, _Reply]):
 
 def _no_rows(body: m.Message) -> Rows:
     return NO_ROWS
-
-
-def _check_values(table: Table[Any], items: Any) -> None:
-    for position, item in enumerate(items):
-        size = table.value_bytes(item)
-        if size > table.value_bytes_max:
-            raise InvalidRequestError(
-                f"item {position}: its value takes {size} bytes, {table.value_bytes_max} are allowed"
-            )
 
 
 def check_same_rows(command: Command[Any], answered: int) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import pytest
+from msgspec.structs import replace
 from plain_bodies import PLAIN, plain_body
 from scripted import METADATA, Nodes, Server
 
@@ -18,7 +19,7 @@ from metad.testing.nodes.loop import Process
 from metad.testing.nodes.scenarios import Scene
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.errors import InvalidRequestError, MetadError, NotLeaderError, UnknownMethodError
+from metad_wire.errors import InvalidItemError, InvalidRequestError, MetadError, NotLeaderError, UnknownMethodError
 from metad_wire.frame import FrameType
 from metad_wire.group import GroupId
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, Method
@@ -217,6 +218,39 @@ def test_a_method_of_groups_needs_a_group(cluster: Cluster, method: Method[Any, 
     for node in ("n1", "n2", "n3"):
         answer = cluster.ask(node, method, body)
         assert isinstance(answer, InvalidRequestError), f"{node}: {answer!r}"
+
+
+def with_a_long_key(method: Method[Any, Any], item: Any) -> Any:
+    """The item, but of a record whose key is over the limit."""
+    long = "x" * (m.KEY_BYTES_MAX + 1)
+    if method.name in PLAIN:
+        return plain_body(method.name, [[long]]).items[0]
+    if isinstance(item, m.KvTransaction):
+        return replace(item, reads=[long])
+    field = next(name for name in ("key", "client_id", "topic", "group") if name in item.__struct_fields__)
+    return replace(item, **{field: long})
+
+
+@pytest.mark.parametrize(
+    "method", [method for method in METHODS.values() if method.item is not None], ids=lambda method: method.name
+)
+def test_a_bad_item_is_refused_alone(cluster: Cluster, method: Method[Any, Any]) -> None:
+    body = body_of(method, cluster.map)
+    (good,) = body.items
+    mixed = replace(body, items=[5, good, with_a_long_key(method, good), good, None])
+    group = f"{KINDS[method.code]}-{GROUP}"
+    answer = cluster.ask(cluster.leader(group), method, mixed, group)
+    assert isinstance(answer, bytes), answer
+    reply = method.decode_reply(answer)
+    refused = {error.index: error.message for error in reply.errors if error.code == InvalidItemError.code}
+    assert refused[0] == "expected array, got int"
+    assert refused[2].startswith("its key fields take ")
+    assert refused[4] == "expected array, got None"
+    assert refused.keys() == {0, 2, 4}
+    for name, missing in reply.columns.items():
+        column = getattr(reply, name)
+        assert not column or [len(column), *(column[at] for at in refused)] == [5, missing, missing, missing]
+    assert any(getattr(reply, name) for name in reply.columns) or not reply.columns
 
 
 def test_what_is_about_a_group_may_be_decided_by_others(cluster: Cluster) -> None:

@@ -174,6 +174,10 @@ class OffsetRegressionError(_Coded, code=204, name="offset_regression"):
     """In monotonic mode an offset may not go back."""
 
 
+class InvalidItemError(_Coded, code=205, name="invalid_item"):
+    """The item is malformed or breaks a documented limit."""
+
+
 def error_of(body: ErrorBody) -> MetadError:
     """The exception for a received error; a code from a newer peer becomes a plain :class:`InternalError`."""
     known = ERRORS.get(body.code)

@@ -7,12 +7,9 @@ encoding is also that of the keys on disk, so that a listing's order is the orde
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import Final
 
 from .cluster import SLOTS
-from .errors import InvalidRequestError
-from .messages import KEY_BYTES_MAX
 
 TEXT_END: Final = b"\0\x01"
 SLOT_MASK: Final = SLOTS - 1
@@ -38,16 +35,3 @@ def text2(first: str, second: str) -> bytes:
 def text_prefix(value: str) -> bytes:
     """What every text field that starts with ``value`` starts with."""
     return value.encode().replace(b"\0", b"\0\xff")
-
-
-def check_key(key: bytes, position: int) -> None:
-    """Raise InvalidRequestError where an item's encoded key is too long."""
-    if len(key) > KEY_BYTES_MAX:
-        raise InvalidRequestError(f"item {position}: its key fields take {len(key)} bytes, {KEY_BYTES_MAX} are allowed")
-
-
-def check_keys(keys: Sequence[bytes]) -> None:
-    """The same of a batch."""
-    if max(map(len, keys), default=0) > KEY_BYTES_MAX:
-        for position, key in enumerate(keys):
-            check_key(key, position)

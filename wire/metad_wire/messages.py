@@ -11,7 +11,7 @@ request) and is a few bytes long when all went well.
 from __future__ import annotations
 
 import enum
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -38,6 +38,9 @@ BROKER_BYTES_MAX = 256  # of a broker's name, UTF-8 encoded; every session it ta
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of what travels: immutable, an array on the wire."""
+
+    columns: ClassVar[dict[str, int | None]] = {}
+    """Of the reply to a batch: its lists that have a value for each item, and the value of an item that failed."""
 
 
 class Feature(enum.IntFlag):
@@ -223,6 +226,8 @@ class SessionTakeoverReply(Message, frozen=True):
     A session was present iff ``previous[i] >= 0`` and item i did not ask for a clean start. ``properties[i]``
     is set where a session was present and ``restore`` was asked for; otherwise the list is empty."""
 
+    columns: ClassVar[dict[str, int | None]] = {"previous": -1, "properties": None}
+
     revisions: list[Revision]
     errors: list[ItemError]
     owners: list[Owner]
@@ -263,9 +268,12 @@ class SessionGet(Message, frozen=True):
 
 
 class SessionGetReply(Message, frozen=True):
-    """By position; None where there is none."""
+    """By position; None where there is none, or where the item failed."""
+
+    columns: ClassVar[dict[str, int | None]] = {"sessions": None}
 
     sessions: list[Session | None]
+    errors: list[ItemError] = []
 
 
 class SessionDelete(Message, frozen=True):
@@ -349,9 +357,12 @@ class OffsetFetch(Message, frozen=True):
 
 
 class OffsetFetchReply(Message, frozen=True):
-    """By position; None where nothing was committed."""
+    """By position; None where nothing was committed, or where the item failed."""
+
+    columns: ClassVar[dict[str, int | None]] = {"offsets": None}
 
     offsets: list[Offset | None]
+    errors: list[ItemError] = []
 
 
 class OffsetDelete(Message, frozen=True):
@@ -392,9 +403,12 @@ class OffsetGenerations(Message, frozen=True):
 
 
 class OffsetGenerationsReply(Message, frozen=True):
-    """By position; 0 where no commit has carried one."""
+    """By position; 0 where no commit has carried one, or where the item failed."""
+
+    columns: ClassVar[dict[str, int | None]] = {"generations": 0}
 
     generations: list[U63]
+    errors: list[ItemError] = []
 
 
 class GenerationReset(Message, frozen=True):
@@ -442,9 +456,12 @@ class KvGet(Message, frozen=True):
 
 
 class KvGetReply(Message, frozen=True):
-    """By position; None where there is none."""
+    """By position; None where there is none, or where the item failed."""
+
+    columns: ClassVar[dict[str, int | None]] = {"records": None}
 
     records: list[Kv | None]
+    errors: list[ItemError] = []
 
 
 class KvPutItem(Message, frozen=True):
@@ -464,6 +481,8 @@ class KvPut(Message, frozen=True):
 
 class KvPutReply(Message, frozen=True):
     """``versions`` by position; 0 where the item failed."""
+
+    columns: ClassVar[dict[str, int | None]] = {"versions": 0}
 
     revisions: list[Revision]
     errors: list[ItemError]
@@ -542,6 +561,8 @@ class KvTransactionResult(Message, frozen=True):
 class KvTransactReply(Message, frozen=True):
     """``results`` by position; None where the item failed."""
 
+    columns: ClassVar[dict[str, int | None]] = {"results": None}
+
     revisions: list[Revision]
     errors: list[ItemError]
     results: list[KvTransactionResult | None]
@@ -568,9 +589,12 @@ class TableGet(Message, Generic[T], frozen=True):
 
 
 class TableGetReply(Message, Generic[T], frozen=True):
-    """By position; None where there is none."""
+    """By position; None where there is none, or where the item failed."""
+
+    columns: ClassVar[dict[str, int | None]] = {"records": None}
 
     records: list[TableRecord[T] | None]
+    errors: list[ItemError] = []
 
 
 class TablePutItem(Message, Generic[T], frozen=True):
@@ -588,6 +612,8 @@ class TablePut(Message, Generic[T], frozen=True):
 
 class TablePutReply(Message, frozen=True):
     """``versions`` by position; 0 where the item failed."""
+
+    columns: ClassVar[dict[str, int | None]] = {"versions": 0}
 
     revisions: list[Revision]
     errors: list[ItemError]

@@ -5,23 +5,23 @@ A code never changes its meaning. ``mutates``: it goes through the log, and a re
 
 from __future__ import annotations
 
+import functools
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, get_args
 
 import msgspec
 
 from . import messages as m
 from .errors import InvalidRequestError
+from .faults import MALFORMED as MALFORMED
+from .faults import fault_of_encoded, item_type, reason
+from .refused import Refused
 
 Body = TypeVar("Body", bound=m.Message)
 Reply = TypeVar("Reply", bound=m.Message)
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
-
-MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding a stranger's payload may raise: ValidationError is a DecodeError; text that is not UTF-8 and
-nesting that is too deep come through as Python's own errors."""
 
 
 class By(Enum):
@@ -64,7 +64,10 @@ class Method(Generic[Body, Reply]):
         self.mutates = mutates
         self.by = by
         self.whose = whose
-        self._request_decoder = msgspec.msgpack.Decoder(m.Request[body])  # type: ignore[valid-type]
+        self.item = _item_of(body)
+        """The type of the items in a request, if it has items."""
+        self._request_type: Any = m.Request[body]  # type: ignore[valid-type]
+        self._request_decoder = msgspec.msgpack.Decoder(self._request_type)
         self._reply_decoder = msgspec.msgpack.Decoder(reply)
         if code in METHODS or name in METHODS_BY_NAME:
             raise TypeError(f"method {name} or its code {code:#06x} is taken")
@@ -79,21 +82,74 @@ class Method(Generic[Body, Reply]):
         try:
             request: m.Request[Body] = self._request_decoder.decode(payload)
         except MALFORMED as error:
-            raise InvalidRequestError(f"{self.name}: {error}") from None
+            raise self._invalid(error) from None
         return request
+
+    def decode_what_fits(self, payload: bytes) -> tuple[m.Request[Body], Refused | None]:
+        """:meth:`decode_request`, but items that do not fit their type are left out, and refused one by one."""
+        try:
+            return self._request_decoder.decode(payload), None
+        except MALFORMED as error:
+            if self.item is None:
+                raise self._invalid(error) from None
+            return self._decode_one_by_one(payload)
+
+    def _decode_one_by_one(self, payload: bytes) -> tuple[m.Request[Body], Refused]:
+        fields: Any
+        try:
+            request = msgspec.msgpack.decode(payload, type=m.Request[_unread(self.body)])  # type: ignore[misc]
+            fields = msgspec.structs.asdict(request.body)
+        except MALFORMED as error:
+            raise self._invalid(error) from None
+        items: list[Any] = []
+        reasons: dict[int, str] = {}
+        decode = msgspec.msgpack.Decoder(self.item).decode
+        for position, item in enumerate(fields["items"]):
+            try:
+                items.append(decode(item))
+            except MALFORMED as wrong:
+                reasons[position] = fault_of_encoded(item, self.item, wrong)
+        refused = Refused(len(fields["items"]), reasons)
+        body = self.body(**{**fields, "items": items})
+        return m.Request(request.deadline_ms, request.identity, body, request.group, request.requires), refused
+
+    def _invalid(self, error: Exception) -> InvalidRequestError:
+        return InvalidRequestError(f"{self.name}: {reason(error, self._request_type).removeprefix('body.')}")
 
     def decode_reply(self, payload: bytes) -> Reply:
         """Raises :class:`InvalidRequestError` where the payload does not fit the reply's type."""
         try:
             return self._reply_decoder.decode(payload)
         except MALFORMED as error:
-            raise InvalidRequestError(f"{self.name} reply: {error}") from None
+            raise InvalidRequestError(f"{self.name} reply: {reason(error, self.reply)}") from None
 
     def encode_request(
         self, body: Body, deadline_ms: int = 0, identity: m.Identity | None = None, group: str = "", requires: int = 0
     ) -> bytes:
         """The payload of a REQUEST frame."""
         return encode(m.Request(deadline_ms, identity, body, group, requires))
+
+
+def _item_of(body: type[m.Message]) -> Any:
+    for field in msgspec.structs.fields(body):
+        if field.name == "items":
+            return item_type(field.type)
+    return None
+
+
+@functools.cache
+def _unread(body: type[m.Message]) -> Any:
+    """The type of a body whose items are still to be decoded."""
+    fields: list[Any] = []
+    for field in msgspec.structs.fields(body):
+        kind = Annotated[list[msgspec.Raw], *get_args(field.type)[1:]] if field.name == "items" else field.type
+        if field.required:
+            fields.append((field.name, kind))
+        elif field.default is msgspec.NODEFAULT:
+            fields.append((field.name, kind, msgspec.field(default_factory=field.default_factory)))
+        else:
+            fields.append((field.name, kind, field.default))
+    return msgspec.defstruct(body.__name__, fields, frozen=True, array_like=True)
 
 
 METHODS: dict[int, Method[Any, Any]] = {}

@@ -14,7 +14,7 @@ import msgspec
 
 from . import messages as m
 from .fields import KEY_FIELDS_MAX, U32
-from .key import check_keys, text, u32
+from .key import text, u32
 from .method import Body, By, For, Method, Reply
 
 Record = TypeVar("Record", bound=m.Message)
@@ -50,6 +50,8 @@ class Table(Generic[Record]):
     order. ``routing``: the first of those, or all; records that agree in them live in one group, and can change in one
     entry.
     ``row_cache``: the commands read rows before they write them, and so does every other command that writes them.
+    ``key_bytes`` says how long the longest key is that an item names, as encoded; by default that of the item, which
+    has the fields of the key.
     ``value_bytes_max``: of one record's value; ``value_bytes`` says how many an item has.
 
     ``code`` makes it a plain table, with :class:`Plain` methods from that code on: it needs no code of its own.
@@ -68,6 +70,7 @@ class Table(Generic[Record]):
         key: Sequence[str] = (),
         routing: Sequence[str] | None = None,
         row_cache: bool = False,
+        key_bytes: Callable[[Any], int] | None = None,
         value_bytes_max: int = m.VALUE_BYTES_MAX,
         value_bytes: Callable[[Any], int] | None = None,
         code: int | None = None,
@@ -82,6 +85,7 @@ class Table(Generic[Record]):
         self.key = tuple(key)
         self.routing = self.key if routing is None else tuple(routing)
         self.row_cache = row_cache
+        self.key_bytes = key_bytes or self._key_bytes
         self.value_bytes_max = value_bytes_max
         self.value_bytes = value_bytes or _value_bytes
         self.methods: list[Method[Any, Any]] = []
@@ -92,7 +96,7 @@ class Table(Generic[Record]):
         self.crcs: Callable[[Sequence[Any]], Iterable[int]] = crcs or self.general_crcs
         """CRC-32 of the routing fields of each."""
         self.keys: Callable[[Sequence[Any]], Keys] = keys or self.general_keys
-        """The keys of items. Raises InvalidRequestError where one is too long."""
+        """The keys of items."""
         if name in TABLES:
             raise TypeError(f"there is a table {name} already")
         for byte in self.rows.values():
@@ -113,8 +117,21 @@ class Table(Generic[Record]):
     def general_keys(self, items: Sequence[Any]) -> Keys:
         """:attr:`keys`, from the declaration alone."""
         keys = [self.key_of([getattr(item, field) for field in self.key]) for item in items]
-        check_keys(keys)
         return keys, self.general_crcs(items)
+
+    def fault(self, item: Any) -> str | None:
+        """Why an item of a request must be refused, whatever is stored; None if it need not."""
+        return self.key_fault(item) or self.value_fault(item)
+
+    def key_fault(self, item: Any) -> str | None:
+        """The same of what identifies the record alone."""
+        size = self.key_bytes(item)
+        return f"its key fields take {size} bytes, {m.KEY_BYTES_MAX} are allowed" if size > m.KEY_BYTES_MAX else None
+
+    def value_fault(self, item: Any) -> str | None:
+        """The same of what is to be stored alone."""
+        size, size_max = self.value_bytes(item), self.value_bytes_max
+        return f"its value takes {size} bytes, {size_max} are allowed" if size > size_max else None
 
     def key_of(self, fields: Sequence[Any]) -> bytes:
         """The first fields of a key, encoded."""
@@ -159,6 +176,11 @@ class Table(Generic[Record]):
         if routed:
             self.routed[method] = keyed
         return method
+
+    def _key_bytes(self, item: Any) -> int:
+        if self.plain is not None:
+            item = getattr(item, "record", getattr(item, "key", item))
+        return len(self.key_of([getattr(item, field) for field in self.key]))
 
     def _plain(self, code: int, writers: For) -> Plain:
         record = self.record

@@ -10,12 +10,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import InvalidRequestError, MetadError, NotLeaderError, UnknownMethodError
 from metad_wire.frame import Frame, FrameType
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_MAP, METHODS, By, encode
+from metad_wire.refused import Refused, without
 from metad_wire.session import ServerSession
+from metad_wire.tables import TABLES
 from metad_wire.transport import Listener
 from metad_wire.transport.memory import MemoryTransport
 
@@ -31,7 +35,14 @@ class Received:
         self.request_id = request_id
         self.method = METHODS[method]
         self.payload = payload
-        self.request: m.Request[Any] = self.method.decode_request(payload)
+        self.request, self.refused = self.method.decode_what_fits(payload)
+        items = getattr(self.request.body, "items", [])
+        table = next((table for table in TABLES.values() if self.method in table.methods), None)
+        faults = {at: fault for at, item in enumerate(items) if table and (fault := table.fault(item)) is not None}
+        if faults:
+            self.refused = (self.refused or Refused(len(items), {})).and_also(faults)
+            body = replace(self.request.body, items=without(items, faults))
+            self.request = replace(self.request, body=body)
         self.cancelled = False
 
     @property
@@ -53,8 +64,12 @@ class Received:
         return self.payload[len(head) : -len(tail)]
 
     def reply(self, reply: m.Message | None = None) -> None:
-        """Answer; without a reply with what a server would say when all is well."""
-        self.peer.session.respond(self.request_id, encode(all_well(self.body) if reply is None else reply))
+        """Answer; without a reply with what a server would say when all is well but the items that it refuses."""
+        if reply is None:
+            reply = all_well(self.body)
+            if self.refused is not None:
+                reply = self.refused.widened(reply)
+        self.peer.session.respond(self.request_id, encode(reply))
         self.peer.flush()
 
     def fail(self, error: MetadError) -> None:

@@ -26,6 +26,7 @@ from metad_wire.errors import (
     DeadlineExceededError,
     DrainingError,
     InternalError,
+    InvalidItemError,
     InvalidRequestError,
     NotFoundError,
     NotLeaderError,
@@ -174,15 +175,15 @@ TOO_LARGE: dict[str, tuple[Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize("case", TOO_LARGE)
-async def test_a_value_over_the_limit_refuses_the_request(make: MakeRig, case: str) -> None:
+async def test_a_value_over_the_limit_refuses_its_item(make: MakeRig, case: str) -> None:
     rig = await make()
     method, body, items = TOO_LARGE[case]
-    error = rig.send(method, body(items)).error
-    assert isinstance(error, InvalidRequestError)
-    assert error.message.startswith("item 1: its value takes 104857")
+    if method is methods.SESSION_UPDATE:
+        await rig.ask(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, [m.SessionTakeoverItem("t", "a")]))
+    (error,) = (await rig.ask(method, body(items))).errors
+    assert (error.index, error.code) == (1, InvalidItemError.code)
+    assert error.message.startswith("its value takes 104857")
     assert rig.node.status().in_flight_bytes == 0
-    await rig.settle()
-    assert rig.entries == 0
 
 
 async def test_values_at_the_limit_are_taken(make: MakeRig) -> None:

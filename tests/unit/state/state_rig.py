@@ -123,9 +123,10 @@ class Rig:
 
     def read(self, method: Method[Any, Any], body: Any) -> Any:
         """The reply, from the applied state. Raises MetadError."""
-        verb = VERBS[method.code]
+        verb, command = VERBS[method.code], command_of(method, body)
         assert verb.read is not None
-        return method.decode_reply(encode(verb.read(self.group.machine.reader, command_of(method, body))))
+        reply = verb.read(self.group.machine.reader, command)
+        return method.decode_reply(encode(reply if command.refused is None else command.refused.widened(reply)))
 
     def settle(self) -> None:
         """Apply everything; leader and follower then hold the same bytes."""
@@ -133,10 +134,10 @@ class Rig:
         assert contents(self.group.engine) == contents(self.group.follower_engine)
 
 
-def command_of(method: Method[Any, Any], body: Any, **settings: Any) -> Command[Any]:
+def command_of(method: Method[Any, Any], body: Any, size: int = 0) -> Command[Any]:
     """A request as it arrives: through the codec."""
-    body = method.decode_request(method.encode_request(body)).body
-    return Command(method, body, VERBS[method.code].rows(body), **settings)
+    request, refused = method.decode_what_fits(method.encode_request(body))
+    return VERBS[method.code].command(request.body, size, refused)
 
 
 def item_errors(reply: Any) -> dict[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from state_rig import Group, Rig, command_of, contents
+from state_rig import Group, Rig, command_of, contents, item_errors
 
 import metad.state.dedupe as dedupe
 from metad.config import DedupeConfig
@@ -149,6 +149,68 @@ def test_item_errors_are_remembered(group: Group, client: Client) -> None:
     assert isinstance(outcome, Known)
     reply = methods.KV_PUT.decode_reply(group.machine.recall(outcome.index, command, identity))
     assert reply.errors[0].index == 0
+
+
+LONG = "x" * 4096
+REFUSED: dict[str, tuple[Any, Any]] = {
+    "put": (
+        methods.KV_PUT,
+        m.KvPut([m.KvPutItem("n", LONG, b""), m.KvPutItem("n", "k", b"v"), m.KvPutItem("n", 5, b"")]),
+    ),  # type: ignore[arg-type]
+    "all of them": (methods.KV_PUT, m.KvPut([m.KvPutItem("n", LONG, b"")] * 2)),
+    "update": (
+        methods.SESSION_UPDATE,
+        m.SessionUpdate(
+            "b", 1, [m.SessionUpdateItem("t", name, m.SessionProperties()) for name in (LONG, "c", "none")]
+        ),
+    ),
+    "restore": (
+        methods.SESSION_TAKEOVER,
+        m.SessionTakeover(
+            "b", 1, [m.SessionTakeoverItem("t", name) for name in ("none", LONG, "c", "fenced")], restore=True
+        ),
+    ),
+    "reads": (
+        methods.KV_TRANSACT,
+        m.KvTransact(
+            [
+                m.KvTransaction("n", [], [m.KvOperation("k", b"v")], reads=["k"]),
+                m.KvTransaction("n", [], [], reads=[LONG]),
+                m.KvTransaction("n", [], [], reads=["none", "k"]),
+            ]
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_retry_has_the_same_items_refused(case: str) -> None:
+    method, body = REFUSED[case]
+    rig = Rig()
+    sessions = [m.SessionTakeoverItem("t", "c", False, m.SessionProperties(7, b"p"))]
+    rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, sessions))
+    rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 9, [m.SessionTakeoverItem("t", "fenced")]))
+    first = rig.write(method, body, Identity(1, 1, 1))
+    assert "invalid_item" in item_errors(first).values()
+    assert [error.index for error in first.errors] == sorted(item_errors(first))
+    for name, missing in first.columns.items():
+        column = getattr(first, name)
+        assert len(column) == len(body.items)
+        assert all(column[at] == missing for at in item_errors(first))
+    assert rig.write(method, body, Identity(1, 1, 1, 5)) == first
+    rig.group.restart()
+    assert rig.write(method, body, Identity(1, 1, 1, 5)) == first
+
+
+def test_a_retry_at_a_node_with_other_limits_has_the_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts is what the first attempt has done."""
+    rig = Rig()
+    body = m.KvPut([m.KvPutItem("n", "k" * 100, b"v"), m.KvPutItem("n", "k", b"v")])
+    first = rig.write(methods.KV_PUT, body, Identity(1, 1, 1))
+    assert first.errors == []
+    monkeypatch.setattr(m, "KEY_BYTES_MAX", 50)
+    assert rig.write(methods.KV_PUT, body, Identity(1, 1, 1, 5)) == first
+    assert item_errors(rig.write(methods.KV_PUT, body, Identity(1, 2, 1))) == {0: "invalid_item"}
 
 
 def rows(group: Group) -> int:

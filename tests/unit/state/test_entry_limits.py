@@ -84,7 +84,7 @@ def test_no_write_changes_more_than_is_estimated(attempts: list[tuple[Method[Any
 def test_a_transaction_that_grows_too_much_is_refused_and_leaves_nothing(size: int) -> None:
     # 200 KB that made an entry of 41 MB: no follower could take it, and the group wrote nothing until its leader died.
     group = group_of(methods.KV_TRANSACT)
-    body = m.KvTransact(spread(5_000))
+    body = m.KvTransact(spread(800))
     assert len(methods.KV_TRANSACT.encode_request(body)) < 300_000
     (outcome,) = group.propose([(command_of(methods.KV_TRANSACT, body, size=size), Identity(1, 1, 0))], NOW_MS)
     assert isinstance(outcome, InvalidRequestError)
@@ -97,7 +97,7 @@ def test_a_transaction_that_grows_too_much_is_refused_and_leaves_nothing(size: i
 def test_a_transaction_stops_as_soon_as_it_grows_too_much() -> None:
     group = group_of(methods.KV_TRANSACT)
     before = len(group.engine.scan(b"", b"\xff" * 16, 10**9))
-    body = m.KvTransact(spread(10_000, value=bytes(1_000)))
+    body = m.KvTransact(spread(800, value=bytes(1_000)))
     group.propose([(command_of(methods.KV_TRANSACT, body), None)], NOW_MS)
     assert len(group.machine._view.writes) <= CHANGE_BYTES_MAX // 8_000
     assert len(group.engine.scan(b"", b"\xff" * 16, 10**9)) == before
@@ -202,7 +202,7 @@ def test_versions_that_are_remembered_are_compared_without_reading() -> None:
     group = group_of(methods.KV_PUT)
     group.propose([(command_of(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "k", bytes(MIB))])), None)], NOW_MS)
     group.apply(1)
-    body = m.KvTransact([m.KvTransaction("n", [m.KvCompare("k", 1)] * 100, []) for _ in range(100)])
+    body = m.KvTransact([m.KvTransaction("n", [m.KvCompare("k", 1)] * 100, []) for _ in range(9)])
     (outcome,) = group.propose([(command_of(methods.KV_TRANSACT, body), None)], NOW_MS)
     assert all(result.succeeded for result in methods.KV_TRANSACT.decode_reply(outcome).results)
     assert group.machine._view.looked_at == 0

@@ -8,7 +8,6 @@ from state_rig import Rig, contents, item_errors
 from metad.storage.keys import table_prefix, text2
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import InvalidRequestError
 from metad_wire.messages import OffsetCommitItem as Commit
 from metad_wire.messages import OffsetKey as Key
 from metad_wire.methods import encode
@@ -125,8 +124,7 @@ def test_a_generation_is_reset_only_from_what_it_is(rig: Rig) -> None:
 def test_a_generation_over_the_bound_is_refused_and_an_old_row_of_it_can_be_reset(rig: Rig) -> None:
     """Rows from before there was a bound go up to 2^63-1."""
     over = m.OffsetCommit([item(1, generation=m.GENERATION_MAX + 1)])
-    with pytest.raises(InvalidRequestError):
-        rig.write(methods.OFFSET_COMMIT, over)
+    assert item_errors(rig.write(methods.OFFSET_COMMIT, over)) == {0: "invalid_item"}
     group = rig.group
     row = {table_prefix(group.prefix, OFFSET.rows["generation"]) + text2("acme", "g"): encode(2**63 - 1)}
     group.engine.write(row)
@@ -191,10 +189,18 @@ def test_results_come_back_in_the_order_of_the_request(rig: Rig) -> None:
     assert [None if offset is None else offset.offset for offset in found] == [*range(40), *[None] * 5]
 
 
-def test_keys_that_are_too_long_refuse_the_request(rig: Rig) -> None:
-    with pytest.raises(InvalidRequestError, match="item 1: its key fields take"):
-        commit(rig, item(1), Commit("acme", "g", "x" * 4096, 0, 1))
-    assert value(rig) is None
+def test_a_key_that_is_too_long_refuses_its_item(rig: Rig) -> None:
+    long = Commit("acme", "g", "x" * 4096, 0, 1), Commit("acme" * 1024, "g", "t", 0, 1)
+    assert commit(rig, long[0], item(1), long[1]) == {0: "invalid_item", 2: "invalid_item"}
+    assert value(rig) is not None
+    rig.settle()
+    groups = [m.ConsumerGroup("t", "g"), m.ConsumerGroup("t", "g" * 4096)]
+    reply = rig.read(methods.OFFSET_GENERATIONS, m.OffsetGenerations(groups))
+    assert (reply.generations, item_errors(reply)) == ([0, 0], {1: "invalid_item"})
+    resets = [m.GenerationReset("t" * 4096, "g", 0, 5), m.GenerationReset("t", "g", 0, 5)]
+    assert reset(rig, *resets) == {0: "invalid_item"}
+    rig.settle()
+    assert rig.read(methods.OFFSET_GENERATIONS, m.OffsetGenerations(groups[:1])).generations == [5]
 
 
 TOPICS = ["", "\0", "a", "a\0", "a\0b", "ab", "b", "ü"]

@@ -237,12 +237,17 @@ def test_results_come_back_in_the_order_of_the_request(rig: Rig) -> None:
 # --- bounds ----------------------------------------------------------------------------------------------
 
 
-def test_keys_that_are_too_long_refuse_the_request(rig: Rig) -> None:
-    with pytest.raises(InvalidRequestError, match="item 1: its key fields take"):
-        takeover(rig, "b1", 1, Take("acme", "a"), Take("acme", "x" * 4096))
-    with pytest.raises(InvalidRequestError, match="4096 are allowed"):
-        update(rig, "b1", 1, Update("\0" * 2100, "a", Properties()))
-    assert get(rig, A) == [None]
+def test_a_key_that_is_too_long_refuses_its_item(rig: Rig) -> None:
+    reply = takeover(rig, "b1", 1, Take("acme", "x" * 4096), Take("acme", "a"), Take("acme", "b"))
+    assert item_errors(reply) == {0: "invalid_item"}
+    reply = takeover(rig, "b2", 1, Take("acme", "a"), Take("acme", "x" * 4096), Take("acme", "n"), restore=True)
+    assert item_errors(reply) == {1: "invalid_item"}
+    assert reply.previous == [0, -1, -1]
+    assert reply.properties == [Properties(), None, None]
+    reply = update(rig, "b1", 1, Update("\0" * 2100, "a", Properties()), Update("acme", "b", Properties(5)))
+    assert item_errors(reply) == {0: "invalid_item"}
+    assert "4096 are allowed" in reply.errors[0].message
+    assert [session and session.broker for session in get(rig, A, B)] == ["b2", "b1"]
 
 
 def test_a_broker_with_a_long_name_is_refused(rig: Rig) -> None:

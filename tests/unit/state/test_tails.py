@@ -70,7 +70,7 @@ def test_reads_hand_records_on_whole() -> None:
     rig = Rig("data")
     put_row(rig, KV.rows["record"], keys.text2("n", "k"), longer(m.Kv("n", "k", b"v", 1, 1, 1)))
     expected = ["n", "k", b"v", 1, 1, 1, *LATER]
-    assert answer(rig, KV_GET, m.KvGet([m.KvKey("n", "k")])) == [[expected]]
+    assert answer(rig, KV_GET, m.KvGet([m.KvKey("n", "k")])) == [[expected], []]
     assert answer(rig, KV_SCAN, m.KvScan("n"))[0] == [expected]
     transaction = m.KvTransaction("n", [m.KvCompare("k", 1, b"v")], [], reads=["k"])
     assert answer(rig, KV_TRANSACT, m.KvTransact([transaction]))[2] == [[True, [expected]]]
@@ -78,7 +78,7 @@ def test_reads_hand_records_on_whole() -> None:
     suffix = keys.text2("t", "g") + keys.text("topic") + u32(3)
     put_row(offsets, OFFSET.rows["offset"], suffix, longer(m.Offset("t", "g", "topic", 3, 7, 0, 0, "")))
     expected = ["t", "g", "topic", 3, 7, 0, 0, "", *LATER]
-    assert answer(offsets, OFFSET_FETCH, m.OffsetFetch([m.OffsetKey("t", "g", "topic", 3)])) == [[expected]]
+    assert answer(offsets, OFFSET_FETCH, m.OffsetFetch([m.OffsetKey("t", "g", "topic", 3)])) == [[expected], []]
     assert answer(offsets, OFFSET_LIST, m.OffsetList("t", "g"))[0] == [expected]
 
 

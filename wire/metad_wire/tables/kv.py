@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 from .. import messages as m
-from ..key import check_keys, text, text2
+from ..key import text, text2
 from ..table import Keys, Table
 
 
@@ -22,8 +22,16 @@ def _keys(items: Sequence[Any]) -> Keys:
     keys = [f"{item.namespace}\0\x01{item.key}\0\x01".encode() for item in items]
     if b"".join(keys).count(0) != 2 * len(keys):
         keys = [text2(item.namespace, item.key) for item in items]
-    check_keys(keys)
     return keys, _crcs(items)
+
+
+def _key_bytes(item: Any) -> int:
+    if not isinstance(item, m.KvTransaction):
+        return len(text2(item.namespace, item.key))
+    named = [compare.key for compare in item.compares]
+    named += [operation.key for operation in (*item.then, *item.otherwise)]
+    named += item.reads
+    return len(text(item.namespace)) + max((len(text(key)) for key in named), default=0)
 
 
 def _value_bytes(item: Any) -> int:
@@ -39,6 +47,7 @@ KV = Table(
     record=m.Kv,
     key=("namespace", "key"),
     routing=("namespace",),
+    key_bytes=_key_bytes,
     value_bytes=_value_bytes,
     crcs=_crcs,
     keys=_keys,

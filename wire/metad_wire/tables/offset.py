@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 from .. import messages as m
-from ..key import check_key, text, text2, u32
+from ..key import text, text2, u32
 from ..table import Keys, Table
 
 
@@ -30,7 +30,7 @@ def _keys(items: Sequence[Any]) -> Keys:
     topics: dict[str, bytes] = {}
     keys: list[bytes] = []
     crcs: list[int] = []
-    for position, item in enumerate(items):
+    for item in items:
         known = groups.get((item.tenant, item.group))
         if known is None:
             prefix = text2(item.tenant, item.group)
@@ -38,12 +38,16 @@ def _keys(items: Sequence[Any]) -> Keys:
         topic = topics.get(item.topic)
         if topic is None:
             topic = topics[item.topic] = text(item.topic)
-        key = known[0] + topic + u32(item.partition)
-        if len(key) > m.KEY_BYTES_MAX:
-            check_key(key, position)
-        keys.append(key)
+        keys.append(known[0] + topic + u32(item.partition))
         crcs.append(known[1])
     return keys, crcs
+
+
+def _key_bytes(item: Any) -> int:
+    group = len(text2(item.tenant, item.group))
+    if isinstance(item, m.ConsumerGroup | m.GenerationReset):
+        return group
+    return group + len(text(item.topic)) + len(u32(item.partition))
 
 
 def _value_bytes(item: Any) -> int:
@@ -57,6 +61,7 @@ OFFSET = Table(
     record=m.Offset,
     key=("tenant", "group", "topic", "partition"),
     routing=("tenant", "group"),
+    key_bytes=_key_bytes,
     value_bytes=_value_bytes,
     row_cache=True,
     crcs=_crcs,

@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 from .. import messages as m
-from ..key import check_keys, text2
+from ..key import text2
 from ..table import Keys, Table
 
 
@@ -25,7 +25,6 @@ def _crcs(items: Sequence[Any]) -> Iterable[int]:
 
 def _keys(items: Sequence[Any]) -> Keys:
     keys = _encoded(items)
-    check_keys(keys)
     return keys, map(crc32, keys)
 
 
