@@ -92,7 +92,7 @@ def why_not_serving(config: Config, node: Node) -> dict[str, Any]:
     unreached = [link.node_id for link in node.outbound.statuses() if not link.up]
     if node.map is None:
         return {"reason": "the cluster forms once a majority of cluster.seeds is connected", "unreached": unreached}
-    leaderless = [group.name for group in node.groups.status() if not group.leader]
+    leaderless = [group.name for group in node.status().groups if not group.leader]
     return {"reason": "groups have no leader", "groups": leaderless, "unreached": unreached}
 
 

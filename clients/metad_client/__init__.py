@@ -25,6 +25,7 @@ from metad_wire.cluster import ClusterMap, Done, GroupRecord, MapReply, NodeReco
 from metad_wire.group import GroupId
 from metad_wire.messages import (
     ConsumerGroup,
+    FollowerStatus,
     GenerationReset,
     GroupStatus,
     Kv,
@@ -115,6 +116,7 @@ __all__ = [
     "DrainingError",
     "Ended",
     "FencedError",
+    "FollowerStatus",
     "FrameError",
     "FrameTooLargeError",
     "GenerationReset",

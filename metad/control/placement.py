@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from metad_wire.cluster import SLOTS, GroupRecord
+from metad_wire.cluster import SLOTS, GroupRecord, machine_of
 
 VOTERS_MAX = 5
 """Of metadata-0; everyone else follows it as a learner."""
@@ -23,11 +23,6 @@ def even_slots(groups: int) -> list[int]:
     if not 1 <= groups <= SLOTS:
         raise ValueError(f"{groups} groups: there must be 1 to {SLOTS}, the number of slots")
     return [slot * groups // SLOTS for slot in range(SLOTS)]
-
-
-def machine_of(node: str) -> str:
-    """The machine a node is on: workers of one node share what is before the slash."""
-    return node.partition("/")[0]
 
 
 def metadata_replicas(

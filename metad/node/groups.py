@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metad_wire import messages as m
-from metad_wire.cluster import ClusterMap, MapReply, MapRequest, slots_count
+from metad_wire.cluster import ClusterMap, MapReply, MapRequest
 from metad_wire.errors import InvalidRequestError, NotLeaderError
 from metad_wire.group import GroupId
 from metad_wire.table import ANY_KIND
 
-from ..raft.base import ROLES
 from ..raft.replica import RaftGroup
 from .driver import GroupDriver
 from .environment import Environment
@@ -93,28 +91,6 @@ class Groups:
         leaders = {driver.group.name: driver.group.leader or "" for driver in self.drivers.values()}
         version = 0 if known is None else known.version
         return MapReply(version, known if version > body.version else None, leaders)
-
-    def status(self) -> list[m.GroupStatus]:
-        """How each is, by name."""
-        return [
-            m.GroupStatus(
-                group.name,
-                group.kind,
-                slots_count(driver.machine.holding.slots),
-                driver.machine.applied,
-                driver.group.log.base_index + 1,
-                driver.group.log.last_index,
-                driver.group.log.bytes,
-                ROLES[driver.group.role],
-                driver.group.leader or "",
-                driver.group.term,
-                driver.group.commit,
-                list(driver.group.configuration.voters),
-                list(driver.group.configuration.learners),
-                driver.group.log.configuration_index,
-            )
-            for group, driver in sorted(self.drivers.items())
-        ]
 
     def are_led(self) -> bool:
         """Whether the cluster is formed, and every group with a replica here has a leader that can work."""

@@ -38,6 +38,7 @@ from .agenda import Agenda
 from .checkpoints import Checkpoints
 from .driver import GroupDriver
 from .environment import AsyncEnvironment, Environment
+from .group_status import GroupStatuses
 from .groups import Groups
 from .handover import Handover
 from .health import Health
@@ -80,6 +81,7 @@ class Node:
         agenda = self._agenda = Agenda(environment)
         groups = self.groups = Groups(environment, health)
         self.drivers = groups.drivers
+        self._statuses = GroupStatuses(groups, environment)
         machines = Machines(config, stores.state, groups, environment)
         snapshots = self.snapshots = NodeSnapshots(stores, groups, machines, agenda, outbound, environment, health)
         replicas = self.replicas = Replicas(
@@ -241,10 +243,19 @@ class Node:
             in_flight_bytes=self._budget.held,
             entries=self._writer.entries,
             syncs=self._writer.syncs,
-            groups=self.groups.status(),
+            groups=self._statuses.all(),
             region=self.config.cluster.region,
             links=self.outbound.statuses(),
+            replicas_wanted=self.config.cluster.replicas,
+            failing=self._failing(),
         )
+
+    def _failing(self) -> str:
+        """Why this node can store nothing; empty if it can."""
+        if self.failure is not None:
+            return str(self.failure)
+        hangs = any(driver.group.disk_hangs for driver in self.drivers.values())
+        return "the disk makes nothing durable" if hangs else ""
 
     def adopt(self, cluster_id: str) -> None:
         """Belong to this cluster. Stops the node where it belongs to another already."""
@@ -288,6 +299,7 @@ class Node:
         """Recover every group and begin. Raises DamagedStoreError where log or state lacks something."""
         self.lifecycle.recover(founders(self.config))
         self.controller.start()
+        self._statuses.start()
 
     async def serving(self) -> None:
         """Wait until the cluster is formed and every group here has a leader. Raises the error the node failed with
@@ -384,6 +396,7 @@ class Node:
     def stop_timers(self) -> None:
         """Nothing is due any more."""
         self.controller.stop()
+        self._statuses.stop()
         self._scheduler.stop()
         self._reads.stop()
         self.snapshots.stop()

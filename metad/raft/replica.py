@@ -136,6 +136,10 @@ class RaftGroup:
         return self._activity.asleep
 
     @property
+    def disk_hangs(self) -> bool:
+        return self._disk.hangs
+
+    @property
     def ready(self) -> bool:
         return self._reads.ready
 

@@ -51,6 +51,11 @@ def slots_count(bits: bytes) -> int:
     return int.from_bytes(bits, "big").bit_count()
 
 
+def machine_of(node: str) -> str:
+    """The machine that a node is on: workers of one node share what is before the slash."""
+    return node.partition("/")[0]
+
+
 class NodeRecord(Message, frozen=True):
     """A member of the cluster. ``store_id`` is of its data directory: one that comes back with another has lost what
     it had promised, and is refused."""

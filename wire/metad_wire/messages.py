@@ -658,6 +658,17 @@ class Status(Message, frozen=True):
     """Ask a node how it is."""
 
 
+class FollowerStatus(Message, frozen=True):
+    """Another member of a group, as the group's leader sees it. ``state`` is ``replicate`` (it gets every entry),
+    ``probe`` (the leader does not know yet where the logs agree), ``snapshot`` (it needs or gets one) or ``lost`` (it
+    lacks what it acknowledged, and is not counted any more)."""
+
+    node_id: str
+    state: str
+    match: U63  # log index up to which it has durably what the leader has
+    reachable: bool
+
+
 class GroupStatus(Message, frozen=True):
     """One group on this node. ``applied`` and ``last`` are log indexes; ``log_bytes`` what a restart may replay."""
 
@@ -675,16 +686,21 @@ class GroupStatus(Message, frozen=True):
     voters: list[str] = []
     learners: list[str] = []
     configured: U63 = 0  # index of the entry that made them so
+    followers: list[FollowerStatus] = []  # of the leader only
+    leaderless_ms: U63 = 0  # since when this node has known no leader; 0 if it knows one
 
 
 class PeerLink(Message, frozen=True):
     """The connection on which a node sends to another. ``transport`` is ``tcp``, ``tls`` or ``quic``; ``rtt_us`` is 0
-    where it is not known."""
+    where it is not known. If the connection is not up, the last three say why, as far as known."""
 
     node_id: str
     transport: str
     up: bool
     rtt_us: U63 = 0
+    refuses: str = ""  # why this node refuses the other
+    refused: str = ""  # why the other refuses this node
+    obstacle: str = ""  # why there is no connection otherwise
 
 
 class StatusReply(Message, frozen=True):
@@ -706,3 +722,5 @@ class StatusReply(Message, frozen=True):
     groups: list[GroupStatus]
     region: str = ""
     links: list[PeerLink] = []
+    replicas_wanted: U63 = 0  # how many voters a group should have, by the configuration of this node
+    failing: str = ""  # why this node can store nothing; empty if it can

@@ -1,7 +1,8 @@
 """``metadctl``: reads and writes records, and manages a cluster, from a shell.
 
 Exit status: 0 when done, 1 with one line on stderr if metad (or the network) reports an error, 2 for a wrong command
-line.
+line. That of ``metadctl status --check`` is the verdict: 0 ok, 1 warning, 2 critical, 3 unknown. Without ``--check``
+it is 0 whatever the verdict is, or 3 if no node could be asked.
 """
 
 from __future__ import annotations
@@ -19,29 +20,36 @@ import msgspec
 
 from metad_wire import __version__
 from metad_wire.cluster import MapReply, NodeRecord
-from metad_wire.messages import SessionProperties, StatusReply
+from metad_wire.messages import SessionProperties
 from metad_wire.tables import TABLES
 from metad_wire.transport import Transport, split_endpoint
 from metad_wire.transport.credentials import TlsFiles, client_files
 
 from ..client import Client, connect
 from ..endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
-from ..errors import MetadError, NotFoundError, UnknownMethodError
+from ..errors import ConnectionLostError, MetadError, NotFoundError, UnknownMethodError
 from ..options import Options
 from . import issuing, overview
 from .plain import PlainCommands
 from .printing import Printer
+from .verdict import EXIT_STATUS, problems, verdict
+from .view import ClusterView, view
 
 Record = TypeVar("Record")
 Arguments = argparse.Namespace
-Command = Callable[[Client, Arguments, Printer], Awaitable[None]]
+Command = Callable[[Client, Arguments, Printer], Awaitable[int | None]]
+"""Returns the exit status; None means 0."""
 
 LIST_LIMIT_DEFAULT = 1_000
 STATUS_S = 2.0
+LOOKS_AGAIN, LOOK_AGAIN_S = 4, 0.25
+ELECTION_MS = 2_000
+"""A group that has had no leader for less time than this is looked at again before that is reported."""
 
 EPILOG = """\
 examples:
   metadctl status
+  metadctl status --check && echo all is well
   metadctl certs --out certs --nodes a,b,c --clients app --admins ops
   metadctl --endpoint metadq://10.0.0.1:7420 --certs certs status
   metadctl groups
@@ -74,8 +82,9 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
     except ValueError as error:
         parser.error(str(error))
     try:
-        asyncio.run(_run(arguments, url, options, transport))
+        status = asyncio.run(_run(arguments, url, options, transport))
         sys.stdout.flush()
+        return status
     except ValueError as error:  # an option turned out wrong when its transport was made
         parser.error(str(error))
     except MetadError as error:
@@ -132,25 +141,59 @@ def _token(path: str) -> bytes:
         raise ValueError(f"cannot read the token in {path}: {error.strerror}") from None
 
 
-async def _run(arguments: Arguments, url: str, options: Options, transport: Transport | None) -> None:
+async def _run(arguments: Arguments, url: str, options: Options, transport: Transport | None) -> int:
     command: Command = arguments.command
-    async with connect(url, options, transport=transport) as client:
-        await command(client, arguments, Printer(arguments.json))
+    printer = Printer(arguments.json)
+    try:
+        async with connect(url, options, transport=transport) as client:
+            return await command(client, arguments, printer) or 0
+    except MetadError as error:
+        if command is not _status:
+            raise
+        return _show_unknown(printer, error)
 
 
 # --- commands ---
 
 
-async def _status(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.sections(overview.cluster(*await _look(m, a), m.statistics().via), ["nodes", "groups"])
+async def _status(m: Client, a: Arguments, printer: Printer) -> int:
+    cluster = await _look(m, a)
+    for _ in range(LOOKS_AGAIN):  # a leader that is being changed is gone for some milliseconds, and that is no alarm
+        if not any(0 < group.leaderless_ms < ELECTION_MS for group in cluster.groups):
+            break
+        await asyncio.sleep(LOOK_AGAIN_S)
+        cluster = await _look(m, a)
+    if not cluster.answers:
+        raise ConnectionLostError(next((node.error for node in cluster.nodes), "the map names no node"))
+    found, via = problems(cluster), m.statistics().via
+    judged = verdict(cluster, found)
+    row = overview.status(cluster, via, judged, found)
+    if a.check:
+        printer.page(row, overview.summary(row, found))
+        return EXIT_STATUS[judged]
+    tables = [overview.node_table(cluster), overview.group_table(cluster)]
+    printer.page(row, [*overview.summary(row, found), "", overview.facts(row)], tables)
+    return 0
+
+
+def _show_unknown(printer: Printer, error: MetadError) -> int:
+    row = overview.unknown(" ".join(str(error).split()))
+    printer.page(row, overview.summary(row, []))
+    return EXIT_STATUS["unknown"]
 
 
 async def _members(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.many(overview.members(*await _look(m, a), m.statistics().via))
+    printer.many(overview.members(await _look(m, a), m.statistics().via))
+
+
+async def _links(m: Client, a: Arguments, printer: Printer) -> None:
+    cluster = await _look(m, a)
+    printer.page(overview.links(cluster), [], [overview.link_table(cluster)])
 
 
 async def _groups(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.many(overview.groups(*await _look(m, a)))
+    cluster = await _look(m, a)
+    printer.page(overview.groups(cluster), [], [overview.group_table(cluster)])
 
 
 async def _transfer(m: Client, a: Arguments, printer: Printer) -> None:
@@ -173,13 +216,14 @@ async def _rebalance(m: Client, a: Arguments, printer: Printer) -> None:
     printer.one(await m.cluster.rebalance())
 
 
-async def _look(m: Client, a: Arguments) -> tuple[MapReply, dict[str, StatusReply | MetadError]]:
-    """The map and the status of each node. The wait for unreachable nodes is short, because a person is waiting."""
+async def _look(m: Client, a: Arguments) -> ClusterView:
+    """The map and the status of each node, combined. The wait for unreachable nodes is short, because a person is
+    waiting."""
     try:
         known = await m.cluster.map()
     except UnknownMethodError:  # a server older than clusters
         known = MapReply(0, None, {})
-    return known, await m.cluster.statuses(deadline_s=min(STATUS_S, a.timeout))
+    return view(known, await m.cluster.statuses(deadline_s=min(STATUS_S, a.timeout)))
 
 
 async def _get_session(m: Client, a: Arguments, printer: Printer) -> None:
@@ -338,8 +382,14 @@ def build_parser() -> argparse.ArgumentParser:
         leaf.set_defaults(command=command)
         return leaf
 
-    plain("status", "state of the cluster, its nodes and groups", _status)
+    status = plain("status", "whether all is well, and the state of the nodes and groups", _status)
+    status.add_argument(
+        "--check",
+        action="store_true",
+        help="print only the verdict and the problems; exit status 0 ok, 1 warning, 2 critical, 3 unknown",
+    )
     plain("members", "the nodes of the cluster", _members)
+    plain("links", "the connections between the nodes", _links)
     groups = plain("groups", "the groups and their leaders; or change them", _groups)
     changes = groups.add_subparsers(metavar="CHANGE")
     add = changes.add_parser("add", help="add a group, without slots yet", parents=[common])

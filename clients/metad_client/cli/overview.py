@@ -1,105 +1,202 @@
-"""The view of a cluster that ``metadctl`` prints: the map and every node's status, combined. Pure."""
+"""What ``metadctl`` shows of a cluster: rows for programs, with plain numbers, and tables for people. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metad_wire.cluster import MapReply
-from metad_wire.messages import GroupStatus, PeerLink, StatusReply
+from metad_wire.messages import PeerLink
 
-from ..errors import MetadError
+from . import people
+from .verdict import Problem, Verdict, lines
+from .view import ClusterView, GroupView, NodeView
 
-Statuses = Mapping[str, StatusReply | MetadError]
 Row = dict[str, Any]
 
 
-def groups(known: MapReply, statuses: Statuses) -> list[Row]:
-    """A row for each group, as its leader reports it, or else the replica that knows most."""
-    heard: dict[str, GroupStatus] = {}
-    for status in statuses.values():
-        if not isinstance(status, StatusReply):
-            continue
-        for group in status.groups:
-            other = heard.get(group.name)
-            if other is None or _authority(group) > _authority(other):
-                heard[group.name] = group
-    records = known.map.groups if known.map is not None else []
-    names = [record.group_id.name for record in records]
-    return [_group(name, heard.get(name)) for name in names or sorted(heard)]
+# --- for programs ---
 
 
-def _authority(group: GroupStatus) -> tuple[int, bool, int]:
-    return group.term, group.role == "leader", group.applied
+def groups(cluster: ClusterView) -> list[Row]:
+    """A row for each group."""
+    return [_group(group) for group in cluster.groups]
 
 
-def _group(name: str, status: GroupStatus | None) -> Row:
+def _group(group: GroupView) -> Row:
+    status = group.status
+    row: Row = {"group": group.name, "leader": group.leader or None}
     if status is None:
-        return {"group": name, "leader": None}
-    return {
-        "group": name,
-        "leader": status.leader or None,
+        return row
+    return row | {
         "term": status.term,
-        "replicas": status.voters,
+        "replicas": group.voters,
         "learners": status.learners,
         "commit": status.commit,
         "applied": status.applied,
         "slots": status.slots,
+        "replicas_reachable": len(group.available),
+        "leaderless_ms": group.leaderless_ms,
+        "followers": [
+            {
+                "node": one.node_id,
+                "state": one.state,
+                "reachable": one.reachable,
+                "lag_entries": group.lag_entries(one),
+            }
+            for one in group.followers
+        ],
     }
 
 
-def members(known: MapReply, statuses: Statuses, via: Mapping[str, str]) -> list[Row]:
-    """A row for each node: its address, the groups it leads, its state. ``via`` names the transport that reaches it."""
-    led: dict[str, int] = {}
-    for group in groups(known, statuses):
-        led[group["leader"]] = led.get(group["leader"], 0) + 1
-    rows: list[Row] = [
-        {
-            "node": record.node_id,
-            "clients": record.endpoint or None,
-            "quic": record.quic_endpoint or None,
-            "peers": record.peer_endpoint or None,
-            "region": record.region or None,
+def members(cluster: ClusterView, via: Mapping[str, str]) -> list[Row]:
+    """A row for each node: its addresses, its state, and what it says of itself. ``via`` names the transport that
+    reaches it."""
+    led = Counter(group.leader for group in cluster.groups)
+    return [_member(node, led[node.node], via.get(node.node)) for node in cluster.nodes]
+
+
+def _member(node: NodeView, leads: int, via: str | None) -> Row:
+    row: Row = {"node": node.node}
+    if node.record is not None:
+        row |= {
+            "clients": node.record.endpoint or None,
+            "quic": node.record.quic_endpoint or None,
+            "peers": node.record.peer_endpoint or None,
+            "region": node.record.region or None,
         }
-        for record in (known.map.nodes if known.map is not None else [])
+    row |= {"state": node.state, "via": via, "leads": leads}
+    if (status := node.status) is not None:
+        row |= {
+            "replicas": len(status.groups),
+            "version": status.version,
+            "uptime_ms": status.uptime_ms,
+            "cpu_us": status.cpu_us,
+            "rss_bytes": status.rss_bytes,
+            "connections": status.connections,
+        }
+    else:
+        row["error"] = node.error
+    return row
+
+
+def links(cluster: ClusterView) -> list[Row]:
+    """A row for each connection between nodes, as the node says that sends on it."""
+    return [
+        {
+            "node": node.node,
+            "to": link.node_id,
+            "up": link.up,
+            "transport": link.transport,
+            "rtt_us": link.rtt_us or None,
+            "reason": _why(link) or None,
+        }
+        for node in cluster.nodes
+        if node.status is not None
+        for link in node.status.links
     ]
-    if not rows:  # no map yet
-        rows = [{"node": node} for node in statuses]
-    for row in rows:
-        status = statuses.get(row["node"])
-        row["state"] = "up" if isinstance(status, StatusReply) else "not reached"
-        row["via"] = via.get(row["node"])
-        row["leads"] = led.get(row["node"], 0)
-        if isinstance(status, StatusReply):
-            row["replicas"] = len(status.groups)
-            row["version"] = status.version
-            row["uptime_ms"] = status.uptime_ms
-            row["cpu_us"] = status.cpu_us
-            row["rss_bytes"] = status.rss_bytes
-            row["connections"] = status.connections
-            row["links"] = [_link(link) for link in status.links]
-        elif status is not None:
-            row["error"] = str(status.__cause__ or status)  # the cause says more than a passed deadline
+
+
+def _why(link: PeerLink) -> str:
+    if link.refuses:
+        return f"{link.node_id} is refused: {link.refuses}"
+    return f"{link.node_id} refuses it: {link.refused}" if link.refused else link.obstacle
+
+
+def status(cluster: ClusterView, via: Mapping[str, str], verdict: Verdict, found: Sequence[Problem]) -> Row:
+    """The whole overview."""
+    return {
+        "verdict": verdict,
+        "problems": [problem.fields() for problem in found],
+        "cluster_id": cluster.cluster_id or None,
+        "map_version": cluster.version,
+        "via": ", ".join(sorted(set(via.values()))) or None,
+        "nodes_up": sum(node.is_up for node in cluster.nodes),
+        "nodes_total": len(cluster.nodes),
+        "groups_led": sum(bool(group.leader) for group in cluster.groups),
+        "groups_total": len(cluster.groups),
+        "slot_moves": cluster.moves,
+        "nodes": members(cluster, via),
+        "groups": groups(cluster),
+    }
+
+
+def unknown(reason: str) -> Row:
+    """The overview of a cluster of which no node answered."""
+    return {"verdict": "unknown", "problems": [], "reason": reason, "nodes": [], "groups": []}
+
+
+# --- for people ---
+
+
+def headline(row: Row) -> str:
+    """The verdict in one line."""
+    if row["verdict"] == "unknown":
+        return f"UNKNOWN: no node could be asked: {row['reason']}"
+    return (
+        f"{row['verdict'].upper()}: {row['nodes_up']} of {row['nodes_total']} nodes up, "
+        f"{row['groups_led']} of {row['groups_total']} groups led"
+    )
+
+
+def summary(row: Row, found: Sequence[Problem]) -> list[str]:
+    """The verdict, and one line for each problem."""
+    return [headline(row), *lines(found)]
+
+
+def facts(row: Row) -> str:
+    """Which cluster this is, and what it is doing."""
+    moving = f", {row['slot_moves']} slot moves under way" if row["slot_moves"] else ""
+    return f"cluster {row['cluster_id'] or '-'}, map version {row['map_version']}, via {row['via'] or '-'}{moving}"
+
+
+def node_table(cluster: ClusterView) -> list[Row]:
+    """A row for each node."""
+    led = Counter(group.leader for group in cluster.groups)
+    regions = any(node.record is not None and node.record.region for node in cluster.nodes)
+    rows: list[Row] = []
+    for node in cluster.nodes:
+        row: Row = {"node": node.node, "state": node.state}
+        if regions:
+            row["region"] = node.record.region if node.record is not None else None
+        row["leads"] = led[node.node]
+        if (status := node.status) is not None:
+            row |= {
+                "replicas": len(status.groups),
+                "up for": people.duration(status.uptime_ms),
+                "cpu": people.duration(status.cpu_us // 1_000),
+                "memory": people.size(status.rss_bytes),
+                "clients": status.connections,
+            }
+        rows.append(row)
     return rows
 
 
-def _link(link: PeerLink) -> str:
-    """A link as text, for example ``n2 quic 80.1 ms``."""
-    if not link.up:
-        return f"{link.node_id} down"
-    return f"{link.node_id} {link.transport}" + (f" {link.rtt_us / 1000:.3g} ms" if link.rtt_us else "")
+def group_table(cluster: ClusterView) -> list[Row]:
+    """A row for each group. The lag is that of the follower that lacks most."""
+    return [
+        {
+            "group": group.name,
+            "leader": group.leader or None,
+            "replicas": group.voters,
+            "learners": group.status.learners if group.status is not None else [],
+            "lag": max((group.lag_entries(one) for one in group.followers), default=None),
+            "slots": group.status.slots if group.status is not None else None,
+        }
+        for group in cluster.groups
+    ]
 
 
-def cluster(known: MapReply, statuses: Statuses, via: Mapping[str, str]) -> Row:
-    """The whole overview, with the sums that tell whether all is well."""
-    nodes, led = members(known, statuses, via), groups(known, statuses)
-    up = next((status for status in statuses.values() if isinstance(status, StatusReply)), None)
-    return {
-        "cluster_id": up.cluster_id if up is not None else None,
-        "map_version": known.version,
-        "via": ", ".join(sorted(set(via.values()))) or None,
-        "nodes_up": f"{sum(node['state'] == 'up' for node in nodes)} of {len(nodes)}",
-        "groups_led": f"{sum(group['leader'] is not None for group in led)} of {len(led)}",
-        "nodes": nodes,
-        "groups": led,
-    }
+def link_table(cluster: ClusterView) -> list[Row]:
+    """A row for each connection between nodes."""
+    return [
+        {
+            "node": row["node"],
+            "to": row["to"],
+            "state": "up" if row["up"] else "down",
+            "transport": row["transport"],
+            "round trip": f"{row['rtt_us'] / 1000:.3g} ms" if row["rtt_us"] else None,
+            "reason": row["reason"],
+        }
+        for row in links(cluster)
+    ]

@@ -13,6 +13,8 @@ import msgspec
 
 # A wider cell makes a table unreadable; --json holds it whole.
 CELL_CHARS_MAX = 60
+PAGE_CHARS = 80
+"""The width of a terminal that nobody has enlarged."""
 
 
 def plain(value: Any) -> Any:
@@ -67,6 +69,18 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def fitted(rows: Sequence[Sequence[str]], header: Sequence[str], width: int = PAGE_CHARS) -> list[list[str]]:
+    """The rows, with the cells of the widest columns cut until a table of them is no wider than ``width``."""
+    widths = [max(len(line[i]) for line in (header, *rows)) for i in range(len(header))]
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
+        widths[widths.index(max(widths))] -= 1
+    return [[_cut(text, most) for text, most in zip(row, widths, strict=True)] for row in rows]
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 class Printer:
     """Prints results as tables or as JSON."""
 
@@ -95,16 +109,21 @@ class Printer:
         else:
             self._out.write("nothing found\n")
 
-    def sections(self, record: Any, lists: Sequence[str]) -> None:
-        """Print one record whose fields ``lists`` hold records: one JSON document, or a table for each list."""
-        fields = plain(record)
+    def page(self, record: Any, lines: Sequence[str], tables: Sequence[Sequence[dict[str, Any]]] = ()) -> None:
+        """Print one JSON document, or for people these lines, and tables that fit :data:`PAGE_CHARS`."""
         if self._as_json:
-            self._json(fields)
+            self._json(plain(record))
             return
-        self.one({key: value for key, value in fields.items() if key not in lists})
-        for name in lists:
-            self._out.write("\n")
-            self.many(fields[name])
+        for line in lines:
+            self._out.write(f"{line}\n")
+        for position, rows in enumerate(tables):
+            if lines or position:
+                self._out.write("\n")
+            header = list(dict.fromkeys(key for row in rows for key in row))
+            if rows:
+                self._table(header, fitted([[cell(row.get(key)) for key in header] for row in rows], header))
+            else:
+                self._out.write("nothing found\n")
 
     def _json(self, document: Any) -> None:
         json.dump(document, self._out, indent=2, ensure_ascii=False)

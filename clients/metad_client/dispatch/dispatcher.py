@@ -21,6 +21,8 @@ from metad_wire.methods import Method
 
 from ..errors import (
     ClosedError,
+    ConnectionLostError,
+    DeadlineExceededError,
     InternalError,
     InvalidRequestError,
     MetadError,
@@ -276,9 +278,20 @@ class Dispatcher:
         call.obstructed(error, in_doubt=not error.outcome_known)
         final = error if call.once and not error.outcome_known else self._retries.schedule(call, error)
         if final is not None:
-            call.fail(final)
+            call.fail(self._explained(call, error, final))
         else:
             self.reports.retried(call, error)
+
+    def _explained(self, call: Call, error: MetadError, final: MetadError) -> MetadError:
+        """The end of a call, told by the state of its group where that says more than what one node answered last."""
+        late = isinstance(final, DeadlineExceededError)
+        # No other end is retold: a lost connection leaves the outcome open, and must still say so.
+        if not call.group or not (late or isinstance(final, NotLeaderError)):
+            return final
+        leaderless = self._router.leaderless(call.group)
+        if leaderless is None or not isinstance(error, NotLeaderError | ConnectionLostError):
+            return final
+        return deadline_error(call, leaderless) if late else leaderless
 
     def _moved(self, call: Call) -> bool:
         """End a call whose group does not hold its items, once there is a newer map than the one that named the group.
@@ -290,7 +303,9 @@ class Dispatcher:
 
     def _expire(self, call: Call) -> None:
         """The deadline has passed."""
-        call.fail(deadline_error(call, call.obstacle or self._router.obstacle(call)))
+        obstacle = call.obstacle or self._router.obstacle(call)
+        late = deadline_error(call, obstacle)
+        call.fail(late if obstacle is None else self._explained(call, obstacle, late))
 
     def _calls(self) -> list[Call]:
         in_flight = [call for connection in self.nodes.connections for call in connection.calls()]
@@ -337,6 +352,7 @@ class Dispatcher:
             for call in self._retries.calls():
                 self._moved(call)
         now = self._loop.time()
+        queue.told(reply.leaders.keys())
         for group, node in reply.leaders.items():
             # A node is believed about itself; about another node only if that one has not just refused.
             if node in self.nodes.queues and (node == queue.node or not self._leaders.refuted(group, node, now)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from ..errors import MetadError
 from .call import ENVELOPE_BYTES_MAX
@@ -13,7 +14,7 @@ from .node_connection import NodeConnection
 class NodeQueue:
     """The calls for one node of the map. ``connection`` takes new requests; it is None while there is none."""
 
-    __slots__ = ("connection", "connects", "down", "node", "obstacle", "waiting")
+    __slots__ = ("connection", "connects", "down", "hosts", "node", "obstacle", "waiting")
 
     def __init__(self, node: str, backlog: Backlog) -> None:
         self.node = node
@@ -23,6 +24,8 @@ class NodeQueue:
         self.down = asyncio.Event()  # set while a connection is wanted
         self.down.set()
         self.connects = 0
+        self.hosts: Collection[str] | None = None
+        """The groups with a replica there, as the node said last. None means that it has not said."""
 
     def __repr__(self) -> str:
         return f"<NodeQueue {self.node} {'up' if self.connection is not None else 'down'}>"
@@ -36,7 +39,12 @@ class NodeQueue:
         """Send new requests by this connection from now on."""
         self.connection, self.obstacle = connection, None
         self.connects += 1
+        self.hosts = None  # it may be another process by now
         self.down.clear()
+
+    def told(self, groups: Collection[str]) -> None:
+        """The node says which groups have a replica there."""
+        self.hosts = groups
 
     def disconnect(self, obstacle: MetadError | None) -> None:
         """Have no connection for new requests."""

@@ -114,8 +114,27 @@ class Router:
             return queue.obstacle if queue is not None else None
         if call.group is None and self.nodes.any_up() is not None:
             return NotLeaderError("the cluster is being formed")
-        leader = queues.get(self.leaders.by_group.get(call.group or ANY, ""))
-        for queue in [leader] if leader is not None else queues.values():
+        if call.group and (explained := self.leaderless(call.group)) is not None:
+            return explained
+        for queue in queues.values():
             if queue.connection is None and queue.obstacle is not None:
                 return queue.obstacle
         return NotLeaderError(f"no leader of {call.group} is known") if call.group else None
+
+    def leaderless(self, group: str) -> MetadError | None:
+        """Why no call of a group can be sent, in the words of the whole group: how many of its replicas are within
+        reach. None if its leader is connected, or if its replicas are unknown."""
+        replicas = self.routes.replicas(group)
+        if not replicas or self.leading(group) is not None:
+            return None
+        queues = [queue for node in replicas if (queue := self.nodes.queues.get(node)) is not None]
+        there = sum(q.connection is not None and (q.hosts is None or group in q.hosts) for q in queues)
+        leader = self.nodes.queues.get(self.leaders.by_group.get(group, ""))
+        what = f"{group} has no leader"
+        if leader is not None and there > len(replicas) // 2:  # the others can have elected it, or another by now
+            what = f"{leader.node} leads {group} and cannot be reached"
+        obstacle = next((q.obstacle for q in queues if q.connection is None and q.obstacle is not None), None)
+        why = f": {obstacle}" if obstacle is not None else ""
+        error = NotLeaderError(f"{what}; {there} of {len(replicas)} replicas reachable{why}")
+        error.__cause__ = obstacle
+        return error

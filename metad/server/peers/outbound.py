@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
+from typing import NamedTuple
 
 from metad_wire import peer as p
 from metad_wire.errors import ConnectionLostError, HandshakeError, MetadError, error_of
@@ -23,6 +24,20 @@ from .peer_connection import Home, PeerConnection
 BACKOFF = Backoff(base_s=0.05, cap_s=1.0)
 _DIAL_TIMEOUT_S = 2.0
 _FAR_AGAIN_S = 60.0  # QUIC that did not get through is not tried again before; a dial in vain costs seconds
+
+
+class Trouble(NamedTuple):
+    """Why a link is not up. At most one of these is known."""
+
+    refuses: str = ""
+    """Why this node refuses the other."""
+    refused: str = ""
+    """Why the other refuses this node."""
+    obstacle: str = ""
+    """Why nobody could be asked."""
+
+
+_NO_TROUBLE = Trouble()
 
 
 class _Probe(PeerConnection):
@@ -51,6 +66,8 @@ class Outbound(PeerConnection):
         self.cluster_id = ""
         """As the peer said it."""
         self.by_quic = False  # the connection that is up, or was last
+        self._trouble = _NO_TROUBLE  # why it is not up
+        self._refusal = _NO_TROUBLE  # what was said in the attempt under way, or the last one
         self._far_again_s = 0.0
         self._calls: dict[int, Done] = {}
         self._next_call = 0
@@ -70,6 +87,7 @@ class Outbound(PeerConnection):
                 await self._watch()
             except (OSError, MetadError) as error:
                 event("peer not reached", logging.DEBUG, peer=self.node_id, endpoint=self.endpoint, error=str(error))
+                self._trouble = self._refusal if any(self._refusal) else Trouble(obstacle=_said(error))
                 attempt += 1
             finally:
                 self._down()
@@ -77,6 +95,7 @@ class Outbound(PeerConnection):
 
     async def dial(self) -> None:
         """Connect and shake hands. Raises OSError or MetadError."""
+        self._refusal = _NO_TROUBLE
         try:
             host, port = split_endpoint(self.endpoint)
         except ValueError as error:
@@ -87,7 +106,7 @@ class Outbound(PeerConnection):
         self.stream.write(self.home.hello(self.node_id, bulk=self.bulk))
         async with asyncio.timeout(_DIAL_TIMEOUT_S):
             await self._welcomed
-        self.up = True
+        self.up, self._trouble = True, _NO_TROUBLE
         if self.node_id and not self.bulk:
             event("peer connected", peer=self.node_id, transport=self.transport_name)
             self.home.node.peer_connected(self.node_id)
@@ -136,7 +155,13 @@ class Outbound(PeerConnection):
     def status(self) -> PeerLink:
         """For whoever asks how the node is."""
         path = path_of(self.stream) if self.stream is not None and self.up else None
-        return PeerLink(self.node_id, self.transport_name, self.up, round(path.rtt_s * 1e6) if path is not None else 0)
+        rtt_us = round(path.rtt_s * 1e6) if path is not None else 0
+        return PeerLink(self.node_id, self.transport_name, self.up, rtt_us, *self._trouble)
+
+    def refuse(self, error: MetadError) -> None:
+        if not self.up:
+            self._refusal = Trouble(refuses=str(error))
+        super().refuse(error)
 
     async def _watch(self) -> None:
         """Wait until the connection is over, or silent for too long."""
@@ -205,6 +230,7 @@ class Outbound(PeerConnection):
             if done is not None:
                 done(error)
             elif not frame.request_id and not self._welcomed.done():
+                self._refusal = Trouble(refused=str(error))
                 seldom("peer refuses this node", peer=self.peer_name(), error=str(error))
                 self._welcomed.set_exception(error)
                 self._welcomed.exception()
@@ -224,6 +250,10 @@ class Outbound(PeerConnection):
         if isinstance(result, MetadError):
             raise result
         return result
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or "it does not answer"
 
 
 def _settle(future: asyncio.Future[None]) -> None:

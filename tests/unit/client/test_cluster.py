@@ -333,6 +333,45 @@ async def test_a_node_that_cannot_be_reached_is_named_at_the_deadline(server, no
     assert all("nothing was done" in str(error) for error in result.errors.values())
 
 
+async def lose(server, settle, **nodes):
+    """Cut these nodes off: host -> node."""
+    for host, node in nodes.items():
+        await server.stop_listening(host)
+        server.live_of(node)[0].cut()
+    await settle()
+
+
+async def test_a_call_without_a_quorum_names_the_group_and_its_replicas(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    nodes.leaders["data-1"] = ""
+    await lose(server, settle, b="n2", c="n3")
+    text = r"data-1 has no leader; 1 of 3 replicas reachable: connection refused by b:7420\); nothing was done"
+    for _ in range(2):
+        with pytest.raises(DeadlineExceededError, match=text) as raised:
+            await client.kv.put_many([put(1)], deadline_s=1)
+        assert isinstance(raised.value.__cause__, NotLeaderError)
+
+
+async def test_a_node_without_a_replica_of_the_group_is_not_counted(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    nodes.leaders["data-1"] = ""
+    # It was wiped and is refused by the others: it has nothing but an empty replica of metadata-0.
+    server.leaders_by["n1"] = {"metadata-0": ""}
+    await lose(server, settle, b="n2", c="n3")
+    with pytest.raises(DeadlineExceededError, match="data-1 has no leader; 0 of 3 replicas reachable"):
+        await client.kv.put_many([put(1)], deadline_s=2)
+
+
+async def test_a_leader_that_only_this_client_cannot_reach_is_named(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    await lose(server, settle, b="n2")
+    with pytest.raises(DeadlineExceededError, match="n2 leads data-1 and cannot be reached; 2 of 3 replicas reachable"):
+        await client.kv.put_many([put(1)], deadline_s=1)
+
+
 async def test_a_node_that_comes_back_is_used_again(server, nodes, dial, settle):
     client = await dial()
     await settle()

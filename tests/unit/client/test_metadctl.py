@@ -12,6 +12,7 @@ import pytest
 
 from metad_client import cli
 from metad_client.cli import overview
+from metad_client.cli.view import view
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError, ConnectionLostError
@@ -37,6 +38,7 @@ def ctl(scripted_server, capsys):
     [
         ("status", m.Status()),
         ("members", m.Status()),
+        ("links", m.Status()),
         ("groups", m.Status()),
         ("groups add --kind data", c.AddGroup("data")),
         ("groups rebalance", c.Rebalance()),
@@ -99,10 +101,10 @@ def test_tables(ctl):
     assert table[0].split()[:2] == ["tenant", "client_id"]
     assert [line.split()[1] for line in table[1:]] == ["c0", "c1", "c2"]
     assert ctl("groups").out == (
-        "group       leader  term  replicas  learners  commit  applied  slots\n"
-        "metadata-0  -       -     -         -         -       -        -\n"
-        "offset-0    -       -     -         -         -       -        -\n"
-        "data-0      n1      3     n1, n2    -         5       5        1024\n"
+        "group       leader  replicas  learners  lag  slots\n"
+        "metadata-0  -       n1        -         -    -\n"
+        "offset-0    -       n1        -         -    -\n"
+        "data-0      n1      n1, n2    -         -    1024\n"
     )
 
 
@@ -110,40 +112,79 @@ def test_status_is_of_the_whole_cluster(ctl, scripted_server, a_map):
     scripted_server.map = a_map({"n1": "a:7420", "n2": "b:7420"})
     done = ctl("status", "--timeout", "1")
     assert done.status == 0
-    top, nodes, groups = done.out.split("\n\n")
-    assert "nodes_up     1 of 2\n" in top
-    assert "groups_led   1 of 3" in top
-    assert [line.split()[:2] for line in nodes.splitlines()[1:]] == [["n1", "a:7420"], ["n2", "b:7420"]]
-    assert "connection refused by b:7420" in nodes
-    assert groups.splitlines()[-1].split()[:3] == ["data-0", "n1", "3"]
+    top, facts, nodes, groups = done.out.split("\n\n")
+    verdict, *found = top.splitlines()
+    assert verdict == "CRITICAL: 1 of 2 nodes up, 1 of 3 groups led"
+    assert found[0] == "critical group_no_leader: metadata-0 and offset-0: no leader; 0 of 2 replicas reachable"
+    assert "warning node_unreachable: n2: not reached: connection refused by b:7420" in found
+    assert facts == "cluster c1, map version 1, via given"
+    assert [line.split()[:2] for line in nodes.splitlines()[1:]] == [["n1", "up"], ["n2", "unreachable"]]
+    assert groups.splitlines()[-1].split()[:2] == ["data-0", "n1"]
+    check = ctl("status", "--check", "--timeout", "1")
+    assert (check.status, check.out) == (2, top + "\n")
+    row = json.loads(ctl("status", "--json", "--timeout", "1").out)
+    assert (row["verdict"], row["nodes_up"], row["nodes_total"], row["groups_led"]) == ("critical", 1, 2, 1)
+    (problem,) = [one for one in row["problems"] if one["code"] == "node_unreachable"]
+    assert (problem["severity"], problem["node"], "group" in problem) == ("warning", "n2", False)
     (up, down) = json.loads(ctl("members", "--json", "--timeout", "1").out)
     assert (up["node"], up["state"], up["leads"], up["rss_bytes"]) == ("n1", "up", 1, 4 << 20)
-    assert (down["node"], down["state"]) == ("n2", "not reached")
+    assert (down["node"], down["state"]) == ("n2", "unreachable")
+
+
+def test_a_healthy_node_is_ok(ctl, scripted_server):
+    names = ["metadata-0", "offset-0", "data-0"]
+    groups = [
+        m.GroupStatus(name, name.partition("-")[0], 1024, 5, 1, 5, 100, "leader", "n1", 3, 5, ["n1"]) for name in names
+    ]
+    status = m.StatusReply("n1", "c1", "0.1.0", 1, 12_000_000, 3_000, 4 << 20, True, 1, 1, 0, 5, 5, groups)
+    scripted_server.answer = lambda received: received.reply(status)
+    check = ctl("status", "--check")
+    assert (check.status, check.out) == (0, "OK: 1 of 1 nodes up, 3 of 3 groups led\n")
+    assert "3 h 20 min" in ctl("status").out
+    assert "4.0 MiB" in ctl("status").out
+    assert json.loads(ctl("status", "--check", "--json").out)["problems"] == []
 
 
 def test_a_server_whose_cluster_is_being_formed_has_a_status_too(ctl, scripted_server):
     scripted_server.map = None
     done = ctl("status")
     assert done.status == 0
-    assert "map_version  0\n" in done.out
-    assert "nodes_up     1 of 1\n" in done.out
+    assert done.out.startswith("CRITICAL: 1 of 1 nodes up, 1 of 1 groups led\n")
+    assert "critical group_no_leader: metadata-0: the cluster is being formed\n" in done.out
+    assert "map version 0" in done.out
     assert done.out.splitlines()[-1].split()[:2] == ["data-0", "n1"]
+    assert ctl("status", "--check").status == 2
+
+
+def test_links(ctl, scripted_server):
+    refused = m.PeerLink("n3", "tls", False, refuses="it was here with another data directory")
+    links = [m.PeerLink("n2", "quic", True, 80_123), refused]
+    status = m.StatusReply("n1", "c1", "0.1.0", 1, 1, 1, 1, True, 1, 1, 0, 5, 5, [], "", links)
+    scripted_server.answer = lambda received: received.reply(status)
+    assert ctl("links").out == (
+        "node  to  state  transport  round trip  reason\n"
+        "n1    n2  up     quic       80.1 ms     -\n"
+        "n1    n3  down   tls        -           n3 is refused: it was here with another…\n"
+    )
+    down = json.loads(ctl("links", "--json").out)[1]
+    assert down["reason"] == "n3 is refused: it was here with another data directory"
 
 
 def test_the_leaders_word_counts_most():
-    def status(*groups):
-        return m.StatusReply("n", "c", "v", 1, 1, 1, 1, True, 1, 1, 0, 1, 1, list(groups))
+    def status(node, *groups):
+        links = [m.PeerLink(other, "tcp", True) for other in ("n1", "n2", "n3") if other != node]
+        return m.StatusReply(node, "c", "v", 1, 1, 1, 1, True, 1, 1, 0, 1, 1, list(groups), "", links)
 
     def group(role, term, applied, leader):
         return m.GroupStatus("data-0", "data", 8, applied, 1, 9, 0, role, leader, term, applied, ["n1"], ["n2"])
 
     statuses = {
-        "n1": status(group("leader", 3, 90, "n1")),
-        "n2": status(group("leader", 4, 70, "n2")),
-        "n3": status(group("follower", 4, 80, "n2")),
+        "n1": status("n1", group("leader", 3, 90, "n1")),
+        "n2": status("n2", group("leader", 4, 70, "n2")),
+        "n3": status("n3", group("follower", 4, 80, "n2")),
         "n4": ConnectionLostError("gone"),
     }
-    (row,) = overview.groups(c.MapReply(0, None, {}), statuses)
+    (row,) = overview.groups(view(c.MapReply(0, None, {}), statuses))
     assert (row["leader"], row["term"], row["applied"], row["learners"]) == ("n2", 4, 70, ["n2"])
 
 
@@ -209,8 +250,14 @@ def test_errors_are_one_line(ctl, scripted_server):
 
 def test_nobody_there(ctl, scripted_server):
     asyncio.run(scripted_server.stop_listening())
-    done = ctl("status")
+    done = ctl("groups")
     assert (done.status, done.err) == (1, "metadctl: connection refused by a:7420\n")
+    for flags in ([], ["--check"]):
+        done = ctl("status", *flags)
+        text = "UNKNOWN: no node could be asked: connection refused by a:7420\n"
+        assert (done.status, done.out, done.err) == (3, text, "")
+    row = json.loads(ctl("status", "--json").out)
+    assert (row["verdict"], row["problems"]) == ("unknown", [])
 
 
 def test_a_deadline(ctl, scripted_server):

@@ -245,8 +245,9 @@ async def test_a_write_that_was_never_sent_did_not_happen(server, dial, settle):
     await settle()
     with pytest.raises(DeadlineExceededError, match="nothing was done") as raised:
         await client.kv.put_many(ONE, deadline_s=1)
-    assert "connection refused by a:7420" in str(raised.value)
-    assert isinstance(raised.value.__cause__, ConnectionLostError)
+    assert "data-0 has no leader; 0 of 1 replicas reachable: connection refused by a:7420" in str(raised.value)
+    assert isinstance(raised.value.__cause__, NotLeaderError)
+    assert isinstance(raised.value.__cause__.__cause__, ConnectionLostError)
     assert server.received == []
 
 

@@ -12,11 +12,10 @@ from metad.control.placement import (
     VOTERS_MAX,
     balanced_leaders,
     even_moves,
-    machine_of,
     metadata_replicas,
     spread,
 )
-from metad_wire.cluster import SLOTS, GroupRecord
+from metad_wire.cluster import SLOTS, GroupRecord, machine_of
 
 node_names = st.builds(lambda machine, worker: f"n{machine}/{worker}", st.integers(0, 6), st.integers(0, 2))
 nodes_lists = st.lists(node_names, min_size=1, max_size=12, unique=True)

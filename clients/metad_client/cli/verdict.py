@@ -1,0 +1,164 @@
+"""The verdict about a cluster: what is not as it should be, and how bad that is. Pure.
+
+``critical`` means that some group has no leader or no quorum, so that some requests fail. ``warning`` means that
+everything is served, but a further failure may change that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from metad_wire.group import METADATA
+
+from . import people
+from .view import ClusterView, GroupView, NodeView
+
+Severity = Literal["warning", "critical"]
+Verdict = Literal["ok", "warning", "critical", "unknown"]
+
+EXIT_STATUS: Final[dict[Verdict, int]] = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
+"""Of ``metadctl status --check``."""
+
+CODES: Final[dict[str, Severity]] = {
+    "node_unreachable": "warning",
+    "node_refused": "warning",
+    "node_leaving": "warning",
+    "disk_failing": "warning",
+    "group_no_leader": "critical",
+    "group_no_quorum": "critical",
+    "group_under_replicated": "warning",
+    "replica_lagging": "warning",
+    "replica_catching_up": "warning",
+}
+
+LAG_ENTRIES: Final = 1_000
+"""A follower that gets every entry lacks some tens of them under load. One that lacks more than this is too slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is not as it should be, about a node, a group, or a group's replica on a node."""
+
+    code: str
+    what: str
+    node: str = ""
+    group: str = ""
+    lasting_ms: int = 0
+    """0 if unknown."""
+    detail: str = ""
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        return CODES[self.code]
+
+    @property
+    def subject(self) -> str:
+        """What it is about. A node's problem in one group is about the group."""
+        return self.group or self.node
+
+    @property
+    def text(self) -> str:
+        """A sentence for people."""
+        return _sentence([self])
+
+    def fields(self) -> dict[str, Any]:
+        """For programs."""
+        fields = {"code": self.code, "severity": self.severity, "node": self.node, "group": self.group}
+        return {key: value for key, value in fields.items() if value} | {"text": self.text}
+
+
+def verdict(cluster: ClusterView, found: Iterable[Problem]) -> Verdict:
+    """The worst of all problems."""
+    if not cluster.answers:
+        return "unknown"
+    severities = {problem.severity for problem in found}
+    return "critical" if "critical" in severities else "warning" if severities else "ok"
+
+
+def problems(cluster: ClusterView) -> list[Problem]:
+    """Everything that is not as it should be, the worst first."""
+    found = [problem for node in cluster.nodes for problem in _of_node(node, cluster)]
+    found += [problem for group in cluster.groups for problem in _of_group(group)]
+    if cluster.forming and not any(problem.code == "group_no_leader" for problem in found):
+        found.append(Problem("group_no_leader", "the cluster is being formed", group=METADATA.name))
+    return sorted(found, key=lambda problem: (problem.severity, list(CODES).index(problem.code), problem.subject))
+
+
+def lines(found: Iterable[Problem]) -> list[str]:
+    """One line for each problem; the groups and nodes that have the same one share a line."""
+    alike: dict[tuple[str, str, str], list[Problem]] = {}
+    for problem in found:
+        alike.setdefault((problem.code, problem.what, problem.detail), []).append(problem)
+    return [f"{same[0].severity} {same[0].code}: {_sentence(same)}" for same in alike.values()]
+
+
+def _sentence(same: Sequence[Problem]) -> str:
+    lasting_ms = max(one.lasting_ms for one in same)
+    lasting = f" for {people.duration(lasting_ms)}" if lasting_ms else ""
+    detail = f"; {same[0].detail}" if same[0].detail else ""
+    return f"{people.listed([one.subject for one in same])}: {same[0].what}{lasting}{detail}"
+
+
+def _of_node(node: NodeView, cluster: ClusterView) -> Iterator[Problem]:
+    if node.refused_by:
+        by = people.listed(sorted(node.refused_by))
+        yield Problem("node_refused", f"refused by {by}: {min(node.refused_by.values())}", node.node)
+    elif node.status is None:
+        others = f"; {people.listed(node.connected)} can reach it" if node.connected else ""
+        yield Problem("node_unreachable", f"not reached: {node.error}{others}", node.node)
+    elif node.cut_off_from:
+        from_ = people.listed(sorted(node.cut_off_from))
+        why = max(node.cut_off_from.values())
+        yield Problem("node_unreachable", f"no connection with {from_}" + (f": {why}" if why else ""), node.node)
+    if node.leaving:
+        holds = sum(_still_needs(group, node.node) for group in cluster.groups)
+        yield Problem("node_leaving", f"leaving; {holds} replicas have not moved yet", node.node)
+    if node.status is not None and node.status.failing:
+        yield Problem("disk_failing", node.status.failing, node.node)
+
+
+def _still_needs(group: GroupView, node: str) -> bool:
+    """Whether a leaving node is still one of a group's replicas. It follows the map until the end."""
+    learners = group.status.learners if group.status is not None and group.name != METADATA.name else []
+    return node in group.voters or node in learners
+
+
+def _of_group(group: GroupView) -> Iterator[Problem]:
+    there, voters = len(group.available), len(group.voters)
+    if not group.leader:
+        detail = f"{there} of {voters} replicas reachable"
+        yield Problem("group_no_leader", "no leader", "", group.name, group.leaderless_ms, detail)
+    if not group.has_quorum:
+        text = f"no quorum: {there} of {voters} voters reachable, {voters // 2 + 1} are needed"
+        yield Problem("group_no_quorum", text, group=group.name)
+    elif missing := _missing(group):
+        yield Problem("group_under_replicated", missing, group=group.name)
+    for follower in group.followers:
+        node, lag = follower.node_id, group.lag_entries(follower)
+        if not follower.reachable:
+            continue
+        if follower.state == "snapshot":
+            yield Problem("replica_catching_up", f"{node} needs a snapshot and gets it", node, group.name)
+        elif follower.state == "probe":
+            yield Problem("replica_catching_up", f"{node} has not told yet what it has", node, group.name)
+        elif follower.state == "replicate" and lag > LAG_ENTRIES:
+            yield Problem("replica_lagging", f"{node} lacks {lag:,} entries", node, group.name)
+
+
+def _missing(group: GroupView) -> str:
+    """Why a group has fewer replicas than it should have; empty if it has them all."""
+    voters, wanted = len(group.voters), len(group.record.replicas) if group.record is not None else 0
+    out = [voter for voter in group.voters if voter not in group.available]
+    reasons: list[str] = []
+    if out:
+        reasons.append(f"{len(group.available)} of {voters} voters reachable; missing: {people.listed(out)}")
+    if lost := [one.node_id for one in group.followers if one.state == "lost"]:
+        reasons.append(f"{people.listed(lost)} has lost what it acknowledged")
+    if voters < wanted:
+        reasons.append(f"{voters} voters, the map wants {wanted}")
+    if wanted < group.replicas_allowed and group.record is not None:
+        reasons.append(f"the map wants {wanted} voters, {group.replicas_allowed} are possible")
+    return "; ".join(reasons)

@@ -1,0 +1,85 @@
+"""What a node says of its groups: each replica's state, its followers as a leader sees them, and for how long it has
+known no leader."""
+
+from __future__ import annotations
+
+from metad_wire import messages as m
+from metad_wire.cluster import slots_count
+from metad_wire.group import GroupId
+
+from ..raft.base import ROLES
+from ..raft.progress import Progress
+from ..raft.replica import RaftGroup
+from .driver import GroupDriver
+from .environment import Environment, Timer
+from .groups import Groups
+
+LOOK_S = 0.5
+"""How often the node looks whether its groups have a leader. The times without one are as exact as this."""
+
+
+class GroupStatuses:
+    """Looks at the groups from time to time, because a replica does not tell anybody that it has lost its leader."""
+
+    def __init__(self, groups: Groups, environment: Environment) -> None:
+        self._groups = groups
+        self._environment = environment
+        self._leaderless_since_s: dict[GroupId, float] = {}
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._look()
+        self._timer = self._environment.call_at(self._environment.now() + LOOK_S, self.start)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        now_s, before = self._environment.now(), self._leaderless_since_s
+        self._leaderless_since_s = {
+            group: before.get(group, now_s)
+            for group, driver in self._groups.drivers.items()
+            if driver.group.leader is None
+        }
+
+    def all(self) -> list[m.GroupStatus]:
+        """How each group is, by name."""
+        self._look()
+        return [self._one(group, driver) for group, driver in sorted(self._groups.drivers.items())]
+
+    def _one(self, group: GroupId, driver: GroupDriver) -> m.GroupStatus:
+        replica, log = driver.group, driver.group.log
+        since_s = self._leaderless_since_s.get(group)
+        return m.GroupStatus(
+            name=group.name,
+            kind=group.kind,
+            slots=slots_count(driver.machine.holding.slots),
+            applied=driver.machine.applied,
+            first=log.base_index + 1,
+            last=log.last_index,
+            log_bytes=log.bytes,
+            role=ROLES[replica.role],
+            leader=replica.leader or "",
+            term=replica.term,
+            commit=replica.commit,
+            voters=list(replica.configuration.voters),
+            learners=list(replica.configuration.learners),
+            configured=log.configuration_index,
+            followers=_followers(replica),
+            # At least 1: 0 means that there is a leader.
+            leaderless_ms=0 if since_s is None else 1 + int((self._environment.now() - since_s) * 1000),
+        )
+
+
+def _followers(replica: RaftGroup) -> list[m.FollowerStatus]:
+    return [
+        m.FollowerStatus(peer, _state(progress), progress.match, peer in replica.connected)
+        for peer, progress in sorted(replica.peers.items())
+    ]
+
+
+def _state(progress: Progress) -> str:
+    return "lost" if progress.distrusted else progress.sending.value

@@ -1,0 +1,169 @@
+"""What ``metadctl status`` says of real nodes that are killed, wiped, cut off from a quorum or leaving."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e_server import Server, free_ports, wait_until
+
+METADCTL = Path(sys.executable).with_name("metadctl")
+NAMES = ("n1", "n2", "n3")
+GROUPS = {"metadata-0", "offset-0", "offset-1", "data-0", "data-1"}
+PAGE_CHARS = 80
+
+
+class Nodes:
+    """Three processes of one cluster."""
+
+    def __init__(self, home: Path) -> None:
+        ports = free_ports(6)
+        self._home = home
+        self._clients = dict(zip(NAMES, ports[:3], strict=True))
+        seeds = ", ".join(f'{name} = "127.0.0.1:{port}"' for name, port in zip(NAMES, ports[3:], strict=True))
+        self._seeds = f"[cluster]\nseeds = {{ {seeds} }}\n"
+        self.servers: dict[str, Server] = {}
+        for name in NAMES:
+            self.start(name)
+        for server in self.servers.values():
+            server.ready()
+
+    def start(self, name: str) -> None:
+        config = f'node_id = "{name}"\n{self._seeds}'
+        self.servers[name] = Server(self._home / name, config=config, listen=f"127.0.0.1:{self._clients[name]}")
+
+    def stop(self) -> None:
+        for server in self.servers.values():
+            server.__exit__(None, None, None)
+
+    def end(self, name: str) -> None:
+        self.servers[name].__exit__(None, None, None)
+
+    def lose_disk(self, name: str) -> None:
+        shutil.rmtree(self._home / name)
+
+    def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(METADCTL), "--endpoint", f"127.0.0.1:{self._clients['n1']}", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+    def until(self, verdict: str, *codes: str, everywhere: str = "") -> dict[str, Any]:
+        """Wait until this is the verdict and these are the codes of the problems, and return everything. All groups
+        have the problem ``everywhere``."""
+        row: dict[str, Any] = {}
+
+        def seen() -> bool:
+            row.clear()
+            row.update(json.loads(self.ctl("status", "--json").stdout))
+            found = row["problems"]
+            about = {one["group"] for one in found if one["code"] == everywhere}
+            return (
+                row["verdict"] == verdict
+                and {one["code"] for one in found} == {*codes}
+                and about == (GROUPS if everywhere else about)
+            )
+
+        try:
+            wait_until(seen, f"{verdict} with {codes}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {json.dumps(row['problems'], indent=1)}") from None
+        return row
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    nodes = Nodes(tmp_path)
+    yield nodes
+    nodes.stop()
+
+
+def check(nodes: Nodes, status: int, first: str) -> list[str]:
+    """The lines of ``--check``, and that the page begins like them and fits a terminal."""
+    done = nodes.ctl("status", "--check")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[0]) == (status, first), done.stdout + done.stderr
+    page = nodes.ctl("status")
+    assert page.returncode == 0
+    assert page.stdout.splitlines()[0] == first
+    tables = page.stdout.split("\n\n")[2:]
+    assert all(len(line) <= PAGE_CHARS for table in tables for line in table.splitlines())
+    return lines[1:]
+
+
+@pytest.mark.timeout(120)
+def test_one_of_three_is_a_warning_and_two_are_critical(nodes: Nodes) -> None:
+    row = nodes.until("ok")
+    assert (row["nodes_up"], row["groups_led"]) == (3, len(GROUPS))
+    assert check(nodes, 0, "OK: 3 of 3 nodes up, 5 of 5 groups led") == []
+
+    nodes.end("n3")
+    row = nodes.until("warning", "node_unreachable", "group_under_replicated", everywhere="group_under_replicated")
+    assert [one["node"] for one in row["problems"] if one["code"] == "node_unreachable"] == ["n3"]
+    first, second = check(nodes, 1, "WARNING: 2 of 3 nodes up, 5 of 5 groups led")
+    assert first.startswith("warning node_unreachable: n3: not reached: connection refused by ")
+    text = "warning group_under_replicated: data-0, data-1, metadata-0 and 2 more: 2 of 3 voters reachable; missing: n3"
+    assert second == text
+
+    nodes.end("n2")
+    codes = ("group_no_leader", "group_no_quorum", "node_unreachable")
+    row = nodes.until("critical", *codes, everywhere="group_no_leader")
+    assert all(
+        "1 of 3 replicas reachable" in one["text"] for one in row["problems"] if one["code"] == "group_no_leader"
+    )
+    assert len(check(nodes, 2, "CRITICAL: 1 of 3 nodes up, 0 of 5 groups led")) == 4
+    write = nodes.ctl("put", "kv", "ns", "key", "value", "--timeout", "2")
+    assert write.returncode == 1
+    assert " has no leader; 1 of 3 replicas reachable" in write.stderr
+    assert write.stderr.startswith("metadctl: ")
+
+    nodes.start("n2")
+    nodes.start("n3")
+    nodes.until("ok")
+
+    for name in NAMES:
+        nodes.end(name)
+    done = nodes.ctl("status", "--check")
+    assert done.returncode == 3
+    assert done.stdout.startswith("UNKNOWN: no node could be asked: connection refused by ")
+
+
+@pytest.mark.timeout(120)
+def test_a_node_that_lost_its_disk_is_refused_and_not_up(nodes: Nodes) -> None:
+    nodes.until("ok")
+    nodes.end("n3")
+    nodes.lose_disk("n3")
+    nodes.start("n3")
+    row = nodes.until("warning", "node_refused", "group_under_replicated", everywhere="group_under_replicated")
+    (refused,) = [one for one in row["problems"] if one["code"] == "node_refused"]
+    assert refused["node"] == "n3"
+    assert refused["text"].startswith("n3: refused by n1 and n2: 'n3' was here with another data directory. ")
+    assert (row["nodes_up"], row["nodes_total"]) == (2, 3)
+    assert {node["node"]: node["state"] for node in row["nodes"]} == {"n1": "up", "n2": "up", "n3": "refused"}
+    check(nodes, 1, "WARNING: 2 of 3 nodes up, 5 of 5 groups led")
+    down = [link for link in json.loads(nodes.ctl("links", "--json").stdout) if not link["up"]]
+    assert {(link["node"], link["to"]) for link in down} == {("n1", "n3"), ("n2", "n3"), ("n3", "n1"), ("n3", "n2")}
+    assert all("another data directory" in link["reason"] for link in down)
+
+
+@pytest.mark.timeout(120)
+def test_a_node_that_leaves_says_so(nodes: Nodes) -> None:
+    nodes.until("ok")
+    assert nodes.ctl("leave", "n3").returncode == 0
+    found: dict[str, Any] = {}
+
+    def leaving() -> bool:
+        found.update(json.loads(nodes.ctl("status", "--json").stdout))
+        return [one["text"] for one in found["problems"]] == ["n3: leaving; 0 replicas have not moved yet"]
+
+    wait_until(leaving, "replicas that have moved")
+    assert found["verdict"] == "warning"
+    assert found["problems"][0]["code"] == "node_leaving"
+    assert found["nodes"][2]["state"] == "leaving"
+    wait_until(lambda: "no longer a member" in nodes.ctl("leave", "n3").stdout, "the end of the leave")
+    row = nodes.until("ok")
+    assert (row["nodes_up"], row["nodes_total"]) == (2, 2)

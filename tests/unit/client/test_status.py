@@ -1,0 +1,519 @@
+"""The verdict of ``metadctl status``: what is a problem, how it is named, and that none is missed."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metad_client.cli import overview, people
+from metad_client.cli.printing import PAGE_CHARS, Printer
+from metad_client.cli.verdict import CODES, EXIT_STATUS, LAG_ENTRIES, lines, problems, verdict
+from metad_client.cli.view import ClusterView, Statuses, view
+from metad_wire import cluster as c
+from metad_wire import messages as m
+from metad_wire.errors import ConnectionLostError, MetadError
+
+NAMES = ("n1", "n2", "n3")
+GROUPS = ("metadata-0", "data-0")
+OTHER_DIRECTORY = "'n3' was here with another data directory"
+Changes = dict[str, Any]
+replace: Callable[..., Any] = msgspec.structs.replace
+
+
+class Cluster:
+    """Three nodes with two groups, all well; a test changes what it is about."""
+
+    def __init__(self, names: tuple[str, ...] = NAMES) -> None:
+        nodes = [c.NodeRecord(name, f"{name}:7420", f"{name}:7421") for name in names]
+        groups = [c.GroupRecord("metadata", 0, list(names), list(names)), c.GroupRecord("data", 0, *[list(names)] * 2)]
+        slots = {kind: c.pack_slots([0] * c.SLOTS) for kind in ("metadata", "data")}
+        self.map: c.ClusterMap | None = c.ClusterMap(7, nodes, groups, slots, cluster_id="c1")
+        self.statuses: dict[str, m.StatusReply | MetadError] = {name: self._status(name, names) for name in names}
+
+    def _status(self, name: str, names: tuple[str, ...]) -> m.StatusReply:
+        links = [m.PeerLink(other, "tcp", True, 80) for other in names if other != name]
+        groups = [self._group(group, name, names) for group in GROUPS]
+        return m.StatusReply(
+            name, "c1", "0.1.0", 1, 12_000_000, 65_000_000, 12_900_000, True, 3, 4, 0, 9, 9, groups, "", links, 3
+        )
+
+    def _group(self, group: str, name: str, names: tuple[str, ...]) -> m.GroupStatus:
+        leads = name == names[0]
+        followers = [m.FollowerStatus(other, "replicate", 100, True) for other in names[1:]] if leads else []
+        return m.GroupStatus(
+            group,
+            group.partition("-")[0],
+            1024,
+            100,
+            1,
+            100,
+            0,
+            "leader" if leads else "follower",
+            names[0],
+            4,
+            100,
+            list(names),
+            [],
+            1,
+            followers,
+        )
+
+    def status(self, node: str) -> m.StatusReply:
+        found = self.statuses[node]
+        assert isinstance(found, m.StatusReply)
+        return found
+
+    def change(self, node: str, **fields: Any) -> None:
+        self.statuses[node] = replace(self.status(node), **fields)
+
+    def group(self, node: str, name: str = "data-0", **fields: Any) -> None:
+        groups = [replace(g, **fields) if g.name == name else g for g in self.status(node).groups]
+        self.change(node, groups=groups)
+
+    def follower(self, node: str, name: str = "data-0", **fields: Any) -> None:
+        """What the leader, n1, says about a follower."""
+        (leading,) = [group for group in self.status("n1").groups if group.name == name]
+        followers = [replace(one, **fields) if one.node_id == node else one for one in leading.followers]
+        self.group("n1", name, followers=followers)
+
+    def link(self, node: str, to: str, **fields: Any) -> None:
+        links = [replace(link, **fields) if link.node_id == to else link for link in self.status(node).links]
+        self.change(node, links=links)
+
+    def cut(self, one: str, other: str, **fields: Any) -> None:
+        self.link(one, other, up=False, **fields)
+        self.link(other, one, up=False)
+
+    def fails(self, node: str) -> None:
+        """It does not answer, and the others have lost it."""
+        self.statuses[node] = ConnectionLostError(f"connection refused by {node}:7420")
+        for other in NAMES:
+            if isinstance(self.statuses.get(other), m.StatusReply):
+                self.link(other, node, up=False, obstacle="connection refused")
+        if node != "n1" and isinstance(self.statuses["n1"], m.StatusReply):
+            for group in GROUPS:
+                self.follower(node, group, reachable=False)
+
+    def leaderless(self, node: str, ms: int = 12_000) -> None:
+        for group in GROUPS:
+            self.group(node, group, role="follower", leader="", leaderless_ms=ms, followers=[])
+
+    def record(self, node: str, **fields: Any) -> None:
+        assert self.map is not None
+        nodes = [replace(one, **fields) if one.node_id == node else one for one in self.map.nodes]
+        self.map = replace(self.map, nodes=nodes)
+
+    @property
+    def view(self) -> ClusterView:
+        return view(c.MapReply(0 if self.map is None else self.map.version, self.map, {}), self.statuses)
+
+    @property
+    def found(self) -> dict[tuple[str, str], str]:
+        """(code, what it is about) -> text."""
+        return {(one.code, one.group or one.node): one.text for one in problems(self.view)}
+
+    @property
+    def verdict(self) -> str:
+        return verdict(self.view, problems(self.view))
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.mark.parametrize("names", [("n1",), ("n1", "n2"), NAMES, ("n1", "n2", "n3", "n4", "n5")])
+def test_a_healthy_cluster_of_any_size_is_ok(names: tuple[str, ...]) -> None:
+    healthy = Cluster(names)
+    assert (healthy.found, healthy.verdict) == ({}, "ok")
+
+
+def test_every_code_has_a_test() -> None:
+    tested = set()
+    for name, test in globals().items():
+        if name.startswith("test_code_"):
+            tested.add(name.removeprefix("test_code_").partition("__")[0])
+            assert callable(test)
+    assert tested == set(CODES)
+
+
+def test_code_node_unreachable__a_node_that_does_not_answer(cluster: Cluster) -> None:
+    cluster.fails("n3")
+    assert cluster.verdict == "warning"
+    assert cluster.found == {
+        ("node_unreachable", "n3"): "n3: not reached: connection refused by n3:7420",
+        ("group_under_replicated", "metadata-0"): "metadata-0: 2 of 3 voters reachable; missing: n3",
+        ("group_under_replicated", "data-0"): "data-0: 2 of 3 voters reachable; missing: n3",
+    }
+
+
+def test_code_node_unreachable__only_for_the_client(cluster: Cluster) -> None:
+    cluster.statuses["n3"] = ConnectionLostError("no route")
+    assert cluster.found == {("node_unreachable", "n3"): "n3: not reached: no route; n1 and n2 can reach it"}
+
+
+def test_code_node_unreachable__only_for_the_other_nodes(cluster: Cluster) -> None:
+    cluster.cut("n3", "n1", obstacle="it does not answer")
+    cluster.cut("n3", "n2")
+    assert cluster.found == {("node_unreachable", "n3"): "n3: no connection with n1 and n2: it does not answer"}
+
+
+def test_code_node_unreachable__a_node_that_nobody_asked(cluster: Cluster) -> None:
+    del cluster.statuses["n3"]
+    assert cluster.found == {("node_unreachable", "n3"): "n3: not reached: it was not asked; n1 and n2 can reach it"}
+
+
+def test_code_node_refused__is_not_up_and_not_believed(cluster: Cluster) -> None:
+    for other in ("n1", "n2"):
+        cluster.link(other, "n3", up=False, refuses=OTHER_DIRECTORY)
+        cluster.link("n3", other, up=False, refused=OTHER_DIRECTORY)
+    for group in GROUPS:
+        cluster.follower("n3", group, reachable=False)
+    # What it says of its groups must not count: it has forgotten what it promised.
+    cluster.group("n3", role="leader", leader="n3", term=99)
+    assert cluster.verdict == "warning"
+    assert cluster.found["node_refused", "n3"] == f"n3: refused by n1 and n2: {OTHER_DIRECTORY}"
+    row = overview.status(cluster.view, {}, "warning", [])
+    assert (row["nodes_up"], row["nodes_total"]) == (2, 3)
+    assert [node["state"] for node in row["nodes"]] == ["up", "up", "refused"]
+    assert [group["leader"] for group in row["groups"]] == ["n1", "n1"]
+    assert ("group_under_replicated", "data-0") in cluster.found
+
+
+def test_code_node_refused__the_odd_one_out_of_three(cluster: Cluster) -> None:
+    """Nodes of two clusters refuse each other. The one that more nodes refuse is the wrong one."""
+    for other in ("n1", "n2"):
+        cluster.link(other, "n3", up=False, refuses="this is cluster 'a', not 'b'")
+        cluster.link("n3", other, up=False, refuses="this is cluster 'b', not 'a'")
+    refused = [about for code, about in cluster.found if code == "node_refused"]
+    assert refused == ["n3"]
+
+
+def test_code_node_refused__of_two_that_refuse_each_other_both(cluster: Cluster) -> None:
+    pair = Cluster(("n1", "n2"))
+    pair.link("n1", "n2", up=False, refuses="x")
+    pair.link("n2", "n1", up=False, refuses="x")
+    assert {about for code, about in pair.found if code == "node_refused"} == {"n1", "n2"}
+
+
+def test_code_node_leaving__until_its_replicas_have_moved(cluster: Cluster) -> None:
+    cluster.record("n3", leaving=True)
+    assert cluster.verdict == "warning"
+    assert cluster.found["node_leaving", "n3"] == "n3: leaving; 2 replicas have not moved yet"
+    row = overview.status(cluster.view, {}, "warning", [])
+    assert (row["nodes_up"], row["nodes"][2]["state"]) == (3, "leaving")
+
+
+def test_code_disk_failing__as_the_node_says(cluster: Cluster) -> None:
+    cluster.change("n2", failing="the disk makes nothing durable")
+    assert cluster.found == {("disk_failing", "n2"): "n2: the disk makes nothing durable"}
+
+
+def test_code_group_no_leader__says_for_how_long(cluster: Cluster) -> None:
+    cluster.fails("n1")
+    cluster.fails("n2")
+    cluster.leaderless("n3")
+    assert cluster.verdict == "critical"
+    text = "data-0: no leader for 12 s; 1 of 3 replicas reachable"
+    assert cluster.found["group_no_leader", "data-0"] == text
+    assert overview.status(cluster.view, {}, "critical", [])["groups_led"] == 0
+
+
+def test_code_group_no_leader__a_follower_that_names_a_node_that_does_not_lead(cluster: Cluster) -> None:
+    cluster.group("n1", role="follower", followers=[])
+    assert cluster.found[("group_no_leader", "data-0")] == "data-0: no leader; 3 of 3 replicas reachable"
+
+
+def test_code_group_no_leader__a_follower_that_lost_the_leader_it_names(cluster: Cluster) -> None:
+    cluster.fails("n1")
+    assert ("group_no_leader", "data-0") in cluster.found
+
+
+def test_code_group_no_leader__not_while_others_follow_one_that_the_client_cannot_reach(cluster: Cluster) -> None:
+    cluster.statuses["n1"] = ConnectionLostError("no route")
+    assert set(cluster.found) == {("node_unreachable", "n1")}
+
+
+def test_code_group_no_leader__a_cluster_that_is_being_formed(cluster: Cluster) -> None:
+    cluster.map = None
+    assert cluster.found == {("group_no_leader", "metadata-0"): "metadata-0: the cluster is being formed"}
+
+
+def test_code_group_no_quorum__although_somebody_still_leads(cluster: Cluster) -> None:
+    cluster.fails("n2")
+    cluster.fails("n3")
+    assert cluster.verdict == "critical"
+    text = "data-0: no quorum: 1 of 3 voters reachable, 2 are needed"
+    assert cluster.found["group_no_quorum", "data-0"] == text
+    assert ("group_no_leader", "data-0") not in cluster.found
+
+
+def test_code_group_under_replicated__fewer_voters_than_the_map_wants(cluster: Cluster) -> None:
+    cluster.group("n1", voters=["n1", "n2"], learners=["n3"])
+    assert cluster.found == {("group_under_replicated", "data-0"): "data-0: 2 voters, the map wants 3"}
+
+
+def test_code_group_under_replicated__fewer_than_the_nodes_allow(cluster: Cluster) -> None:
+    """After a leave the map may want two of three nodes: nobody would notice."""
+    assert cluster.map is not None
+    groups = [replace(g, replicas=["n1", "n2"]) if g.kind == "data" else g for g in cluster.map.groups]
+    cluster.map = replace(cluster.map, groups=groups)
+    cluster.group("n1", voters=["n1", "n2"])
+    text = "data-0: the map wants 2 voters, 3 are possible"
+    assert cluster.found == {("group_under_replicated", "data-0"): text}
+    for name in NAMES:
+        cluster.change(name, replicas_wanted=2)
+    assert cluster.verdict == "ok"
+
+
+def test_code_group_under_replicated__workers_of_one_machine_allow_one(cluster: Cluster) -> None:
+    workers = Cluster(("n1/0", "n1/1"))
+    assert workers.map is not None
+    groups = [replace(g, replicas=["n1/0"]) for g in workers.map.groups]
+    workers.map = replace(workers.map, groups=groups)
+    for group in GROUPS:
+        workers.group("n1/0", group, voters=["n1/0"], followers=[])
+    assert workers.verdict == "ok"
+
+
+def test_code_group_under_replicated__a_replica_that_lost_what_it_acknowledged(cluster: Cluster) -> None:
+    cluster.follower("n3", state="lost")
+    text = "data-0: 2 of 3 voters reachable; missing: n3; n3 has lost what it acknowledged"
+    assert cluster.found == {("group_under_replicated", "data-0"): text}
+
+
+def test_code_replica_lagging__by_more_than_replication_under_load(cluster: Cluster) -> None:
+    cluster.group("n1", last=100 + LAG_ENTRIES)
+    assert cluster.verdict == "ok"
+    cluster.group("n1", last=101 + LAG_ENTRIES)
+    assert cluster.found == {("replica_lagging", "data-0"): "data-0: n2 lacks 1,001 entries"} | cluster.found
+    assert [one.node for one in problems(cluster.view)] == ["n2", "n3"]
+
+
+@pytest.mark.parametrize("state", ["probe", "snapshot"])
+def test_code_replica_catching_up__in_each_state(cluster: Cluster, state: str) -> None:
+    cluster.follower("n2", state=state)
+    assert set(cluster.found) == {("replica_catching_up", "data-0")}
+    assert cluster.verdict == "warning"
+
+
+def test_slots_that_move_are_no_problem(cluster: Cluster) -> None:
+    assert cluster.map is not None
+    cluster.map = replace(cluster.map, moves=[c.SlotMove(70_000, "data", 0, 1, b"\xff" * 128)])
+    assert cluster.verdict == "ok"
+    assert "1 slot moves under way" in overview.facts(overview.status(cluster.view, {}, "ok", []))
+
+
+def test_without_any_answer_nothing_is_known(cluster: Cluster) -> None:
+    for name in NAMES:
+        cluster.statuses[name] = ConnectionLostError("gone")
+    assert cluster.verdict == "unknown"
+
+
+def test_how_long_is_not_taken_from_who_was_cut_off_or_started_again(cluster: Cluster) -> None:
+    for name, ms in (("n1", 5_000), ("n2", 3_600_000), ("n3", 900)):
+        cluster.leaderless(name, ms)
+    cluster.change("n3", uptime_ms=1_000)
+    assert "for 5 s" in cluster.found["group_no_leader", "data-0"]
+    for name in ("n1", "n2"):
+        cluster.change(name, uptime_ms=1_000)
+    assert "for 1 h" in cluster.found["group_no_leader", "data-0"]
+
+
+def test_alike_problems_share_a_line(cluster: Cluster) -> None:
+    cluster.fails("n3")
+    assert lines(problems(cluster.view)) == [
+        "warning node_unreachable: n3: not reached: connection refused by n3:7420",
+        "warning group_under_replicated: data-0 and metadata-0: 2 of 3 voters reachable; missing: n3",
+    ]
+
+
+def test_exit_statuses_are_documented() -> None:
+    assert EXIT_STATUS == {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
+
+
+# --- no problem is missed ---
+
+
+def is_healthy(known: c.ClusterMap | None, statuses: Statuses) -> bool:
+    """Said in other words than the code: everybody answers, is wanted, works and is connected to all others, and each
+    group has one leader whose followers are the voters that the map wants and have what it has."""
+    if known is None:
+        return False
+    answers = {name: status for name, status in statuses.items() if isinstance(status, m.StatusReply)}
+    for record in known.nodes:
+        status = answers.get(record.node_id)
+        if status is None or record.leaving or status.failing:
+            return False
+        others = {other.node_id for other in known.nodes} - {record.node_id}
+        if {link.node_id for link in status.links if link.up} != others or any(not link.up for link in status.links):
+            return False
+    wanted = {node: answers[node].replicas_wanted for node in answers}
+    for group in known.groups:
+        here = {n: g for n, status in answers.items() for g in status.groups if g.name == group.group_id.name}
+        leading = [(g.term, n) for n, g in here.items() if g.role == "leader"]
+        if not leading:
+            return False
+        _, leader = max(leading)
+        said = here[leader]
+        least = 3 if group.kind == "metadata" else wanted[leader]
+        if len(said.voters) < len(group.replicas) or len(group.replicas) < min(least, len(known.nodes)):
+            return False
+        followers = {one.node_id: one for one in said.followers}
+        if not {*said.voters} <= {leader, *followers} or leader not in said.voters:
+            return False
+        for one in followers.values():
+            if not one.reachable or one.state != "replicate" or said.last - one.match > LAG_ENTRIES:
+                return False
+    return True
+
+
+def apply(cluster: Cluster, change: str) -> None:
+    """One thing that goes wrong, or that only looks so."""
+    what, _, of = change.partition(" ")
+    node, _, other = of.partition(" ")
+    leading = cluster.statuses.get("n1")
+    leader_answers = isinstance(leading, m.StatusReply) and bool(leading.groups)
+    answers = isinstance(cluster.statuses.get(node), m.StatusReply)
+    match what:
+        case "fails":
+            cluster.statuses[node] = ConnectionLostError("gone")
+        case "unasked":
+            cluster.statuses.pop(node, None)
+            cluster.statuses.setdefault("n1", ConnectionLostError("gone"))
+        case "leaving":
+            cluster.record(node, leaving=True)
+        case "down" if answers:
+            cluster.link(node, other, up=False)
+        case "refuses" if answers:
+            cluster.link(node, other, up=False, refuses="no")
+        case "refused" if answers:
+            cluster.link(node, other, up=False, refused="no")
+        case "failing" if answers:
+            cluster.change(node, failing="disk")
+        case "leads" if answers:
+            cluster.group(node, other, role="leader", leader=node)
+        case "follows" if answers:
+            cluster.group(node, other, role="follower", leaderless_ms=1)
+        case "bare" if answers:
+            cluster.change(node, groups=[])
+        case "term" if answers:
+            cluster.group(node, other, term=9)
+        case "unreachable" if leader_answers:
+            cluster.follower(node, other, reachable=False)
+        case "probe" | "snapshot" | "lost" if leader_answers:
+            cluster.follower(node, other, state=what)
+        case "behind" if leader_answers:
+            cluster.group("n1", other, last=2_000)
+        case "shrunk" if leader_answers:
+            cluster.group("n1", other, voters=["n1", node])
+
+
+def _all(kinds: Iterable[str], *places: Iterable[str]) -> list[str]:
+    return [" ".join(one) for one in itertools.product(kinds, *places)]
+
+
+IN_A_GROUP = ("leads", "follows", "term", "unreachable", "probe", "snapshot", "lost", "behind", "shrunk")
+CHANGES = [
+    *_all(IN_A_GROUP, NAMES, GROUPS),
+    *_all(("fails", "unasked", "leaving", "failing", "bare"), NAMES),
+    *_all(("down", "refuses", "refused"), NAMES, NAMES),
+]
+
+
+def examine(changes: Iterable[str], *, formed: bool = True) -> None:
+    cluster = Cluster()
+    for change in changes:
+        apply(cluster, change)
+    if not formed:
+        cluster.map = None
+    found = problems(cluster.view)
+    judged = verdict(cluster.view, found)
+    if any(isinstance(status, m.StatusReply) for status in cluster.statuses.values()):
+        assert (judged == "ok") == (not found) == is_healthy(cluster.map, cluster.statuses), found
+        assert (judged == "critical") == any(one.severity == "critical" for one in found)
+    else:
+        assert judged == "unknown"
+    # Whatever is wrong can be shown.
+    row = overview.status(cluster.view, {}, judged, found)
+    json.dumps(row)
+    assert len(overview.summary(row, found)) <= 1 + len(found)
+    assert all({"code", "severity", "text"} <= {*problem} for problem in row["problems"])
+
+
+def test_the_verdict_is_ok_only_if_nothing_is_wrong() -> None:
+    examine([])
+    for change in CHANGES:
+        examine([change])
+    for pair in itertools.combinations(CHANGES, 2):
+        examine(pair)
+
+
+@given(st.lists(st.sampled_from(CHANGES), min_size=3, max_size=8), st.booleans())
+def test_the_verdict_is_ok_only_if_nothing_of_many_things_is_wrong(changes: list[str], formed: bool) -> None:
+    examine(changes, formed=formed)
+
+
+# --- for people ---
+
+
+names = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=100)
+
+
+@given(st.lists(names, min_size=1, max_size=9, unique=True), names)
+def test_the_tables_fit_a_terminal(nodes: list[str], cluster_id: str) -> None:
+    cluster = Cluster(tuple(nodes))
+    written = io.StringIO()
+    tables = [overview.node_table(cluster.view), overview.group_table(cluster.view), overview.link_table(cluster.view)]
+    Printer(False, written).page({}, [], tables)
+    assert max(map(len, written.getvalue().splitlines())) <= PAGE_CHARS == 80
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1_000, "1 s"),
+        (59_999, "59 s"),
+        (60_000, "1 min"),
+        (250_000, "4 min 10 s"),
+        (3_600_000, "1 h"),
+        (12_000_000, "3 h 20 min"),
+        (1_050_000_000, "12 d 3 h"),
+    ],
+)
+def test_durations(ms: int, text: str) -> None:
+    assert people.duration(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1_023, "1023 B"),
+        (1_024, "1.0 KiB"),
+        (12_897_485, "12.3 MiB"),
+        (1_048_575, "1.0 MiB"),
+        (1 << 60, "1024.0 PiB"),
+    ],
+)
+def test_sizes(count: int, text: str) -> None:
+    assert people.size(count) == text
+
+
+def test_lists() -> None:
+    assert [people.listed(["a", "b", "c", "d", "e"][:n]) for n in (1, 2, 4, 5)] == [
+        "a",
+        "a and b",
+        "a, b, c and d",
+        "a, b, c and 2 more",
+    ]
