@@ -39,15 +39,24 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+def copy_installed(distribution: str, environment: Path) -> None:
+    """Copy a package from beside this Python, as nothing is downloaded."""
+    (packages,) = environment.glob("lib/python*/site-packages")
+    found = importlib.metadata.distribution(distribution)
+    for name in {Path(str(file)).parts[0] for file in found.files or ()} - {".."}:
+        source = Path(str(found.locate_file(name)))
+        if source.is_dir():
+            shutil.copytree(source, packages / name, dirs_exist_ok=True)
+        else:
+            shutil.copy(source, packages / name)
+
+
 @pytest.fixture(scope="module")
 def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ``bin`` of a fresh environment that has the wheel and msgspec."""
     environment = tmp_path_factory.mktemp("base")
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=100)
-    (packages,) = environment.glob("lib/python*/site-packages")
-    msgspec = importlib.metadata.distribution("msgspec")
-    for name in {Path(str(file)).parts[0] for file in msgspec.files or ()}:
-        shutil.copytree(Path(str(msgspec.locate_file(name))), packages / name)
+    copy_installed("msgspec", environment)
     pip = [str(environment / "bin" / "pip")]
     subprocess.run([*pip, "install", "--no-deps", "--no-index", "--quiet", str(wheel)], check=True, timeout=100)
     subprocess.run([*pip, "check"], check=True, timeout=100)
@@ -134,3 +143,21 @@ print(sorted(name for name in ("numpy", "uvloop", "aioquic", "metad") if name in
         assert (done.stdout, done.stderr) == ("[]\n", "")
         got = run(base, "metadctl", "--endpoint", server.endpoint, "get", "kv", "config", "greeting")
         assert "hello" in got.stdout, got.stderr
+
+
+def test_the_pytest_plugin_of_the_base_loads_and_says_what_its_fixtures_need(base: Path, tmp_path: Path) -> None:
+    """Everybody who has the SDK and pytest has the plugin: it must not break tests that use nothing of it."""
+    for distribution in ("pytest", "pluggy", "iniconfig", "packaging", "pygments"):
+        copy_installed(distribution, base.parent)
+    (tmp_path / "test_it.py").write_text(
+        "def test_of_something_else(): pass\n"
+        "def test_with_a_server(metad): pass\n"
+        "def test_with_a_cluster(metad_cluster): pass\n"
+    )
+    done = run(base, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path))
+    assert "1 passed, 2 errors" in done.stdout, done.stdout + done.stderr
+    assert "plugins: metad-service" in run(base, "python", "-m", "pytest", str(tmp_path)).stdout
+    advice = [line for line in done.stdout.splitlines() if line.startswith("metad.embedded: the Python package")]
+    assert len(advice) >= 2
+    assert all(line.endswith("in a clone: pip install '.[server]'") for line in advice)
+    assert "Traceback" not in done.stdout

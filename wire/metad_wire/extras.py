@@ -7,7 +7,7 @@ run, and tell the user in one line which extra has it.
 from __future__ import annotations
 
 DISTRIBUTION = "metad-service"
-_OWN = frozenset({"metad", "metad_client", "metad_judge", "metad_perf", "metad_spark", "metad_wire"})
+_OWN = frozenset({"metad", "metad_client", "metad_judge", "metad_perf", "metad_pytest", "metad_spark", "metad_wire"})
 _EXTRA_OF = {"aioquic": "quic", "cryptography": "quic", "grpc": "grpc", "grpc_tools": "grpc"}
 
 
