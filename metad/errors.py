@@ -19,6 +19,12 @@ class StorageError(ServerError):
 
 JOIN_ANEW: Final = "Let it leave, and join again with an empty data directory under a new name."
 
+LOST_DISK: Final = (
+    "If its disk is lost, let it leave (metadctl leave), and start this node with an empty data directory and "
+    "[cluster] join. README.md, 'A lost or damaged disk'"
+)
+"""The advice to a node whose name is that of a member that is out of reach."""
+
 REPLACE: Final = (
     "If other nodes have replicas of its groups, let this node leave (metadctl leave) and join again with an empty "
     "data directory under a new name. Only if it had the only ones, restore the data directory from a backup: what "
@@ -29,6 +35,10 @@ forgotten votes and acknowledgements that the others count on, and they refuse i
 
 START_AGAIN: Final = "Start the node again: it receives another snapshot"
 """The remedy for a damaged snapshot."""
+
+
+class LeftError(ServerError):
+    """The node has left its cluster. It ends in order, with exit status 0."""
 
 
 class DamagedStoreError(StorageError):

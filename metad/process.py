@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import logging
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import Config
-from .errors import ServerError
+from .errors import LeftError, ServerError
 from .logs import event
 from .node.node import Node
 from .server.network import Network
@@ -36,7 +37,8 @@ def settle_interpreter() -> None:
 
 
 async def serve(config: Config, ready_file: Path | None) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. Raises :class:`ServerError` if the node cannot start or fails."""
+    """Serve until SIGTERM or SIGINT, or until the node has left its cluster, then drain. Raises :class:`ServerError` if
+    the node cannot start or fails."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -57,7 +59,8 @@ async def serve(config: Config, ready_file: Path | None) -> None:
                 _write_ready(ready_file, server, config)
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
-            running.result()
+            with contextlib.suppress(LeftError):
+                running.result()
     finally:
         stopping.cancel()
         serving.cancel()

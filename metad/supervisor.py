@@ -229,6 +229,9 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             status = ended.result()
+            if status == 0:  # it has left its cluster; its log says so
+                event("member_left", member=member.name)
+                return
             if not member.endpoint:
                 self._stopping.set()
                 raise ServerError(f"{member.name} ended with status {status} before it served; its log says why")

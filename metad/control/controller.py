@@ -21,22 +21,25 @@ from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupRecord
 from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotLeaderError
 from metad_wire.group import METADATA, GroupId
-from metad_wire.methods import CLUSTER_JOIN, CLUSTER_STORE, STATUS, encode
+from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, CLUSTER_STORE, STATUS, encode
 
 from ..config import Config
 from ..logs import event
 from ..raft.membership import ChangeRefusedError
 from ..raft.replica import RaftGroup
-from . import decisions, upkeep
+from . import decisions, leaving, upkeep
 from .bounds import check_node
 from .decisions import Decision
+from .departure import Departure
 from .host import Clock, Done, Host, Timer
 from .migration import Migrations
 from .presence import Presence
-from .seen import Seen
+from .seen import Reach, Seen
 
 RECONCILE_S = 0.5
 """How often the wanted state is compared with the actual one, besides after every change."""
+TEND_S = 1.0
+"""How often the leaders of all groups are asked how far a change of the cluster is."""
 
 
 class Controller:
@@ -50,9 +53,11 @@ class Controller:
         self._groups = host.groups
         self._migrations = migrations
         self._seen = Seen(config.node_id)
+        self._departure = Departure(config.node_id, presence.record.store_id)
         self._timer: Timer | None = None
         self._storing = False
-        self._announced_s = float("-inf")
+        self._announced_s = self._tended_s = float("-inf")
+        self._tending = False
         self._retiring: set[GroupId] = set()  # replicas that should not be here, and are asked about
 
     # --- life --------------------------------------------------------------------------------------------
@@ -82,6 +87,10 @@ class Controller:
             self._form()
         if groups.map is None:
             return
+        if self._departure.has_left(groups.map):
+            self._host.left(groups.map.version)
+            return
+        self._ask_whether_left(groups.map, now_s)
         self._announce(groups.map, now_s)
         self._seen.look((node.node_id for node in groups.map.nodes), self._host.connected, now_s)
         for record in groups.map.groups:
@@ -97,6 +106,7 @@ class Controller:
             if record.group_id != METADATA and self._config.node_id not in (*record.replicas, *record.learners):
                 self._retire(record)
         self._migrations.follow(groups.map)
+        self._tend(groups.map, now_s)
 
     @property
     def leads_metadata(self) -> bool:
@@ -120,9 +130,53 @@ class Controller:
         leader = self._groups.drivers[METADATA].group.leader
         if leader == self._config.node_id:
             with contextlib.suppress(InvalidRequestError):
-                self._grant(decisions.join(known, wanted), _ignore)
+                self._grant(decisions.join(known, wanted, Reach.ALIVE), _ignore)
         elif leader is not None:
             self._host.call_peer(leader, CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(c.Join(wanted)), _ignore)
+
+    def _ask_whether_left(self, mine: ClusterMap, now_s: float) -> None:
+        """Ask the others for a newer map, where this node may have left and does not hear of it."""
+
+        def answered(result: bytes | MetadError) -> None:
+            if isinstance(result, MetadError):
+                return
+            newer = CLUSTER_MAP.decode_reply(result).map
+            if newer is not None and self._departure.has_left(newer):
+                self._host.left(newer.version)
+
+        if self._departure.asks(mine, self._groups.drivers[METADATA].group.leader, now_s):
+            for node in sorted(self._host.connected):
+                payload = CLUSTER_MAP.encode_request(c.MapRequest(mine.version))
+                self._host.call_peer(node, CLUSTER_MAP.code, payload, answered)
+
+    def _tend(self, known: ClusterMap, now_s: float) -> None:
+        """Remove nodes that leave once nothing needs them any more."""
+        if self._storing or self._tending or now_s - self._tended_s < TEND_S or not self.leads_metadata:
+            return
+        self._tended_s = now_s
+        if not known.replicas:
+            text = "the configured number of replicas is noted"
+            self._grant(decisions.changed(known, text, replicas=self._config.cluster.replicas), _ignore)
+        elif any(node.leaving for node in known.nodes):
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Ask whether nothing needs the nodes that leave any more, and remove them then."""
+        self._tending = True
+
+        def answered(reports: list[m.GroupStatus]) -> None:
+            self._tending = False
+            for node in self._map().nodes:
+                if node.leaving and self.leads_metadata and not self._storing:
+                    with contextlib.suppress(MetadError):  # not yet
+                        self._grant(leaving.forget(self._map(), node.node_id, reports), _ignore)
+                        event("node_forgotten", member=node.node_id)
+
+        self._ask_all_leaders(answered)
+
+    def reach(self, member: str) -> Reach:
+        """What this node knows of a member."""
+        return self._seen.reach(member, self._host.connected, self._clock.now())
 
     def _keep(self, record: GroupRecord, group: RaftGroup, now_s: float) -> None:
         """One step from the replicas a group has to those it should have, and to its preferred leader."""
@@ -157,6 +211,11 @@ class Controller:
 
         self._ask_leaders(record.replicas, answered)
 
+    def _ask_all_leaders(self, then: Callable[[list[m.GroupStatus]], None]) -> None:
+        """Ask every node for the groups that it leads, this one too."""
+        here = upkeep.certain(self._host.status())
+        self._ask_leaders([node.node_id for node in self._map().nodes], lambda reports: then(here + reports))
+
     def _ask_leaders(self, nodes: Iterable[str], then: Callable[[list[m.GroupStatus]], None]) -> None:
         """Ask the connected ones of these nodes for the groups that they lead, and pass on what is certain."""
         host = self._host
@@ -185,19 +244,18 @@ class Controller:
             raise NotLeaderError(
                 "this node does not lead metadata-0", leader=self._groups.drivers[METADATA].group.leader or ""
             )
-        current, replicas, lost = self._groups.map, self._config.cluster.replicas, self._seen.lost
+        current, lost = self._groups.map, self._seen.lost
         if current is None:
             raise NotLeaderError("the cluster is being formed", retry_after_ms=200)
+        replicas = self._wanted(current)
         match body:
             case c.Join(node):
                 check_node(node)
-                self._grant(decisions.join(current, node), done)
+                self._grant(decisions.join(current, node, self.reach(node.node_id)), done)
                 if current.node(node.node_id) is None:
                     event("node joins", node=node.node_id, endpoint=node.endpoint)
-            case c.Leave(node_id) if decisions.is_leaving(current, node_id):
-                self._forget(node_id, done)
-            case c.Leave(node_id):
-                self._grant(decisions.leave(current, node_id, lost), done)
+            case c.Leave():
+                self._leave(body, done)
             case c.AddGroup(kind):
                 self._grant(decisions.add_group(current, kind, replicas, lost), done)
             case c.Rebalance():
@@ -209,16 +267,29 @@ class Controller:
             case _:
                 raise InvalidRequestError(f"{type(body).__name__} is not about the cluster")
 
-    def _forget(self, node_id: str, done: Done) -> None:
-        here = upkeep.certain(self._host.status())
+    def _leave(self, wish: c.Leave, done: Done) -> None:
+        """Let a node leave, or remove it if it is leaving and nothing needs it any more."""
+        node_id = wish.node_id
+        if not leaving.is_leaving(self._map(), node_id) and wish.lost:
+            leaving.check_lost(node_id, self.reach(node_id))
 
         def answered(reports: list[m.GroupStatus]) -> None:
             try:
-                self._grant(decisions.forget(self._map(), node_id, here + reports), done)
+                current = self._map()
+                if leaving.is_leaving(current, node_id):
+                    decision = leaving.forget(current, node_id, reports)
+                else:
+                    fewer, wanted = wish.fewer or wish.lost, self._wanted(current)
+                    decision = leaving.leave(current, node_id, self._seen.lost, reports, wanted, fewer=fewer)
+                self._grant(decision, done)
             except MetadError as error:
                 done(error)
 
-        self._ask_leaders([node.node_id for node in self._map().nodes], answered)
+        self._ask_all_leaders(answered)
+
+    def _wanted(self, current: ClusterMap) -> int:
+        """How many replicas a group should have."""
+        return current.replicas or self._config.cluster.replicas
 
     # --- storing -----------------------------------------------------------------------------------------
 

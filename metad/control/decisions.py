@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from metad_wire import messages as m
 from metad_wire.cluster import (
     SLOTS,
     ClusterMap,
@@ -31,7 +30,9 @@ from metad_wire.group import METADATA, GroupId
 from ..config import Config
 from ..raft.messages import Configuration
 from .bounds import GROUPS_MAX, check_size
+from .namesakes import foreign_directory
 from .placement import Regions, balanced_leaders, even_moves, even_slots, metadata_replicas, spread
+from .seen import Reach
 
 MOVES_OF_A_MAP = 10_000
 """The most that there can be: every slot of a kind moves at most once. A move's number is the version of the map that
@@ -69,73 +70,25 @@ def first_map(config: Config, peer_endpoint: str, cluster_id: str) -> ClusterMap
             groups.append(GroupRecord(kind, ordinal, replicas, replicas, initial_slots=mine))
         slots[kind] = pack_slots(even)
     records = [NodeRecord(node, "", seeds[node], regions.get(node, "")) for node in nodes]
-    return ClusterMap(1, records, balanced_leaders(groups, nodes, regions), slots, cluster_id=cluster_id)
+    placed = balanced_leaders(groups, nodes, regions)
+    return ClusterMap(1, records, placed, slots, cluster_id=cluster_id, replicas=config.cluster.replicas)
 
 
-def join(current: ClusterMap, node: NodeRecord) -> Decision:
-    """Take a node in, or note what it says of itself now."""
+def join(current: ClusterMap, node: NodeRecord, reach: Reach) -> Decision:
+    """Take a node in, or note what it says of itself now. ``reach`` is that of the member of its name. Raises
+    ConflictError if that is another node."""
     known = current.node(node.node_id)
     if known is not None:
         node = msgspec.structs.replace(node, leaving=known.leaving)
     if known == node:
         return Decision(None, "already known")
     if known is not None and known.store_id and known.store_id != node.store_id:
-        raise ConflictError(
-            f"{node.node_id} was here with another data directory; it has lost what it promised. Let it leave, "
-            "then join under a new name."
-        )
+        raise ConflictError(foreign_directory(node.node_id, known.peer_endpoint, reach))
     nodes = sorted([*(n for n in current.nodes if n.node_id != node.node_id), node], key=lambda record: record.node_id)
     groups: Sequence[GroupRecord] = current.groups
     if known is None or known.region != node.region:
-        groups = _metadata_on(groups, nodes)
+        groups = metadata_on(groups, nodes)
     return changed(current, f"{node.node_id} is a member", nodes=nodes, groups=groups)
-
-
-def is_leaving(current: ClusterMap, node_id: str) -> bool:
-    """Whether a node's replicas move away already. Raises NotFoundError if it is no member."""
-    record = current.node(node_id)
-    if record is None:
-        raise NotFoundError(f"{node_id} is not a member")
-    return record.leaving
-
-
-def leave(current: ClusterMap, node_id: str, lost: Collection[str]) -> Decision:
-    """Move a node's replicas to nodes that stay. Nodes that are ``lost``, which means out of reach, come last."""
-    rest = [node for node in _staying(current.nodes) if node != node_id]
-    if not rest:
-        raise InvalidRequestError("the last node cannot leave")
-    nodes = [msgspec.structs.replace(n, leaving=True) if n.node_id == node_id else n for n in current.nodes]
-    regions = _regions(nodes)
-    groups: list[GroupRecord] = []
-    for group in _metadata_on(current.groups, nodes):
-        if group.group_id != METADATA and node_id in group.replicas:
-            kept = [replica for replica in group.replicas if replica != node_id]
-            replicas = spread(rest, len(group.replicas), groups, kept, lost, regions)
-            group = msgspec.structs.replace(group, replicas=replicas)
-        groups.append(group)
-    groups = balanced_leaders(groups, rest, regions)
-    return changed(current, f"the replicas of {node_id} move away", nodes=nodes, groups=groups)
-
-
-def forget(current: ClusterMap, node_id: str, reports: Iterable[m.GroupStatus]) -> Decision:
-    """Remove a node that no group counts on any more, as the groups' leaders report. Before, it may be the only one
-    that has some of the data."""
-    left = {
-        status.name
-        for status in reports
-        # The node follows the map until the end. It would not hear otherwise that groups it leads go elsewhere.
-        if node_id not in status.voters and (status.kind == METADATA.kind or node_id not in status.learners)
-    }
-    holds = {group.group_id.name for group in current.groups} - left
-    if holds:
-        raise ConflictError(f"{node_id} may still be needed for {', '.join(sorted(holds))}; ask again")
-    nodes = [node for node in current.nodes if node.node_id != node_id]
-    groups = [
-        # Should the node come back with an empty disk, it was not there at the beginning.
-        msgspec.structs.replace(group, initial=[node for node in group.initial if node != node_id])
-        for group in _metadata_on(current.groups, nodes)
-    ]
-    return changed(current, f"{node_id} is no longer a member", nodes=nodes, groups=groups)
 
 
 def add_group(current: ClusterMap, kind: str, replicas: int, lost: Collection[str]) -> Decision:
@@ -145,7 +98,7 @@ def add_group(current: ClusterMap, kind: str, replicas: int, lost: Collection[st
     ordinals = [group.ordinal for group in current.groups if group.kind == kind]
     if len(ordinals) >= GROUPS_MAX:
         raise InvalidRequestError(f"there are {GROUPS_MAX} groups of kind {kind!r}, as many as slots")
-    added, nodes, regions = GroupId(kind, 1 + max(ordinals)), _staying(current.nodes), _regions(current.nodes)
+    added, nodes, regions = GroupId(kind, 1 + max(ordinals)), staying(current.nodes), regions_of(current.nodes)
     on = spread(nodes, replicas, current.groups, (), lost, regions)
     groups = balanced_leaders([*current.groups, GroupRecord(*added, on, on)], nodes, regions)
     return changed(current, f"{added.name} is added; it holds no slots yet", groups=groups)
@@ -155,9 +108,9 @@ def rebalance(current: ClusterMap, replicas: int, lost: Collection[str]) -> Deci
     """Spread replicas, leaders and slots evenly."""
     if current.moves:
         raise ConflictError(f"{len(current.moves)} slot moves are under way; try again when they are done")
-    nodes, regions = _staying(current.nodes), _regions(current.nodes)
+    nodes, regions = staying(current.nodes), regions_of(current.nodes)
     groups: list[GroupRecord] = []
-    for group in _metadata_on(current.groups, current.nodes):
+    for group in metadata_on(current.groups, current.nodes):
         if group.group_id != METADATA:
             on = spread(nodes, replicas, groups, group.replicas, lost, regions)
             group = msgspec.structs.replace(group, replicas=on)
@@ -206,21 +159,21 @@ def changed(current: ClusterMap, text: str, **fields: Any) -> Decision:
     return Decision(following, text)
 
 
-def _staying(nodes: Iterable[NodeRecord]) -> list[str]:
+def staying(nodes: Iterable[NodeRecord]) -> list[str]:
     """The nodes that may be given something."""
     return [node.node_id for node in nodes if not node.leaving]
 
 
-def _regions(nodes: Iterable[NodeRecord]) -> Regions:
+def regions_of(nodes: Iterable[NodeRecord]) -> Regions:
     return {node.node_id: node.region for node in nodes}
 
 
-def _metadata_on(groups: Iterable[GroupRecord], nodes: Sequence[NodeRecord]) -> list[GroupRecord]:
+def metadata_on(groups: Iterable[GroupRecord], nodes: Sequence[NodeRecord]) -> list[GroupRecord]:
     """The groups, with metadata-0 on these nodes."""
     placed: list[GroupRecord] = []
     for group in groups:
         if group.group_id == METADATA:
-            voters, learners = metadata_replicas(_staying(nodes), group.replicas, _regions(nodes))
+            voters, learners = metadata_replicas(staying(nodes), group.replicas, regions_of(nodes))
             learners = sorted([*learners, *(node.node_id for node in nodes if node.leaving)])
             group = msgspec.structs.replace(group, replicas=voters, learners=learners)
         placed.append(group)

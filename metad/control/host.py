@@ -84,5 +84,7 @@ class Host(NamedTuple):
     """Sends a request to another node: its id, the method's code, the payload."""
     close_group: Callable[[GroupId], None]
     """Drops a replica and its data."""
+    left: Callable[[int], None]
+    """Ends the node, because the map of this version has it no more."""
     stop_for_bug: Callable[[BaseException], None]
     """Stops the node."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Iterable
 
 from metad_wire.group import GroupId
@@ -11,6 +12,17 @@ SETTLE_S = 1.0
 connected for as long."""
 GONE_S = 10.0
 """A node that has been out of reach for so long does not just start again."""
+
+
+class Reach(enum.Enum):
+    """What a node knows of another."""
+
+    ALIVE = enum.auto()
+    """It is connected."""
+    UNKNOWN = enum.auto()
+    """It is not, but may just be starting again."""
+    LOST = enum.auto()
+    """It has been out of reach for long."""
 
 
 class Seen:
@@ -47,6 +59,12 @@ class Seen:
     def is_gone(self, node: str, now_s: float) -> bool:
         """Whether a node has been out of reach for long, or is unreachable and no member any more."""
         return node not in self.reachable and now_s - self._lost_since.get(node, float("-inf")) >= GONE_S
+
+    def reach(self, member: str, connected: Collection[str], now_s: float) -> Reach:
+        """Whether a member is alive. ``connected`` are the nodes that this one is connected to now."""
+        if member == self.me or member in connected:
+            return Reach.ALIVE
+        return Reach.LOST if now_s - self._lost_since.get(member, now_s) >= GONE_S else Reach.UNKNOWN
 
     def is_settled(self, group: GroupId, successor: str, now_s: float) -> bool:
         """Whether this node has led a group for a while, and its successor was connected all the while. A new leader

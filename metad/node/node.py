@@ -28,7 +28,7 @@ from ..control.formed import refusal, without_effect
 from ..control.host import Done, Host
 from ..control.migration import Migrations
 from ..control.presence import Presence
-from ..errors import ConfigError, ServerError, StorageError
+from ..errors import ConfigError, LeftError, ServerError, StorageError
 from ..logs import event
 from ..raft.base import Timing
 from ..raft.incoming import PeerProtocolError
@@ -67,12 +67,15 @@ class Node:
         self.environment = environment
         self.connections = 0
         self.closed = False
+        self.left: LeftError | None = None
+        """That the node has left its cluster, and ends."""
         health = self.health = Health()
         health.on_failure.append(self._stopped)
         outbound = self.outbound = PeerSender()
         """What is sent to peers."""
         self.presence = Presence(config, stores.identity.store_id)
         """What this node says of itself."""
+        self._on_left: list[Callable[[ServerError], None]] = []
         self._stores = stores
         self._started_s = time.monotonic()
         self.lives = Lives(stores.log, environment, health)
@@ -137,6 +140,7 @@ class Node:
             store=partial(self.requests.request, CLUSTER_STORE),
             call_peer=outbound.call,
             close_group=self.lifecycle.close,
+            left=self._left,
             stop_for_bug=health.stop_for_bug,
         )
         self.controller = Controller(config, self.presence, environment, host, self.migrations)
@@ -325,18 +329,36 @@ class Node:
             raise self.failure
 
     async def run(self) -> None:
-        """Wait until the node fails; raises why."""
-        failed: asyncio.Future[ServerError] = asyncio.get_running_loop().create_future()
+        """Wait until the node fails or has left its cluster; raises why, or LeftError."""
+        ended: asyncio.Future[ServerError] = asyncio.get_running_loop().create_future()
 
         def report(error: ServerError) -> None:
-            if not failed.done():
-                failed.set_result(error)
+            if not ended.done():
+                ended.set_result(error)
 
-        self.health.on_failure.append(report)
+        listeners = (self.health.on_failure, self._on_left)
+        for told in listeners:
+            told.append(report)
         try:
-            raise self.failure or await failed
+            raise self.failure or self.left or await ended
         finally:
-            self.health.on_failure.remove(report)
+            for told in listeners:
+                told.remove(report)
+
+    def _left(self, version: int) -> None:
+        """The map of this version has the node no more. It works on until it is told to end."""
+        if self.left is not None or self.failure is not None:
+            return
+        name, cluster_id = self.identity.node_id, self.identity.cluster_id
+        self.left = LeftError(f"{name} has left the cluster; to join again, it needs an empty data directory")
+        event("node_left", cluster=cluster_id, map_version=version, text=str(self.left))
+        try:
+            self._stores.leave()
+        except StorageError as error:
+            self.health.fail(error)
+            return
+        for listener in list(self._on_left):
+            listener(self.left)
 
     def _stopped(self, _: ServerError) -> None:
         self._abandon("the node has stopped; its log says why")

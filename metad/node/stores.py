@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from ..config import Config
-from ..errors import ConfigError, DamagedStoreError, StorageError
+from ..errors import ConfigError, DamagedStoreError, LeftError, StorageError
 from ..logs import event
 from ..storage import keys
 from ..storage.engine import Engine
@@ -36,6 +36,7 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     cluster_id: str  # empty until the node's cluster has formed, or has accepted the node
     life: int = 0  # starts of the directory, this one included; lives.py explains their use
     incarnation: str = ""  # random, of this start
+    left: bool = False  # the node has left its cluster with this directory
 
 
 class Stores:
@@ -66,6 +67,11 @@ class Stores:
         self.identity = msgspec.structs.replace(self.identity, cluster_id=cluster_id)
         _write(self.log.engine, self.identity)  # the log is the authority
 
+    def leave(self) -> None:
+        """Note for ever that the node has left its cluster. Blocks for an fsync, once in the directory's life."""
+        self.identity = msgspec.structs.replace(self.identity, left=True)
+        _write(self.log.engine, self.identity)
+
     def close(self) -> None:
         """Close both stores."""
         try:
@@ -75,7 +81,8 @@ class Stores:
 
 
 def open_stores(config: Config) -> Stores:
-    """Open or create both stores. Raises StorageError, DamagedStoreError or ConfigError; then nothing stays open."""
+    """Open or create both stores. Raises StorageError, DamagedStoreError, ConfigError or LeftError; then nothing stays
+    open."""
     log, state = _engines(config)
     try:
         return pair_stores(config, log, state)
@@ -87,8 +94,13 @@ def open_stores(config: Config) -> Stores:
 
 def pair_stores(config: Config, log: LogStore, state: Engine) -> Stores:
     """Check that log and state belong together and to this configuration, or write their identity if they are new;
-    begin a new life. Raises DamagedStoreError or ConfigError."""
+    begin a new life. Raises DamagedStoreError or ConfigError, or LeftError if the node has left its cluster."""
     identity, rebuild = _identify(config, log.engine, state)
+    if identity.left:
+        raise LeftError(
+            f"{identity.node_id} has left cluster {identity.cluster_id!r}, and this is the data directory that it had "
+            "there. To join again, give it an empty data directory and [cluster] join"
+        )
     identity = msgspec.structs.replace(identity, life=identity.life + 1, incarnation=os.urandom(8).hex())
     _write(log.engine, identity)  # before anything is sent to anybody
     directory = None if config.storage.engine == "memory" else Path(config.data_dir)

@@ -44,6 +44,8 @@ class Nodes:
         """``join``: id of a node to join through."""
         how = f'join = ["{self.peers[join]}"]\nlisten = "{self.peers[name]}"' if join else self._seeds
         config = f'node_id = "{name}"\n{top}\n[cluster]\n{how}\n'
+        if name in self.servers:
+            self.servers[name].__exit__(None, None, None)
         server = self.servers[name] = Server(self.home / name, config=config, listen=self.clients[name])
         return server
 
@@ -160,11 +162,7 @@ async def rebalance(client: Client) -> None:
 
 
 async def forgotten(client: Client, node: str) -> bool:
-    try:
-        await client.cluster.leave(node)
-    except ConflictError:  # it may still be needed
-        return False
-    return True
+    return node not in [record.node_id for record in (await cluster_map(client)).nodes]
 
 
 async def test_a_cluster_grows_and_shrinks_under_writes(nodes: Nodes) -> None:
@@ -197,6 +195,7 @@ async def test_a_cluster_grows_and_shrinks_under_writes(nodes: Nodes) -> None:
         await until(lambda: forgotten(client, leaver), "who leaves is forgotten")
 
         nodes.forgotten = leaver
+        assert await asyncio.to_thread(nodes.servers[leaver].exited) == 0
         known = await until(lambda: settled(nodes), "the map without who left")
         assert leaver not in [node.node_id for node in known.nodes]
         await writer.stop()
@@ -204,11 +203,7 @@ async def test_a_cluster_grows_and_shrinks_under_writes(nodes: Nodes) -> None:
         # Nothing of it is needed any more, and it has dropped what it had.
         groups = {g.group_id.name for g in known.groups if g.kind != "metadata"}
 
-        async def removed() -> bool:
-            return groups == {event["group"] for event in nodes.servers[leaver].events("replica removed")}
-
-        await until(removed, "who left drops its replicas")
-        nodes.servers[leaver].kill()
+        assert groups == {event["group"] for event in nodes.servers[leaver].events("replica removed")}
         await writer.check()
         assert writer.rounds > 20
 
@@ -221,15 +216,16 @@ async def test_a_node_that_was_let_go_may_come_back(nodes: Nodes) -> None:
         await client.cluster.leave("n3")
         await until(lambda: settled(nodes), "the replicas of who leaves")
 
-        async def empty() -> bool:
-            return await hosted(client, "n3") <= {"metadata-0"}
-
-        await until(empty, "the replicas are closed")
-        await until(lambda: forgotten(client, "n3"), "who leaves is forgotten")
+        assert await asyncio.to_thread(nodes.servers["n3"].exited) == 0, "it ends when nothing needs it any more"
+        (left,) = nodes.servers["n3"].events("node_left")
+        assert left["text"] == "n3 has left the cluster; to join again, it needs an empty data directory"
         nodes.forgotten = "n3"
+        # Started again as before it says what it needs, and ends.
+        for join in ("", "n1"):
+            words = await asyncio.to_thread(nodes.start("n3", join=join).refused)
+            assert "n3 has left cluster" in words
+            assert words.endswith("To join again, give it an empty data directory and [cluster] join")
         # It was one of the founders, whom the groups began with. With an empty disk it must not believe that.
-        nodes.servers["n3"].kill()
-        nodes.servers["n3"].__exit__(None, None, None)
         shutil.rmtree(nodes.home / "n3")
         await asyncio.to_thread(lambda: nodes.start("n3", join="n1").ready())
         nodes.forgotten = ""
@@ -279,9 +275,8 @@ def test_who_is_of_another_cluster_or_has_lost_its_disk_is_refused(nodes: Nodes)
     nodes.servers["n3"].__exit__(None, None, None)
     shutil.rmtree(nodes.home / "n3")
     wiped = nodes.start("n3")
-    assert "was here with another data directory. Let it leave, and join again with an empty data directory" in why(
-        wiped, "peer refuses this node"
-    )
+    lost = "n3 was here with another data directory, and has been out of reach since. If its disk is lost, let it leave"
+    wait_until(lambda: any(lost in line["error"] for line in wiped.events("peer refuses this node")), "what to do")
     assert not wiped.ready_file.exists()
 
     async def the_others_serve() -> None:
@@ -289,6 +284,63 @@ def test_who_is_of_another_cluster_or_has_lost_its_disk_is_refused(nodes: Nodes)
             assert not (await client.kv.put_many([KvPutItem(f"w{i}", "k", b"v") for i in range(20)])).errors
 
     asyncio.run(the_others_serve())
+
+
+async def test_a_second_node_of_one_name_is_sent_away_and_the_first_is_not_harmed(nodes: Nodes) -> None:
+    """Once wrong: whoever followed the message of the second one let the first one leave."""
+    good = nodes.servers["n3"]
+    copied = nodes.home / "copied"
+
+    def second(home: Path, how: str) -> Server:
+        peer, client = (f"127.0.0.1:{port}" for port in free_ports(2))
+        config = f'node_id = "n3"\n[cluster]\n{how}\nlisten = "{peer}"\n'
+        return Server(home, config=config, listen=client)
+
+    async with connect(nodes.url) as client:
+        writer = Writer(client)
+        led = await until(lambda: settled(nodes), "all is well")
+        shutil.copytree(nodes.home / "n3", copied, ignore=shutil.ignore_patterns("LOCK"))
+        join = f'join = ["{nodes.peers["n1"]}", "{nodes.peers["n2"]}", "{nodes.peers["n3"]}"]'
+        for home, words in (
+            (nodes.home / "empty", "with its own data directory; give this node another node_id"),
+            (copied, "and this one runs on a copy of its data directory"),
+        ):
+            with second(home, join) as other:
+                said = f"another node named n3 is alive at {nodes.peers['n3']}"
+
+                def refusals(other: Server = other) -> list[str]:
+                    lines = other.events("peer refuses this node") + other.events("cannot join yet")
+                    return [line["error"] for line in lines]
+
+                await asyncio.to_thread(wait_until, lambda: len(refusals()) > 5, "the refusals")
+                assert all(text.startswith(said) and words in text for text in refusals())
+                assert not other.ready_file.exists()
+        rounds = writer.rounds
+
+        async def go_on() -> bool:
+            return writer.rounds > rounds + 5
+
+        await until(go_on, "writes go on")
+        await writer.stop()
+        await writer.check()
+        after = await until(lambda: settled(nodes), "all is well")
+        assert after == led
+    assert good.process.poll() is None
+    assert not good.events("peer lost")
+    assert not good.events("peer refuses this node")
+
+
+async def test_two_of_three_do_not_leave_at_once(nodes: Nodes) -> None:
+    async with connect(nodes.url) as client:
+        with pytest.raises(ConflictError, match=r"n3 would leave .* with 2 of 3 replicas"):
+            await client.cluster.leave("n3")
+        await client.cluster.leave("n3", fewer=True)
+        with pytest.raises(ConflictError, match="n2 cannot leave while n3 is still leaving"):
+            await client.cluster.leave("n2", fewer=True)
+        assert await asyncio.to_thread(nodes.servers["n3"].exited) == 0
+        nodes.forgotten = "n3"
+        await until(lambda: settled(nodes), "two nodes are left")
+        await client.kv.put("w", "k", b"v")
 
 
 def test_a_copy_of_a_data_directory_that_was_put_back_is_refused_and_nothing_is_lost(nodes: Nodes) -> None:

@@ -118,6 +118,9 @@ class ClusterMap(Message, frozen=True):
     moves: list[SlotMove] = []  # noqa: RUF012
     cluster_id: str = ""
     """Which cluster this is: decided by whoever forms it, and taken over by every node."""
+    replicas: U32 = 0
+    """How many voters every group but ``metadata-0`` should have, if there are as many machines. 0: an older version
+    formed the cluster, and its next leader of ``metadata-0`` notes what is configured there."""
 
     def node(self, node_id: str) -> NodeRecord | None:
         """Return the record of a member. None means that the node is no member."""
@@ -187,6 +190,8 @@ class Leave(Message, frozen=True):
     """A node's replicas move elsewhere, then it is forgotten."""
 
     node_id: str
+    fewer: bool = False  # even if groups then have fewer replicas than the cluster wants
+    lost: bool = False  # only if the node is out of reach
 
 
 class Transfer(Message, frozen=True):

@@ -205,7 +205,7 @@ async def _join(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _leave(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.one(await m.cluster.leave(a.node))
+    printer.one(await m.cluster.leave(a.node, fewer=a.allow_fewer_replicas))
 
 
 async def _add_group(m: Client, a: Arguments, printer: Printer) -> None:
@@ -405,8 +405,13 @@ def build_parser() -> argparse.ArgumentParser:
     join.add_argument("--peer", required=True, type=_endpoint, metavar="HOST:PORT", help="address for other nodes")
     join.add_argument("--clients", type=_endpoint, metavar="HOST:PORT", help="address for clients")
     join.add_argument("--region", default="", help="region of the node")
-    leave = plain("leave", "move the replicas of a node to others; repeat it until the node is removed", _leave)
+    leave = plain("leave", "move the replicas of a node to others; it ends when nothing needs it any more", _leave)
     leave.add_argument("node", metavar="NODE")
+    leave.add_argument(
+        "--allow-fewer-replicas",
+        action="store_true",
+        help="go on if groups then have fewer replicas than the cluster wants",
+    )
 
     certs = plain("certs", "issue certificates for a fleet: authority, nodes, clients, administrators", _status)
     certs.set_defaults(offline=issuing.certs)

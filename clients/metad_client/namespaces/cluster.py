@@ -57,10 +57,14 @@ class Cluster(Facade):
         """Add a node. A node with ``[cluster] join`` set does this by itself. Raises ConflictError."""
         return await self._requests.one(methods.CLUSTER_JOIN, c.Join(node), deadline_s)
 
-    async def leave(self, node_id: str, *, deadline_s: float | None = None) -> c.Done:
-        """Move a node's replicas to other nodes. Call it again once they have moved, to remove the node from the map.
-        Raises NotFoundError, InvalidRequestError, ConflictError."""
-        return await self._requests.one(methods.CLUSTER_LEAVE, c.Leave(node_id), deadline_s)
+    async def leave(
+        self, node_id: str, *, fewer: bool = False, lost: bool = False, deadline_s: float | None = None
+    ) -> c.Done:
+        """Move a node's replicas to other nodes; then the cluster removes the node from the map. ``fewer``: even if
+        groups then have fewer replicas than the cluster wants. ``lost``: only if the node is out of reach, and then
+        also with fewer replicas. Called again, it says which groups still need the node. Raises NotFoundError,
+        InvalidRequestError, ConflictError."""
+        return await self._requests.one(methods.CLUSTER_LEAVE, c.Leave(node_id, fewer, lost), deadline_s)
 
     async def add_group(self, kind: str, *, deadline_s: float | None = None) -> c.Done:
         """Add a group of a kind. If the answer is lost, the client does not repeat the call, which could add two

@@ -26,7 +26,9 @@ from metad_wire.peer import PeerHello
 from metad_wire.transport import Listener, Transport, split_endpoint
 
 from ...config import Config, bound_for_nodes
-from ...errors import JOIN_ANEW, ConfigError
+from ...control.namesakes import copied_directory, foreign_directory
+from ...control.seen import Reach
+from ...errors import ConfigError
 from ...logs import event
 from ...node.lives import Life
 from ...node.node import Node
@@ -157,12 +159,31 @@ class Peers:
         if ours and cluster_id and ours != cluster_id:
             raise HandshakeError(f"this is cluster {ours!r}, not {cluster_id!r}")
         if node_id == self.node.identity.node_id:
-            raise HandshakeError(f"there is another node named {node_id!r}")
+            self._check_namesake(node_id, self.node.presence.record.peer_endpoint, self.node.identity.store_id, life)
+        if (living := self._living(node_id)) is not None and living.life is not None and living.life != life:
+            self._check_namesake(node_id, living.endpoint, living.life.store_id, life)
         known = self.node.map
         record = None if known is None else known.node(node_id)
         if record is not None and record.store_id and record.store_id != life.store_id:
-            raise HandshakeError(f"{node_id!r} was here with another data directory. {JOIN_ANEW}")
+            reach = self.node.controller.reach(node_id)
+            raise HandshakeError(foreign_directory(node_id, record.peer_endpoint, reach))
         self.node.lives.check(node_id, life)
+
+    def _check_namesake(self, node_id: str, endpoint: str, store_id: str, life: Life) -> None:
+        """Refuse a node while another of its name is alive at this address, with the data directory ``store_id``."""
+        if life.store_id != store_id:
+            raise HandshakeError(foreign_directory(node_id, endpoint, Reach.ALIVE))
+        if life.number:  # 0: a version that does not count lives, so nothing can be told
+            raise HandshakeError(copied_directory(node_id, endpoint))
+
+    def _living(self, node_id: str) -> Outbound | None:
+        """The link to a node that was heard on it a moment ago. A node that has just been started again is no longer:
+        its connections of before are over, or have fallen silent."""
+        link = self._links.get((node_id, False))
+        if link is None or not link.up:
+            return None
+        heard_ago_s = asyncio.get_running_loop().time() - link.heard_s
+        return link if heard_ago_s < self.node.replicas.timing.election_s else None
 
     def remember(self, node_id: str, life: Life, then: Callable[[], None]) -> None:
         """Call ``then`` once it is durably known that the node was here in this life."""

@@ -201,6 +201,14 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "changes(now, [each for each in record.replicas if each in seen.reachable],",
         "healthy_replica_stays_while_its_replacement_is_down",
     ),
+    _m(
+        "who_has_left_lives_on",
+        "a node that may not hear that it has left asks the others",
+        "metad.control.departure:Departure.asks",
+        "if member or",
+        "if True or",
+        "who_has_left_ends",
+    ),
     # --- regions
     _m(
         "regions_are_not_looked_at",

@@ -29,6 +29,7 @@ from ...config import (
     StorageConfig,
     validated,
 )
+from ...errors import LeftError
 from ...node.node import Node
 from ...raft.base import ROLES
 from ...raft.replica import RaftGroup
@@ -85,6 +86,8 @@ class SimNode:
         self.environment: SimEnvironment | None = None
         self.server: Server | None = None
         self.lives = 0
+        self.left = False
+        """It has left the cluster, and does not start again."""
 
     @property
     def up(self) -> bool:
@@ -97,7 +100,9 @@ class SimNode:
         return None if self.server is None else self.server.node
 
     def start(self) -> None:
-        """A new process."""
+        """A new process, unless it has left."""
+        if self.left:
+            return
         assert self.process is None
         cluster = self.cluster
         self.lives += 1
@@ -116,6 +121,13 @@ class SimNode:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, LeftError):
+                self.left = True
+                if self.server is None:  # it was refused at its start
+                    self.crash(power=False)
+                else:
+                    self.end()
+                return
             self.cluster.fail(Violation("nodes do not fail", f"{self.name}: {type(error).__name__}: {error}"))
 
     def crash(self, *, power: bool = True) -> None:

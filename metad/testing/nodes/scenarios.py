@@ -523,6 +523,28 @@ def one_that_is_gone_leaves() -> None:
 
 
 @scenario
+def who_has_left_ends() -> None:
+    """One node hears that it leaves. The other is away meanwhile, comes back as if nothing had happened, and is told by
+    the others, who do not dial it any more."""
+    with Scene(spares=2) as scene:
+        for name in ("n4", "n5"):
+            scene.nodes[name].start()
+        scene.require_settled(10.0)
+        here, away = (name for name in ("n1", "n2", "n3") if name != scene.lead(METADATA).name)
+        scene.nodes[away].crash()
+        for name in (here, away):
+            scene.ask(scene.two, lambda c, name=name: c.cluster.leave(name))  # type: ignore[misc]
+        assert scene.run_until(lambda: not scene.nodes[here].up, 30.0), "it leaves, and lives on"
+        assert scene.run_until(lambda: {here, away}.isdisjoint(_members(scene)), 30.0)
+        scene.nodes[away].start()
+        assert scene.run_until(lambda: not scene.nodes[away].up, 10.0), "it has left, and does not hear of it"
+        assert scene.nodes[here].left
+        assert scene.nodes[away].left
+        scene.require_settled(10.0)
+        assert scene.put(scene.one, "a", b"1") == 1
+
+
+@scenario
 def any_region_may_die() -> None:
     """Six nodes in three regions: every namespace is written, and the cluster is decided about, without any one."""
     where = {"n1": "eu", "n2": "eu", "n3": "us", "n4": "us", "n5": "ap", "n6": "ap"}
@@ -588,3 +610,9 @@ def _copies(scene: Scene) -> set[str]:
     leader = scene.lead().node
     assert leader is not None
     return {*leader.drivers[DATA].group.configuration.voters}
+
+
+def _members(scene: Scene) -> set[str]:
+    """The nodes of the map."""
+    known = scene.ask(scene.two, lambda c: c.cluster.map()).map
+    return {node.node_id for node in known.nodes}

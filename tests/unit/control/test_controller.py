@@ -12,11 +12,12 @@ import pytest
 
 from metad.config import Config, load_config
 from metad.control import host as control_host
-from metad.control.controller import Controller
+from metad.control.controller import TEND_S, Controller
 from metad.control.decisions import founders
 from metad.control.host import Done
 from metad.control.presence import Presence
 from metad.raft.membership import ChangeRefusedError
+from metad.raft.messages import Configuration
 from metad.storage.keys import group_prefix
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -34,6 +35,7 @@ from metad_wire.methods import (
     CLUSTER_ADD_GROUP,
     CLUSTER_JOIN,
     CLUSTER_LEAVE,
+    CLUSTER_MAP,
     CLUSTER_MOVED,
     CLUSTER_REBALANCE,
     CLUSTER_TRANSFER,
@@ -42,6 +44,7 @@ from metad_wire.methods import (
 )
 
 NODES = ["n1", "n2", "n3"]
+NOBODY = Configuration(())
 
 
 def cluster(nodes: list[str] = NODES, **fields: Any) -> ClusterMap:
@@ -66,6 +69,7 @@ class Host:
         self.held: list[Callable[[], None]] = []
         self.answer: m.WriteReply | MetadError = m.WriteReply([], [])
         self.closed: list[GroupId] = []
+        self.left: list[int] = []
 
     def store(self, order: c.StoreMap, done: Done) -> None:
         def store() -> None:
@@ -89,6 +93,9 @@ class Host:
         return status_of(self.statuses.get("n1", []))
 
     def call_peer(self, node: str, code: int, payload: bytes, done: Done) -> None:
+        if code == CLUSTER_MAP.code:
+            done(encode(c.MapReply(0, None, {})))  # it has no newer one
+            return
         assert code == STATUS.code
         said = self.statuses.get(node, [])
         done(said if isinstance(said, MetadError) else encode(status_of(said)))
@@ -115,13 +122,16 @@ class Rig:
         config = config or Config(node_id="n1")
         self.presence = Presence(config, "store of n1")
         mover: Any = SimpleNamespace(follow=lambda known: None)
-        clock: Any = SimpleNamespace(now=lambda: 0.0)
+        self.now_s = 0.0
+        clock: Any = SimpleNamespace(now=lambda: self.now_s)
         host = self.host
         self.controller = Controller(
             config,
             self.presence,
             clock,
-            control_host.Host(host, host.connected, host.status, host.store, host.call_peer, host.close, host.stop),
+            control_host.Host(
+                host, host.connected, host.status, host.store, host.call_peer, host.close, host.left.append, host.stop
+            ),
             mover,
         )
         self.answers: list[Any] = []
@@ -140,6 +150,11 @@ class Rig:
             raise answer
         done: c.Done = method.decode_reply(answer)
         return done
+
+    def tend(self) -> None:
+        """Reconcile when it is time to look after the cluster as a whole."""
+        self.now_s += TEND_S
+        self.controller.reconcile()
 
     def group(self, kind: str, ordinal: int = 0) -> GroupRecord:
         found = self.map.group(GroupId(kind, ordinal))
@@ -216,13 +231,13 @@ def test_a_node_that_says_again_who_it_is_changes_nothing_and_one_that_moved_cha
 
 
 def test_a_node_with_another_data_directory_is_refused() -> None:
-    with pytest.raises(ConflictError, match="another data directory"):
+    with pytest.raises(ConflictError, match="its own data directory"):
         Rig().ask(CLUSTER_JOIN, c.Join(node("n2", store_id="new")))
 
 
 def test_a_node_cannot_stop_leaving_by_joining_again() -> None:
     rig = Rig()
-    rig.ask(CLUSTER_LEAVE, c.Leave("n2"))
+    rig.ask(CLUSTER_LEAVE, c.Leave("n2", fewer=True))
     rig.ask(CLUSTER_JOIN, c.Join(msgspec.structs.replace(node("n2"), endpoint="elsewhere:1")))
     assert rig.map.nodes[1].leaving
 
@@ -230,7 +245,7 @@ def test_a_node_cannot_stop_leaving_by_joining_again() -> None:
 def test_replicas_of_a_node_that_leaves_go_to_those_that_stay() -> None:
     rig = Rig()
     rig.ask(CLUSTER_JOIN, c.Join(node("n4")))
-    rig.ask(CLUSTER_LEAVE, c.Leave("n1"))
+    rig.ask(CLUSTER_LEAVE, c.Leave("n1", fewer=True))
     for kind in ("offset", "data"):
         assert rig.group(kind).replicas == ["n2", "n3", "n4"]
         assert rig.group(kind).preferred != "n1"
@@ -244,9 +259,9 @@ def test_who_may_not_leave() -> None:
     with pytest.raises(InvalidRequestError, match="last node"):
         Rig(cluster(["n1"])).ask(CLUSTER_LEAVE, c.Leave("n1"))
     rig = Rig(cluster(["n1", "n2"]))
-    rig.ask(CLUSTER_LEAVE, c.Leave("n1"))
+    rig.ask(CLUSTER_LEAVE, c.Leave("n1", fewer=True))
     with pytest.raises(InvalidRequestError, match="last node"):
-        rig.ask(CLUSTER_LEAVE, c.Leave("n2"))
+        rig.ask(CLUSTER_LEAVE, c.Leave("n2", fewer=True))
 
 
 @pytest.mark.parametrize(
@@ -261,25 +276,57 @@ def test_who_may_not_leave() -> None:
 )
 def test_a_node_is_not_forgotten_while_a_group_may_need_it(reports: Any, needed: str) -> None:
     rig = Rig()
-    rig.ask(CLUSTER_LEAVE, c.Leave("n1"))
+    rig.ask(CLUSTER_LEAVE, c.Leave("n1", fewer=True))
     rig.host.statuses = reports
     with pytest.raises(ConflictError, match="may still be needed for") as caught:
-        rig.ask(CLUSTER_LEAVE, c.Leave("n1"))
+        rig.ask(CLUSTER_LEAVE, c.Leave("n1", fewer=True))
     assert set(needed.split(", ")) <= set(str(caught.value).split("needed for ")[1].split(";")[0].split(", "))
     assert "n1" in [one.node_id for one in rig.map.nodes]
 
 
 def test_a_node_that_nobody_counts_on_is_forgotten() -> None:
     rig = Rig()
-    rig.ask(CLUSTER_LEAVE, c.Leave("n1"))
+    rig.ask(CLUSTER_LEAVE, c.Leave("n1", fewer=True))
     rest = ["n2", "n3"]
     rig.host.statuses = {
         "n1": [leads("offset", rest)],
         "n2": [leads("metadata", rest, ("n1",)), leads("data", rest)],
     }
-    rig.ask(CLUSTER_LEAVE, c.Leave("n1"))
+    rig.ask(CLUSTER_LEAVE, c.Leave("n1", fewer=True))
     assert [one.node_id for one in rig.map.nodes] == rest
     assert all("n1" not in (*g.replicas, *g.learners, *g.initial) for g in rig.map.groups)
+
+
+def test_the_cluster_itself_forgets_a_node_that_nobody_counts_on() -> None:
+    rig = Rig(cluster(replicas=3))
+    idle(rig)
+    rig.ask(CLUSTER_LEAVE, c.Leave("n1", fewer=True))
+    rest = ["n2", "n3"]
+    rig.host.statuses = {"n2": [leads("metadata", rest, ("n1",)), leads("data", rest)]}
+    rig.tend()
+    assert "n1" in [one.node_id for one in rig.map.nodes], "offset-0 may need it"
+    rig.host.statuses["n3"] = [leads("offset", rest)]
+    rig.tend()
+    assert [one.node_id for one in rig.map.nodes] == rest
+
+
+def test_a_node_that_has_left_ends() -> None:
+    rig = Rig(cluster(["n1", "n2"], version=7))
+    idle(rig)
+    rig.controller.reconcile()
+    rig.host.drivers[METADATA].group.ready = False
+    rig.host.map = cluster(["n2"], version=9)
+    rig.controller.reconcile()
+    assert rig.host.left == [9]
+
+
+def test_a_cluster_of_an_older_version_notes_how_many_replicas_it_wants() -> None:
+    rig = Rig(cluster(), config=load_config(None, {"node_id": "n1", "data_dir": ".", "cluster": {"replicas": 2}}))
+    idle(rig)
+    rig.tend()
+    assert (rig.map.replicas, rig.map.version) == (2, 8)
+    rig.tend()
+    assert rig.map.version == 8
 
 
 # --- regions -------------------------------------------------------------------------------------------------
@@ -302,22 +349,28 @@ def formed(regions: dict[str, str] = WHERE, **groups: int) -> Rig:
     rig = Rig(empty=True, config=config)
     rig.host.connect(*set(WHERE) - {"a1"})
 
+    idle(rig, founders(config))
+    rig.controller.reconcile()
+    return rig
+
+
+def idle(rig: Rig, configuration: Configuration = NOBODY) -> None:
+    """Have the node lead metadata-0, whose replicas stay as they are."""
+
     def refuse(member: str) -> None:
         raise ChangeRefusedError(f"{member}: not now")
 
     rig.host.drivers[METADATA].group = SimpleNamespace(
         ready=True,
-        leader="a1",
+        leader=rig.presence.record.node_id,
         name="metadata-0",
-        configuration=founders(config),
+        configuration=configuration,
         peers={},
         log=SimpleNamespace(last_index=9),
         add_learner=refuse,
         promote=refuse,
         remove=refuse,
     )
-    rig.controller.reconcile()
-    return rig
 
 
 def regions_of(rig: Rig) -> set[tuple[str, ...]]:

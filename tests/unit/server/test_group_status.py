@@ -140,7 +140,8 @@ async def test_a_node_that_lost_its_disk_is_refused_and_both_ends_say_why(cluste
     await cluster.stop_and_lose_disk("c")
     await cluster.start("c")
     await until(lambda: cluster.link("a", "c").refuses and cluster.link("c", "a").refused)
-    why = "'c' was here with another data directory"
+    await until(lambda: "c is a member" in cluster.link("a", "c").refuses)
+    why = "c is a member with another data directory, and it is not known yet whether that node is alive"
     assert cluster.link("a", "c").refuses.startswith(why)
     assert cluster.link("c", "a").refused.startswith(why)
     assert not cluster.link("a", "c").up

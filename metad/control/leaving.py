@@ -1,0 +1,143 @@
+"""When a node may leave, what the cluster map becomes, and when nothing needs the node any more. Pure.
+
+A leave moves the node's replicas to nodes that stay. The node works on until no group counts on it; then it is
+forgotten. A leave is refused if a group could not carry it out, or would have no majority within reach afterwards, or,
+unless that is wanted, fewer replicas than before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire.cluster import ClusterMap, GroupRecord
+from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
+from metad_wire.group import METADATA
+
+from .decisions import Decision, changed, metadata_on, regions_of, staying
+from .placement import balanced_leaders, spread
+from .seen import Reach
+
+_NAMED = 4  # groups that a text names; there may be two thousand
+
+
+def is_leaving(current: ClusterMap, node_id: str) -> bool:
+    """Whether a node's replicas move away already. Raises NotFoundError if it is no member."""
+    record = current.node(node_id)
+    if record is None:
+        raise NotFoundError(f"{node_id} is not a member")
+    return record.leaving
+
+
+def check_lost(node_id: str, reach: Reach) -> None:
+    """Raise ConflictError unless a node that is to leave as lost is out of reach indeed."""
+    if reach is Reach.ALIVE:
+        raise ConflictError(f"{node_id} is alive; let it leave (metadctl leave {node_id})")
+    if reach is Reach.UNKNOWN:
+        raise ConflictError(f"{node_id} was within reach a moment ago; ask again")
+
+
+def leave(
+    current: ClusterMap,
+    node_id: str,
+    lost: Collection[str],
+    reports: Iterable[m.GroupStatus],
+    wanted: int,
+    *,
+    fewer: bool = False,
+) -> Decision:
+    """Move a node's replicas to nodes that stay. Nodes that are ``lost``, which means out of reach, come last.
+
+    ``reports`` are what the leaders say of their groups. ``wanted`` is the number of replicas that groups should have;
+    with ``fewer`` they may have fewer afterwards. Raises InvalidRequestError if no node would stay, and ConflictError
+    if the node cannot leave now.
+    """
+    rest = [node for node in staying(current.nodes) if node != node_id]
+    if not rest:
+        raise InvalidRequestError("the last node cannot leave")
+    nodes = [msgspec.structs.replace(n, leaving=True) if n.node_id == node_id else n for n in current.nodes]
+    regions = regions_of(nodes)
+    groups: list[GroupRecord] = []
+    for group in metadata_on(current.groups, nodes):
+        if group.group_id != METADATA and node_id in group.replicas:
+            kept = [replica for replica in group.replicas if replica != node_id]
+            replicas = spread(rest, len(group.replicas), groups, kept, lost, regions)
+            group = msgspec.structs.replace(group, replicas=replicas)
+        groups.append(group)
+    voters = {status.name: status.voters for status in reports}
+    touched = [
+        (now, then, voters.get(now.group_id.name, now.replicas))
+        for now, then in zip(current.groups, groups, strict=True)
+        if node_id in (*now.replicas, *voters.get(now.group_id.name, ()))
+    ]
+    for now, then, actual in touched:
+        _keeps_majority(node_id, now.group_id.name, actual, then.replicas, lost)
+    fewest = [
+        (then, len(now.replicas)) for now, then, _ in touched if len(then.replicas) < min(wanted, len(now.replicas))
+    ]
+    if fewest:
+        _may_shrink(current, node_id, [then for then, _ in fewest], wanted, fewer=fewer)
+    groups = balanced_leaders(groups, rest, regions)
+    text = f"the replicas of {node_id} move away; it ends when nothing needs it any more"
+    return changed(current, text, nodes=nodes, groups=groups)
+
+
+def _keeps_majority(
+    node_id: str, group: str, actual: Sequence[str], then: Sequence[str], lost: Collection[str]
+) -> None:
+    """Raise ConflictError if the group cannot decide about its replicas now, or could not once the node has left."""
+    for voters, when in ((actual, "has"), (then, f"without {node_id} would have")):
+        alive = [voter for voter in voters if voter not in lost]
+        if len(alive) <= len(voters) // 2:
+            away = ", ".join(sorted(set(voters) - set(alive)))
+            raise ConflictError(
+                f"{node_id} cannot leave now: {group} {when} {len(alive)} of {len(voters)} replicas within reach, no "
+                f"majority. Bring {away} back first"
+            )
+
+
+def _may_shrink(current: ClusterMap, node_id: str, groups: Sequence[GroupRecord], wanted: int, *, fewer: bool) -> None:
+    """Raise ConflictError if these groups may not have fewer replicas than they have now."""
+    first = groups[0]
+    more = f" (and {len(groups) - 1} more groups)" if len(groups) > 1 else ""
+    text = f"{first.group_id.name}{more} with {len(first.replicas)} of {wanted} replicas"
+    others = [node.node_id for node in current.nodes if node.leaving]
+    if others:
+        raise ConflictError(
+            f"{node_id} cannot leave while {', '.join(others)} is still leaving: together they would leave {text}. "
+            f"Wait until {', '.join(others)} is no longer a member"
+        )
+    if not fewer:
+        raise ConflictError(
+            f"{node_id} would leave {text}. Let another node join first, or allow fewer replicas "
+            f"(metadctl leave {node_id} --allow-fewer-replicas)"
+        )
+
+
+def still_needed(current: ClusterMap, node_id: str, reports: Iterable[m.GroupStatus]) -> list[str]:
+    """The groups that may count on a node that leaves, by name, as their leaders report. It may be the only one that
+    has some of their data."""
+    left = {
+        status.name
+        for status in reports
+        # The node follows the map until the end. It would not hear otherwise that groups it leads go elsewhere.
+        if node_id not in status.voters and (status.kind == METADATA.kind or node_id not in status.learners)
+    }
+    return sorted({group.group_id.name for group in current.groups} - left)
+
+
+def forget(current: ClusterMap, node_id: str, reports: Iterable[m.GroupStatus]) -> Decision:
+    """Remove a node that no group counts on any more. Raises ConflictError while one may."""
+    holds = still_needed(current, node_id, reports)
+    if holds:
+        named = ", ".join(holds[:_NAMED]) + (f" and {len(holds) - _NAMED} more" if len(holds) > _NAMED else "")
+        raise ConflictError(f"{node_id} is leaving, and may still be needed for {named}")
+    nodes = [node for node in current.nodes if node.node_id != node_id]
+    groups = [
+        # Should the node come back with an empty disk, it was not there at the beginning.
+        msgspec.structs.replace(group, initial=[node for node in group.initial if node != node_id])
+        for group in metadata_on(current.groups, nodes)
+    ]
+    return changed(current, f"{node_id} is no longer a member", nodes=nodes, groups=groups)

@@ -1,0 +1,40 @@
+"""What proves to a node that it has left."""
+
+from test_controller import cluster, node
+
+from metad.control.departure import ASK_S, Departure
+from metad_wire.cluster import ClusterMap
+
+
+def at(version: int, *nodes: str, **stores: str) -> ClusterMap:
+    known = cluster(list(nodes), version=version)
+    records = [node(n, store_id=stores.get(n, f"store of {n}")) for n in nodes]
+    return ClusterMap(version, records, known.groups, known.slots)
+
+
+def test_a_newer_map_without_the_node_proves_it_and_an_older_one_does_not() -> None:
+    mine = Departure("n3", "store of n3")
+    assert not mine.has_left(at(7, "n1", "n2", "n3"))
+    assert not mine.has_left(at(6, "n1", "n2"))
+    assert not mine.has_left(at(7, "n1", "n2", "n3"))
+    assert mine.has_left(at(8, "n1", "n2"))
+    assert mine.has_left(at(9, "n1", "n2", "n3", n3="another one that has taken its place"))
+
+
+def test_maps_from_before_the_node_joined_prove_nothing() -> None:
+    """It reads them when it follows the log from the beginning. Its name was another's then, which left."""
+    mine = Departure("n3", "new store")
+    for known in (at(1, "n1", "n2", "n3", n3=""), at(2, "n1", "n2", "n3"), at(3, "n1", "n2")):
+        assert not mine.has_left(known)
+    assert not mine.has_left(at(4, "n1", "n2", "n3", n3="new store"))
+    assert mine.has_left(at(5, "n1", "n2"))
+
+
+def test_the_others_are_asked_now_and_then_by_a_node_that_may_not_hear_of_it() -> None:
+    mine, known = Departure("n3", "store of n3"), at(7, "n1", "n2", "n3")
+    assert not mine.asks(known, "n1", 10.0)
+    assert mine.asks(known, None, 10.0)
+    assert not mine.asks(known, None, 10.0 + ASK_S / 2)
+    assert mine.asks(known, None, 10.0 + ASK_S)
+    leaves = ClusterMap(8, [node("n1"), node("n3", leaving=True)], known.groups, known.slots)
+    assert mine.asks(leaves, "n1", 20.0)

@@ -1,0 +1,60 @@
+"""A second node of one name: it is refused with the truth, and the node that is a member is not harmed."""
+
+from __future__ import annotations
+
+from peer_rig import Stranger, until
+from test_cluster_id import fleet
+
+from metad.node.lives import Life
+from metad.node.node import Node
+from metad.node.stores import StoreIdentity
+from metad_wire.frame import FrameType
+
+
+def knows(node: Node, other: StoreIdentity) -> bool:
+    """Whether the map has the data directory of the other one."""
+    record = None if node.map is None else node.map.node(other.node_id)
+    return record is not None and record.store_id == other.store_id
+
+
+async def test_while_the_member_is_alive_a_namesake_is_told_to_take_another_name() -> None:
+    async with fleet("abc") as nodes:
+        await nodes.start("a", "b", "c")
+        await nodes.formed("a", "b", "c")
+        deciding, good = nodes.servers["a"].node, nodes.servers["b"].node
+        identity = good.identity
+        await until(lambda: knows(deciding, identity) and "b" in deciding.replicas.connected)
+        before = deciding.lives._newest["b"]
+        theirs = {"store_id": "another directory", "life": 1, "incarnation": "y"}
+        copied = {"store_id": identity.store_id, "life": identity.life + 1, "incarnation": "y"}
+        # The good node itself says it as well.
+        for where in ("a", "b"):
+            for said, words in ((theirs, "with its own data directory"), (copied, "a copy of its data directory")):
+                for _ in range(12):  # more than a node may have connections
+                    stranger = await Stranger.dial(nodes.network, where)
+                    frame = await stranger.greet(nodes.servers[where], "b", **said)
+                    assert frame.type == FrameType.ERROR
+                    text = await stranger.refused()
+                    assert text.startswith("another node named b is alive at b:1"), text
+                    assert words in text
+                    assert "leave" not in text
+        assert "b" in deciding.replicas.connected
+        assert deciding.lives._newest["b"] == before, "the life of a copy is not remembered"
+        deciding.lives.check("b", Life(identity.store_id, identity.life, identity.incarnation))
+
+
+async def test_once_the_member_is_gone_its_next_life_is_welcome_and_a_namesake_hears_that_nobody_knows_yet() -> None:
+    async with fleet("abc") as nodes:
+        await nodes.start("a", "b", "c")
+        await nodes.formed("a", "b", "c")
+        deciding, identity = nodes.servers["a"].node, nodes.servers["b"].node.identity
+        await until(lambda: knows(deciding, identity) and "b" in deciding.replicas.connected)
+        await nodes.stop("b")
+        await until(lambda: "b" not in deciding.replicas.connected)
+        deciding.controller.reconcile()
+        stranger = await Stranger.dial(nodes.network, "a")
+        await stranger.greet(nodes.servers["a"], "b", store_id="another directory")
+        assert "not known yet whether that node is alive" in await stranger.refused()
+        following = await Stranger.dial(nodes.network, "a")
+        said = {"store_id": identity.store_id, "life": identity.life + 1, "incarnation": "z"}
+        assert (await following.greet(nodes.servers["a"], "b", **said)).type == FrameType.WELCOME
