@@ -71,6 +71,7 @@ from .errors import (
     HandshakeError,
     IdentityExpiredError,
     InternalError,
+    InvalidItemError,
     InvalidRequestError,
     MetadError,
     NotFoundError,
@@ -95,7 +96,7 @@ from .namespaces.records import Records
 from .namespaces.sessions import Sessions
 from .observer import Connected, Disconnected, Ended, Observer, Redirected, Retried
 from .options import Options
-from .results import PutResult, Takeover, TakeoverResult, TransactResult, WriteResult
+from .results import PutResult, ReadResult, Takeover, TakeoverResult, TransactResult, WriteResult
 
 __all__ = [
     "PORT_DEFAULT",
@@ -126,6 +127,7 @@ __all__ = [
     "HandshakeError",
     "IdentityExpiredError",
     "InternalError",
+    "InvalidItemError",
     "InvalidRequestError",
     "KeyValue",
     "Kv",
@@ -155,6 +157,7 @@ __all__ = [
     "PeerLink",
     "PermissionDeniedError",
     "PutResult",
+    "ReadResult",
     "Records",
     "Redirected",
     "Retried",

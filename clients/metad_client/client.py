@@ -19,7 +19,7 @@ from .connections.manager import ConnectionManager
 from .connections.transport_choice import TransportChoice, transports_of
 from .dispatch.dispatcher import Dispatcher
 from .endpoint import name_of, parse_url, scheme_of
-from .errors import ConnectionLostError, InternalError, MetadError
+from .errors import ConnectionLostError, InternalError, MetadError, another
 from .namespaces.cluster import Cluster
 from .namespaces.kv import KeyValue
 from .namespaces.offsets import Offsets
@@ -104,10 +104,8 @@ class Client:
         except TimeoutError:
             await self.close()
             names = ", ".join(name_of(endpoint) for endpoint in self._endpoints)
-            raise (
-                self._manager.obstacle
-                or ConnectionLostError(f"no answer from {names} within {self._options.connect_timeout_s:.3g} s")
-            ) from None
+            lost = ConnectionLostError(f"no answer from {names} within {self._options.connect_timeout_s:.3g} s")
+            raise another(self._manager.obstacle or lost, outcome_known=True) from None
         except BaseException:
             await self.close()
             raise
@@ -192,7 +190,7 @@ class Client:
 
     def _never_up(self, error: MetadError) -> None:
         if not self._first.done():
-            self._first.set_exception(error)
+            self._first.set_exception(another(error, outcome_known=True))
             self._first.exception()  # open() may have given up already: then nobody else looks at it
 
 

@@ -1,8 +1,9 @@
 """The errors that a caller may meet: the wire's, and one that only a client can raise.
 
 All are a :class:`MetadError`. ``error.retryable`` says whether the same call may
-succeed later; ``error.outcome_known`` is False if a write may have happened; ``error.current`` is the version,
-offset, generation or epoch that a condition did not match.
+succeed later; ``error.outcome_known`` is False if the call may have changed something, which no read
+has, and no call that was never sent; ``error.current`` is the version, offset, generation or epoch that a condition
+did not match.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from metad_wire.errors import (
     HandshakeError as HandshakeError,
     IdentityExpiredError as IdentityExpiredError,
     InternalError as InternalError,
+    InvalidItemError as InvalidItemError,
     InvalidRequestError as InvalidRequestError,
     MetadError as MetadError,
     NotFoundError as NotFoundError,
@@ -51,19 +53,19 @@ class ClosedError(MetadError):
 
 def error_of_item(item: ItemError) -> MetadError:
     """The exception for one failed item of a batch."""
-    error = error_of(ErrorBody(item.code, item.message))
-    error.current = item.current
-    return error
+    return error_of(ErrorBody(item.code, item.message), item.current)
 
 
-def another(error: MetadError) -> MetadError:
-    """An equal error for another caller: an exception keeps the traceback of the place that raises it."""
+def another(error: MetadError, *, outcome_known: bool | None = None) -> MetadError:
+    """An equal error for another caller, or with another outcome: an exception keeps the traceback of the place that
+    raises it."""
     twin = type(error)(
         error.message,
         retry_after_ms=error.retry_after_ms,
         retry_jitter_ms=error.retry_jitter_ms,
         leader=error.leader,
+        current=error.current,
+        outcome_known=error.outcome_known if outcome_known is None else outcome_known,
     )
-    twin.current = error.current
     twin.__cause__ = error.__cause__
     return twin

@@ -7,13 +7,13 @@ of the caller's sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from metad_wire.faults import UNFIT, fault
 from metad_wire.messages import (
-    ItemError,
     KvPutReply,
     KvTransactionResult,
     KvTransactReply,
@@ -24,19 +24,23 @@ from metad_wire.messages import (
     SessionTakeoverReply,
 )
 
-from .errors import InternalError, MetadError, another, error_of_item
+from .errors import InternalError, InvalidItemError, InvalidRequestError, MetadError, another, error_of_item
 
 Reply = TypeVar("Reply")
 Value = TypeVar("Value")
 
 
 def newest(revisions: Sequence[Revision]) -> list[Revision]:
-    """One of each group: the highest."""
+    """One of each group: the highest. Raises InvalidRequestError."""
     highest: dict[str, Revision] = {}
-    for revision in revisions:
-        known = highest.get(revision.group)
-        if known is None or known.index < revision.index:
-            highest[revision.group] = revision
+    try:
+        for revision in revisions:
+            known = highest.get(revision.group)
+            if known is None or known.index < revision.index:
+                highest[revision.group] = revision
+    except UNFIT:
+        what = fault(list(revisions) if isinstance(revisions, Iterable) else revisions, list[Revision])
+        raise InvalidRequestError(f"min_revisions: {what or 'its items cannot be compared'}") from None
     return list(highest.values())
 
 
@@ -79,6 +83,68 @@ def by_position(
     return merged
 
 
+class _Errors:
+    """Those of the pieces of a call."""
+
+    def __init__(self, pieces: Sequence[Piece[Any]]) -> None:
+        self._pieces = [piece for piece in pieces if piece.reply is None or piece.reply.errors]
+        self._by_position: dict[int, MetadError] | None = None
+
+    @property
+    def by_position(self) -> dict[int, MetadError]:
+        """Position in the caller's sequence -> error."""
+        if self._by_position is None:
+            found: dict[int, MetadError] = {}
+            for piece in self._pieces:
+                if piece.error is not None:
+                    found.update((index, another(piece.error)) for index in piece.where)
+                elif piece.reply is not None:
+                    found.update((piece.where[item.index], error_of_item(item)) for item in piece.reply.errors)
+            self._by_position = {index: _placed(error, index) for index, error in sorted(found.items())}
+        return self._by_position
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def raise_first(self) -> None:
+        """Raise the first, with a note of how many there are; return if there are none."""
+        if not self:
+            return
+        errors = self.by_position
+        index, error = next(iter(errors.items()))
+        if len(errors) > 1 or index:
+            error.add_note(f"item {index}; {len(errors)} items failed")
+        raise error
+
+
+def _placed(error: MetadError, index: int) -> MetadError:
+    """The error with the position in its text, if that is about what the caller passed."""
+    return InvalidItemError(f"{error.message} (item {index})") if isinstance(error, InvalidItemError) else error
+
+
+class ReadResult(list[Value]):
+    """What was read, by position: a list. A key that no record can have, because it is too long or of a wrong type, has
+    the value of an absent record, and an error."""
+
+    def __init__(self, pieces: Sequence[Piece[Any]], values_of: Callable[[Any], list[Value]], missing: Value) -> None:
+        super().__init__(by_position(pieces, values_of, missing))
+        self._errors = _Errors(pieces)
+
+    @property
+    def ok(self) -> bool:
+        """True iff no item failed."""
+        return not self._errors
+
+    @property
+    def errors(self) -> dict[int, MetadError]:
+        """The items that failed: position in the caller's sequence -> error. Empty if none did."""
+        return self._errors.by_position
+
+    def raise_for_error(self) -> None:
+        """Raise the error of the first item that failed, with a note of how many did; return if none did."""
+        self._errors.raise_first()
+
+
 class WriteResult:
     """The outcome of a batch of writes.
 
@@ -87,17 +153,10 @@ class WriteResult:
 
     def __init__(self, pieces: Sequence[Piece[Any]]) -> None:
         self.revisions: list[Revision] = []
-        self._item_errors: list[tuple[Sequence[int], ItemError]] = []  # (positions of its request's items, error)
-        self._lost_pieces: list[Piece[Any]] = []
-        self._errors: dict[int, MetadError] | None = None
+        self._errors = _Errors(pieces)
         for piece in pieces:
-            if piece.error is not None:
-                self._lost_pieces.append(piece)
-                continue
-            reply: Any = piece.reply
-            self.revisions += reply.revisions
-            if reply.errors:
-                self._item_errors += [(piece.where, error) for error in reply.errors]
+            if piece.reply is not None:
+                self.revisions += piece.reply.revisions
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'ok' if self.ok else f'{len(self.errors)} errors'}>"
@@ -105,29 +164,16 @@ class WriteResult:
     @property
     def ok(self) -> bool:
         """True iff no item failed."""
-        return not self._item_errors and not self._lost_pieces
+        return not self._errors
 
     @property
     def errors(self) -> dict[int, MetadError]:
         """The items that failed: position in the caller's sequence -> error. Empty if none did."""
-        if self._errors is None:
-            self._errors = {where[error.index]: error_of_item(error) for where, error in self._item_errors}
-            for piece in self._lost_pieces:
-                assert piece.error is not None
-                for index in piece.where:
-                    self._errors[index] = another(piece.error)
-            self._errors = dict(sorted(self._errors.items()))
-        return self._errors
+        return self._errors.by_position
 
     def raise_for_error(self) -> None:
         """Raise the error of the first item that failed, with a note of how many did; return if none did."""
-        if self.ok:
-            return
-        errors = self.errors
-        index, error = next(iter(errors.items()))
-        if len(errors) > 1 or index:
-            error.add_note(f"item {index}; {len(errors)} items failed")
-        raise error
+        self._errors.raise_first()
 
 
 class TakeoverResult(WriteResult):

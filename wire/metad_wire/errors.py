@@ -1,7 +1,8 @@
 """The error table: one row per wire code, one exception class per row.
 
 A code never changes its meaning and is never reused. ``retryable`` says whether the same request may
-succeed later *and* is safe to send again; ``outcome_known`` is False where the write may have happened.
+succeed later *and* is safe to send again; ``outcome_known`` is False where a write may have happened: a class
+has what its code alone says, an error what the client knows of the call.
 The registry refuses two classes with one code.
 """
 
@@ -29,18 +30,30 @@ class MetadError(Exception):
     code: ClassVar[int] = 0
     name: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
-    outcome_known: ClassVar[bool] = True
+    outcome_known: bool = True
 
-    current: int | None = None
+    current: int | None
     """For a failed item: the value that its condition was compared with. A version (0: absent), an offset (-1: none), a
     generation or an epoch; None if the error is about something else or the server does not report it."""
 
-    def __init__(self, message: str = "", *, retry_after_ms: int = 0, retry_jitter_ms: int = 0, leader: str = ""):
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        retry_after_ms: int = 0,
+        retry_jitter_ms: int = 0,
+        leader: str = "",
+        current: int | None = None,
+        outcome_known: bool | None = None,
+    ):
         super().__init__(message or (self.__doc__ or self.name).splitlines()[0])
         self.message = str(self)
         self.retry_after_ms = retry_after_ms
         self.retry_jitter_ms = retry_jitter_ms
         self.leader = leader
+        self.current = current
+        if outcome_known is not None:
+            self.outcome_known = outcome_known
 
     def body(self) -> ErrorBody:
         """This error as the payload of an ERROR frame."""
@@ -178,11 +191,15 @@ class InvalidItemError(_Coded, code=205, name="invalid_item"):
     """The item is malformed or breaks a documented limit."""
 
 
-def error_of(body: ErrorBody) -> MetadError:
+def error_of(body: ErrorBody, current: int | None = None) -> MetadError:
     """The exception for a received error; a code from a newer peer becomes a plain :class:`InternalError`."""
     known = ERRORS.get(body.code)
     if known is None:
         return InternalError(f"unknown error code {body.code}: {body.message}")
     return known(
-        body.message, retry_after_ms=body.retry_after_ms, retry_jitter_ms=body.retry_jitter_ms, leader=body.leader
+        body.message,
+        retry_after_ms=body.retry_after_ms,
+        retry_jitter_ms=body.retry_jitter_ms,
+        leader=body.leader,
+        current=current,
     )

@@ -74,6 +74,11 @@ class Method(Generic[Body, Reply]):
         METHODS[code] = self
         METHODS_BY_NAME[name] = self
 
+    @property
+    def changes(self) -> bool:
+        """Whether it may change anything, records or the cluster itself."""
+        return self.mutates or self.whose is not For.CLIENTS
+
     def __repr__(self) -> str:
         return f"<Method {self.name}>"
 

@@ -14,16 +14,18 @@ from .tables import TABLES
 
 
 class Route(NamedTuple):
-    """How the items of a method are routed: ``kind`` of their groups, and their CRCs by position."""
+    """How the items of a method are routed: ``kind`` of their groups, and their CRCs by position. ``fault`` says why an
+    item would be refused whatever is stored; None if it would not."""
 
     kind: str
     crcs: Callable[[Sequence[Any]], Iterable[int]]
+    fault: Callable[[Any], str | None]
 
 
 def _route(table: Table[Any], keyed: Keyed | None) -> Route:
     if keyed is None:
-        return Route(table.kind, table.crcs)
-    return Route(table.kind, lambda items: table.crcs(keyed(items)))
+        return Route(table.kind, table.crcs, table.fault)
+    return Route(table.kind, lambda items: table.crcs(keyed(items)), table.fault)
 
 
 ROUTES: Final[dict[int, Route]] = {

@@ -38,7 +38,7 @@ class Portal:
         """The coroutine's result. An interrupt (Ctrl-C) cancels it."""
         if self._loop is None:
             coroutine.close()
-            raise ClosedError("the client is closed; nothing was done")
+            raise ClosedError("the client is closed; nothing was done", outcome_known=True)
         if threading.current_thread() is self._thread:  # it would wait for itself
             coroutine.close()
             raise RuntimeError("a blocking call was made in the thread that would have to answer it")

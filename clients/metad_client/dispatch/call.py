@@ -12,6 +12,7 @@ from metad_wire.errors import DrainingError, MetadError, NotLeaderError, StaleRo
 from metad_wire.messages import Identity, Message, Request
 from metad_wire.methods import Method
 
+from ..errors import another
 from .identity import IdentitySource
 
 # Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most, the name of a group, and what is required: a 0.
@@ -67,6 +68,16 @@ class Call:
     redirects: int = 0  # consecutive attempts that followed a hint without a wait
     stale: bool = False  # the group does not hold the items any more
     moved: bool = False  # ended because of that, with nothing done: a newer map says where the items are
+
+    @property
+    def undone(self) -> bool:
+        """Whether it certainly has changed nothing, without any answer."""
+        return not self.method.changes or not self.attempts
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether there was no answer to an attempt, or is none yet."""
+        return self.in_doubt or self.carrier is not None
 
     # --- attempts ---
 
@@ -145,6 +156,9 @@ class Call:
 
     def fail(self, error: MetadError, *, moved: bool = False) -> None:
         """End with an error. ``moved``: a newer map says that other groups hold the items."""
+        known = self.undone or (error.outcome_known and not self.unanswered)
+        if error.outcome_known is not known:
+            error = another(error, outcome_known=known)
         self.moved = moved
         self.release()
         if not self.future.done():

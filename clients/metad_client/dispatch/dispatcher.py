@@ -20,6 +20,7 @@ from metad_wire.frame import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, HEADER_BYTES
 from metad_wire.methods import Method
 
 from ..errors import (
+    CancelledError,
     ClosedError,
     ConnectionLostError,
     DeadlineExceededError,
@@ -30,6 +31,7 @@ from ..errors import (
     NotLeaderError,
     StaleRouteError,
     TooEarlyError,
+    another,
 )
 from ..observer import Observer
 from ..options import Options
@@ -50,6 +52,7 @@ from .sender import Sender
 from .suspects import SUSPECT_S, Suspects
 
 _CLOSED = "the client is closed; nothing was done"
+_CLOSED_UNANSWERED = "the client was closed before the answer came"
 
 REDIRECTS_MAX = 2
 """Consecutive attempts that follow a hint at once. Hints that lead in circles wait like other retries."""
@@ -114,7 +117,7 @@ class Dispatcher:
         Raises :class:`OverloadedError` if too many calls wait already, :class:`ClosedError` on a closed client.
         """
         if self._closed:
-            raise ClosedError(_CLOSED)
+            raise ClosedError(_CLOSED, outcome_known=True)
         if version is None:
             version = self.routes.version
         call = Call(method, body, deadline, self._loop.create_future(), group, node, version, once)
@@ -136,7 +139,7 @@ class Dispatcher:
         """Wait until the groups of a method's items are known: the future ends with None or with a MetadError. Nothing
         is sent. Raises the errors of :meth:`submit`."""
         if self._closed:
-            raise ClosedError(_CLOSED)
+            raise ClosedError(_CLOSED, outcome_known=True)
         self.backlog.check(0)
         call = Call(method, b"", deadline, self._loop.create_future(), None)
         self._router.park(call)
@@ -204,8 +207,10 @@ class Dispatcher:
         self._discovery.close()
         self._suspects.close()
         for call in self._calls():
-            sent = call.carrier is not None or call.in_doubt
-            call.fail(ClosedError("" if sent else _CLOSED))
+            if call.unanswered:
+                call.fail(ClosedError("" if call.method.changes else _CLOSED_UNANSWERED))
+            else:
+                call.fail(ClosedError(_CLOSED, outcome_known=True))
         connections = list(self.nodes.connections)
         for connection in connections:
             connection.close()
@@ -231,6 +236,8 @@ class Dispatcher:
             call.fail(error)
             return
         self.answers += 1
+        if isinstance(error, CancelledError | DeadlineExceededError) and not call.in_doubt:
+            error = another(error, outcome_known=True)  # a server answers so only what it has not begun
         queue = self.nodes.connections[connection]
         call.refused(queue.node, error)
         if call.future.done():

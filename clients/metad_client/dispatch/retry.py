@@ -64,16 +64,18 @@ def verdict(
 
 def deadline_error(call: Call, cause: MetadError | None) -> DeadlineExceededError:
     """The error of a caller whose time is up; ``cause`` is the last known obstacle."""
-    name = call.method.name
-    why = f" ({cause})" if cause is not None else ""
+    name, known = call.method.name, True
+    # What the last attempt did is not what all of them did.
+    why = "" if cause is None else f" ({str(cause).removesuffix('.').removesuffix('; nothing was done')})"
     if call.attempts == 0:
         text = f"{name}: the deadline passed before it could be sent{why}; nothing was done"
-    elif not call.method.mutates:
+    elif not call.method.changes:
         text = f"{name}: the deadline passed without an answer{why}"
-    elif call.in_doubt or call.carrier is not None:
+    elif call.unanswered:
+        known = False
         text = f"{name}: the deadline passed without an answer{why}; the write may have happened"
     else:
         text = f"{name}: the deadline passed{why}; the write did not happen"
-    error = DeadlineExceededError(text)
+    error = DeadlineExceededError(text, outcome_known=known)
     error.__cause__ = cause
     return error

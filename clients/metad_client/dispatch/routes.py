@@ -92,30 +92,24 @@ class Routes:
         return KINDS[method.code] in self._kinds
 
     def group_of(self, method: Method[Any, Any], item: Any) -> str | None:
-        """The group of one item; None if it is not known yet."""
+        """The group of one item; None if it is not known yet. May raise one of :data:`metad_wire.faults.UNFIT`."""
         route = ROUTES[method.code]
         kind = self._kinds.get(route.kind)
         if kind is None or kind.only is not None:
             return kind.only if kind is not None else None
-        try:
-            (crc,) = route.crcs([item])
-        except (AttributeError, TypeError):
-            return kind.names[kind.slots[0]]
+        (crc,) = route.crcs([item])
         return kind.names[kind.slots[crc & SLOT_MASK]]
 
     def split(self, method: Method[Any, Any], items: Sequence[Any]) -> str | ByGroup | None:
         """The group of all items, or positions by group if there are several; None if they are not known yet.
 
-        Values of a wrong type have no slot. Their request goes to some group, whose leader reports the mistake.
+        May raise one of :data:`metad_wire.faults.UNFIT`: a value of a wrong type has no slot.
         """
         route = ROUTES[method.code]
         kind = self._kinds.get(route.kind)
         if kind is None or kind.only is not None:
             return kind.only if kind is not None else None
-        try:
-            by_ordinal = split(route, items, kind.slots, kind.ordinals)
-        except (AttributeError, TypeError):
-            return kind.names[kind.slots[0]]
+        by_ordinal = split(route, items, kind.slots, kind.ordinals)
         names = kind.names
         if len(by_ordinal) == 1:
             return names[next(iter(by_ordinal))]

@@ -49,7 +49,7 @@ class Cluster(Facade):
     async def transfer(self, group: str, to: str, *, deadline_s: float | None = None) -> c.Done:
         """Make one of a group's voters its preferred leader. Raises NotFoundError, InvalidRequestError."""
         known = self._dispatcher.routes.map
-        if known is not None and known.group(GroupId.parse(group)) is None:
+        if known is not None and isinstance(group, str) and known.group(GroupId.parse(group)) is None:
             raise NotFoundError(f"there is no group {group}")
         return await self._requests.one(methods.CLUSTER_TRANSFER, c.Transfer(group, to), deadline_s)
 

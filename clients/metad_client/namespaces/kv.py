@@ -9,6 +9,7 @@ from typing import TypeAlias
 from metad_wire import methods
 from metad_wire.messages import (
     BATCH_ITEMS_MAX,
+    TRANSACTION_ITEMS_MAX,
     TRANSACTIONS_MAX,
     Kv,
     KvDelete,
@@ -30,16 +31,19 @@ from metad_wire.messages import (
 from ..errors import MetadError, error_of_item
 from ..requests.listing import of_group
 from ..requests.outcomes import with_errors, wrote
-from ..results import PutResult, TransactResult, WriteResult, by_position, newest
+from ..requests.wrong import UNFIT, sequence_of
+from ..results import PutResult, ReadResult, TransactResult, WriteResult, newest
 from .facade import Facade
 
-Found: TypeAlias = list[Kv | None]
+Found: TypeAlias = ReadResult[Kv | None]
+_PARTS_MAX = 4 * TRANSACTION_ITEMS_MAX
 
 
 class KeyValue(Facade):
     """Keys by (namespace, key).
 
-    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed.
+    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
+    item that is wrong by itself (a key or value is too long, a field of a wrong type) is an InvalidItemError.
     The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
     counts from now, and None means the client's default. A read sees every write that was answered before the read
     began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
@@ -55,7 +59,7 @@ class KeyValue(Facade):
         """Read keys, by position; None for a key that does not exist."""
         wanted = newest(min_revisions)
         pieces = await self._requests.read_many(methods.KV_GET, keys, lambda part: KvGet(part, wanted), deadline_s)
-        return by_position(pieces, lambda reply: reply.records, None)
+        return ReadResult(pieces, lambda reply: reply.records, None)
 
     async def delete_many(self, items: Sequence[KvDeleteItem], *, deadline_s: float | None = None) -> WriteResult:
         """Delete keys. Item errors: NotFoundError, ConflictError."""
@@ -64,7 +68,8 @@ class KeyValue(Facade):
     async def transact_many(self, items: Sequence[KvTransaction], *, deadline_s: float | None = None) -> TransactResult:
         """Run transactions. Each is atomic by itself; the batch is not."""
         # A request holds as many as it may whose longest they could all be.
-        longest = max((len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads) for t in items), default=0)
+        items = sequence_of(methods.KV_TRANSACT, items)
+        longest = max(map(_parts_of, items), default=0)
         items_max = min(TRANSACTIONS_MAX, BATCH_ITEMS_MAX // max(longest, 1))
         return TransactResult(
             await self._requests.many(methods.KV_TRANSACT, items, KvTransact, deadline_s, items_max=items_max)
@@ -108,7 +113,7 @@ class KeyValue(Facade):
             methods.KV_PUT,
             None,
             KvPutItem(namespace, key, value, expected_version),
-            _size(namespace, key) + len(value),
+            _size_of_put,
             KvPut,
             _put,
             deadline_s,
@@ -128,7 +133,7 @@ class KeyValue(Facade):
             methods.KV_GET,
             tuple(wanted),
             KvKey(namespace, key),
-            _size(namespace, key),
+            _size,
             lambda items: KvGet(items, wanted),
             _got,
             deadline_s,
@@ -142,7 +147,7 @@ class KeyValue(Facade):
             methods.KV_DELETE,
             None,
             KvDeleteItem(namespace, key, expected_version),
-            _size(namespace, key),
+            _size,
             KvDelete,
             wrote,
             deadline_s,
@@ -150,12 +155,11 @@ class KeyValue(Facade):
 
     async def transact(self, transaction: KvTransaction, *, deadline_s: float | None = None) -> KvTransactionResult:
         """Run one transaction."""
-        values = sum(len(o.value or b"") for o in (*transaction.then, *transaction.otherwise))
         return await self._requests.single(
             methods.KV_TRANSACT,
             None,
             transaction,
-            _size(transaction.namespace, "") + values,
+            _size_of_transaction,
             KvTransact,
             _transacted,
             deadline_s,
@@ -163,8 +167,26 @@ class KeyValue(Facade):
         )
 
 
-def _size(namespace: str, key: str) -> int:
-    return 16 + len(namespace) + len(key)
+def _size(item: KvKey | KvPutItem | KvDeleteItem) -> int:
+    return 16 + len(item.namespace) + len(item.key)
+
+
+def _size_of_put(item: KvPutItem) -> int:
+    return 16 + len(item.namespace) + len(item.key) + len(item.value)
+
+
+def _size_of_transaction(transaction: KvTransaction) -> int:
+    values = sum(len(operation.value or b"") for operation in (*transaction.then, *transaction.otherwise))
+    return 16 + len(transaction.namespace) + values
+
+
+def _parts_of(transaction: KvTransaction) -> int:
+    try:
+        t = transaction
+        parts = len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads)
+    except UNFIT:
+        return 0  # it is refused, by the client or by the server, and so is one with more parts than it may have
+    return parts if parts <= _PARTS_MAX else 0
 
 
 def _put(items: list[KvPutItem], reply: KvPutReply) -> list[int | MetadError]:
@@ -172,7 +194,7 @@ def _put(items: list[KvPutItem], reply: KvPutReply) -> list[int | MetadError]:
 
 
 def _got(items: list[KvKey], reply: KvGetReply) -> list[Kv | MetadError | None]:
-    return with_errors(reply.records, ())
+    return with_errors(reply.records, reply.errors)
 
 
 def _transacted(items: list[KvTransaction], reply: KvTransactReply) -> list[KvTransactionResult | MetadError]:

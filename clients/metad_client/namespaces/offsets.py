@@ -27,10 +27,10 @@ from metad_wire.messages import (
 from ..errors import MetadError, NotFoundError
 from ..requests.listing import of_group
 from ..requests.outcomes import with_errors, wrote
-from ..results import WriteResult, by_position, newest
+from ..results import ReadResult, WriteResult, newest
 from .facade import Facade
 
-Fetched: TypeAlias = list[Offset | None]
+Fetched: TypeAlias = ReadResult[Offset | None]
 
 _DELETED_AT_ONCE = 1_000
 
@@ -38,7 +38,8 @@ _DELETED_AT_ONCE = 1_000
 class Offsets(Facade):
     """Offsets by (tenant, group, topic, partition).
 
-    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed.
+    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
+    item that is wrong by itself (a key or value is too long, a field of a wrong type) is an InvalidItemError.
     The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
     counts from now, and None means the client's default. A read sees every write that was answered before the read
     began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
@@ -66,7 +67,7 @@ class Offsets(Facade):
         pieces = await self._requests.read_many(
             methods.OFFSET_FETCH, keys, lambda part: OffsetFetch(part, wanted), deadline_s
         )
-        return by_position(pieces, lambda reply: reply.offsets, None)
+        return ReadResult(pieces, lambda reply: reply.offsets, None)
 
     async def delete_many(self, keys: Sequence[OffsetKey], *, deadline_s: float | None = None) -> WriteResult:
         """Delete offsets. Item errors: NotFoundError."""
@@ -78,13 +79,13 @@ class Offsets(Facade):
         *,
         min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
-    ) -> Sequence[int]:
+    ) -> ReadResult[int]:
         """Read the highest generation that has committed in each consumer group, by position; 0 if none has."""
         wanted = newest(min_revisions)
         pieces = await self._requests.read_many(
             methods.OFFSET_GENERATIONS, groups, lambda part: OffsetGenerations(part, wanted), deadline_s
         )
-        return by_position(pieces, lambda reply: reply.generations, 0)
+        return ReadResult(pieces, lambda reply: reply.generations, 0)
 
     async def reset_generations_many(
         self, items: Sequence[GenerationReset], *, deadline_s: float | None = None
@@ -140,7 +141,7 @@ class Offsets(Facade):
             methods.OFFSET_COMMIT,
             monotonic,
             OffsetCommitItem(tenant, group, topic, partition, offset, generation, expected, metadata),
-            _size(tenant, group, topic) + len(metadata),
+            _size_of_commit,
             lambda items: OffsetCommit(items, monotonic),
             wrote,
             deadline_s,
@@ -162,7 +163,7 @@ class Offsets(Facade):
             methods.OFFSET_FETCH,
             tuple(wanted),
             OffsetKey(tenant, group, topic, partition),
-            _size(tenant, group, topic),
+            _size,
             lambda items: OffsetFetch(items, wanted),
             _fetched,
             deadline_s,
@@ -176,7 +177,7 @@ class Offsets(Facade):
             methods.OFFSET_DELETE,
             None,
             OffsetKey(tenant, group, topic, partition),
-            _size(tenant, group, topic),
+            _size,
             OffsetDelete,
             wrote,
             deadline_s,
@@ -196,7 +197,7 @@ class Offsets(Facade):
             methods.OFFSET_GENERATIONS,
             tuple(wanted),
             ConsumerGroup(tenant, group),
-            _size(tenant, group, ""),
+            _size_of_group,
             lambda items: OffsetGenerations(items, wanted),
             _generations,
             deadline_s,
@@ -211,7 +212,7 @@ class Offsets(Facade):
             methods.OFFSET_RESET_GENERATIONS,
             None,
             GenerationReset(tenant, group, expected, generation),
-            _size(tenant, group, ""),
+            _size_of_group,
             OffsetResetGenerations,
             wrote,
             deadline_s,
@@ -247,13 +248,21 @@ class Offsets(Facade):
         return deleted
 
 
-def _size(tenant: str, group: str, topic: str) -> int:
-    return 32 + len(tenant) + len(group) + len(topic)
+def _size(item: OffsetKey | OffsetCommitItem) -> int:
+    return 32 + len(item.tenant) + len(item.group) + len(item.topic)
+
+
+def _size_of_commit(item: OffsetCommitItem) -> int:
+    return _size(item) + len(item.metadata)
+
+
+def _size_of_group(item: ConsumerGroup | GenerationReset) -> int:
+    return 32 + len(item.tenant) + len(item.group)
 
 
 def _fetched(items: list[OffsetKey], reply: OffsetFetchReply) -> list[Offset | MetadError | None]:
-    return with_errors(reply.offsets, ())
+    return with_errors(reply.offsets, reply.errors)
 
 
 def _generations(items: list[ConsumerGroup], reply: OffsetGenerationsReply) -> list[int | MetadError]:
-    return with_errors(reply.generations, ())
+    return with_errors(reply.generations, reply.errors)

@@ -18,14 +18,15 @@ from metad_wire.messages import (
     TablePutReply,
     TableRecord,
 )
-from metad_wire.methods import encode
+from metad_wire.methods import Method, encode
 from metad_wire.table import Table
 
 from ..errors import MetadError
 from ..requests.listing import of_all_groups, of_group
 from ..requests.outcomes import with_errors, wrote
 from ..requests.requests import Requests
-from ..results import PutResult, WriteResult, by_position, newest
+from ..requests.wrong import sequence_of
+from ..results import PutResult, ReadResult, WriteResult, newest
 from .facade import Facade
 
 Record = TypeVar("Record", bound=Message)
@@ -34,7 +35,8 @@ Record = TypeVar("Record", bound=Message)
 class Records(Facade, Generic[Record]):
     """Records of a plain table by the fields of its key.
 
-    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed.
+    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
+    item that is wrong by itself (a key or value is too long, a field of a wrong type) is an InvalidItemError.
     The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
     counts from now, and None means the client's default. A read sees every write that was answered before the read
     began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
@@ -59,17 +61,17 @@ class Records(Facade, Generic[Record]):
         *,
         min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
-    ) -> list[TableRecord[Record] | None]:
+    ) -> ReadResult[TableRecord[Record] | None]:
         """Read records, by position of their keys; None for a key without a record."""
         get, wanted = self._plain.get, newest(min_revisions)
-        items = [self._plain.key(*key) for key in keys]
+        items = self._keys(get, keys)
         pieces = await self._requests.read_many(get, items, lambda part: get.body(part, wanted), deadline_s)
-        return by_position(pieces, _records_of, None)
+        return ReadResult(pieces, _records_of, None)
 
     async def delete_many(self, keys: Sequence[Sequence[str | int]], *, deadline_s: float | None = None) -> WriteResult:
         """Delete records. Item errors: NotFoundError."""
         delete = self._plain.delete
-        items = [TableDeleteItem(self._plain.key(*key)) for key in keys]
+        items = [TableDeleteItem(key) for key in self._keys(delete, keys)]
         return WriteResult(await self._requests.many(delete, items, delete.body, deadline_s))
 
     async def list(
@@ -102,16 +104,16 @@ class Records(Facade, Generic[Record]):
         """Write one record and return its new version. With ``expected_version`` it is a compare-and-set; 0 expects
         that there is no record yet. Raises ConflictError."""
         put, item = self._plain.put, TablePutItem(record, expected_version)
-        version: int = await self._requests.single(put, None, item, len(encode(item)), put.body, _put, deadline_s)
+        version: int = await self._requests.single(put, None, item, _size, put.body, _put, deadline_s)
         return version
 
     async def get(
         self, *key: str | int, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> TableRecord[Record] | None:
         """Read one record; None if there is none."""
-        get, wanted, item = self._plain.get, newest(min_revisions), self._plain.key(*key)
+        get, wanted, item = self._plain.get, newest(min_revisions), self._key(key)
         found: TableRecord[Record] | None = await self._requests.single(
-            get, tuple(wanted), item, len(encode(item)), lambda items: get.body(items, wanted), _got, deadline_s
+            get, tuple(wanted), item, _size, lambda items: get.body(items, wanted), _got, deadline_s
         )
         return found
 
@@ -119,8 +121,21 @@ class Records(Facade, Generic[Record]):
         self, *key: str | int, expected_version: int | None = None, deadline_s: float | None = None
     ) -> None:
         """Delete one record. Raises NotFoundError, ConflictError."""
-        delete, item = self._plain.delete, TableDeleteItem(self._plain.key(*key), expected_version)
-        await self._requests.single(delete, None, item, len(encode(item)), delete.body, wrote, deadline_s)
+        delete, item = self._plain.delete, TableDeleteItem(self._key(key), expected_version)
+        await self._requests.single(delete, None, item, _size, delete.body, wrote, deadline_s)
+
+    def _keys(self, method: Method[Any, Any], keys: Sequence[Sequence[str | int]]) -> Sequence[Any]:
+        return [self._key(key) for key in sequence_of(method, keys)]
+
+    def _key(self, key: Sequence[str | int]) -> Any:
+        """As a message, or as it is if it is none: then it is refused as an item."""
+        if isinstance(key, list | tuple) and len(key) == len(self._table.key):
+            return self._plain.key(*key)
+        return key
+
+
+def _size(item: Message) -> int:
+    return len(encode(item))
 
 
 def _records_of(reply: TableGetReply[Record]) -> list[TableRecord[Record] | None]:
@@ -136,4 +151,4 @@ def _put(items: list[Any], reply: TablePutReply) -> list[int | MetadError]:
 
 
 def _got(items: list[Any], reply: TableGetReply[Record]) -> list[TableRecord[Record] | MetadError | None]:
-    return with_errors(reply.records, ())
+    return with_errors(reply.records, reply.errors)

@@ -27,16 +27,17 @@ from metad_wire.messages import (
 from ..errors import MetadError
 from ..requests.listing import of_all_groups
 from ..requests.outcomes import with_errors, wrote
-from ..results import Takeover, TakeoverResult, WriteResult, by_position, newest
+from ..results import ReadResult, Takeover, TakeoverResult, WriteResult, newest
 from .facade import Facade
 
-Found: TypeAlias = list[Session | None]
+Found: TypeAlias = ReadResult[Session | None]
 
 
 class Sessions(Facade):
     """Sessions by (tenant, client id).
 
-    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed.
+    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
+    item that is wrong by itself (a key or value is too long, a field of a wrong type) is an InvalidItemError.
     The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
     counts from now, and None means the client's default. A read sees every write that was answered before the read
     began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
@@ -98,7 +99,7 @@ class Sessions(Facade):
         pieces = await self._requests.read_many(
             methods.SESSION_GET, keys, lambda part: SessionGet(part, wanted), deadline_s
         )
-        return by_position(pieces, lambda reply: reply.sessions, None)
+        return ReadResult(pieces, lambda reply: reply.sessions, None)
 
     async def delete_many(
         self,
@@ -165,7 +166,7 @@ class Sessions(Facade):
             methods.SESSION_TAKEOVER,
             (broker, broker_epoch, restore),
             SessionTakeoverItem(tenant, client_id, clean_start, properties),
-            _size(tenant, client_id, properties),
+            _size,
             lambda items: SessionTakeover(broker, broker_epoch, items, restore),
             _taken,
             deadline_s,
@@ -186,7 +187,7 @@ class Sessions(Facade):
             methods.SESSION_UPDATE,
             (broker, broker_epoch),
             SessionUpdateItem(tenant, client_id, properties),
-            _size(tenant, client_id, properties),
+            _size,
             lambda items: SessionUpdate(broker, broker_epoch, items),
             wrote,
             deadline_s,
@@ -200,7 +201,7 @@ class Sessions(Facade):
             methods.SESSION_DISCONNECT,
             (broker, broker_epoch),
             SessionKey(tenant, client_id),
-            _size(tenant, client_id),
+            _size,
             lambda items: SessionDisconnect(broker, broker_epoch, items),
             wrote,
             deadline_s,
@@ -220,7 +221,7 @@ class Sessions(Facade):
             methods.SESSION_GET,
             tuple(wanted),
             SessionKey(tenant, client_id),
-            _size(tenant, client_id),
+            _size,
             lambda items: SessionGet(items, wanted),
             _found,
             deadline_s,
@@ -240,15 +241,17 @@ class Sessions(Facade):
             methods.SESSION_DELETE,
             (broker, broker_epoch),
             SessionKey(tenant, client_id),
-            _size(tenant, client_id),
+            _size,
             lambda items: SessionDelete(items, broker, broker_epoch),
             wrote,
             deadline_s,
         )
 
 
-def _size(tenant: str, client_id: str, properties: SessionProperties | None = None) -> int:
-    return 16 + len(tenant) + len(client_id) + (len(properties.payload) if properties is not None else 0)
+def _size(item: SessionTakeoverItem | SessionUpdateItem | SessionKey) -> int:
+    properties = None if isinstance(item, SessionKey) else item.properties
+    size = 16 + len(item.tenant) + len(item.client_id)
+    return size if properties is None else size + len(properties.payload)
 
 
 def _taken(items: list[SessionTakeoverItem], reply: SessionTakeoverReply) -> list[Takeover | MetadError]:
@@ -261,4 +264,4 @@ def _taken(items: list[SessionTakeoverItem], reply: SessionTakeoverReply) -> lis
 
 
 def _found(items: list[SessionKey], reply: SessionGetReply) -> list[Session | MetadError | None]:
-    return with_errors(reply.sessions, ())
+    return with_errors(reply.sessions, reply.errors)

@@ -17,13 +17,11 @@ from metad_wire.policy import BatchWindow
 
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import InternalError, InvalidRequestError, MetadError, another
+from .wrong import UNFIT, wrong_item
 
 Reply = TypeVar("Reply", bound=Message)
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
-
-ENCODE_ERRORS = (TypeError, ValueError, OverflowError)
-"""What the encoder says of a value that does not fit its field."""
 
 Outcomes = Callable[[list[Item], Reply], list[Outcome | MetadError]]
 """(items, reply) -> by position, what each caller is given or its error."""
@@ -114,7 +112,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
             return
         try:
             body = encode(self._body_of(items))
-        except ENCODE_ERRORS as error:
+        except UNFIT as error:
             self._apart(items, futures, deadline, group, error)
             return
         try:
@@ -189,7 +187,8 @@ class Batcher(Generic[Item, Reply, Outcome]):
             self._send(items[:middle], futures[:middle], deadline, group)
             self._send(items[middle:], futures[middle:], deadline, group)
         elif not futures[0].done():
-            futures[0].set_exception(error)
+            wrong = error if isinstance(error, MetadError) else wrong_item(self._method, items[0], self._body_of, error)
+            futures[0].set_exception(wrong)
 
     def _hand_out(self, items: list[Item], futures: list[asyncio.Future[Outcome]], reply: Reply) -> None:
         try:
@@ -197,7 +196,8 @@ class Batcher(Generic[Item, Reply, Outcome]):
             if len(outcomes) != len(items):
                 raise IndexError(f"{len(outcomes)} outcomes for {len(items)} items")
         except (LookupError, ValueError) as error:
-            self._fail(futures, InternalError(f"{self._method.name}: the reply does not fit the request: {error}"))
+            text = f"{self._method.name}: the reply does not fit the request: {error}"
+            self._fail(futures, InternalError(text, outcome_known=not self._method.changes))
             return
         for future, outcome in zip(futures, outcomes, strict=True):
             if future.done():  # cancelled meanwhile

@@ -6,12 +6,14 @@ import heapq
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from metad_wire.fields import Limit
 from metad_wire.messages import Message, Page
 from metad_wire.methods import Method
 
 from ..dispatch.call import Call
 from ..errors import StaleRouteError
 from .requests import Requests
+from .wrong import argument
 
 Body = TypeVar("Body", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -91,6 +93,7 @@ async def of_group(
     deadline_s: float | None,
 ) -> AsyncGenerator[Record, None]:
     """A listing that one group answers, in order."""
+    argument("page_size", page_size, Limit)
     group = await requests.group_of(method, body_of(Page()), deadline_s)
     page = Page(page_size)
     pages: _Pages[Record] = _Pages(requests, method, group, body_of, records_of, page, deadline_s, follows=True)
@@ -110,6 +113,7 @@ async def of_all_groups(
 ) -> AsyncGenerator[Record, None]:
     """A listing that is spread over all groups, in order of ``key_of``. Each group's leader is asked for its share of a
     page, and for more once that share is used up: so no record is read twice."""
+    argument("page_size", page_size, Limit)
     groups = await requests.groups(method, deadline_s)
     share = -(-page_size // len(groups))
     streams: list[_Pages[Record]] = [

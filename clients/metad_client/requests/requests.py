@@ -14,23 +14,26 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from metad_wire.group import METADATA
-from metad_wire.messages import BATCH_ITEMS_MAX, CHANGE_BYTES_MAX, Message
+from metad_wire.messages import BATCH_ITEMS_MAX, CHANGE_BYTES_MAX, VALUE_BYTES_MAX, Message
 from metad_wire.methods import By, Method, encode
 from metad_wire.policy import BatchWindow
 
 from ..dispatch.call import Call
 from ..dispatch.dispatcher import BODY_BYTES_MIN, Dispatcher
 from ..dispatch.routes import ANY, ByGroup
-from ..errors import InvalidRequestError, MetadError, StaleRouteError
+from ..errors import InvalidItemError, InvalidRequestError, MetadError, StaleRouteError
 from ..options import DEADLINE_S_MAX, Options
 from ..results import Piece
 from .batcher import Batcher, Outcomes
+from .wrong import UNFIT, sequence_of, too_long, wrong_body, wrong_item, wrong_items
 
 # Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million
 # items neither holds a million encoded ones nor pushes everybody else out of the queue.
 PIECES_IN_FLIGHT = 8
 # Of the encoded items of a write. What it changes in its group then fits an entry, where keys count three times.
 WRITE_BYTES_MAX = CHANGE_BYTES_MAX * 3 // 10
+# From so many characters on, the text of a single item may take more bytes than a value may have.
+LONG_BYTES = VALUE_BYTES_MAX // 4
 
 Body = TypeVar("Body", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -83,7 +86,13 @@ class Requests:
         deadline = self._deadline(deadline_s)
         if method.by is By.METADATA:
             group = METADATA.name
-        return self._dispatcher.submit(method, encode(body), deadline, group or ANY, node=node, once=once)
+        if not isinstance(node, str):
+            raise InvalidRequestError(f"node: expected str, got {type(node).__name__}")
+        try:
+            encoded = encode(body)
+        except UNFIT as error:
+            raise wrong_body(method, body, error) from error
+        return self._dispatcher.submit(method, encoded, deadline, group or ANY, node=node, once=once)
 
     async def reply(self, call: Call) -> Any:
         """The reply of a request. Raises its MetadError."""
@@ -104,11 +113,14 @@ class Requests:
             await self.reply(self._dispatcher.wait_for_map(method, deadline))
         return self._routes.groups(method)
 
-    async def group_of(self, method: Method[Any, Any], item: Any, deadline_s: float | None = None) -> str:
-        """The group of one item."""
+    async def group_of(self, method: Method[Any, Any], body: Message, deadline_s: float | None = None) -> str:
+        """The group that answers a request which has the routing fields itself."""
         deadline = self._deadline(deadline_s)
-        while (group := self._routes.group_of(method, item)) is None:
-            await self.reply(self._dispatcher.wait_for_map(method, deadline))
+        try:
+            while (group := self._routes.group_of(method, body)) is None:
+                await self.reply(self._dispatcher.wait_for_map(method, deadline))
+        except UNFIT as error:
+            raise wrong_body(method, body, error) from error
         return group
 
     async def many(
@@ -122,9 +134,12 @@ class Requests:
     ) -> list[Piece[Reply]]:
         """Items in as many requests as they need; ``body_of`` makes the body of each.
 
-        Raises the first error if no piece has a reply; otherwise each piece has its reply or its error.
+        Raises the first error if no piece has a reply; otherwise each piece has its reply or its error. An item that
+        cannot be sent is a piece of its own, with an InvalidItemError.
         """
         deadline = self._deadline(deadline_s)
+        if type(items) is not list:
+            items = sequence_of(method, items)
         items_max = min(items_max, self._batch_items)
         if not items:
             return []
@@ -132,17 +147,21 @@ class Requests:
             await self.reply(self._dispatcher.wait_for_map(method, deadline))
         by_group: str | ByGroup | None = None
         if len(items) <= items_max:
-            by_group = self._routes.split(method, items)
-            if type(by_group) is str:
-                body = encode(body_of(items if type(items) is list else list(items)))
-                if self._fits(method, len(body), len(items)):
-                    call = self._dispatcher.submit(method, body, deadline, by_group)
-                    try:
-                        return [Piece(0, len(items), await self.reply(call), None)]
-                    except StaleRouteError:
-                        if not call.moved:
-                            raise
-                        by_group = None
+            body: bytes | None = None
+            try:
+                by_group = self._routes.split(method, items)
+                if type(by_group) is str:
+                    body = encode(body_of(items if type(items) is list else list(items)))
+            except UNFIT:
+                by_group = None  # the items to blame are found when the pieces are cut
+            if body is not None and type(by_group) is str and self._fits(method, len(body), len(items)):
+                call = self._dispatcher.submit(method, body, deadline, by_group)
+                try:
+                    return [Piece(0, len(items), await self.reply(call), None)]
+                except StaleRouteError:
+                    if not call.moved:
+                        raise
+                    by_group = None
         return await self._pieces(method, items, body_of, deadline, items_max, by_group)
 
     async def read_many(
@@ -152,10 +171,11 @@ class Requests:
         body_of: Callable[[list[Item]], Body],
         deadline_s: float | None = None,
     ) -> list[Piece[Reply]]:
-        """As :meth:`many`, but every piece has a reply, or the error is raised.
+        """As :meth:`many`, but every piece that was sent has a reply, or the error is raised.
 
-        A request that a server refuses as a whole (a reply over its limit, one malformed item) is sent in halves.
+        A request that a server refuses as a whole (a reply over its limit) is sent in halves.
         """
+        items = sequence_of(method, items)
         try:
             pieces = await self.many(method, items, body_of, deadline_s)
         except InvalidRequestError as error:
@@ -164,7 +184,7 @@ class Requests:
             pieces = [Piece(0, len(items), None, error)]
         whole: list[Piece[Reply]] = []
         for piece in pieces:
-            if piece.error is None:
+            if piece.error is None or isinstance(piece.error, InvalidItemError):
                 whole.append(piece)
                 continue
             if piece.count == 1 or not isinstance(piece.error, InvalidRequestError):
@@ -180,7 +200,7 @@ class Requests:
         method: Method[Body, Reply],
         header: Hashable,
         item: Item,
-        size_bytes: int,
+        size_of: Callable[[Item], int],
         body_of: Callable[[list[Item]], Body],
         outcomes: Outcomes[Item, Reply, Outcome],
         deadline_s: float | None = None,
@@ -189,9 +209,17 @@ class Requests:
     ) -> asyncio.Future[Outcome]:
         """One item, in a batch with others of the same verb, group, ``header`` and deadline. Each group has batches of
         its own, because one that cannot be reached must not delay the singles of others."""
-        group = self._routes.group_of(method, item)
-        key = (method.code, group, header, deadline_s)
-        batcher = self._batchers.get(key)
+        if deadline_s is not None:
+            self._checked(deadline_s)
+        try:
+            size_bytes = size_of(item)
+            group = self._routes.group_of(method, item)
+            key = (method.code, group, header, deadline_s)
+            batcher = self._batchers.get(key)
+        except UNFIT as error:
+            raise wrong_item(method, item, body_of, error) from error
+        if (size_bytes > LONG_BYTES or group is None) and (wrong := too_long(method, item)) is not None:
+            raise wrong
         if batcher is None:
             batcher = self._batchers[key] = Batcher(
                 self._dispatcher,
@@ -223,8 +251,10 @@ class Requests:
     def _checked(self, deadline_s: float | None) -> float:
         if deadline_s is None:
             return self._deadline_s
-        if not 0 < deadline_s <= DEADLINE_S_MAX:
-            raise ValueError(f"deadline_s must be over 0 and at most {DEADLINE_S_MAX}, not {deadline_s!r}")
+        if not isinstance(deadline_s, int | float) or not 0 < deadline_s <= DEADLINE_S_MAX:
+            raise InvalidRequestError(
+                f"deadline_s: expected a number over 0 and up to {DEADLINE_S_MAX}, got {deadline_s!r}"
+            )
         return deadline_s
 
     async def _pieces(
@@ -253,6 +283,9 @@ class Requests:
 
         try:
             for where, group, version, body in self._cut(method, items, body_of, items_max, by_group):
+                if isinstance(body, MetadError):
+                    pieces.append(Piece(where[0], 1, None, body, where))
+                    continue
                 if len(in_flight) == in_flight_max:
                     await finish()
                 try:
@@ -266,8 +299,9 @@ class Requests:
             for _, call in in_flight:
                 self._dispatcher.abandon(call)
         pieces.sort(key=lambda piece: piece.start)
-        if pieces[0].error is not None and all(piece.reply is None for piece in pieces):
-            raise pieces[0].error
+        lost = [piece.error for piece in pieces if not isinstance(piece.error, InvalidItemError | None)]
+        if lost and all(piece.reply is None for piece in pieces):
+            raise lost[0]
         return pieces
 
     async def _anew(
@@ -288,8 +322,8 @@ class Requests:
         return [piece.within(where) for piece in pieces]
 
     def _fits(self, method: Method[Any, Any], size_bytes: int, items: int) -> bool:
-        """Whether items of this size fit one request. A single item is sent anyway: the server says what is wrong."""
-        if size_bytes <= BODY_BYTES_MIN or items == 1:
+        """Whether items of this size fit one request. A single item may be as long as a value."""
+        if size_bytes <= BODY_BYTES_MIN or (items == 1 and size_bytes <= VALUE_BYTES_MAX):
             return True
         bytes_max = self._dispatcher.body_bytes_max
         return size_bytes <= (min(bytes_max, WRITE_BYTES_MAX) if method.mutates else bytes_max)
@@ -301,32 +335,56 @@ class Requests:
         body_of: Callable[[list[Item]], Body],
         items_max: int,
         by_group: str | ByGroup | None,
-    ) -> Iterator[tuple[Sequence[int], str, int, bytes]]:
+    ) -> Iterator[tuple[Sequence[int], str, int, bytes | MetadError]]:
         """(positions, group, version of the map, encoded body) of each request: of one group's items, at most
-        ``items_max``, halved until it fits a frame. ``by_group``: all items, if they have been split already."""
+        ``items_max``, halved until it fits a frame. An item that cannot be sent has its error in place of a body.
+        ``by_group``: all items, if they have been split already."""
         # So many at once that each group's share nearly fills a request, but seldom overfills it.
         groups = len(self._routes.groups(method))
         at_once = items_max if groups <= 1 else max(items_max, groups * items_max * 7 // 8)
         for start in range(0, len(items), at_once):
             chunk = items[start : start + at_once]
+            places: Sequence[int] = range(start, start + len(chunk))
+            shifted = start > 0
             version = self._routes.version
             if by_group is None or at_once < len(items):
-                by_group = self._routes.split(method, chunk)
+                try:
+                    by_group = self._routes.split(method, chunk)
+                except UNFIT as error:
+                    wrong = wrong_items(method, chunk)
+                    if not wrong:
+                        raise wrong_body(method, body_of([]), error) from error
+                    yield from (((places[at],), ANY, version, why) for at, why in wrong.items())
+                    places, shifted = [place for place in places if place - start not in wrong], True
+                    by_group = self._routes.split(method, [items[place] for place in places])
             todo: list[tuple[str, Sequence[int]]]
             if isinstance(by_group, dict):
                 todo = [
-                    (group, [start + position for position in positions] if start else positions)
+                    (group, [places[position] for position in positions] if shifted else positions)
                     for group, positions in by_group.items()
                 ]
             else:
-                todo = [(by_group or ANY, range(start, start + len(chunk)))]
+                todo = [(by_group or ANY, places)]
             todo.reverse()
             while todo:
                 group, where = todo.pop()
+                if not where:
+                    continue
                 if len(where) <= items_max:
-                    body = encode(body_of([items[position] for position in where]))
+                    try:
+                        body = encode(body_of([items[position] for position in where]))
+                    except UNFIT as error:
+                        wrong = wrong_items(method, [items[position] for position in where])
+                        if not wrong:
+                            raise wrong_body(method, body_of([]), error) from error
+                        yield from (((where[at],), group, version, why) for at, why in wrong.items())
+                        todo.append((group, [position for at, position in enumerate(where) if at not in wrong]))
+                        continue
                     if self._fits(method, len(body), len(where)):
                         yield where, group, version, body
+                        continue
+                    if len(where) == 1:
+                        yield where, group, version, too_long(method, items[where[0]]) or body
                         continue
                 middle = len(where) // 2
                 todo += [(group, where[middle:]), (group, where[:middle])]

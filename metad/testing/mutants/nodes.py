@@ -56,6 +56,49 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "pass",
         "next_leader_knows_how_far_back_it_remembers",
     ),
+    # --- items that are refused
+    _m(
+        "bad_key_fails_the_request",
+        "an item whose key is too long fails alone",
+        "metad.state.tables:Verb.command",
+        "if faults := self._faults(body, rows, size):",
+        "if faults := self._faults(body, rows, size):\n        raise InvalidRequestError(str(faults))",
+        "bad_items_fail_alone",
+    ),
+    _m(
+        "bad_type_fails_the_request",
+        "an item with a field of a wrong type fails alone",
+        "metad_wire.method:Method.decode_what_fits",
+        "if self.item is None:",
+        "if True:",
+        "bad_items_fail_alone",
+    ),
+    _m(
+        "bad_text_fails_the_call",
+        "an item that cannot be encoded fails alone",
+        "metad_client.requests.requests:Requests._cut",
+        """wrong = wrong_items(method, chunk)
+                if""",
+        """wrong = {}
+                if""",
+        "bad_items_fail_alone",
+    ),
+    _m(
+        "refused_items_shift_the_others",
+        "an answer is of the item at its position",
+        "metad_wire.refused:Refused.widened",
+        "zip(self._places, column, strict=True)",
+        "enumerate(column)",
+        "bad_items_fail_alone",
+    ),
+    _m(
+        "positions_of_a_request_for_those_of_the_call",
+        "the position of an error is that in the caller's batch",
+        "metad_client.results:_Errors.by_position",
+        "piece.where[item.index]",
+        "item.index",
+        "bad_items_fail_alone",
+    ),
     _m(
         "stale_by_hearsay",
         "only a group says that it does not hold a slot",

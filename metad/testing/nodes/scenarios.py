@@ -8,7 +8,17 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from metad_client import Client, ConflictError, KvPutItem, MetadError, NotFoundError, NotLeaderError, Options
+from metad_client import (
+    Client,
+    ConflictError,
+    KvKey,
+    KvPutItem,
+    MetadError,
+    NotFoundError,
+    NotLeaderError,
+    Options,
+    PutResult,
+)
 from metad_wire import messages as m
 from metad_wire.cluster import unpack_slots
 from metad_wire.group import METADATA, GroupId
@@ -147,6 +157,40 @@ def retry_at_the_next_leader_happens_once() -> None:
         assert scene.run_until(task.done, _DEADLINE_S)
         assert task.result() == 1
         assert scene.get(scene.two, "a") == (b"1", 1)
+
+
+@scenario
+def bad_items_fail_alone() -> None:
+    """Some items of a batch are wrong by themselves. The leader is killed between the write and its answer: the next
+    one refuses the same items, and does nothing twice."""
+    with Scene(data=2) as scene:
+        wrong: Any = None
+        items = [KvPutItem(f"n{number}", "k", b"1") for number in range(12)]
+        bad = [1, 4, 5]
+        items[1] = KvPutItem("x" * 5_000, "k", b"")
+        items[4] = KvPutItem("n", "k", wrong)
+        items[5] = KvPutItem("n5", "x" * 5_000, b"")
+
+        def check(result: PutResult, bad: list[int], version: int) -> None:
+            assert sorted(result.errors) == bad, f"not the items that are bad: {result.errors}"
+            assert {error.name for error in result.errors.values()} == {"invalid_item"}
+            assert result.versions == [0 if position in bad else version for position in range(12)]
+
+        check(scene.ask(scene.one, lambda c: c.kv.put_many(items)), bad, 1)
+        leader = scene.lead()
+        scene.network.cut(leader.name, scene.one.name)
+        task = scene.begin(scene.one, lambda c: c.kv.put_many(items))
+        scene.run(0.1)
+        leader.crash(power=False)
+        scene.network.heal()
+        assert scene.run_until(task.done, _DEADLINE_S)
+        check(task.result(), bad, 2)
+        keys = [KvKey(item.namespace, item.key) for item in items]
+        found = scene.ask(scene.two, lambda c: c.kv.get_many(keys))
+        assert sorted(found.errors) == [1, 5]
+        assert [record and record.version for record in found] == [None if at in bad else 2 for at in range(12)]
+        items[11] = KvPutItem("\udfff", "k", b"")  # which the client finds before it sends anything
+        check(scene.ask(scene.one, lambda c: c.kv.put_many(items)), [*bad, 11], 3)
 
 
 def _retry(scene: Scene, at: SimNode, first_s: float) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from collections.abc import Hashable
 from typing import Any, Literal, Protocol
 
@@ -29,7 +28,6 @@ from .loop import VirtualLoop
 
 _SLACK_S = 0.1
 """Of a deadline."""
-_NOTHING = re.compile("(nothing was done|did not happen)$")
 
 
 class Host(Protocol):
@@ -104,8 +102,7 @@ class Caller:
         except (ConflictError, NotFoundError, NotOwnerError, FencedError) as error:
             outcome = "refused", error
         except MetadError as error:
-            never = error.outcome_known or _NOTHING.search(str(error)) is not None
-            outcome = "never" if never else "unknown", error
+            outcome = "never" if error.outcome_known else "unknown", error
         if loop.now - begun_s > self.deadline_s + _SLACK_S:
             raise Violation("deadlines", f"{self._name}: {text} took {loop.now - begun_s:.3f} s of {self.deadline_s}")
         del history.open[number]

@@ -60,7 +60,7 @@ class History:
     def ended(self, key: Hashable, kind: Kind, argument: Hashable, invoked: int, error: MetadError) -> None:
         """An operation ended with an error."""
         self.errors[error.name] = self.errors.get(error.name, 0) + 1
-        if kind == "get" or error.outcome_known:
+        if error.outcome_known:
             self.failed += 1
             return
         self.unknown += 1

@@ -181,7 +181,11 @@ class Peer:
         elif frame.type == FrameType.REQUEST and frame.method == CLUSTER_MAP.code and not server.scripts_map:
             self.tell_map(frame.request_id, CLUSTER_MAP.decode_request(frame.payload).body.version)
         elif frame.type == FrameType.REQUEST:
-            received = Received(self, frame.request_id, frame.method, frame.payload)
+            try:
+                received = Received(self, frame.request_id, frame.method, frame.payload)
+            except InvalidRequestError as error:
+                self.session.fail(frame.request_id, error)
+                return
             server.received.append(received)
             if server.answer is not None:
                 server.answer(received)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from metad_client import ConflictError, InternalError, InvalidRequestError, OverloadedError
+from metad_client import ConflictError, InternalError, InvalidItemError, InvalidRequestError, OverloadedError
 from metad_wire import messages as m
 from metad_wire.errors import InvalidRequestError as WireInvalidRequestError
 
@@ -165,14 +165,16 @@ async def test_an_item_that_cannot_be_encoded_fails_its_caller_only(server, dial
     calls = [client.kv.put("ns", "k", value) for value in (b"1", object(), b"3")]
     first, second, third = await asyncio.gather(*calls, return_exceptions=True)
     assert (first, third) == (1, 3)
-    assert isinstance(second, TypeError)
+    assert isinstance(second, InvalidItemError)
+    assert str(second) == "value: expected bytes, got object"
 
 
 async def test_what_they_share_cannot_be_encoded(dial):
     client = await dial()
     calls = [client.sessions.disconnect(frozenset([object()]), 1, "t", c) for c in "ab"]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [TypeError, TypeError]
+    assert [type(outcome) for outcome in outcomes] == [InvalidRequestError, InvalidRequestError]
+    assert str(outcomes[0]) == "session.disconnect: broker: expected str, got frozenset"
 
 
 async def test_a_reply_that_does_not_fit_is_an_error_not_a_hang(server, dial):

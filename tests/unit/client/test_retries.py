@@ -13,6 +13,7 @@ from metad_client import (
     DeadlineExceededError,
     IdentityExpiredError,
     InternalError,
+    InvalidRequestError,
     KvKey,
     KvPutItem,
     NotLeaderError,
@@ -95,7 +96,7 @@ async def test_a_reply_that_cannot_be_decoded_is_not_the_callers_fault(server, d
             await call
 
 
-@pytest.mark.parametrize("deadline_s", [0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("deadline_s", [0, -1, float("nan"), float("inf"), "5", b"", [1], 1j])
 async def test_deadlines_that_make_no_sense(server, dial, deadline_s):
     client = await dial()
     for call in (
@@ -103,7 +104,7 @@ async def test_deadlines_that_make_no_sense(server, dial, deadline_s):
         client.kv.put("ns", "k", b"", deadline_s=deadline_s),
         client.status(deadline_s=deadline_s),
     ):
-        with pytest.raises(ValueError, match="deadline_s"):
+        with pytest.raises(InvalidRequestError, match="deadline_s: expected a number over 0"):
             await call
     assert client._requests._batchers == {}
 

@@ -94,7 +94,7 @@ def use(retained: Table[Retained], keys: Sequence[OffsetKey]) -> None:
         reveal_type(m.kv.get("ns", "key"))  # R: metad_wire.messages.Kv | None
         reveal_type(m.kv.put_many([KvPutItem("ns", "key", b"")]))  # R: metad_client.results.PutResult
         reveal_type(m.kv.scan("ns", page_size=10))  # R: typing.Iterator[metad_wire.messages.Kv]
-        reveal_type(m.offsets.fetch_many(keys))  # R: list[metad_wire.messages.Offset | None]
+        reveal_type(m.offsets.fetch_many(keys))  # R: metad_client.results.ReadResult[metad_wire.messages.Offset | None]
         reveal_type([one.client_id for one in m.sessions.list("acme")])  # R: list[str]
         reveal_type(m.cluster.map().leaders)  # R: dict[str, str]
         reveal_type(m.status("n1").node_id)  # R: str

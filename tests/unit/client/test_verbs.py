@@ -13,6 +13,7 @@ from metad_client import (
     ConsumerGroup,
     FencedError,
     GenerationReset,
+    InvalidItemError,
     KvDeleteItem,
     KvKey,
     KvOperation,
@@ -282,9 +283,9 @@ async def test_takeover_results_point_at_previous_owners(server, dial):
 
 async def test_a_value_that_cannot_be_encoded_is_the_callers_mistake(dial):
     client = await dial()
-    with pytest.raises(TypeError):
-        await client.kv.put_many([KvPutItem("ns", "k", object())])
-    with pytest.raises(TypeError):
+    result = await client.kv.put_many([KvPutItem("ns", "k", object())])
+    assert str(result.errors[0]) == "value: expected bytes, got object (item 0)"
+    with pytest.raises(InvalidItemError, match="value: expected bytes, got object"):
         await client.kv.put("ns", "k", object())
     assert client.statistics().requests == 0
 

@@ -30,6 +30,7 @@ from metad_client.endpoint import name_of, parse_url
 from metad_client.errors import ClosedError, another
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.faults import UNFIT
 from metad_wire.methods import KV_GET, KV_PUT, OFFSET_LIST, SESSION_LIST
 from metad_wire.routing import text
 
@@ -194,12 +195,14 @@ def test_items_have_the_group_of_their_slot():
     assert routes.replicas("data-1") == ["n1", "n2"]
 
 
-def test_values_of_a_wrong_type_go_to_whoever_says_what_is_wrong():
+def test_values_of_a_wrong_type_have_no_slot():
     routes = Routes()
     routes.learn(a_reply())
-    for odd in (7, None, ["a"]):
-        assert routes.split(KV_GET, keys("a", odd)) == "data-0"
-        assert routes.group_of(KV_GET, m.KvKey(cast("Any", odd), "k")) == "data-0"
+    for odd in (7, None, ["a"], "\ud800"):
+        with pytest.raises(UNFIT):
+            routes.split(KV_GET, keys("a", odd))
+        with pytest.raises(UNFIT):
+            routes.group_of(KV_GET, m.KvKey(cast("Any", odd), "k"))
 
 
 def test_the_newest_map_is_kept_unless_it_is_to_be_replaced():

@@ -252,7 +252,7 @@ async def test_clients_move_on_to_new_registers(monkeypatch: pytest.MonkeyPatch)
 def test_an_error_that_says_not_done_is_not_in_the_history() -> None:
     history = History()
     history.ended(("kv", "a", "b"), "put", b"1", history.moment(), OverloadedError())
-    history.ended(("kv", "a", "b"), "get", None, history.moment(), DeadlineExceededError())
+    history.ended(("kv", "a", "b"), "get", None, history.moment(), DeadlineExceededError(outcome_known=True))
     assert not history.operations
     assert history.failed == 2
     error: MetadError = DeadlineExceededError()

@@ -1,0 +1,57 @@
+"""What a caller is told of arguments that do not fit. Nothing here runs while all do: it is called once encoding or
+routing has failed, and says which field of which item is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from metad_wire.faults import UNFIT as UNFIT
+from metad_wire.faults import fault
+from metad_wire.messages import Message
+from metad_wire.methods import Method
+from metad_wire.routing import ROUTES
+
+from ..errors import InvalidItemError, InvalidRequestError, MetadError
+
+
+def wrong_items(method: Method[Any, Any], items: Sequence[Any]) -> dict[int, InvalidItemError]:
+    """The errors of the items with a field of a wrong type, by position."""
+    faults = ((position, fault(item, method.item)) for position, item in enumerate(items))
+    return {position: InvalidItemError(why) for position, why in faults if why is not None}
+
+
+def wrong_item(
+    method: Method[Any, Any], item: Any, body_of: Callable[[list[Any]], Message], error: Exception
+) -> MetadError:
+    """The error of a request of this item alone, which could not be routed or encoded."""
+    why = fault(item, method.item)
+    return wrong_body(method, body_of([]), error) if why is None else InvalidItemError(why)
+
+
+def wrong_body(method: Method[Any, Any], body: Message, error: Exception) -> MetadError:
+    """The error of a request whose items are not to blame."""
+    why = fault(body, method.body) or f"an argument has a wrong type ({error})"
+    return InvalidRequestError(f"{method.name}: {why}")
+
+
+def too_long(method: Method[Any, Any], item: Any) -> InvalidItemError | None:
+    """The error of an item whose key or value is over the limit: it might not even fit a frame."""
+    why = fault(item, method.item) or ROUTES[method.code].fault(item)
+    return None if why is None else InvalidItemError(why)
+
+
+def sequence_of(method: Method[Any, Any], items: Any) -> Sequence[Any]:
+    """The items of a batch. Raises InvalidRequestError."""
+    if isinstance(items, Sequence) and not isinstance(items, str | bytes | bytearray | memoryview):
+        return items if isinstance(items, list | tuple) else list(items)
+    raise InvalidRequestError(
+        f"{method.name}: expected a sequence of {method.item.__name__}, got {type(items).__name__}"
+    )
+
+
+def argument(name: str, value: object, kind: Any) -> None:
+    """Raise InvalidRequestError if an argument is not of this type."""
+    why = fault(value, kind)
+    if why is not None:
+        raise InvalidRequestError(f"{name}: {why}")
