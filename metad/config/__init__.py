@@ -9,7 +9,7 @@
 """
 
 from .addresses import bound_for_nodes, dialable_problem, is_loopback, told_to_nodes
-from .checks import REGION_BYTES_MAX, is_region, validated
+from .checks import REGION_BYTES_MAX, REPLICAS_MAX, is_region, validated
 from .declarations import (
     MIB,
     ClusterConfig,
@@ -27,6 +27,7 @@ from .files import load_config, to_toml
 __all__ = [
     "MIB",
     "REGION_BYTES_MAX",
+    "REPLICAS_MAX",
     "ClusterConfig",
     "CommitConfig",
     "Config",

@@ -12,6 +12,8 @@ from . import addresses
 from .declarations import MIB, Config, Section
 
 REGION_BYTES_MAX: Final = 64
+REPLICAS_MAX: Final = 15
+"""Of a group. More make every write slower, and no machine room is safer for them."""
 _NUMBER_MAX: Final = 2**48  # a larger number is a mistake, and would break timers or RocksDB
 _NAME_BYTES_MAX: Final = 256
 
@@ -74,6 +76,8 @@ def _numbers(config: Config) -> Iterator[str]:
     for kind in ("offset", "data"):
         if getattr(config.groups, kind) > 1024:
             yield f"groups.{kind}: at most 1024, the number of slots"
+    if config.cluster.replicas > REPLICAS_MAX:
+        yield f"cluster.replicas: at most {REPLICAS_MAX}"
 
 
 def _limits(config: Config) -> Iterator[str]:

@@ -110,7 +110,8 @@ class ClusterConfig(Section, frozen=True):
     over machines second. Nodes with certificates use QUIC to nodes of other regions, and TCP to nodes of their own
     region."""
     replicas: int = 3
-    """Voters of a new group, if there are as many nodes."""
+    """Voters that every group should have, if there are as many machines. Counts when the cluster forms, and is part of
+    the cluster map from then on: ``metadctl groups rebalance --replicas N`` changes it there."""
 
 
 class SecurityConfig(Section, frozen=True):

@@ -27,7 +27,7 @@ from ..config import Config
 from ..logs import event
 from ..raft.membership import ChangeRefusedError
 from ..raft.replica import RaftGroup
-from . import decisions, leaving, upkeep
+from . import decisions, leaving, repair, upkeep
 from .bounds import check_node
 from .decisions import Decision
 from .departure import Departure
@@ -150,24 +150,30 @@ class Controller:
                 self._host.call_peer(node, CLUSTER_MAP.code, payload, answered)
 
     def _tend(self, known: ClusterMap, now_s: float) -> None:
-        """Remove nodes that leave once nothing needs them any more."""
+        """Remove nodes that leave once nothing needs them any more, and add replicas where there are too few."""
         if self._storing or self._tending or now_s - self._tended_s < TEND_S or not self.leads_metadata:
             return
         self._tended_s = now_s
         if not known.replicas:
             text = "the configured number of replicas is noted"
             self._grant(decisions.changed(known, text, replicas=self._config.cluster.replicas), _ignore)
-        elif any(node.leaving for node in known.nodes):
-            self._let_go()
+        elif any(node.leaving for node in known.nodes) or repair.lacking(known):
+            self._mend()
 
-    def _let_go(self) -> None:
-        """Ask whether nothing needs the nodes that leave any more, and remove them then."""
+    def _mend(self) -> None:
+        """Ask the leaders of all groups how far they are, and take the next step then."""
         self._tending = True
 
         def answered(reports: list[m.GroupStatus]) -> None:
             self._tending = False
+            if not self.leads_metadata or self._storing:
+                return
+            decision = repair.repaired(self._map(), self._seen.reachable, reports)
+            if decision.map is not None:
+                event("replicas_added", text=decision.text)
+                self._grant(decision, _ignore)
             for node in self._map().nodes:
-                if node.leaving and self.leads_metadata and not self._storing:
+                if node.leaving and not self._storing:
                     with contextlib.suppress(MetadError):  # not yet
                         self._grant(leaving.forget(self._map(), node.node_id, reports), _ignore)
                         event("node_forgotten", member=node.node_id)
@@ -258,8 +264,8 @@ class Controller:
                 self._leave(body, done)
             case c.AddGroup(kind):
                 self._grant(decisions.add_group(current, kind, replicas, lost), done)
-            case c.Rebalance():
-                self._grant(decisions.rebalance(current, replicas, lost), done)
+            case c.Rebalance(wanted):
+                self._grant(decisions.rebalance(current, wanted or replicas, lost), done)
             case c.Transfer():
                 self._grant(decisions.transfer(current, body), done)
             case c.Moved(move):

@@ -27,9 +27,10 @@ from metad_wire.cluster import (
 from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
 from metad_wire.group import METADATA, GroupId
 
-from ..config import Config
+from ..config import REPLICAS_MAX, Config
 from ..raft.messages import Configuration
 from .bounds import GROUPS_MAX, check_size
+from .describe import replicas_text
 from .namesakes import foreign_directory
 from .placement import Regions, balanced_leaders, even_moves, even_slots, metadata_replicas, spread
 from .seen import Reach
@@ -105,7 +106,9 @@ def add_group(current: ClusterMap, kind: str, replicas: int, lost: Collection[st
 
 
 def rebalance(current: ClusterMap, replicas: int, lost: Collection[str]) -> Decision:
-    """Spread replicas, leaders and slots evenly."""
+    """Spread replicas, leaders and slots evenly. From now on the cluster wants so many replicas of each group."""
+    if not 1 <= replicas <= REPLICAS_MAX:
+        raise InvalidRequestError(f"{replicas} replicas: there must be 1 to {REPLICAS_MAX}")
     if current.moves:
         raise ConflictError(f"{len(current.moves)} slot moves are under way; try again when they are done")
     nodes, regions = staying(current.nodes), regions_of(current.nodes)
@@ -121,8 +124,14 @@ def rebalance(current: ClusterMap, replicas: int, lost: Collection[str]) -> Deci
         ordinals = [group.ordinal for group in groups if group.kind == kind]
         for (source, target), slots in even_moves(unpack_slots(current.slots[kind]), ordinals).items():
             moves.append(SlotMove(number * MOVES_OF_A_MAP + len(moves), kind, source, target, slot_bits(slots)))
-    text = f"{sum(slots_count(move.slots) for move in moves)} slots move between groups"
-    return changed(current, text, groups=balanced_leaders(groups, nodes, regions), moves=moves)
+    groups = balanced_leaders(groups, nodes, regions)
+    led = sum(then.preferred != now.preferred for now, then in zip(current.groups, groups, strict=True))
+    parts = [
+        *replicas_text(current.groups, groups),
+        f"{sum(slots_count(move.slots) for move in moves)} slots move",
+        *([f"{led} groups get another leader"] if led else []),
+    ]
+    return changed(current, "; ".join(parts), groups=groups, moves=moves, replicas=replicas)
 
 
 def moved(current: ClusterMap, number: int) -> Decision:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from metad_wire.cluster import ClusterMap
 
-from ..config import Config, GroupsConfig
+from ..config import ClusterConfig, Config, GroupsConfig
 
 
 def refusal(config: Config, current: ClusterMap) -> str | None:
@@ -38,6 +38,12 @@ def without_effect(config: Config, current: ClusterMap) -> Iterator[tuple[str, s
     members = {node.node_id for node in current.nodes}
     if strangers := sorted(set(config.cluster.seeds) - members):
         yield "cluster.seeds", f"not in the cluster: {', '.join(strangers)}. Seeds form a cluster; later nodes join it"
+    replicas = config.cluster.replicas
+    if current.replicas and replicas not in (current.replicas, ClusterConfig().replicas):
+        yield (
+            "cluster.replicas",
+            f"the cluster wants {current.replicas}; metadctl groups rebalance --replicas N changes that",
+        )
     for kind in ("offset", "data"):
         wanted, default = getattr(config.groups, kind), getattr(GroupsConfig(), kind)
         groups = [group for group in current.groups if group.kind == kind]

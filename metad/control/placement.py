@@ -53,12 +53,26 @@ def spread(
     """``count`` nodes on different machines (all machines, where there are fewer) for one more group, evenly over as
     many regions as can be; of each region those kept, then those with the fewest replicas of the groups so far. Those
     to ``avoid`` come last, unless they are kept."""
+    return sorted(_by_region(nodes, count, keep, regions, rank=_least_loaded(nodes, groups), avoid=avoid))
+
+
+def completed(
+    replicas: Sequence[str], nodes: Sequence[str], count: int, groups: Sequence[GroupRecord], regions: Regions = NOWHERE
+) -> list[str]:
+    """``replicas`` and as many of ``nodes``, on other machines, as make them ``count``: of the regions that have fewest
+    of them, those with the fewest replicas of the groups so far. None of ``replicas`` is given up."""
+    rank = _least_loaded(nodes, groups)
+    return sorted(_by_region(nodes, count, (), regions, rank=rank, chosen=replicas))
+
+
+def _least_loaded(nodes: Sequence[str], groups: Sequence[GroupRecord]) -> Callable[[str], tuple[int, str]]:
+    """Ranks nodes by the replicas of the groups that they have."""
     load = dict.fromkeys(nodes, 0)
     for group in groups:
         for replica in group.replicas:
             if replica in load and group.kind != "metadata":
                 load[replica] += 1
-    return sorted(_by_region(nodes, count, keep, regions, rank=lambda node: (load[node], node), avoid=avoid))
+    return lambda node: (load[node], node)
 
 
 def _by_region(
@@ -69,11 +83,14 @@ def _by_region(
     *,
     rank: Callable[[str], Any],
     avoid: Collection[str] = (),
+    chosen: Sequence[str] = (),
 ) -> list[str]:
-    """Up to ``count`` nodes on different machines, each of a region that has the fewest of those before it."""
-    chosen: list[str] = []
-    used: Counter[str] = Counter()
-    candidates = list(nodes)
+    """Those chosen already, and more nodes up to ``count``, all on different machines, each of a region that has the
+    fewest of those before it."""
+    machines = {machine_of(node) for node in chosen}
+    used = Counter(regions.get(node, "") for node in chosen)
+    chosen = list(chosen)
+    candidates = [node for node in nodes if machine_of(node) not in machines]
     while candidates and len(chosen) < count:
         best = min(
             candidates,

@@ -165,5 +165,5 @@ def test_a_node_that_leaves_says_so(nodes: Nodes) -> None:
     wait_until(gone, "the end of the leave")
     leaving = [one for row in rows for one in row["problems"] if one["code"] == "node_leaving"]
     assert all(one["text"].startswith("n3: leaving; ") for one in leaving)
-    row = nodes.until("ok")
+    row = nodes.until("warning", "group_under_replicated")
     assert (row["nodes_up"], row["nodes_total"]) == (2, 2)

@@ -210,6 +210,8 @@ class AddGroup(Message, frozen=True):
 class Rebalance(Message, frozen=True):
     """Spread slots, replicas and leaders evenly."""
 
+    replicas: U32 = 0  # that every group should have from now on; 0: as many as before
+
 
 class Done(Message, frozen=True):
     """It is done, or under way; ``text`` says what."""

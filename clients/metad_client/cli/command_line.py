@@ -213,7 +213,7 @@ async def _add_group(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _rebalance(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.one(await m.cluster.rebalance())
+    printer.one(await m.cluster.rebalance(replicas=a.replicas))
 
 
 async def _look(m: Client, a: Arguments) -> ClusterView:
@@ -396,6 +396,9 @@ def build_parser() -> argparse.ArgumentParser:
     add.add_argument("--kind", required=True, choices=("data", "offset"))
     add.set_defaults(command=_add_group)
     rebalance = changes.add_parser("rebalance", help="spread slots, replicas and leaders evenly", parents=[common])
+    rebalance.add_argument(
+        "--replicas", type=_count, default=0, metavar="N", help="replicas that every group should have from now on"
+    )
     rebalance.set_defaults(command=_rebalance)
     transfer = plain("transfer", "make a node the preferred leader of a group", _transfer)
     transfer.add_argument("group", metavar="GROUP", help="name of the group, as in data-0")

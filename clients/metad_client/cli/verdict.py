@@ -161,4 +161,7 @@ def _missing(group: GroupView) -> str:
         reasons.append(f"{voters} voters, the map wants {wanted}")
     if wanted < group.replicas_allowed and group.record is not None:
         reasons.append(f"the map wants {wanted} voters, {group.replicas_allowed} are possible")
+    if missing := group.machines_missing:
+        machines = "one machine" if missing == 1 else f"{missing} machines"
+        reasons.append(f"{wanted} of {wanted + missing} replicas that the cluster wants; it needs {machines} more")
     return "; ".join(reasons)

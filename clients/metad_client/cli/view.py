@@ -72,7 +72,9 @@ class GroupView:
     available: list[str]
     """The voters that are within reach and have what they acknowledged."""
     replicas_allowed: int
-    """How many voters the configuration and the machines allow. 0 if that is unknown."""
+    """How many voters the cluster wants and its machines allow. 0 if that is unknown."""
+    machines_missing: int
+    """How many machines more the cluster needs for the replicas that it wants. A cluster of one machine needs none."""
     leaderless_ms: int
 
     @property
@@ -212,18 +214,20 @@ def _groups(
     records = {} if current is None else {record.group_id.name: record for record in current.groups}
     within_reach = {node.node for node in nodes if node.node in believed or (node.connected and not node.refused_by)}
     machines = 0 if current is None else len({machine_of(node.node_id) for node in current.nodes if not node.leaving})
-    wanted = _replicas_wanted(believed)
+    by_map = 0 if current is None else current.replicas
+    wanted = by_map or _replicas_wanted(believed)
     views: list[GroupView] = []
     for name in records or sorted(heard):
         by_node = heard[name].by_node if name in heard else {}
         record = records.get(name)
         most = METADATA_VOTERS_MIN if name == METADATA.name else wanted
-        views.append(_group(name, record, by_node, believed, within_reach, min(most, machines)))
+        missing = max(0, by_map - machines) if machines > 1 and name != METADATA.name else 0
+        views.append(_group(name, record, by_node, believed, within_reach, min(most, machines), missing))
     return views
 
 
 def _replicas_wanted(believed: Mapping[str, StatusReply]) -> int:
-    """The setting of the node that decides about the map, if it answered."""
+    """The setting of the node that decides about the map, if it answered. A map of an older version has none."""
     for status in believed.values():
         if any(group.name == METADATA.name and group.role == "leader" for group in status.groups):
             return status.replicas_wanted
@@ -237,6 +241,7 @@ def _group(
     believed: Mapping[str, StatusReply],
     within_reach: set[str],
     allowed: int,
+    machines_missing: int,
 ) -> GroupView:
     leader = _leader(by_node, believed)
     own = by_node.get(leader)
@@ -249,7 +254,8 @@ def _group(
         # Nobody who knows better answered: a replica that answers is within reach, and so is a node that others reach.
         there = {node for node in within_reach if node not in believed or node in by_node}
     available = [voter for voter in voters if voter in there]
-    return GroupView(name, record, leader, best, voters, available, allowed, _leaderless_ms(leader, by_node, believed))
+    leaderless_ms = _leaderless_ms(leader, by_node, believed)
+    return GroupView(name, record, leader, best, voters, available, allowed, machines_missing, leaderless_ms)
 
 
 def _authority(group: GroupStatus) -> tuple[int, bool, int]:

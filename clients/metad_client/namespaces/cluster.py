@@ -71,6 +71,7 @@ class Cluster(Facade):
         groups: look at the map. Raises InvalidRequestError, ConflictError."""
         return await self._requests.one(methods.CLUSTER_ADD_GROUP, c.AddGroup(kind), deadline_s, once=True)
 
-    async def rebalance(self, *, deadline_s: float | None = None) -> c.Done:
-        """Spread replicas and leaders evenly. Raises ConflictError."""
-        return await self._requests.one(methods.CLUSTER_REBALANCE, c.Rebalance(), deadline_s)
+    async def rebalance(self, *, replicas: int = 0, deadline_s: float | None = None) -> c.Done:
+        """Spread slots, replicas and leaders evenly. ``replicas`` is how many every group should have from now on; 0
+        means as many as before. Raises InvalidRequestError, ConflictError."""
+        return await self._requests.one(methods.CLUSTER_REBALANCE, c.Rebalance(replicas), deadline_s)

@@ -51,8 +51,7 @@ class Peers:
         self._guests: dict[Inbound, None] = {}
         self._tasks: dict[tuple[str, bool], asyncio.Task[None]] = {}
         self._joining: asyncio.Task[None] | None = None
-        self._introduced: dict[str, str] = {}  # node id -> HOST:PORT, by a map that is not this node's yet
-        self._introduced_version = 0  # of that map
+        self._introduced: ClusterMap | None = None  # by another node, whose map was newer than this node's
         self._asking: asyncio.Task[None] | None = None
         node.groups.on_change.append(self._follow_map)
 
@@ -101,8 +100,8 @@ class Peers:
         """Node id -> HOST:PORT, without this node."""
         known = self.node.map
         wanted = {**self.config.cluster.seeds} if known is None else {n.node_id: n.peer_endpoint for n in known.nodes}
-        if known is None or known.version < self._introduced_version:
-            wanted |= self._introduced
+        if self._introduced is not None and self._introduced.version > (0 if known is None else known.version):
+            wanted |= {n.node_id: n.peer_endpoint for n in self._introduced.nodes}
         wanted.pop(self.config.node_id, None)
         return {node: endpoint for node, endpoint in wanted.items() if endpoint}
 
@@ -162,9 +161,11 @@ class Peers:
             self._check_namesake(node_id, self.node.presence.record.peer_endpoint, self.node.identity.store_id, life)
         if (living := self._living(node_id)) is not None and living.life is not None and living.life != life:
             self._check_namesake(node_id, living.endpoint, living.life.store_id, life)
-        known = self.node.map
+        known = self._newest_map()
         record = None if known is None else known.node(node_id)
         if record is not None and record.store_id and record.store_id != life.store_id:
+            # A newer map may say that a node of this name has left, and another one joined since.
+            self._ask_soon()
             reach = self.node.controller.reach(node_id)
             raise HandshakeError(foreign_directory(node_id, record.peer_endpoint, reach))
         self.node.lives.check(node_id, life)
@@ -218,8 +219,7 @@ class Peers:
             attempt += 1
 
     def _introduce(self, newer: ClusterMap) -> None:
-        self._introduced = {n.node_id: n.peer_endpoint for n in newer.nodes}
-        self._introduced_version = newer.version
+        self._introduced = newer
         self._follow_map()
 
     # --- members that joined while this node was away ----------------------------------------------------
@@ -227,7 +227,11 @@ class Peers:
     def met(self) -> None:
         """A node that is not known here may have joined meanwhile, and may lead the group that keeps the map: it must
         be able to hear this node before this node can get a newer map from it."""
-        if self._strangers() and (self._asking is None or self._asking.done()):
+        if self._strangers():
+            self._ask_soon()
+
+    def _ask_soon(self) -> None:
+        if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_around())
 
     def _strangers(self) -> bool:
@@ -235,9 +239,9 @@ class Peers:
         return any(guest.node_id and guest.node_id not in wanted for guest in self._guests)
 
     async def _ask_around(self) -> None:
-        """Ask the nodes that are known for their map until nobody unknown is connected."""
-        attempt = 0
-        while self._strangers():
+        """Ask the nodes that are known for their map, and again until nobody unknown is connected."""
+        attempt, again = 0, True
+        while again:
             for link in [link for (_, bulk), link in self._links.items() if not bulk and link.up]:
                 with contextlib.suppress(OSError, MetadError):
                     payload = CLUSTER_MAP.encode_request(MapRequest(self._version()))
@@ -246,10 +250,18 @@ class Peers:
                         self._introduce(reply.map)
             attempt += 1
             await asyncio.sleep(max(0.2, BACKOFF.delay_s(attempt, self.node.environment.rng)))
+            again = self._strangers()
+
+    def _newest_map(self) -> ClusterMap | None:
+        """The newest that this node has heard of: its own, or another node's."""
+        known, introduced = self.node.map, self._introduced
+        if known is None or introduced is None:
+            return known
+        return introduced if introduced.version > known.version else known
 
     def _version(self) -> int:
-        known = self.node.map
-        return max(self._introduced_version, 0 if known is None else known.version)
+        known = self._newest_map() or self._introduced
+        return 0 if known is None else known.version
 
     async def _ask_to_join(self, endpoint: str, endpoints: list[str]) -> None:
         link = Outbound(self, "", endpoint, bulk=False, far=False)

@@ -252,6 +252,62 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "if True or",
         "who_has_left_ends",
     ),
+    _m(
+        "a_node_that_is_needed_leaves",
+        "a node leaves only if its groups can decide without it",
+        "metad.control.leaving:_keeps_majority",
+        "if len(alive) <= len(voters) // 2:",
+        "if False:",
+        "node_that_others_need_does_not_leave",
+    ),
+    _m(
+        "an_empty_disk_is_let_in",
+        "a member that comes back with another data directory is refused",
+        "metad.server.peers.peers:Peers.check",
+        "if record is not None and record.store_id and",
+        "if False and",
+        "lost_disk_is_replaced_under_the_same_name",
+    ),
+    _m(
+        "who_comes_back_was_there_at_the_beginning",
+        "a node that has left was not there when its groups began",
+        "metad.control.leaving:forget",
+        "if node != node_id])",
+        "])",
+        "lost_disk_is_replaced_under_the_same_name",
+        "lost_disk_is_replaced_while_others_die",
+    ),
+    _m(
+        "who_is_needed_is_forgotten",
+        "a node is a member until the leaders of all groups say that they do not need it",
+        "metad.control.leaving:still_needed",
+        "return sorted(",
+        "return [] and sorted(",
+        "healthy_replica_stays_while_its_replacement_is_down",
+    ),
+    # --- groups with too few replicas
+    _m(
+        "too_few_replicas_stay_too_few",
+        "groups get the replicas that they lack as soon as there are machines",
+        "metad.control.repair:lacking",
+        "return sorted(found,",
+        "return [] and sorted(found,",
+        "groups_that_have_too_few_replicas_are_repaired",
+    ),
+    Mutant(
+        "who_is_down_is_replaced",
+        "a replica on a node that is down still counts",
+        (
+            ("metad.control.controller:Controller._tend", "or repair.lacking(known)", "or True"),
+            (
+                "metad.control.repair:repaired",
+                "for group in lacking(current):",
+                "for group in lacking(msgspec.structs.replace(current, groups=[msgspec.structs.replace(g, replicas=[r "
+                "for r in g.replicas if r in reachable]) for g in current.groups])):",
+            ),
+        ),
+        ("groups_that_have_too_few_replicas_are_repaired",),
+    ),
     # --- regions
     _m(
         "regions_are_not_looked_at",

@@ -14,6 +14,8 @@ import random
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from metad_client import Client, Options, connect
 from metad_wire.cluster import ClusterMap
 from metad_wire.group import METADATA, GroupId
@@ -29,6 +31,7 @@ from ...config import (
     StorageConfig,
     validated,
 )
+from ...control.repair import lacking
 from ...errors import LeftError
 from ...node.node import Node
 from ...raft.base import ROLES
@@ -149,6 +152,23 @@ class SimNode:
         task = self.process.start(self.server.stop())
         task.add_done_callback(lambda _: self.crash(power=False), context=self.cluster.loop.outside)
         return task
+
+    def lose_disk(self) -> None:
+        """It dies, and nothing of its data is left."""
+        self.crash()
+        self.cluster.trace(f"{self.name} has lost its disk")
+        self.disks = Disks()
+        self.left = False
+
+    def join(self) -> None:
+        """A new process that is to join the cluster, be it that it founded it once."""
+        cluster = self.config.cluster
+        founders = [each for each in self.cluster.nodes.values() if each is not self]
+        join = [f"{each.name}:{PEER_PORT}" for each in founders]
+        listen = f"{self.name}:{PEER_PORT}"
+        cluster = msgspec.structs.replace(cluster, seeds={}, seed_regions={}, join=join, listen=listen)
+        self.config = msgspec.structs.replace(self.config, cluster=cluster)
+        self.start()
 
     def pause(self, seconds: float) -> None:
         """It gets no CPU for a while."""
@@ -407,6 +427,8 @@ class Cluster:
         known = leader.node.map
         if known.moves:
             return f"{len(known.moves)} slot moves are open"
+        if few := lacking(known):
+            return f"{few[0].group_id.name} has replicas on {few[0].replicas} only, {known.replicas} are wanted"
         for record in known.groups:
             lead = self.leader(record.group_id)
             name = record.group_id.name

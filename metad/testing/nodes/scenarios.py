@@ -20,7 +20,7 @@ from metad_client import (
     PutResult,
 )
 from metad_wire import messages as m
-from metad_wire.cluster import unpack_slots
+from metad_wire.cluster import ClusterMap, unpack_slots
 from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import KV_GET, KV_PUT, Method, encode
 
@@ -589,6 +589,146 @@ def who_has_left_ends() -> None:
 
 
 @scenario
+def groups_that_have_too_few_replicas_are_repaired() -> None:
+    """A cluster of one grows to three. Then one of three is lost for good and leaves, and another takes its place. The
+    cluster adds the replicas by itself, a few groups at a time, and moves nothing else."""
+    with Scene(nodes=1, spares=4, data=4, offset=2) as scene:
+        assert scene.put(scene.one, "a", b"1") == 1
+        before = _map(scene)
+        for name in ("n2", "n3"):
+            scene.nodes[name].start()
+        assert scene.run_until(lambda: len(_map(scene).nodes) == 3, 20.0)
+        assert scene.run_until(lambda: _on(scene) == {("n1", "n2", "n3")}, 30.0), _on(scene)
+        scene.require_settled(20.0)
+        assert (before.slots, before.moves) == (_map(scene).slots, _map(scene).moves)
+        lost = next(name for name in ("n1", "n2", "n3") if name != scene.lead(METADATA).name)
+        scene.nodes[lost].crash()
+        scene.run(11.0)
+        scene.ask(scene.two, lambda c: c.cluster.leave(lost, lost=True))
+        assert scene.run_until(lambda: len(_map(scene).nodes) == 2, 20.0)
+        scene.nodes["n4"].start()
+        scene.require_settled(40.0)
+        now = tuple(sorted({"n1", "n2", "n3", "n4"} - {lost}))
+        assert _on(scene) == {now}
+        assert scene.get(scene.two, "a") == (b"1", 1)
+        scene.nodes["n5"].start()
+        scene.require_settled(20.0)
+        scene.nodes[next(name for name in now if name != scene.lead(METADATA).name)].crash()
+        scene.run(15.0)
+        assert _on(scene) == {now}, "an operator decides that a node is lost"
+
+
+def _replaced(victim: str, *, chaos: bool) -> None:
+    """Callers write all the time while a node loses its disk, leaves, and joins again under its old name."""
+    with Scene(7, data=2, clients=3) as scene:
+        for number, host in enumerate((scene.one, scene.two)):
+            host.run(lambda client, number=number: _callers(scene, client, number))  # type: ignore[misc]
+        admin = scene.client(Options(deadline_s=_DEADLINE_S))
+        scene.ask(admin, lambda c: c.cluster.map())
+        scene.run(3.0)
+        lost = scene.nodes[victim]
+        lost.lose_disk()
+        others = [node for node in scene.nodes.values() if node is not lost]
+        lost.start()  # as it was: it is refused, and founds nothing
+        scene.run(3.0)
+        if chaos:
+            others[0].crash()
+            scene.run(1.0)
+            others[0].start()
+
+        def gone() -> bool:
+            """Ask again and again, as ``metadctl replace`` does."""
+            try:
+                scene.ask(admin, lambda c: c.cluster.leave(victim, lost=True))
+            except NotFoundError:
+                return True
+            except (ConflictError, NotLeaderError):
+                scene.run(0.5)
+            return False
+
+        assert scene.run_until(gone, 60.0)
+        lost.lose_disk()
+        lost.join()
+        for _ in range(300):
+            scene.run(0.01)
+            _hears_first(lost)
+        if chaos:
+            for node in others:
+                scene.run(0.3)
+                node.crash()
+                scene.run(1.0)
+                node.start()
+        scene.run(5.0)
+        scene.quiet = True
+        scene.run(_DEADLINE_S + 0.5)
+        scene.require_answers()
+        scene.require_settled(40.0)
+        assert _on(scene) == {("n1", "n2", "n3")}
+        last = Caller(scene, scene.history, _opened(admin), "last", random.Random(7))
+        last.deadline_s = 10.0
+        scene.do(admin, last.look_at_everything())
+        scene.history.check()
+
+
+def _hears_first(sim: SimNode) -> None:
+    """A replica without an entry knows no voters: it was not there when the group began, whatever its name is."""
+    for driver in sim.node.drivers.values() if sim.node is not None else ():
+        group = driver.group
+        assert group.log.last_index or not group.configuration.voters, f"{sim.name} believes in {group.configuration}"
+
+
+def _callers(scene: Scene, client: Client, number: int) -> list[Caller]:
+    made = []
+    for at in range(4):
+        caller = Caller(scene, scene.history, client, f"c{number}.{at}", random.Random(f"{number}/{at}"))
+        caller.think_s, caller.deadline_s, caller.keys = 0.1, _DEADLINE_S, 4
+        made.append(caller)
+    return made
+
+
+@scenario
+def lost_disk_is_replaced_under_the_same_name() -> None:
+    """Every node in turn."""
+    for victim in ("n1", "n2", "n3"):
+        _replaced(victim, chaos=False)
+
+
+@scenario
+def lost_disk_is_replaced_while_others_die() -> None:
+    """The others lose power before and after, one at a time."""
+    for victim in ("n1", "n2", "n3"):
+        _replaced(victim, chaos=True)
+
+
+@scenario
+def node_that_others_need_does_not_leave() -> None:
+    """A group has its writes on one living node, and one whose disk is lost, for the third is away. Nobody may decide
+    that the lost one is not needed before the third is back."""
+    with Scene(nodes=5) as scene:
+        names = {group.group_id: group.replicas for group in _map(scene).groups}[DATA]
+        leader = scene.lead().name
+        away, victim = (name for name in names if name != leader)
+        scene.nodes[away].crash()
+        assert scene.put(scene.one, "a", b"1") == 1
+        scene.nodes[victim].lose_disk()
+        scene.run(12.0)
+        for _ in range(5):
+            try:
+                scene.ask(scene.two, lambda c: c.cluster.leave(victim, lost=True))
+                raise AssertionError("it may leave")
+            except (ConflictError, NotLeaderError):
+                scene.run(1.0)
+        assert victim in _members(scene)
+        scene.nodes[away].start()
+        scene.run(12.0)  # whoever leads now must have missed it for as long
+        scene.ask(scene.two, lambda c: c.cluster.leave(victim, lost=True))
+        assert scene.run_until(lambda: victim not in _members(scene), 30.0)
+        scene.nodes[victim].join()
+        scene.require_settled(40.0)
+        assert scene.get(scene.two, "a") == (b"1", 1)
+
+
+@scenario
 def any_region_may_die() -> None:
     """Six nodes in three regions: every namespace is written, and the cluster is decided about, without any one."""
     where = {"n1": "eu", "n2": "eu", "n3": "us", "n4": "us", "n5": "ap", "n6": "ap"}
@@ -656,7 +796,19 @@ def _copies(scene: Scene) -> set[str]:
     return {*leader.drivers[DATA].group.configuration.voters}
 
 
+def _map(scene: Scene) -> ClusterMap:
+    """The map that the leader of the metadata has."""
+    node = scene.lead(METADATA).node
+    assert node is not None
+    assert node.map is not None
+    return node.map
+
+
 def _members(scene: Scene) -> set[str]:
     """The nodes of the map."""
-    known = scene.ask(scene.two, lambda c: c.cluster.map()).map
-    return {node.node_id for node in known.nodes}
+    return {node.node_id for node in _map(scene).nodes}
+
+
+def _on(scene: Scene) -> set[tuple[str, ...]]:
+    """The nodes that groups with records should be on."""
+    return {tuple(sorted(group.replicas)) for group in _map(scene).groups if group.group_id != METADATA}

@@ -261,6 +261,23 @@ def test_code_group_under_replicated__fewer_voters_than_the_map_wants(cluster: C
     assert cluster.found == {("group_under_replicated", "data-0"): "data-0: 2 voters, the map wants 3"}
 
 
+def test_code_group_under_replicated__fewer_machines_than_replicas_are_wanted() -> None:
+    """After a node was lost and left. One machine alone is a choice."""
+    for names, found in (
+        (("n1", "n2"), ["data-0: 2 of 3 replicas that the cluster wants; it needs one machine more"]),
+        (("n1",), []),
+        (NAMES, []),
+    ):
+        cluster = Cluster(names)
+        cluster.map = replace(cluster.map, replicas=3)
+        assert list(cluster.found.values()) == found
+    cluster = Cluster(NAMES)
+    cluster.map = replace(cluster.map, replicas=2)
+    for name in NAMES:
+        cluster.change(name, replicas_wanted=5)
+    assert not cluster.found, "the map counts, not what nodes are configured with"
+
+
 def test_code_group_under_replicated__fewer_than_the_nodes_allow(cluster: Cluster) -> None:
     """After a leave the map may want two of three nodes: nobody would notice."""
     assert cluster.map is not None

@@ -310,6 +310,35 @@ def test_the_cluster_itself_forgets_a_node_that_nobody_counts_on() -> None:
     assert [one.node_id for one in rig.map.nodes] == rest
 
 
+def test_the_cluster_itself_adds_replicas_where_there_are_too_few() -> None:
+    known = cluster(["n1", "n2", "n3", "n4"], replicas=3)
+    groups = [msgspec.structs.replace(g, replicas=["n1", "n2"]) if g.kind == "data" else g for g in known.groups]
+    rig = Rig(msgspec.structs.replace(known, groups=groups))
+    idle(rig)
+    rig.tend()
+    assert rig.group("data").replicas == ["n1", "n2"], "nobody says that it leads the group"
+    rig.host.statuses = {"n2": [leads("data", ["n1", "n2"])]}
+    rig.tend()
+    assert rig.group("data").replicas == ["n1", "n2", "n3"], "n4 is not connected"
+    version = rig.map.version
+    rig.tend()
+    assert rig.map.version == version
+
+
+def test_rebalancing_says_which_replicas_change_and_notes_how_many_are_wanted() -> None:
+    known = cluster(["n1", "n2", "n3", "n4"], replicas=3)
+    on = {"metadata": known.groups[0].replicas, "offset": ["n1", "n2", "n3"], "data": ["n1", "n2"]}
+    groups = [msgspec.structs.replace(g, replicas=on[g.kind]) for g in known.groups]
+    rig = Rig(msgspec.structs.replace(known, groups=groups))
+    rig.host.connect("n2", "n3", "n4")
+    done = rig.ask(CLUSTER_REBALANCE, c.Rebalance())
+    assert done.text == "data-0: n4 is added; 0 slots move"
+    rig.ask(CLUSTER_REBALANCE, c.Rebalance(1))
+    assert (rig.map.replicas, len(rig.group("data").replicas)) == (1, 1)
+    with pytest.raises(InvalidRequestError, match="99 replicas"):
+        rig.ask(CLUSTER_REBALANCE, c.Rebalance(99))
+
+
 def test_a_node_that_has_left_ends() -> None:
     rig = Rig(cluster(["n1", "n2"], version=7))
     idle(rig)
