@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     _grpc(commands)
     _compare(commands)
     _crash(commands)
+    _drill(commands)
     _hold(commands)
     _move(commands)
     _demo(commands)
@@ -266,6 +267,20 @@ def _run_crash(args: argparse.Namespace) -> int:
         json=args.json,
         scheme=args.scheme,
     )
+
+
+def _drill(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "play the operator's drills: what do status, logs and clients say in each?"
+    parser = _command(commands, "drill", text, _run_drill)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="drills to play; default: all")
+    parser.add_argument("--list", action="store_true", help="list the drills instead")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the clients' writes; default: random")
+
+
+def _run_drill(args: argparse.Namespace) -> int:
+    from .drill.command import run, show_list
+
+    return show_list() if args.list else run(args.names, seed=args.seed, json=args.json)
 
 
 def _hold(commands: Commands[argparse.ArgumentParser]) -> None:

@@ -1,0 +1,1 @@
+"""One file for each drill, which reads as its runbook."""
