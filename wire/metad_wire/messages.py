@@ -174,8 +174,8 @@ class SessionKey(Message, frozen=True):
 
 
 class SessionProperties(Message, frozen=True):
-    """What a broker keeps of a session: ``expiry_interval_s`` (MQTT 5; 0xFFFFFFFF never expires) and ``payload``,
-    the broker's own encoding of the rest."""
+    """What a broker keeps of a session: ``expiry_interval_s`` (MQTT 5; 0xFFFFFFFF: never) and ``payload``, the
+    broker's own encoding of the rest. metad stores the interval and leaves it to the brokers to delete what is over."""
 
     expiry_interval_s: U32 = 0
     payload: bytes = b""
@@ -236,7 +236,7 @@ class SessionTakeoverReply(Message, frozen=True):
 
 
 class SessionDisconnect(Message, frozen=True):
-    """The clients have gone; their sessions stay with their owner until they expire or are taken over."""
+    """The clients have gone; their sessions stay with their owner until they are taken over or deleted."""
 
     broker: str
     broker_epoch: U63

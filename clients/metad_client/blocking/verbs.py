@@ -7,6 +7,7 @@ defaults and types of the parameters over, so that there is no second copy of a 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
@@ -62,6 +63,9 @@ class Call(Generic[P, T]):
         self.verb = verb
         self.__doc__ = verb.__doc__
 
+    def __repr__(self) -> str:
+        return _shown(self.verb)
+
     def __set_name__(self, owner: type[Twin], name: str) -> None:
         self._name = name
 
@@ -80,6 +84,9 @@ class Listing(Generic[P, T]):
         self.verb = verb
         self.__doc__ = verb.__doc__
 
+    def __repr__(self) -> str:
+        return _shown(self.verb)
+
     def __set_name__(self, owner: type[Twin], name: str) -> None:
         self._name = name
 
@@ -89,6 +96,11 @@ class Listing(Generic[P, T]):
     def __get__(self, instance: Twin, owner: type[Twin]) -> Callable[P, Iterator[T]]: ...
     def __get__(self, instance: Twin | None, owner: type[Twin]) -> Self | Callable[P, Iterator[T]]:
         return self if instance is None else instance.iterating(self._name, self.verb)
+
+
+def _shown(verb: Callable[..., object]) -> str:
+    """What help() shows beside the docstring."""
+    return f"<blocking {verb.__name__}{inspect.signature(verb)}>"
 
 
 def _iterate(portal: Portal, records: AsyncIterator[T]) -> Iterator[T]:

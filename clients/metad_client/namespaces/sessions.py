@@ -54,8 +54,9 @@ class Sessions(Facade):
     ) -> TakeoverResult:
         """Make the broker, in its life ``broker_epoch``, the owner of these sessions, and create missing ones.
 
-        ``restore`` asks for the stored properties. Item errors: FencedError (a newer life of this broker has been
-        seen).
+        ``broker_epoch`` is a number that you choose, higher in each life of the broker. Another broker's session is
+        always taken over. ``restore`` asks for the stored properties; the properties of an item replace them, None
+        keeps them. Item errors: FencedError (the session belongs to a newer life of this broker).
         """
         pieces = await self._requests.many(
             methods.SESSION_TAKEOVER,
@@ -81,7 +82,8 @@ class Sessions(Facade):
     async def disconnect_many(
         self, broker: str, broker_epoch: int, keys: Sequence[SessionKey], *, deadline_s: float | None = None
     ) -> WriteResult:
-        """Mark the sessions of clients that have gone as disconnected. They stay until they expire or are taken over.
+        """Mark the sessions of clients that have gone as disconnected. They stay until they are taken over or
+        deleted: metad does not expire them yet.
 
         Item errors: NotFoundError, NotOwnerError, FencedError.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pydoc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -64,6 +65,8 @@ def test_it_looks_like_what_it_stands_for(client):
     assert {"put", "put_many", "scan"} <= set(dir(client.kv))
     assert client.kv.put.__doc__.startswith("Write one key")
     assert repr(client.kv) == "<blocking KeyValue>"
+    assert repr(blocking.KeyValue.scan).startswith("<blocking scan(self, namespace: 'str', prefix: 'str' = '', *, page")
+    assert "Write one key" in pydoc.render_doc(blocking.KeyValue)
 
 
 def test_threads_share_it(client, scripted_server):

@@ -170,6 +170,26 @@ def test_every_type_of_a_signature_can_be_imported_from_the_package() -> None:
     assert seen - exported == {ErrorBody}  # what an error is made of; a program looks at the error
 
 
+@pytest.mark.parametrize(
+    ("row", "one"),
+    [
+        ("m.sessions", metad_client.Sessions),
+        ("m.offsets", metad_client.Offsets),
+        ("m.kv", metad_client.KeyValue),
+        ("m.table(TABLE)", metad_client.Records),
+        ("m.cluster", metad_client.Cluster),
+    ],
+)
+def test_the_methods_are_documented(row: str, one: type) -> None:
+    found = re.search(rf"^\| `{re.escape(row)}` \| ([^|]*) \|", (ROOT / "clients/README.md").read_text(), re.MULTILINE)
+    assert found is not None
+    listed = set(re.findall(r"`(\w+)`", found[1]))
+    many = {name.removesuffix("_many") for name in listed if name.endswith("_many")}
+    singles = {name for name in public(one) if name in many or f"{name}s" in many}
+    assert listed == set(public(one)) - singles
+    assert len(singles) == len(many)
+
+
 def test_the_limits_are_documented() -> None:
     table = dict(re.findall(r"^\| `(\w+_MAX)` \| ([\d,]+) \|", (ROOT / "clients/README.md").read_text(), re.MULTILINE))
     assert {name: int(value.replace(",", "")) for name, value in table.items()} == {

@@ -1,0 +1,39 @@
+"""The Python of README.md and of clients/README.md runs as it stands, each block by itself, at another port."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metad import embedded
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "clients/README.md")
+BLOCKS = [
+    pytest.param(block, id=f"{page}-{number}")
+    for page in PAGES
+    for number, block in enumerate(
+        re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    )
+]
+
+
+def test_there_are_blocks() -> None:
+    assert len(BLOCKS) >= 5
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+async def test_a_block_runs_by_itself(block: str) -> None:
+    """As in ``python -m asyncio``, where ``async with`` needs no function around it."""
+    with embedded.serve_in_thread() as server:
+        text = block.replace("127.0.0.1:7420", server.endpoint)
+        code = compile(text, "<block>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        names: dict[str, Any] = {"__name__": "block"}
+        result = eval(code, names)
+        if inspect.isawaitable(result):
+            await result

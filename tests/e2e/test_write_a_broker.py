@@ -1,0 +1,117 @@
+"""The page for authors of brokers, followed word by word: its files are written and type-checked, its commands run in
+order, against a real server and real clusters, and what it says they print is printed.
+
+Two things differ from what a reader does: metad is installed already, and the port is a free one.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from e2e_server import free_ports
+
+import metad_client
+from metad_wire.errors import ERRORS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "WRITE_A_BROKER.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+INSTALL = "pip install '.[server]' pytest pytest-asyncio\n"
+PORT = "127.0.0.1:7420"
+INSTALLED = any(entry.value == "metad_pytest.plugin" for entry in importlib.metadata.entry_points(group="pytest11"))
+
+
+def files() -> dict[str, str]:
+    """The blocks of each file, one after the other."""
+    found: dict[str, str] = {}
+    for language, text in BLOCKS:
+        if language == "python":
+            head, _, rest = text.partition("\n")
+            name = head.removeprefix("# ")
+            assert re.fullmatch(r"# \w+\.py", head), f"a block that does not say which file it is: {text[:80]!r}"
+            found[name] = found[name] + rest if name in found else rest
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in files().items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    return tmp_path
+
+
+def test_the_page_is_made_of_files_and_commands() -> None:
+    assert {language for language, _ in BLOCKS} == {"python", "sh"}
+    assert list(files()) == ["broker.py", "storm.py", "sessions.py", "test_broker.py", "observe.py"]
+    assert next(text for language, text in BLOCKS if language == "sh") == INSTALL
+
+
+def test_its_commands_do_what_it_says(folder: Path) -> None:
+    commands = "".join(text for language, text in BLOCKS if language == "sh").removeprefix(INSTALL)
+    assert commands.count("\n") == 7
+    (port,) = free_ports(1)
+    # The trap ends the server that the page leaves running; every command but that one must succeed.
+    script = f"set -euo pipefail\ntrap 'kill %1; wait' EXIT\n{commands}".replace(PORT, f"127.0.0.1:{port}")
+    script = script.replace("--data-dir data", f"--data-dir data --listen 127.0.0.1:{port}")
+    script = script.replace("metadctl ", f"metadctl --endpoint 127.0.0.1:{port} ")
+    plugin = "" if INSTALLED else "-p metad_pytest.plugin"
+    around = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTEST_ADDOPTS": plugin}
+    command = ["bash", "-c", script]
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=around,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            printed, complained = process.communicate(timeout=100)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, printed + complained
+    promised = re.findall(r"^(?:It prints|The first of its lines is) `(.*?)`\.", PAGE, re.MULTILINE)
+    assert len(promised) == 3
+    for line in promised:
+        assert line in printed.splitlines(), printed
+    assert re.search(r"^7 passed", printed, re.MULTILINE), printed
+    assert "device-1 " in printed
+
+
+def test_its_programs_pass_a_strict_type_checker(folder: Path) -> None:
+    sources = {Path(one).parent for one in metad_client.__path__} | {ROOT / "wire"}
+    around = os.pathsep.join(str(path) for path in sources if path.name != "site-packages")
+    programs = [name for name in files() if not name.startswith("test_")]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", "", *programs],
+        cwd=folder,
+        env={**os.environ, "MYPYPATH": around},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_it_says_what_to_do_about_every_error_that_a_record_may_cause() -> None:
+    named = set(re.findall(r"`(\w+Error)`", PAGE))
+    assert not {name for name in named if not hasattr(metad_client, name)}
+    of_items = {error.__name__ for code, error in ERRORS.items() if code >= 200}
+    retried_until_the_deadline = {"OverloadedError", "DeadlineExceededError", "ConnectionLostError"}
+    assert named >= of_items | retried_until_the_deadline | {"InvalidRequestError", "ClosedError"}
+
+
+def test_its_links_lead_to_files() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", PAGE):
+        assert (ROOT / target).exists(), target
