@@ -17,18 +17,21 @@ class StorageError(ServerError):
     """The disk or RocksDB failed: full, read-only, broken."""
 
 
-JOIN_ANEW: Final = "Let it leave, and join again with an empty data directory under a new name."
+JOIN_ANEW: Final = (
+    "Stop it, replace it (metadctl replace), and start it with an empty data directory and [cluster] join. README.md, "
+    "'A lost or damaged disk'"
+)
 
 LOST_DISK: Final = (
-    "If its disk is lost, let it leave (metadctl leave), and start this node with an empty data directory and "
+    "If its disk is lost, replace it (metadctl replace), and start this node with an empty data directory and "
     "[cluster] join. README.md, 'A lost or damaged disk'"
 )
 """The advice to a node whose name is that of a member that is out of reach."""
 
 REPLACE: Final = (
-    "If other nodes have replicas of its groups, let this node leave (metadctl leave) and join again with an empty "
-    "data directory under a new name. Only if it had the only ones, restore the data directory from a backup: what "
-    "was written since is lost. README.md, 'A lost or damaged disk'"
+    "If other nodes have replicas of its groups, replace this node (metadctl replace): it joins again with an empty "
+    "data directory. Only if it had the only ones, restore the data directory from a backup: what was written since is "
+    "lost. README.md, 'A lost or damaged disk'"
 )
 """The remedy for a damaged directory. In a group of several replicas an older copy of it does not help: it has
 forgotten votes and acknowledgements that the others count on, and they refuse it."""

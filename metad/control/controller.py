@@ -24,6 +24,7 @@ from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, CLUSTER_STORE, STATUS, encode
 
 from ..config import Config
+from ..errors import ConfigError
 from ..logs import event
 from ..raft.membership import ChangeRefusedError
 from ..raft.replica import RaftGroup
@@ -31,6 +32,7 @@ from . import decisions, leaving, repair, upkeep
 from .bounds import check_node
 from .decisions import Decision
 from .departure import Departure
+from .formed import no_founder
 from .host import Clock, Done, Host, Timer
 from .migration import Migrations
 from .presence import Presence
@@ -86,6 +88,7 @@ class Controller:
         if self.leads_metadata and not self._storing and groups.map is None:
             self._form()
         if groups.map is None:
+            self._ask_whether_formed(now_s)
             return
         if self._departure.has_left(groups.map):
             self._host.left(groups.map.version)
@@ -134,6 +137,25 @@ class Controller:
         elif leader is not None:
             self._host.call_peer(leader, CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(c.Join(wanted)), _ignore)
 
+    def _ask_whether_formed(self, now_s: float) -> None:
+        """Ask the other founders for the map, where this one may have been replaced and does not hear of it."""
+
+        def answered(result: bytes | MetadError) -> None:
+            if isinstance(result, MetadError) or self._groups.map is not None:
+                return
+            formed = CLUSTER_MAP.decode_reply(result).map
+            if formed is not None and (text := no_founder(self._config, formed)) is not None:
+                self._host.fail(ConfigError(text))
+
+        if self._config.cluster.seeds and self._departure.asks_again(now_s):
+            self._ask_for_map(0, answered)
+
+    def _ask_for_map(self, version: int, answered: Done) -> None:
+        """Ask every connected node for a map that is newer than this version."""
+        payload = CLUSTER_MAP.encode_request(c.MapRequest(version))
+        for node in sorted(self._host.connected):
+            self._host.call_peer(node, CLUSTER_MAP.code, payload, answered)
+
     def _ask_whether_left(self, mine: ClusterMap, now_s: float) -> None:
         """Ask the others for a newer map, where this node may have left and does not hear of it."""
 
@@ -145,9 +167,7 @@ class Controller:
                 self._host.left(newer.version)
 
         if self._departure.asks(mine, self._groups.drivers[METADATA].group.leader, now_s):
-            for node in sorted(self._host.connected):
-                payload = CLUSTER_MAP.encode_request(c.MapRequest(mine.version))
-                self._host.call_peer(node, CLUSTER_MAP.code, payload, answered)
+            self._ask_for_map(mine.version, answered)
 
     def _tend(self, known: ClusterMap, now_s: float) -> None:
         """Remove nodes that leave once nothing needs them any more, and add replicas where there are too few."""

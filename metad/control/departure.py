@@ -35,7 +35,11 @@ class Departure:
         """Whether to ask others for their map now. ``mine`` is this node's."""
         record = mine.node(self._me)
         member = record is not None and not record.leaving and metadata_leader is not None
-        if member or now_s - self._asked_s < ASK_S:
+        return not member and self.asks_again(now_s)
+
+    def asks_again(self, now_s: float) -> bool:
+        """Whether it is time to ask again."""
+        if now_s - self._asked_s < ASK_S:
             return False
         self._asked_s = now_s
         return True

@@ -33,6 +33,18 @@ def refusal(config: Config, current: ClusterMap) -> str | None:
     return None
 
 
+def no_founder(config: Config, others: ClusterMap) -> str | None:
+    """Why a node that has seeds, an empty data directory and no map cannot take part in the cluster of its seeds.
+    ``others`` is their map. None if it is a founder that was not there when the cluster formed."""
+    if others.node(config.node_id) is not None:
+        return None
+    join = ", ".join(f'"{node.peer_endpoint}"' for node in others.nodes if node.peer_endpoint)
+    return (
+        f"cluster.seeds: the cluster of these seeds is formed, and {config.node_id!r} is no member of it (any more). "
+        f"To join it, replace cluster.seeds by cluster.join = [{join}]"
+    )
+
+
 def without_effect(config: Config, current: ClusterMap) -> Iterator[tuple[str, str]]:
     """Settings that differ from the cluster and change nothing, as key and text."""
     members = {node.node_id for node in current.nodes}

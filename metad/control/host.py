@@ -12,6 +12,7 @@ from metad_wire.errors import MetadError
 from metad_wire.group import GroupId
 from metad_wire.messages import StatusReply
 
+from ..errors import ServerError
 from ..raft.replica import RaftGroup
 from ..state.entry import Entry
 from ..state.machine import Machine
@@ -86,5 +87,7 @@ class Host(NamedTuple):
     """Drops a replica and its data."""
     left: Callable[[int], None]
     """Ends the node, because the map of this version has it no more."""
+    fail: Callable[[ServerError], None]
+    """Stops the node, and says what is wrong with it."""
     stop_for_bug: Callable[[BaseException], None]
     """Stops the node."""

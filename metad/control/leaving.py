@@ -34,7 +34,7 @@ def is_leaving(current: ClusterMap, node_id: str) -> bool:
 def check_lost(node_id: str, reach: Reach) -> None:
     """Raise ConflictError unless a node that is to leave as lost is out of reach indeed."""
     if reach is Reach.ALIVE:
-        raise ConflictError(f"{node_id} is alive; let it leave (metadctl leave {node_id})")
+        raise ConflictError(f"{node_id} is alive; to remove a node that is alive, use: metadctl leave {node_id}")
     if reach is Reach.UNKNOWN:
         raise ConflictError(f"{node_id} was within reach a moment ago; ask again")
 

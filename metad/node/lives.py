@@ -58,6 +58,11 @@ class Lives:
         """Of whom a life is known."""
         return self._newest.keys()
 
+    def store_of(self, node_id: str) -> str:
+        """The data directory that a node had when it was heard of last; empty if it never was."""
+        known = self._newest.get(node_id)
+        return "" if known is None else known.store_id
+
     def check(self, node_id: str, life: Life) -> None:
         """Raise HandshakeError where this node was here in a newer life."""
         known = self._newer(node_id, life)

@@ -141,6 +141,7 @@ class Node:
             call_peer=outbound.call,
             close_group=self.lifecycle.close,
             left=self._left,
+            fail=health.fail,
             stop_for_bug=health.stop_for_bug,
         )
         self.controller = Controller(config, self.presence, environment, host, self.migrations)

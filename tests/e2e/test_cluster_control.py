@@ -275,7 +275,7 @@ def test_who_is_of_another_cluster_or_has_lost_its_disk_is_refused(nodes: Nodes)
     nodes.servers["n3"].__exit__(None, None, None)
     shutil.rmtree(nodes.home / "n3")
     wiped = nodes.start("n3")
-    lost = "n3 was here with another data directory, and has been out of reach since. If its disk is lost, let it leave"
+    lost = "n3 was here with another data directory, and has been out of reach since. If its disk is lost, replace"
     wait_until(lambda: any(lost in line["error"] for line in wiped.events("peer refuses this node")), "what to do")
     assert not wiped.ready_file.exists()
 
@@ -370,7 +370,7 @@ def test_a_copy_of_a_data_directory_that_was_put_back_is_refused_and_nothing_is_
     why = "'n3' runs on an older copy of its data directory (life 2, and life 2 was here)"
     wait_until(lambda: any(why in line["error"] for line in older.events("peer refuses this node")), "the refusal")
     refused = next(line["error"] for line in older.events("peer refuses this node") if why in line["error"])
-    assert "Let it leave, and join again with an empty data directory under a new name" in refused
+    assert "Stop it, replace it (metadctl replace), and start it with an empty data directory" in refused
     wait_until(lambda: any(why in line["detail"] for line in behind.events("peer connection refused")), "it is logged")
     assert not older.ready_file.exists()
     assert not behind.ready_file.exists(), "n2 alone is no quorum"

@@ -32,6 +32,7 @@ from ..options import Options
 from . import issuing, overview
 from .plain import PlainCommands
 from .printing import Printer
+from .replacing import DEADLINE_S, Replacement
 from .verdict import EXIT_STATUS, problems, verdict
 from .view import ClusterView, view
 
@@ -54,6 +55,7 @@ examples:
   metadctl --endpoint metadq://10.0.0.1:7420 --certs certs status
   metadctl groups
   metadctl transfer data-0 node-2
+  metadctl replace node-3 --wait
   metadctl put kv config greeting hello
   metadctl get kv config greeting --json
   metadctl put session acme device-1 --broker b1 --epoch 7 --payload subscriptions
@@ -206,6 +208,10 @@ async def _join(m: Client, a: Arguments, printer: Printer) -> None:
 
 async def _leave(m: Client, a: Arguments, printer: Printer) -> None:
     printer.one(await m.cluster.leave(a.node, fewer=a.allow_fewer_replicas))
+
+
+async def _replace(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.one(await Replacement(m, a.node, a.deadline).run(wait=a.wait))
 
 
 async def _add_group(m: Client, a: Arguments, printer: Printer) -> None:
@@ -414,6 +420,17 @@ def build_parser() -> argparse.ArgumentParser:
         "--allow-fewer-replicas",
         action="store_true",
         help="go on if groups then have fewer replicas than the cluster wants",
+    )
+
+    replace = plain("replace", "let a node that has lost its disk leave, and say how to start the new one", _replace)
+    replace.add_argument("node", metavar="NODE")
+    replace.add_argument("--wait", action="store_true", help="end when every group has all its replicas again")
+    replace.add_argument(
+        "--deadline",
+        type=_seconds,
+        default=DEADLINE_S,
+        metavar="S",
+        help=f"give up after this long; default {DEADLINE_S:g} s",
     )
 
     certs = plain("certs", "issue certificates for a fleet: authority, nodes, clients, administrators", _status)

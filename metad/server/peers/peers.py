@@ -163,7 +163,9 @@ class Peers:
             self._check_namesake(node_id, living.endpoint, living.life.store_id, life)
         known = self._newest_map()
         record = None if known is None else known.node(node_id)
-        if record is not None and record.store_id and record.store_id != life.store_id:
+        # The map of a cluster that has just formed does not have it yet. A node of then has promised something already.
+        store_id = "" if record is None else record.store_id or self.node.lives.store_of(node_id)
+        if record is not None and store_id and store_id != life.store_id:
             # A newer map may say that a node of this name has left, and another one joined since.
             self._ask_soon()
             reach = self.node.controller.reach(node_id)

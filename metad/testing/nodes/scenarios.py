@@ -625,12 +625,13 @@ def _replaced(victim: str, *, chaos: bool) -> None:
             host.run(lambda client, number=number: _callers(scene, client, number))  # type: ignore[misc]
         admin = scene.client(Options(deadline_s=_DEADLINE_S))
         scene.ask(admin, lambda c: c.cluster.map())
-        scene.run(3.0)
+        scene.run(0.5)
         lost = scene.nodes[victim]
         lost.lose_disk()
         others = [node for node in scene.nodes.values() if node is not lost]
         lost.start()  # as it was: it is refused, and founds nothing
         scene.run(3.0)
+        lost.crash()
         if chaos:
             others[0].crash()
             scene.run(1.0)

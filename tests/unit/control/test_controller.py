@@ -16,6 +16,7 @@ from metad.control.controller import TEND_S, Controller
 from metad.control.decisions import founders
 from metad.control.host import Done
 from metad.control.presence import Presence
+from metad.errors import ServerError
 from metad.raft.membership import ChangeRefusedError
 from metad.raft.messages import Configuration
 from metad.storage.keys import group_prefix
@@ -70,6 +71,7 @@ class Host:
         self.answer: m.WriteReply | MetadError = m.WriteReply([], [])
         self.closed: list[GroupId] = []
         self.left: list[int] = []
+        self.failures: list[ServerError] = []
 
     def store(self, order: c.StoreMap, done: Done) -> None:
         def store() -> None:
@@ -130,7 +132,15 @@ class Rig:
             self.presence,
             clock,
             control_host.Host(
-                host, host.connected, host.status, host.store, host.call_peer, host.close, host.left.append, host.stop
+                host,
+                host.connected,
+                host.status,
+                host.store,
+                host.call_peer,
+                host.close,
+                host.left.append,
+                host.failures.append,
+                host.stop,
             ),
             mover,
         )

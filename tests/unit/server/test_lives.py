@@ -62,7 +62,7 @@ async def test_a_lower_life_and_the_same_one_begun_again_are_refused_over_restar
         known.check("c", Life("s", 1, "y"))
         known.check("b", Life("another directory, of which the map decides", 1, "y"))
         for older in (Life("s", 6, "x"), Life("s", 7, "y"), Life("s", 1, "")):
-            with pytest.raises(HandshakeError, match=r"older copy of its data directory.*join again"):
+            with pytest.raises(HandshakeError, match=r"older copy of its data directory.*metadctl replace"):
                 known.check("b", older)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from peer_rig import Stranger, until
 from test_cluster_id import fleet
 
@@ -58,3 +59,19 @@ async def test_once_the_member_is_gone_its_next_life_is_welcome_and_a_namesake_h
         following = await Stranger.dial(nodes.network, "a")
         said = {"store_id": identity.store_id, "life": identity.life + 1, "incarnation": "z"}
         assert (await following.greet(nodes.servers["a"], "b", **said)).type == FrameType.WELCOME
+
+
+async def test_a_founder_that_has_just_greeted_is_known_by_its_directory_before_the_map_has_it() -> None:
+    """Once wrong: a founder that lost its disk right after the cluster had formed was let in as if it were new."""
+    async with fleet("abc") as nodes:
+        await nodes.start("a", "b", "c")
+        await nodes.formed("a", "b", "c")
+        deciding, identity = nodes.servers["a"].node, nodes.servers["b"].node.identity
+        await until(lambda: deciding.lives.store_of("b") == identity.store_id)
+        await nodes.stop("b")
+        assert deciding.map is not None
+        records = [msgspec.structs.replace(record, store_id="") for record in deciding.map.nodes]
+        deciding.groups.follow(msgspec.structs.replace(deciding.map, nodes=records))
+        stranger = await Stranger.dial(nodes.network, "a")
+        await stranger.greet(nodes.servers["a"], "b", store_id="another directory")
+        assert "another data directory" in await stranger.refused()

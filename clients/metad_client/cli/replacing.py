@@ -1,0 +1,156 @@
+"""``metadctl replace``: what an operator's desk can do about a node that has lost its disk.
+
+It lets the node leave, waits until no group needs it, says how to start the new node and, if asked, waits until every
+group has its replicas again. Each step is found from the cluster itself, so the command may be interrupted and run
+again at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import Any
+
+from metad_wire.cluster import ClusterMap, NodeRecord, machine_of
+from metad_wire.group import METADATA
+
+from ..client import Client
+from ..errors import ConflictError, DeadlineExceededError, MetadError, NotFoundError
+from . import people
+from .view import ClusterView, view
+
+DEADLINE_S = 600.0
+"""How long the command takes at most, if nothing else is said."""
+_LOOK_S = 1.0
+_STATUS_S = 2.0
+_NAMED = 3  # groups that a text names; there may be two thousand
+
+
+class Replacement:
+    """One run of the command. Raises MetadError if the node is alive, or when ``deadline_s`` has passed."""
+
+    def __init__(self, client: Client, node: str, deadline_s: float) -> None:
+        self._client = client
+        self._node = node
+        self._until_s = time.monotonic() + deadline_s
+        self._deadline_s = deadline_s
+        self._told = ""
+
+    async def run(self, *, wait: bool) -> dict[str, Any]:
+        """Replace the node. Returns what was done, for the output."""
+        known, _ = await self._look()
+        record = known.node(self._node)
+        wanted = _machines(known) if record is not None else _machines(known) + 1
+        wanted = min(known.replicas or wanted, wanted)
+        await self._leave()
+        known, cluster = await self._look()
+        lacking = _lacking(known, cluster, wanted)
+        if lacking or wait:
+            self._say(advice(self._node, record, known))
+        if wait:
+            lacking = await self._whole(wanted)
+        state = "every group has all its replicas" if not lacking else f"{len(lacking)} groups lack a replica"
+        return {"node": self._node, "member": False, "replicas": wanted, "groups_lacking": len(lacking), "state": state}
+
+    async def _leave(self) -> None:
+        """Let the node leave, and wait until it is no member any more."""
+        asked = False
+        while True:
+            _, cluster = await self._look()
+            if not asked and (by := self._connected(cluster)):
+                raise ConflictError(
+                    f"{self._node} is alive: {people.listed(by)} {'is' if len(by) == 1 else 'are'} connected to it. To "
+                    f"remove a node that is alive, use: metadctl leave {self._node}"
+                )
+            try:
+                done = await self._client.cluster.leave(self._node, lost=True)
+                self._say(done.text)
+                asked = True
+            except NotFoundError:
+                self._say(f"{self._node} is no member" + (" any more" if asked else " of the cluster"))
+                return
+            except ConflictError as error:  # not yet
+                self._say(str(error))
+            await self._pause("it has not left")
+
+    def _connected(self, cluster: ClusterView) -> list[str]:
+        """The nodes that reach the node."""
+        return next((node.connected for node in cluster.nodes if node.node == self._node), [])
+
+    async def _whole(self, wanted: int) -> list[str]:
+        """Wait until every group has so many replicas within reach. Returns the groups that lack one: none."""
+        while True:
+            known, cluster = await self._look()
+            lacking = _lacking(known, cluster, wanted)
+            if not lacking:
+                return []
+            groups, machines = len(cluster.groups), _machines(known)
+            if machines < wanted:
+                self._say(f"waiting for a node to join: {machines} machines for {wanted} replicas of each group")
+            else:
+                named = people.listed(lacking[:_NAMED]) + (" and others" if len(lacking) > _NAMED else "")
+                self._say(f"{groups - len(lacking)} of {groups} groups have {wanted} replicas; missing: {named}")
+            await self._pause(f"{len(lacking)} of {groups} groups lack a replica")
+
+    async def _look(self) -> tuple[ClusterMap, ClusterView]:
+        """The cluster, as a node says that knows it. A node that has lost its disk does not."""
+        while True:
+            try:
+                reply = await self._client.cluster.map()
+                if reply.map is not None:
+                    statuses = await self._client.cluster.statuses(deadline_s=_STATUS_S)
+                    return reply.map, view(reply, statuses)
+                self._say("this node knows no cluster; give the endpoint of another one")
+            except MetadError as error:
+                if time.monotonic() + _LOOK_S > self._until_s:
+                    raise
+                self._say(str(error))
+            await self._pause("no node knows the cluster")
+
+    async def _pause(self, obstacle: str) -> None:
+        if time.monotonic() + _LOOK_S > self._until_s:
+            raise DeadlineExceededError(
+                f"{obstacle}, after {self._deadline_s:g} s ({self._told}). It is safe to run the command again"
+            )
+        await asyncio.sleep(_LOOK_S)
+
+    def _say(self, text: str) -> None:
+        """Tell how far it is, once."""
+        if text != self._told:
+            self._told = text
+            sys.stderr.write(f"metadctl: {text}\n")
+            sys.stderr.flush()
+
+
+def _machines(known: ClusterMap) -> int:
+    return len({machine_of(node.node_id) for node in known.nodes if not node.leaving})
+
+
+def _lacking(known: ClusterMap, cluster: ClusterView, wanted: int) -> list[str]:
+    """The groups that have fewer voters within reach, or voters that should not be there."""
+    found: list[str] = []
+    for group in cluster.groups:
+        record = group.record
+        least = min(wanted, len(record.replicas)) if record is not None and group.name == METADATA.name else wanted
+        if len(group.available) < least or (record is not None and {*group.voters} != {*record.replicas}):
+            found.append(group.name)
+    return found
+
+
+def advice(node: str, record: NodeRecord | None, known: ClusterMap) -> str:
+    """How to start the new node. ``record`` is that of the lost one, as far as known."""
+    join = ", ".join(f'"{each.peer_endpoint}"' for each in known.nodes if each.peer_endpoint and each.node_id != node)
+    listen = record.peer_endpoint if record is not None and record.peer_endpoint else "HOST:PORT"
+    region = record.region if record is not None else ""
+    lines = [
+        "Start the new node with an empty data directory. It may keep the name; it joins, and has no seeds:",
+        "",
+        f'node_id = "{node}"',
+        "[cluster]",
+        f"join = [{join}]",
+        f'listen = "{listen}"  # its address for other nodes',
+        *([f'region = "{region}"'] if region else []),
+        "",
+    ]
+    return "\n".join(lines)

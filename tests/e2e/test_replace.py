@@ -1,0 +1,123 @@
+"""README, "A lost or damaged disk", word by word on real nodes: its commands are run as they stand there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e_server import METAD, SMALL, WAIT_S, wait_until
+from test_cluster_control import Nodes
+
+from metad_client import KvKey, KvPutItem, blocking
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+SECTION = README.read_text().partition("### A lost or damaged disk\n")[2].partition("\n## ")[0]
+REPLACE, SERVE, WAIT = re.findall(r"^```\n(.*?)\n```$", SECTION, re.MULTILINE | re.DOTALL)
+PUTS = [KvPutItem(f"w{number}", "k", b"%d" % number) for number in range(50)]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    nodes = Nodes(tmp_path)
+    yield nodes
+    nodes.stop()
+
+
+def command(line: str, endpoint: str) -> list[str]:
+    """The words of a command of the README, with a real endpoint."""
+    words = shlex.split(line.replace("HOST:PORT", endpoint))
+    assert words[0].startswith(".venv/bin/")
+    return [str(METAD.with_name(words[0].removeprefix(".venv/bin/"))), *words[1:]]
+
+
+def done(line: str, endpoint: str, home: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(line, endpoint), cwd=home, capture_output=True, text=True, timeout=120, check=False)
+
+
+def status(nodes: Nodes) -> tuple[int, str]:
+    checked = done(".venv/bin/metadctl --endpoint HOST:PORT status --check", nodes.clients["n1"], nodes.home)
+    return checked.returncode, checked.stdout
+
+
+def lose_disk(nodes: Nodes) -> None:
+    nodes.servers["n3"].kill()
+    shutil.rmtree(nodes.home / "n3")
+
+
+@pytest.mark.timeout(240)
+def test_a_node_that_has_lost_its_disk_is_replaced_as_the_readme_says(nodes: Nodes, tmp_path: Path) -> None:
+    with blocking.connect(nodes.url) as client:
+        client.kv.put_many(PUTS).raise_for_error()
+    lose_disk(nodes)
+    wiped = nodes.start("n3")
+    wait_until(lambda: wiped.events("peer refuses this node"), "the others refuse it")
+
+    replaced = done(REPLACE, nodes.clients["n1"], tmp_path)
+    assert replaced.returncode == 0, replaced.stderr
+    assert "n3 is no member any more" in replaced.stderr
+    assert "groups lack a replica" in replaced.stdout
+    assert status(nodes)[0] == 1, "it must not look healthy"
+
+    # Nobody has stopped it. It has seeds, and these do not know it any more.
+    assert "'n3' is no member of it (any more). To join it, replace cluster.seeds by cluster.join" in wiped.refused()
+
+    # Interrupted and run again, it says the same.
+    again = done(REPLACE, nodes.clients["n1"], tmp_path)
+    assert again.returncode == 0, again.stderr
+    printed = "\n".join(line for line in replaced.stderr.splitlines() if re.match(r"\w+ = |\[", line))
+    assert printed.startswith('node_id = "n3"\n[cluster]\njoin = [')
+    assert nodes.peers["n3"] in printed
+
+    (tmp_path / "n3.toml").write_text(printed + "\n" + SMALL)
+    with (tmp_path / "n3.stderr").open("w") as stderr:
+        node = subprocess.Popen(command(SERVE, nodes.clients["n3"]), cwd=tmp_path, stderr=stderr)
+    try:
+        waited = done(WAIT, nodes.clients["n1"], tmp_path)
+        assert waited.returncode == 0, waited.stderr
+        assert "every group has all its replicas" in waited.stdout
+        # Another node may go now.
+        nodes.servers["n2"].kill()
+        with blocking.connect(f"metad://{nodes.clients['n1']},{nodes.clients['n3']}") as client:
+            client.kv.put("w0", "k", b"again")
+            found = client.kv.get_many([KvKey(put.namespace, put.key) for put in PUTS])
+            assert [kv and kv.value for kv in found][1:] == [put.value for put in PUTS][1:]
+        assert node.poll() is None
+    finally:
+        node.terminate()
+        node.wait(WAIT_S)
+    assert '"node failed"' not in (tmp_path / "n3.stderr").read_text()
+
+
+@pytest.mark.timeout(120)
+def test_a_node_that_is_alive_is_not_replaced(nodes: Nodes, tmp_path: Path) -> None:
+    refused = done(REPLACE, nodes.clients["n1"], tmp_path)
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        "metadctl: conflict: n3 is alive: n1 and n2 are connected to it. To remove a node that is alive, use: metadctl "
+        "leave n3\n"
+    )
+    assert nodes.servers["n3"].process.poll() is None
+    assert status(nodes)[0] == 0
+
+
+@pytest.mark.timeout(120)
+def test_replace_ends_at_its_deadline_and_is_safe_to_run_again(nodes: Nodes, tmp_path: Path) -> None:
+    lose_disk(nodes)
+    late = done(REPLACE + " --deadline 3", nodes.clients["n1"], tmp_path)
+    assert late.returncode == 1
+    assert "n3 was within reach a moment ago; ask again" in late.stderr
+    assert "It is safe to run the command again" in late.stderr
+    late = done(WAIT + " --deadline 30", nodes.clients["n1"], tmp_path)
+    assert late.returncode == 1
+    assert "waiting for a node to join: 2 machines for 3 replicas of each group" in late.stderr
+    assert 'join = ["' in late.stderr
+    known = json.loads(
+        done(".venv/bin/metadctl --endpoint HOST:PORT members --json", nodes.clients["n1"], tmp_path).stdout
+    )
+    assert [member["node"] for member in known] == ["n1", "n2"]

@@ -1,0 +1,127 @@
+"""``metadctl replace`` against a cluster that says what the test wants: what it asks, tells and waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from test_status import NAMES, Cluster
+
+from metad_client.cli import replacing
+from metad_client.cli.replacing import Replacement, advice
+from metad_wire import cluster as c
+from metad_wire.errors import ConflictError, ConnectionLostError, DeadlineExceededError, MetadError, NotFoundError
+
+
+class Desk:
+    """A client of a cluster that stays as it is until the node has left, and goes on to the next scene after each look
+    from then on."""
+
+    def __init__(self, *scenes: Cluster, leaves: list[c.Done | MetadError]) -> None:
+        self.cluster: Any = self
+        self.scenes = list(scenes)
+        self.leaves = leaves
+        self.asked: list[tuple[str, bool]] = []
+
+    def _next(self) -> None:
+        if len(self.scenes) > 1:
+            self.scenes.pop(0)
+
+    async def map(self) -> c.MapReply:
+        if not self.leaves:
+            self._next()
+        known = self.scenes[0].map
+        return c.MapReply(0 if known is None else known.version, known, {})
+
+    async def statuses(self, *, deadline_s: float) -> Any:
+        return self.scenes[0].statuses
+
+    async def leave(self, node: str, *, lost: bool) -> c.Done:
+        self.asked.append((node, lost))
+        answer = self.leaves.pop(0)
+        if isinstance(answer, MetadError):
+            raise answer
+        return answer
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replacing, "_LOOK_S", 0.0)
+
+
+def lost() -> Cluster:
+    """n3 does not answer."""
+    cluster = whole()
+    cluster.fails("n3")
+    return cluster
+
+
+def whole(names: tuple[str, ...] = NAMES) -> Cluster:
+    cluster = Cluster(names)
+    assert cluster.map is not None
+    cluster.map = msgspec.structs.replace(cluster.map, replicas=3)
+    return cluster
+
+
+async def test_it_asks_until_the_node_has_left_and_says_how_to_start_the_new_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    moving, needed = c.Done("the replicas of n3 move away"), ConflictError("n3 may still be needed for data-0")
+    desk = Desk(
+        lost(),
+        whole(("n1", "n2")),
+        leaves=[ConflictError("ask again"), moving, needed, NotFoundError("n3 is not a member")],
+    )
+    done = await Replacement(desk, "n3", 60.0).run(wait=False)  # type: ignore[arg-type]
+    assert desk.asked == [("n3", True)] * 4
+    assert (done["groups_lacking"], done["replicas"]) == (1, 3)
+    told = capsys.readouterr().err
+    for text in ("ask again", moving.text, str(needed), "n3 is no member any more", 'join = ["n1:7421", "n2:7421"]'):
+        assert told.count(text) == 1, text
+    assert 'listen = "n3:7421"' in told
+
+
+async def test_with_wait_it_ends_when_every_group_has_its_replicas_again(capsys: pytest.CaptureFixture[str]) -> None:
+    two, catching_up = whole(("n1", "n2")), whole()
+    catching_up.group("n1", voters=["n1", "n2"], learners=["n3"])
+    desk = Desk(lost(), two, two, catching_up, whole(), leaves=[c.Done("it leaves"), NotFoundError("gone")])
+    done = await Replacement(desk, "n3", 60.0).run(wait=True)  # type: ignore[arg-type]
+    assert (done["groups_lacking"], done["state"]) == (0, "every group has all its replicas")
+    told = capsys.readouterr().err
+    assert "waiting for a node to join: 2 machines for 3 replicas of each group" in told
+    assert "1 of 2 groups have 3 replicas; missing: data-0" in told
+
+
+async def test_run_again_after_the_node_has_left_it_goes_on_from_there(capsys: pytest.CaptureFixture[str]) -> None:
+    desk = Desk(whole(("n1", "n2")), leaves=[NotFoundError("n3 is not a member")])
+    done = await Replacement(desk, "n3", 60.0).run(wait=False)  # type: ignore[arg-type]
+    assert done["groups_lacking"] == 1
+    told = capsys.readouterr().err
+    assert "n3 is no member of the cluster" in told
+    assert 'listen = "HOST:PORT"' in told
+
+
+async def test_a_node_that_others_reach_is_not_asked_to_leave() -> None:
+    hidden = whole()
+    hidden.statuses["n3"] = ConnectionLostError("connection refused by n3:7420")  # to the desk only
+    desk = Desk(hidden, leaves=[])
+    with pytest.raises(ConflictError, match="n3 is alive: n1 and n2 are connected to it"):
+        await Replacement(desk, "n3", 60.0).run(wait=False)  # type: ignore[arg-type]
+    assert not desk.asked
+
+
+async def test_it_gives_up_at_its_deadline_and_says_why() -> None:
+    desk = Desk(lost(), leaves=[ConflictError("n3 cannot leave now: data-0 has no majority")] * 2)
+    with pytest.raises(DeadlineExceededError, match=r"it has not left, after 0 s \(n3 cannot leave now"):
+        await Replacement(desk, "n3", 0.0).run(wait=False)  # type: ignore[arg-type]
+
+
+def test_the_advice_has_the_region_of_the_lost_node() -> None:
+    cluster = whole()
+    assert cluster.map is not None
+    record = c.NodeRecord("n3", "n3:7420", "n3:7421", "eu")
+    lines = advice("n3", record, cluster.map).splitlines()
+    assert 'node_id = "n3"' in lines
+    assert 'region = "eu"' in lines
+    assert 'join = ["n1:7421", "n2:7421"]' in lines
