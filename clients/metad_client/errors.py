@@ -34,6 +34,7 @@ from metad_wire.errors import (
     SlowReaderError as SlowReaderError,
     StaleRouteError as StaleRouteError,
     TooEarlyError as TooEarlyError,
+    TooLargeError as TooLargeError,
     UnauthenticatedError as UnauthenticatedError,
     UnexpectedFrameError as UnexpectedFrameError,
     UnknownMethodError as UnknownMethodError,

@@ -1,5 +1,5 @@
-"""What the server refuses to store, for a program that checks before it calls. A call over a limit raises
-InvalidItemError, or has it as the error of the item; what concerns the whole call raises InvalidRequestError.
+"""What the server refuses to store, for a program that checks before it calls. An item over a limit has an
+InvalidItemError, and the others are carried out; an argument that all items share raises InvalidRequestError.
 
 - ``KEY_BYTES_MAX``: all key fields of one record together (tenant and client id; namespace and key; tenant, group and
   topic), UTF-8 encoded, with a few bytes between them. To be safe, leave 64 bytes.

@@ -14,9 +14,9 @@ from typing import Any
 from metad_wire.errors import (
     DeadlineExceededError,
     InternalError,
-    InvalidRequestError,
     MetadError,
     NotLeaderError,
+    TooLargeError,
     UnknownOutcomeError,
 )
 from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
@@ -266,7 +266,7 @@ class Reads:
     def _encoded(self, command: Command[Any], reply: Message) -> bytes:
         encoded = encode(reply if command.refused is None else command.refused.widened(reply))
         if len(encoded) > self._bytes_max:  # keys of 4 KiB can outweigh the records
-            raise InvalidRequestError("the reply would not fit a frame: ask for fewer records at once")
+            raise TooLargeError("the reply would not fit a frame: ask for fewer records at once")
         return encoded
 
 

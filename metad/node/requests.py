@@ -14,9 +14,9 @@ from metad_wire import messages as m
 from metad_wire.cluster import GroupCommand
 from metad_wire.errors import (
     DrainingError,
-    InvalidRequestError,
     MetadError,
     PermissionDeniedError,
+    TooLargeError,
     UnknownMethodError,
     UnknownOutcomeError,
     UnsupportedError,
@@ -120,7 +120,7 @@ class Requests:
             done(PermissionDeniedError(f"{row.name} is for administrators"))
             return None
         if row.mutates and len(payload) > CHANGE_BYTES_MAX:  # before it is decoded, which takes as much again
-            done(InvalidRequestError(f"a request that writes is at most {CHANGE_BYTES_MAX} bytes: send it in parts"))
+            done(TooLargeError(f"a request that writes is at most {CHANGE_BYTES_MAX} bytes: send it in parts"))
             return None
         return self._attempt(row, payload, len(payload), done, waited_s, source)
 

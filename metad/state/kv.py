@@ -12,7 +12,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import IdentityExpiredError, InvalidRequestError
+from metad_wire.errors import IdentityExpiredError, TooLargeError
 from metad_wire.methods import encode
 from metad_wire.tables.kv import KV
 
@@ -111,7 +111,7 @@ def _recall_reads(reader: Reader, command: Command[m.KvTransact], reply: m.KvTra
     reader.check_still_held(command.rows)
     try:
         values = iter(reader.get_many(wanted, command.reply_bytes_max))
-    except InvalidRequestError:
+    except TooLargeError:
         raise IdentityExpiredError("this write was done before; the records it reads no longer fit a reply") from None
     results: list[m.KvTransactionResult | None] = []
     for (_, transaction, _), result in zip(command.rows, reply.results, strict=True):

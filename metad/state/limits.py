@@ -3,7 +3,7 @@ single items are in :mod:`metad_wire.table`."""
 
 from __future__ import annotations
 
-from metad_wire.errors import InvalidRequestError
+from metad_wire.errors import TooLargeError
 from metad_wire.messages import CHANGE_BYTES_MAX
 
 REPLY_BYTES_MAX = 4 * 1024 * 1024
@@ -28,9 +28,9 @@ def change_estimate(size: int, items: int) -> int:
 
 
 def check_change(size: int) -> None:
-    """Raise InvalidRequestError where a command changes too much to be one entry."""
+    """Raise TooLargeError where a command changes too much to be one entry."""
     if size > CHANGE_BYTES_MAX:
-        raise InvalidRequestError(
+        raise TooLargeError(
             f"the request changes over {CHANGE_BYTES_MAX} bytes of a group, keys and replies included: send it in parts"
         )
 
@@ -41,6 +41,6 @@ def reply_limit(frame_bytes: int) -> int:
 
 
 def check_reply(size: int, bytes_max: int) -> None:
-    """Raise InvalidRequestError if a reply is getting too long."""
+    """Raise TooLargeError if a reply is getting too long."""
     if size > bytes_max:
-        raise InvalidRequestError(f"the reply would be over {bytes_max} bytes: ask for fewer records at once")
+        raise TooLargeError(f"the reply would be over {bytes_max} bytes: ask for fewer records at once")

@@ -20,6 +20,7 @@ from metad_wire.errors import (
     InvalidRequestError,
     NotFoundError,
     NotOwnerError,
+    TooLargeError,
 )
 from metad_wire.methods import encode
 from metad_wire.tables.session import SESSION
@@ -146,7 +147,7 @@ def _recall_restored(
     reader.check_still_held(command.rows)
     try:
         values = read_values(reader, command, _PROPERTIES)
-    except InvalidRequestError:
+    except TooLargeError:
         raise IdentityExpiredError(
             "this write was done before; the restored properties no longer fit a reply"
         ) from None

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError
+from metad_wire.errors import IdentityExpiredError, MetadError, TooLargeError
 from metad_wire.methods import Body, Method
 from metad_wire.refused import Refused, without
 from metad_wire.table import Keyed, Table
@@ -86,7 +86,7 @@ class Reader:
             raise IdentityExpiredError("this write was done before; the records it reads belong to another group now")
 
     def get_many(self, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
-        """Values by position. Raises InvalidRequestError when they are more than ``bytes_max`` together."""
+        """Values by position. Raises TooLargeError when they are more than ``bytes_max`` together."""
         self.spent += len(keys)
         if len(keys) == 1:
             value = self.engine.get(keys[0])  # one value is never over the limit
@@ -217,7 +217,7 @@ class Verb(Generic[_Body, _Reply]):
         reply_bytes_max: int = REPLY_BYTES_MAX,
     ) -> Command[Any]:
         """What a request asks for whose body has ``size`` bytes (0: not known), and whose decoder has ``refused`` items
-        already. Items whose key or value is too long are refused, too. Raises InvalidRequestError if the request has
+        already. Items whose key or value is too long are refused, too. Raises TooLargeError if the request has
         too many items."""
         count, rows = self._count(body), self.rows(body)
         if faults := self._faults(body, rows, size):
@@ -240,16 +240,15 @@ class Verb(Generic[_Body, _Reply]):
         return {position: why for position, why in faults.items() if why is not None}
 
     def _count(self, body: Any) -> int:
-        """How many items a body has, counted by the work that they are. Raises InvalidRequestError if they are too
-        many."""
+        """How many items a body has, counted by the work that they are. Raises TooLargeError if they are too many."""
         items: Any = body.items if self._has_items else ()
         if len(items) > m.BATCH_ITEMS_MAX:  # the decoder has counted those that came over the wire
-            raise InvalidRequestError(f"{len(items)} items in one request, {m.BATCH_ITEMS_MAX} are allowed")
+            raise TooLargeError(f"{len(items)} items in one request, {m.BATCH_ITEMS_MAX} are allowed")
         if self._operations is None:
             return len(items)
         operations = sum(map(self._operations, items))
         if operations > m.BATCH_ITEMS_MAX:
-            raise InvalidRequestError(f"{operations} operations in one request, {m.BATCH_ITEMS_MAX} are allowed")
+            raise TooLargeError(f"{operations} operations in one request, {m.BATCH_ITEMS_MAX} are allowed")
         return operations + len(items)
 
 

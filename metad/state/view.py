@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from metad_wire.errors import InvalidRequestError
+from metad_wire.errors import TooLargeError
 
 from ..storage.engine import Engine
 from ..storage.keys import GROUP_PREFIX_BYTES
@@ -96,7 +96,7 @@ class View:
         return value
 
     def get_many(self, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
-        """:meth:`get` of several, which costs less. Raises InvalidRequestError if the rows that are read take more than
+        """:meth:`get` of several, which costs less. Raises TooLargeError if the rows that are read take more than
         ``bytes_max`` together."""
         size = 0
         found: list[bytes | None] = []
@@ -130,7 +130,7 @@ class View:
     def _look_at(self, size: int) -> None:
         self.looked_at += size
         if self.looked_at > LOOKED_AT_BYTES_MAX:
-            raise InvalidRequestError(
+            raise TooLargeError(
                 f"the records of this request take over {LOOKED_AT_BYTES_MAX} bytes: ask for fewer at once"
             )
 

@@ -3,6 +3,7 @@ carry errors, and everything else is stored. One device that chooses a bad clien
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -192,3 +193,20 @@ async def test_single_calls_raise_the_error_of_their_own_item() -> None:
         with pytest.raises(sdk.InvalidItemError, match="its key fields take"):
             await client.sessions.get("t", LONG)
         assert await client.kv.put("ns", "k", b"") == 1
+
+
+async def test_a_takeover_that_restores_more_than_a_reply_holds_is_sent_in_halves() -> None:
+    """A few devices with large states stopped the takeover of all that shared their batch."""
+    async with embedded.serve() as server, sdk.connect(f"metad://{server.endpoint}") as client:
+        states = [m.SessionProperties(i, bytes(m.VALUE_BYTES_MAX if i % 10 == 0 else 10)) for i in range(60)]
+        items = [m.SessionTakeoverItem("t", f"c{i}", False, state) for i, state in enumerate(states)]
+        (await client.sessions.takeover_many("b1", 1, items)).raise_for_error()
+        back = [m.SessionTakeoverItem("t", f"c{i}") for i in range(60)]
+        taken = await client.sessions.takeover_many("b2", 1, back, restore=True)
+        taken.raise_for_error()
+        assert [taken.properties(i) for i in range(60)] == states
+        assert {taken.previous(i) for i in range(60)} == {m.Owner("b1", 1)}
+        found = await client.sessions.get_many([m.SessionKey("t", f"c{i}") for i in range(60)])
+        assert [session is not None and session.properties for session in found] == states
+        calls = [client.sessions.takeover("b3", 1, "t", f"c{i}", restore=True) for i in range(60)]
+        assert [taken.properties for taken in await asyncio.gather(*calls)] == states

@@ -15,7 +15,7 @@ import pytest
 from e2e_server import Server, free_ports
 from metad_wire.tables.retained import RETAINED, Retained
 
-from metad_client import Client, ConflictError, TablePutItem, blocking, connect
+from metad_client import Client, ConflictError, InvalidItemError, MetadError, TablePutItem, blocking, connect
 from metad_wire.cluster import unpack_slots
 from metad_wire.messages import StatusReply
 from metad_wire.tables.kv import KV
@@ -151,6 +151,36 @@ async def test_nothing_is_lost_on_the_way(nodes: dict[str, Server]) -> None:
             await check(client, rounds)
             async with connect(f"metad://{again.endpoint}") as other:
                 await check(other, rounds)
+
+
+async def test_bad_records_fail_alone(nodes: dict[str, Server]) -> None:
+    wrong: Any = None
+    async with connect(f"metad://{nodes['n1'].endpoint}") as client:
+        records = client.table(RETAINED)
+        items = [TablePutItem(Retained("acme", f"t{number}", b"")) for number in range(6)]
+        items[1] = TablePutItem(Retained("acme", "x" * 5_000, b""))
+        items[3] = TablePutItem(Retained("acme", wrong, b""))
+        items[4] = wrong
+        put = await records.put_many(items)
+        assert put.versions == [1, 0, 1, 0, 0, 1]
+        assert str(put.errors[3]) == "record.topic: expected str, got None (item 3)"
+        keys: list[Any] = [("acme", "t0"), ("acme",), "ab", None, ("acme", 5), ("acme", "t2"), ("acme", "\ud800")]
+        found = await records.get_many(keys)
+        assert [record is not None for record in found] == [True, False, False, False, False, True, False]
+        assert sorted(found.errors) == [1, 2, 3, 4, 6]
+        assert sorted((await records.delete_many(keys)).errors) == [1, 2, 3, 4, 6]
+        for call in (
+            records.get("acme", wrong),
+            records.delete("acme"),
+            records.put(wrong),
+            records.get("a", "x" * 5_000),
+        ):
+            with pytest.raises(InvalidItemError):
+                await call
+        for listing in (records.list(wrong), records.list("acme", prefix=wrong), records.list("acme", page_size=0)):
+            with pytest.raises(MetadError):
+                await anext(listing)
+        assert [record.record.topic async for record in records.list("acme")] == ["t5"]
 
 
 def test_every_face_has_its_verbs(nodes: dict[str, Server]) -> None:

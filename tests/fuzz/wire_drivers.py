@@ -188,7 +188,7 @@ class SessionDriver:
                 try:
                     if method is None:
                         raise UnknownMethodError
-                    method.decode_request(frame.payload)
+                    method.decode_what_fits(frame.payload)
                 except MetadError as error:
                     self.own += ERROR_BYTES_MAX
                     session.fail(frame.request_id, error)

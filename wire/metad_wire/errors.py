@@ -166,6 +166,10 @@ class UnsupportedError(_Coded, code=114, name="unsupported"):
     """The request requires a feature that the server does not have; nothing was done."""
 
 
+class TooLargeError(InvalidRequestError, code=115, name="too_large"):
+    """The request asks for too much at once, or changes too much; nothing was done: send its items in parts."""
+
+
 # 200-299: one item of a batch.
 class NotFoundError(_Coded, code=200, name="not_found"):
     """There is no such record."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgspec
@@ -24,6 +24,7 @@ _PATH: Final = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
 _STEP: Final = re.compile(r"\[(\d+|\.\.\.)\]")
 _TOO_SHORT: Final = re.compile(r"Expected `array` of at least length \d+, got (\d+)")
 _encode: Final = msgspec.msgpack.Encoder().encode
+_values: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def reason(error: Exception, kind: Any) -> str:
@@ -63,11 +64,15 @@ def fault_of_encoded(item: msgspec.Raw, kind: Any, error: Exception) -> str:
     """What is wrong with an encoded message whose decoder said ``error``."""
     if not isinstance(error, UnicodeDecodeError):
         return reason(error, kind)
-    for field, value in zip(msgspec.structs.fields(kind), _values(bytes(item)), strict=False):
+    try:
+        values = _values(item)
+    except MALFORMED:
+        return _NOT_UTF8
+    for (name, field, decode), value in zip(_fields(kind), values, strict=False):
         try:
-            msgspec.msgpack.decode(value, type=field.type)
+            decode(value)
         except MALFORMED as wrong:
-            return _within(field.name, reason(wrong, field.type))
+            return _within(name, reason(wrong, field))
     return _NOT_UTF8
 
 
@@ -154,8 +159,8 @@ def _name_of(kind: Any) -> str:
     return name if inner is _plain(kind) else f"{name} | None"
 
 
-def _values(encoded: bytes) -> Sequence[msgspec.Raw]:
-    try:
-        return msgspec.msgpack.decode(encoded, type=list[msgspec.Raw])
-    except MALFORMED:
-        return ()
+@functools.cache
+def _fields(kind: Any) -> list[tuple[str, Any, Callable[[msgspec.Raw], Any]]]:
+    """Name, type and decoder of each: decoders take long to make, and a stranger may send a thousand bad items."""
+    fields = msgspec.structs.fields(kind)
+    return [(field.name, field.type, msgspec.msgpack.Decoder(field.type).decode) for field in fields]

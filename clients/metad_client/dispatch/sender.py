@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from metad_wire.methods import encode
 
-from ..errors import FrameError, InvalidRequestError
+from ..errors import FrameError, TooLargeError
 from .call import Call
 from .identity import IdentitySource
 from .node_connection import NodeConnection
@@ -43,7 +43,7 @@ class Sender:
         try:
             connection.send(call, encode(call.attempt(now, identities)))
         except FrameError as error:  # over the limit of this server, so a retry would not help
-            call.fail(InvalidRequestError(f"{call.method.name}: {error}"))
+            call.fail(TooLargeError(f"{call.method.name}: {error}"))
         if self.suspects.timer is None:
             self.suspects.watch()
 

@@ -16,7 +16,7 @@ from metad_wire.methods import Method, encode
 from metad_wire.policy import BatchWindow
 
 from ..dispatch.dispatcher import Dispatcher
-from ..errors import InternalError, InvalidRequestError, MetadError, another
+from ..errors import InternalError, MetadError, TooLargeError, another
 from .wrong import UNFIT, wrong_item
 
 Reply = TypeVar("Reply", bound=Message)
@@ -129,7 +129,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
             error = answer.exception()
             if call.moved:
                 self._send_anew(items, futures, deadline)
-            elif isinstance(error, InvalidRequestError):
+            elif isinstance(error, TooLargeError) and error.outcome_known:
                 self._apart(items, futures, deadline, group, error)
             elif isinstance(error, MetadError):
                 self._fail(futures, error)
@@ -180,8 +180,8 @@ class Batcher(Generic[Item, Reply, Outcome]):
         group: str,
         error: Exception,
     ) -> None:
-        """The batch was refused as a whole and nothing was done, because some item is malformed. Only the caller of
-        that item made a mistake: find it by halves."""
+        """The batch is too large, or an item of it cannot be encoded, and nothing was done: try halves of it. Only the
+        caller of that item made a mistake."""
         if len(items) > 1:
             middle = len(items) // 2
             self._send(items[:middle], futures[:middle], deadline, group)

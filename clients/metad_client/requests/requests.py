@@ -21,7 +21,7 @@ from metad_wire.policy import BatchWindow
 from ..dispatch.call import Call
 from ..dispatch.dispatcher import BODY_BYTES_MIN, Dispatcher
 from ..dispatch.routes import ANY, ByGroup
-from ..errors import InvalidItemError, InvalidRequestError, MetadError, StaleRouteError
+from ..errors import InvalidItemError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
 from ..options import DEADLINE_S_MAX, Options
 from ..results import Piece
 from .batcher import Batcher, Outcomes
@@ -134,7 +134,8 @@ class Requests:
     ) -> list[Piece[Reply]]:
         """Items in as many requests as they need; ``body_of`` makes the body of each.
 
-        Raises the first error if no piece has a reply; otherwise each piece has its reply or its error. An item that
+        A request that a server refuses as too large is sent in halves. Raises the first error if no piece has a reply;
+        otherwise each piece has its reply or its error. An item that
         cannot be sent is a piece of its own, with an InvalidItemError.
         """
         deadline = self._deadline(deadline_s)
@@ -162,6 +163,10 @@ class Requests:
                     if not call.moved:
                         raise
                     by_group = None
+                except TooLargeError as error:
+                    if not self._may_halve(error, items):
+                        raise
+                    items_max = len(items) // 2
         return await self._pieces(method, items, body_of, deadline, items_max, by_group)
 
     async def read_many(
@@ -171,29 +176,12 @@ class Requests:
         body_of: Callable[[list[Item]], Body],
         deadline_s: float | None = None,
     ) -> list[Piece[Reply]]:
-        """As :meth:`many`, but every piece that was sent has a reply, or the error is raised.
-
-        A request that a server refuses as a whole (a reply over its limit) is sent in halves.
-        """
-        items = sequence_of(method, items)
-        try:
-            pieces = await self.many(method, items, body_of, deadline_s)
-        except InvalidRequestError as error:
-            if len(items) == 1:
-                raise
-            pieces = [Piece(0, len(items), None, error)]
-        whole: list[Piece[Reply]] = []
+        """As :meth:`many`, but every piece that was sent has a reply, or the error is raised."""
+        pieces = await self.many(method, items, body_of, deadline_s)
         for piece in pieces:
-            if piece.error is None or isinstance(piece.error, InvalidItemError):
-                whole.append(piece)
-                continue
-            if piece.count == 1 or not isinstance(piece.error, InvalidRequestError):
+            if piece.error is not None and not isinstance(piece.error, InvalidItemError):
                 raise piece.error
-            where, middle = piece.where, piece.count // 2
-            for half in (where[:middle], where[middle:]):
-                halved = await self.read_many(method, [items[i] for i in half], body_of, deadline_s)
-                whole += [piece.within(half) for piece in halved]
-        return whole
+        return pieces
 
     def single(
         self,
@@ -277,6 +265,8 @@ class Requests:
             except MetadError as error:
                 if call.moved:
                     pieces.extend(await self._anew(method, items, where, body_of, deadline, items_max))
+                elif self._may_halve(error, where):
+                    pieces.extend(await self._anew(method, items, where, body_of, deadline, len(where) // 2))
                 else:
                     pieces.append(Piece(where[0], len(where), None, error, where))
             in_flight.popleft()
@@ -313,13 +303,19 @@ class Requests:
         deadline: float,
         items_max: int,
     ) -> list[Piece[Reply]]:
-        """The items at these positions, whose slots have moved, in requests to the groups that hold them now."""
+        """The items at these positions in other requests: to the groups that hold their slots now, or of fewer items.
+        The request that had them did nothing."""
         try:
             moved = [items[position] for position in where]
             pieces = await self._pieces(method, moved, body_of, deadline, items_max, None)
         except MetadError as error:
             return [Piece(where[0], len(where), None, error, where)]
         return [piece.within(where) for piece in pieces]
+
+    @staticmethod
+    def _may_halve(error: MetadError, items: Sequence[Any]) -> bool:
+        """Whether these items may succeed in requests of fewer. None of them was done."""
+        return len(items) > 1 and isinstance(error, TooLargeError) and error.outcome_known
 
     def _fits(self, method: Method[Any, Any], size_bytes: int, items: int) -> bool:
         """Whether items of this size fit one request. A single item may be as long as a value."""

@@ -104,6 +104,10 @@ def all_well(body: Any) -> m.Message:
             return m.KvPutReply(revisions, [], [int(item.value) if item.value.isdigit() else 1 for item in body.items])
         case m.KvTransact():
             return m.KvTransactReply(revisions, [], [m.KvTransactionResult(True, []) for _ in body.items])
+        case m.TableGet():
+            return m.TableGetReply([None] * len(body.items))
+        case m.TablePut():
+            return m.TablePutReply(revisions, [], [1] * len(body.items))
         case m.SessionList():
             return m.SessionListReply([a_session("t", f"c{i}") for i in range(3)], b"")
         case m.OffsetList():

@@ -8,7 +8,7 @@ import pytest
 
 from metad_client import ConflictError, InternalError, InvalidItemError, InvalidRequestError, OverloadedError
 from metad_wire import messages as m
-from metad_wire.errors import InvalidRequestError as WireInvalidRequestError
+from metad_wire.errors import TooLargeError
 
 
 def puts(client, count, **options):
@@ -144,19 +144,19 @@ async def test_when_all_cancel_nothing_is_sent(server, dial, settle):
     assert server.received == []
 
 
-async def test_a_malformed_item_fails_its_caller_only(server, dial):
-    """A server refuses a request as a whole; a stranger's bad item must not fail everybody who shared it."""
+async def test_an_item_that_is_too_large_fails_its_caller_only(server, dial):
+    """A server refuses a request as a whole; a stranger's large item must not fail everybody who shared it."""
 
     def answer(received):
         if any(item.key == "k5" for item in received.body.items):
-            received.fail(WireInvalidRequestError("k5"))
+            received.fail(TooLargeError("k5"))
         else:
             received.reply()
 
     server.answer = answer
     client = await dial()
     outcomes = await asyncio.gather(*puts(client, 16), return_exceptions=True)
-    assert isinstance(outcomes.pop(5), InvalidRequestError)
+    assert isinstance(outcomes.pop(5), TooLargeError)
     assert outcomes == [0, 1, 2, 3, 4, *range(6, 16)]
 
 

@@ -18,6 +18,7 @@ from metad_client import (
     SessionProperties,
     SessionTakeoverItem,
     SessionUpdateItem,
+    TooLargeError,
 )
 from metad_client.requests.requests import PIECES_IN_FLIGHT
 from metad_wire import messages as m
@@ -117,7 +118,7 @@ async def test_reads_are_put_in_order(dial):
 async def test_reads_refused_for_their_size_are_asked_in_halves(server, dial):
     def answer(received):
         if len(received.body.items) > 2:
-            received.fail(InvalidRequestError("the reply would be too large"))
+            received.fail(TooLargeError("the reply would be too large"))
         else:
             received.reply()
 
@@ -129,10 +130,42 @@ async def test_reads_refused_for_their_size_are_asked_in_halves(server, dial):
 
 
 async def test_one_read_that_is_refused_raises(server, dial):
-    server.answer = lambda received: received.fail(InvalidRequestError("no"))
     client = await dial()
-    with pytest.raises(InvalidRequestError, match="no"):
-        await client.kv.get_many([KvKey("ns", "a"), KvKey("ns", "b")])
+    for error, requests in ((InvalidRequestError("no"), 1), (TooLargeError("no"), 3)):
+        server.received.clear()
+        server.answer = lambda received, error=error: received.fail(error)
+        with pytest.raises(type(error), match="no"):
+            await client.kv.get_many([KvKey("ns", "a"), KvKey("ns", "b")])
+        assert len(server.received) == requests
+
+
+@pytest.mark.parametrize("count", [2, 9, 40])
+async def test_writes_refused_for_their_size_are_sent_in_halves(server, dial, count):
+    """Each half is a write of its own; what is too large alone fails alone."""
+
+    def answer(received):
+        keys = [item.key for item in received.body.items]
+        received.fail(TooLargeError("send it in parts")) if len(keys) > 2 or "k1" in keys else received.reply()
+
+    server.answer = answer
+    client = await dial(batch_items=16)
+    result = await client.kv.put_many([KvPutItem("ns", f"k{i}", b"%d" % i) for i in range(count)])
+    assert {at: error.name for at, error in result.errors.items()} == {1: "too_large"}
+    assert result.versions == [0 if i == 1 else i for i in range(count)]
+    identities = [received.identity.seq for received in server.received]
+    assert len(set(identities)) == len(identities)
+
+
+async def test_a_write_in_doubt_is_not_sent_in_halves(server, dial):
+    def answer(received):
+        received.peer.cut() if len(server.received) == 1 else received.fail(TooLargeError("send it in parts"))
+
+    server.answer = answer
+    client = await dial()
+    with pytest.raises(TooLargeError) as raised:
+        await client.kv.put_many([KvPutItem("ns", f"k{i}", b"") for i in range(4)])
+    assert not raised.value.outcome_known
+    assert len(server.received) == 2
 
 
 async def test_items_that_do_not_fit_a_frame_are_cut_by_size(server, dial):

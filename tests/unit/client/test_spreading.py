@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from metad_client import InternalError, InvalidRequestError, MetadError
+from metad_client import InternalError, MetadError, TooLargeError
 from metad_client.results import Piece, PutResult, TakeoverResult, TransactResult, WriteResult
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -330,7 +330,7 @@ async def test_a_read_that_one_group_refuses_is_asked_for_in_halves(cluster, dia
     Nodes(cluster, random.Random(6), trouble=0.0)
     usual = cluster.answer
     cluster.answer = lambda received: (
-        received.fail(InvalidRequestError("too much")) if len(received.body.items) > 2 else usual(received)
+        received.fail(TooLargeError("too much")) if len(received.body.items) > 2 else usual(received)
     )
     client = await dial()
     keys = [m.SessionKey("t", f"c{i}") for i in range(40)]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from plain_bodies import PLAIN, plain_body
 from server_rig import Answer, Rig
 from wire_strategies import values_of
@@ -20,7 +21,7 @@ from metad.state import registry
 from metad.state.registry import VERBS
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import InternalError, MetadError
+from metad_wire.errors import InternalError, InvalidItemError, MetadError
 from metad_wire.messages import Identity
 from metad_wire.methods import BETWEEN_NODES, Method
 from metad_wire.sparing import Sparing
@@ -84,6 +85,31 @@ async def test_an_identity_reused_for_another_body_is_answered() -> None:
         rig.send(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items, restore=True), identity)
         await rig.settle()
         assert rig.node.failure is None
+    await still_works(rig)
+    await rig.close()
+
+
+@pytest.mark.parametrize("method", [method for method in OPEN if method.item], ids=lambda method: method.name)
+async def test_a_thousand_bad_items_are_refused_within_bounds(method: Method[Any, Any]) -> None:
+    """A kilobyte of request asks for a thousand refusals: they take tens of kilobytes, and only the answer is written
+    for them, which a retry repeats."""
+    rig = Rig()
+    await rig.open()
+    group = f"{VERBS[method.code].table.kind}-0"
+    for number, item in enumerate((5, [[]] * 9, [b"x" * 50] * 9, "\0" * 100, {"\0": 1}), 1):
+        body = replace(body_of(method), items=[item] * 1_000)
+        identity = Identity(1, number, 1) if method.mutates else None
+        answer = await rig.answered(rig.send(method, body, identity, group=group))
+        reply = answer.reply(method)
+        assert [error.index for error in reply.errors] == list(range(1_000))
+        assert {error.code for error in reply.errors} == {InvalidItemError.code}
+        assert len(methods.encode(reply)) < 64 * 1024
+        assert rig.node.status().in_flight_bytes == 0
+        if identity is not None:
+            again = await rig.answered(rig.send(method, body, replace(identity, age_ms=5), group=group))
+            # A transaction that writes nothing is not remembered: it is refused once more, at a later revision.
+            assert replace(again.reply(method), revisions=reply.revisions) == reply
+    assert rig.driver(group).machine.dedupe._bytes < 5 * 64 * 1024
     await still_works(rig)
     await rig.close()
 

@@ -31,6 +31,7 @@ from metad_wire.errors import (
     NotFoundError,
     NotLeaderError,
     OverloadedError,
+    TooLargeError,
     UnknownMethodError,
     UnknownOutcomeError,
 )
@@ -211,7 +212,7 @@ async def test_keys_count_for_what_fits_a_frame(make: MakeRig) -> None:
         items = [m.SessionTakeoverItem("t", k.client_id, False, m.SessionProperties(0, bytes(1_500))) for k in part]
         await rig.ask(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
     answer = await rig.answered(rig.send(methods.SESSION_GET, m.SessionGet(keys_)))
-    assert isinstance(answer.error, InvalidRequestError)
+    assert isinstance(answer.error, TooLargeError)
     assert "would not fit a frame" in answer.error.message
     assert all((await rig.ask(methods.SESSION_GET, m.SessionGet(keys_[:500]))).sessions)
 
@@ -246,7 +247,7 @@ async def test_a_read_in_pieces_counts_what_all_of_them_found(make: MakeRig, cou
     keys_ = [m.KvKey("n", f"large{i // 200}" if i % 200 == 0 else f"absent{i}") for i in range(1_000)]
     answer = await rig.answered(rig.send(methods.KV_GET, m.KvGet(keys_)))
     if count > 4:
-        assert isinstance(answer.error, InvalidRequestError)
+        assert isinstance(answer.error, TooLargeError)
         assert "ask for fewer" in answer.error.message
     else:
         assert sum(record is not None for record in answer.reply(methods.KV_GET).records) == count

@@ -21,7 +21,7 @@ from metad.state.limits import ENTRY_BYTES_FULL, ENTRY_BYTES_MAX, LOOKED_AT_BYTE
 from metad.state.registry import VERBS
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import InvalidRequestError
+from metad_wire.errors import TooLargeError
 from metad_wire.frame import FRAME_BYTES_MAX
 from metad_wire.messages import CHANGE_BYTES_MAX, Identity
 from metad_wire.methods import BETWEEN_NODES, Method
@@ -87,7 +87,7 @@ def test_a_transaction_that_grows_too_much_is_refused_and_leaves_nothing(size: i
     body = m.KvTransact(spread(800))
     assert len(methods.KV_TRANSACT.encode_request(body)) < 300_000
     (outcome,) = group.propose([(command_of(methods.KV_TRANSACT, body, size=size), Identity(1, 1, 0))], NOW_MS)
-    assert isinstance(outcome, InvalidRequestError)
+    assert isinstance(outcome, TooLargeError)
     assert changed(group) == 0
     (outcome,) = group.propose([(command_of(methods.KV_TRANSACT, m.KvTransact(spread(200))), None)], NOW_MS)
     assert isinstance(outcome, bytes)
@@ -123,7 +123,7 @@ def test_long_keys_count_as_often_as_they_are_written(method: Method[Any, Any], 
     size = len(method.encode_request(body))
     assert size < FRAME_BYTES_MAX
     (outcome,) = group.propose([(command_of(method, body, size=size), None)], NOW_MS)
-    assert isinstance(outcome, InvalidRequestError)
+    assert isinstance(outcome, TooLargeError)
     assert "in parts" in str(outcome)
     fewer = type(body)(**{f: getattr(body, f) for f in body.__struct_fields__} | {"items": body.items[:100]})
     (outcome,) = group.propose([(command_of(method, fewer, size=size // 10), None)], NOW_MS)
@@ -193,7 +193,7 @@ def test_a_command_reads_a_bounded_number_of_bytes(body: Any) -> None:
     group.machine.forget()
     assert 70 * MIB > LOOKED_AT_BYTES_MAX
     (outcome,) = group.propose([(command_of(method, body, size=100), None)], NOW_MS)
-    assert isinstance(outcome, InvalidRequestError)
+    assert isinstance(outcome, TooLargeError)
     assert "fewer" in str(outcome)
     assert changed(group) == 0
 

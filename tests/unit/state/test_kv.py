@@ -8,7 +8,7 @@ from state_rig import MIB, Rig, item_errors
 from metad.state.kv import _PLAIN
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import InvalidRequestError
+from metad_wire.errors import TooLargeError
 from metad_wire.messages import KvCompare as Compare
 from metad_wire.messages import KvKey as Key
 from metad_wire.messages import KvOperation as Do
@@ -133,11 +133,11 @@ def test_a_transaction_cannot_read_more_than_a_reply_holds() -> None:
     rig = Rig()
     put(rig, Put("n", "large", bytes(MIB)))
     reads = Transaction("n", [], [Do("done", b"1")], reads=["large"] * 128)
-    with pytest.raises(InvalidRequestError, match="ask for fewer"):
+    with pytest.raises(TooLargeError, match="ask for fewer"):
         transact(rig, *[reads] * 7)
     assert get(rig, Key("n", "done")) == [None]
     assert transact(rig, Transaction("n", [], [Do("done", b"1")], reads=["large"] * 3)).errors == []
-    with pytest.raises(InvalidRequestError, match="ask for fewer"):
+    with pytest.raises(TooLargeError, match="ask for fewer"):
         get(rig, *[Key("n", "large")] * 1_000)
 
 

@@ -11,7 +11,7 @@ from state_rig import MIB, Rig, item_errors
 from metad.state import tables
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import InvalidRequestError
+from metad_wire.errors import InvalidRequestError, TooLargeError
 from metad_wire.messages import SessionKey as Key
 from metad_wire.messages import SessionProperties as Properties
 from metad_wire.messages import SessionTakeoverItem as Take
@@ -262,10 +262,10 @@ def test_a_restore_of_more_than_a_reply_holds_does_nothing() -> None:
     names = [f"c{i}" for i in range(12)]
     for name in names:
         takeover(rig, "b1", 1, Take("acme", name, properties=Properties(1, bytes(MIB - 100))))
-    with pytest.raises(InvalidRequestError, match="ask for fewer"):
+    with pytest.raises(TooLargeError, match="ask for fewer"):
         takeover(rig, "b2", 1, *(Take("acme", name) for name in names), restore=True)
     assert {s.broker for s in get(rig, *(Key("acme", name) for name in names[:3])) if s is not None} == {"b1"}
-    with pytest.raises(InvalidRequestError, match="ask for fewer"):
+    with pytest.raises(TooLargeError, match="ask for fewer"):
         rig.read(methods.SESSION_GET, m.SessionGet([Key("acme", name) for name in names]))
     assert takeover(rig, "b2", 1, *(Take("acme", name) for name in names)).errors == []
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire_strategies import values_of
 
@@ -35,6 +35,7 @@ def test_every_batch_of_records_has_errors_and_columns() -> None:
 
 
 @pytest.mark.parametrize("method", BATCHES, ids=lambda method: method.name)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_what_fits_is_decoded_as_if_it_had_come_alone(method: Method[Any, Any], data: st.DataObject) -> None:
     body = data.draw(values_of(method.body))
