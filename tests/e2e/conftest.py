@@ -1,6 +1,7 @@
-"""Makes this folder's helpers importable: the tests have no packages."""
+"""Makes helpers importable, of this folder and of the client's tests: the tests have no packages."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "unit" / "client")]

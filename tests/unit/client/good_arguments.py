@@ -1,0 +1,74 @@
+"""Arguments that make sense for every verb of the SDK, for tests that then make one of them senseless."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from metad_wire import cluster as c
+from metad_wire import messages as m
+
+PROPERTIES = m.SessionProperties(60, b"state")
+TRANSACTION = m.KvTransaction("ns", [m.KvCompare("k", 1)], [m.KvOperation("k", b"v")], [m.KvOperation("k2")], ["k"])
+GOOD: dict[str, dict[str, Any]] = {
+    "sessions.takeover_many": {
+        "broker": "b", "broker_epoch": 1, "items": [m.SessionTakeoverItem("t", "c", False, PROPERTIES)], "restore": True
+    },
+    "sessions.update_many": {"broker": "b", "broker_epoch": 1, "items": [m.SessionUpdateItem("t", "c", PROPERTIES)]},
+    "sessions.disconnect_many": {"broker": "b", "broker_epoch": 1, "keys": [m.SessionKey("t", "c")]},
+    "sessions.get_many": {"keys": [m.SessionKey("t", "c")], "min_revisions": [m.Revision("data-0", 1)]},
+    "sessions.delete_many": {"keys": [m.SessionKey("t", "c")], "broker": "b", "broker_epoch": 1},
+    "sessions.list": {"tenant": "t", "client_id_prefix": "", "broker": "b", "page_size": 10, "min_revisions": []},
+    "sessions.takeover": {
+        "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "clean_start": False,
+        "properties": PROPERTIES, "restore": False,
+    },
+    "sessions.update": {"broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "properties": PROPERTIES},
+    "sessions.disconnect": {"broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c"},
+    "sessions.get": {"tenant": "t", "client_id": "c", "min_revisions": []},
+    "sessions.delete": {"tenant": "t", "client_id": "c", "broker": "b", "broker_epoch": 1},
+    "offsets.commit_many": {"items": [m.OffsetCommitItem("t", "g", "o", 0, 5, 1, -1, "note")], "monotonic": False},
+    "offsets.fetch_many": {"keys": [m.OffsetKey("t", "g", "o", 0)], "min_revisions": []},
+    "offsets.delete_many": {"keys": [m.OffsetKey("t", "g", "o", 0)]},
+    "offsets.generations_many": {"groups": [m.ConsumerGroup("t", "g")], "min_revisions": []},
+    "offsets.reset_generations_many": {"items": [m.GenerationReset("t", "g", 1, 2)]},
+    "offsets.list": {"tenant": "t", "group": "g", "topic_prefix": "", "page_size": 10, "min_revisions": []},
+    "offsets.commit": {
+        "tenant": "t", "group": "g", "topic": "o", "partition": 0, "offset": 5, "generation": 1, "expected": None,
+        "metadata": "note", "monotonic": False,
+    },
+    "offsets.fetch": {"tenant": "t", "group": "g", "topic": "o", "partition": 0, "min_revisions": []},
+    "offsets.delete": {"tenant": "t", "group": "g", "topic": "o", "partition": 0},
+    "offsets.generation": {"tenant": "t", "group": "g", "min_revisions": []},
+    "offsets.reset_generation": {"tenant": "t", "group": "g", "expected": 1, "generation": 2},
+    "offsets.delete_group": {"tenant": "t", "group": "g"},
+    "kv.put_many": {"items": [m.KvPutItem("ns", "k", b"v", 1)]},
+    "kv.get_many": {"keys": [m.KvKey("ns", "k")], "min_revisions": []},
+    "kv.delete_many": {"items": [m.KvDeleteItem("ns", "k", 1)]},
+    "kv.transact_many": {"items": [TRANSACTION]},
+    "kv.scan": {"namespace": "ns", "prefix": "", "page_size": 10, "min_revisions": []},
+    "kv.put": {"namespace": "ns", "key": "k", "value": b"v", "expected_version": None},
+    "kv.get": {"namespace": "ns", "key": "k", "min_revisions": []},
+    "kv.delete": {"namespace": "ns", "key": "k", "expected_version": 1},
+    "kv.transact": {"transaction": TRANSACTION},
+    "cluster.map": {},
+    "cluster.statuses": {},
+    "cluster.transfer": {"group": "data-0", "to": "nobody"},
+    "cluster.join": {"node": c.NodeRecord("x", "127.0.0.1:1", "")},
+    "cluster.leave": {"node_id": "nobody", "lost": False, "fewer": False},
+    "cluster.add_group": {"kind": "metadata"},
+    "cluster.rebalance": {"replicas": 0},
+    "client.status": {"node": ""},
+}  # fmt: skip
+"""By verb."""
+
+
+def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
+    """Every method that sends a request, of all namespaces that a client has."""
+    found: dict[str, Callable[..., Any]] = {"client.status": client.status}
+    for name in ("sessions", "offsets", "kv", "cluster"):
+        space = getattr(client, name)
+        for verb in dir(type(space)):
+            if not verb.startswith("_"):
+                found[f"{name}.{verb}"] = getattr(space, verb)
+    return found
