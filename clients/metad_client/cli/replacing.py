@@ -39,7 +39,9 @@ class Replacement:
 
     async def run(self, *, wait: bool) -> dict[str, Any]:
         """Replace the node. Returns what was done, for the output."""
-        known, _ = await self._look()
+        known = (await self._client.cluster.map()).map
+        if known is None:
+            raise NotFoundError("this node knows no cluster; give the endpoint of another one")
         record = known.node(self._node)
         wanted = _machines(known) if record is not None else _machines(known) + 1
         wanted = min(known.replicas or wanted, wanted)
@@ -70,7 +72,7 @@ class Replacement:
             except NotFoundError:
                 self._say(f"{self._node} is no member" + (" any more" if asked else " of the cluster"))
                 return
-            except ConflictError as error:  # not yet
+            except (ConflictError, DeadlineExceededError) as error:  # not yet
                 self._say(str(error))
             await self._pause("it has not left")
 
@@ -101,10 +103,7 @@ class Replacement:
                 if reply.map is not None:
                     statuses = await self._client.cluster.statuses(deadline_s=_STATUS_S)
                     return reply.map, view(reply, statuses)
-                self._say("this node knows no cluster; give the endpoint of another one")
             except MetadError as error:
-                if time.monotonic() + _LOOK_S > self._until_s:
-                    raise
                 self._say(str(error))
             await self._pause("no node knows the cluster")
 

@@ -71,7 +71,7 @@ async def test_it_asks_until_the_node_has_left_and_says_how_to_start_the_new_one
     desk = Desk(
         lost(),
         whole(("n1", "n2")),
-        leaves=[ConflictError("ask again"), moving, needed, NotFoundError("n3 is not a member")],
+        leaves=[DeadlineExceededError("ask again"), moving, needed, NotFoundError("n3 is not a member")],
     )
     done = await Replacement(desk, "n3", 60.0).run(wait=False)  # type: ignore[arg-type]
     assert desk.asked == [("n3", True)] * 4
@@ -125,3 +125,11 @@ def test_the_advice_has_the_region_of_the_lost_node() -> None:
     assert 'node_id = "n3"' in lines
     assert 'region = "eu"' in lines
     assert 'join = ["n1:7421", "n2:7421"]' in lines
+
+
+async def test_a_node_that_knows_no_cluster_is_not_waited_for() -> None:
+    nowhere = Cluster()
+    nowhere.map = None
+    desk = Desk(nowhere, leaves=[])
+    with pytest.raises(NotFoundError, match="give the endpoint of another one"):
+        await Replacement(desk, "n3", 60.0).run(wait=False)  # type: ignore[arg-type]
