@@ -2,15 +2,16 @@
 
 It reads the command line before it imports the server, so that it can help without the packages of the extra
 ``server``. Exit status: 0 when done, 1 with one line on stderr if the node cannot serve, 2 for a wrong command line or
-if a package is not installed.
+if a package is not installed, 3 if every other node refuses this one, so that starting it again would not help.
+The last line of a node's log says why it ends, and the status.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +21,13 @@ from metad_wire import __version__
 from metad_wire.extras import advice
 from metad_wire.transport.tcp import install_uvloop
 
+from . import log_events
 from .config import load_config
 from .config.environment import VARIABLES, overrides_of, unknown_variables
 from .config.files import merged, problems_in, read
 from .config.pages import reference, sample
 from .errors import ConfigError, ServerError
+from .log_events import reference as log_reference
 from .logs import configure, event
 from .server.network import Network
 
@@ -35,14 +38,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.command == "config":
             return _config(arguments)
-        _run(arguments)
+        if arguments.command == "logs":
+            print(log_reference(), end="")
+            return 0
+        return _run_to_the_end(arguments)
     except ServerError as error:
         print(f"metad: {error}", file=sys.stderr)
-        return 1
+        return error.exit_status
     except ModuleNotFoundError as missing:
         print(f"metad: {advice(missing, 'server')}", file=sys.stderr)
         return 2
-    return 0
+
+
+def _run_to_the_end(arguments: argparse.Namespace) -> int:
+    """Run a node or a local cluster, and log why it ends. Returns the exit status."""
+    configure("info", "")  # the node's name and level are in the configuration, which may be what is wrong
+    status = 1
+    try:
+        reason, status = _run(arguments), 0
+    except ServerError as error:
+        print(f"metad: {error}", file=sys.stderr)
+        reason, status = str(error), error.exit_status
+    except ModuleNotFoundError:
+        raise
+    except KeyboardInterrupt:
+        reason, status = signal.SIGINT.name, 128 + signal.SIGINT
+    except Exception as error:  # noqa: BLE001 - the traceback is in the log
+        event(log_events.BUG, exc_info=error, where="the process")
+        reason = f"{type(error).__name__}: {error}"
+        print(f"metad: stopped by a bug, see the log: {reason}", file=sys.stderr)
+    event(log_events.ENDED_BY_ERROR if status else log_events.ENDED, reason=reason, status=int(status))
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -81,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help='file to write {"endpoints": [...], "pids": {...}} to once all nodes serve',
     )
+    commands.add_parser("logs", help="print the reference of all log events as Markdown")
     config = commands.add_parser(
         "config",
         help="print the configuration reference as Markdown, print a sample file, or check a file",
@@ -131,8 +158,8 @@ def _check(path: Path, overrides: dict[str, Any]) -> int:
     return 1 if found else 0
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    """Run a node or a local cluster until it is told to end."""
+def _run(arguments: argparse.Namespace) -> str:
+    """Run a node or a local cluster until it is told to end. Returns what told it."""
     from .process import serve
     from .supervisor import Supervisor, local_cluster, local_fleet, parse_groups, parse_regions, workers_of
 
@@ -152,16 +179,15 @@ def _run(arguments: argparse.Namespace) -> None:
     else:
         config = load_config(arguments.config, _overrides(arguments))
         configs = workers_of(config, arguments.workers) if arguments.workers > 1 else [config]
-    configure(config.log_level)
+    configure(config.log_level, "cluster" if arguments.command == "cluster" else config.node_id)
     for variable, meant in unknown_variables(os.environ).items():
-        event("unknown environment variable", logging.WARNING, variable=variable, did_you_mean=meant)
+        event(log_events.UNKNOWN_VARIABLE, variable=variable, did_you_mean=meant)
     install_uvloop()
     if len(configs) > 1:
         # The members have files of their own. A variable would set them all to the same.
         environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-        asyncio.run(Supervisor(configs, arguments.ready_file, environment).run())
-    else:
-        asyncio.run(serve(configs[0], arguments.ready_file))
+        return asyncio.run(Supervisor(configs, arguments.ready_file, environment).run())
+    return asyncio.run(serve(configs[0], arguments.ready_file))
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:

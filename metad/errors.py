@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 
 class ServerError(Exception):
     """Root of the errors that stop a node; the text tells the operator what to do."""
+
+    exit_status: ClassVar[int] = 1
+    """Of the process."""
 
 
 class ConfigError(ServerError):
@@ -42,6 +45,13 @@ START_AGAIN: Final = "Start the node again: it receives another snapshot"
 
 class LeftError(ServerError):
     """The node has left its cluster. It ends in order, with exit status 0."""
+
+
+class RefusedError(ServerError):
+    """Every other node refuses this one. It would be refused again, so whoever starts nodes must not start it again
+    before an operator has done something."""
+
+    exit_status = 3
 
 
 class DamagedStoreError(StorageError):

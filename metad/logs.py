@@ -1,46 +1,30 @@
-"""Structured logs: one JSON object per line on stderr, with the fields given in ``extra={"fields": {...}}``."""
+"""Structured logs: one JSON object per line on stderr. :mod:`.log_events` declares the events."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections import defaultdict
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
 from metad_wire.sparing import Sparing
 
+from .log_events import BUG, EVENTS, NOTE, Event
+
 logger = logging.getLogger("metad")
-# Limits are per event name, of which there are few. A flood of one event is logged ten times a second.
-_seldom: defaultdict[str, Sparing] = defaultdict(lambda: Sparing(10, 1.0))
+
+REPEAT_S: Final = 60.0
+"""A warning or an error that says the same again is logged once in this time."""
+DISTINCT_MAX: Final = 256
+"""Warnings that differ in what they are about, of one minute. A peer can invent more: those are counted by key only."""
 
 
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "ts": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-        }
-        line.update(getattr(record, "fields", {}))
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
-
-
-def configure(level: str) -> None:
-    """Send metad's logs to stderr from ``level`` on."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines())
-    logger.handlers[:] = [handler]
-    logger.setLevel(level.upper())
-    logger.propagate = False
-
-
-def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Log an event with its fields."""
-    logger.log(level, name, extra={"fields": fields})
+def event(said: Event, *, exc_info: BaseException | None = None, **fields: Any) -> None:
+    """Log an event with its fields. ``exc_info`` adds a traceback."""
+    logger.log(said.level, said.key, exc_info=exc_info, extra={"fields": fields})
 
 
 # Requests that meet a bug may come thousands of times a second, and a traceback takes kilobytes.
@@ -51,12 +35,76 @@ def bug(where: str, error: BaseException) -> None:
     """Log an unexpected exception with its traceback, unless many were logged just now."""
     left_out = _bugs.admit()
     if left_out is not None:
-        fields = {"left_out": left_out} if left_out else {}
-        logger.error("a bug in %s", where, exc_info=error, extra={"fields": fields})
+        event(BUG, exc_info=error, where=where, **({"left_out": left_out} if left_out else {}))
 
 
-def seldom(name: str, level: int = logging.WARNING, **fields: Any) -> None:
-    """Log an event that peers can cause without limit: at most ten lines a second, with the number left out before."""
-    left_out = _seldom[name].admit()
-    if left_out is not None:
-        event(name, level, **fields, **({"left_out": left_out} if left_out else {}))
+class Repeats(logging.Filter):
+    """Lets a warning pass once a minute for the same values of what it is about, and counts what it leaves out."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._said: dict[tuple[Any, ...], Sparing] = {}
+        self._began_s = clock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is logged. If so, it says how many like it were left out before."""
+        declared = EVENTS.get(str(record.msg))
+        if declared is None or declared.level < logging.WARNING or declared is BUG:
+            return True
+        fields = getattr(record, "fields", {})
+        sparing = self._of(declared.key, tuple(str(fields.get(name)) for name in declared.about))
+        left_out = sparing.admit()
+        if left_out:
+            record.fields = {**fields, "left_out": left_out}
+        return left_out is not None
+
+    def _of(self, key: str, about: tuple[str, ...]) -> Sparing:
+        now_s = self._clock()
+        if now_s - self._began_s >= 2 * REPEAT_S and len(self._said) >= DISTINCT_MAX:
+            self._said.clear()
+            self._began_s = now_s
+        at = (key, *about)
+        if at not in self._said and len(self._said) >= DISTINCT_MAX:
+            at = (key,)
+        if at not in self._said:
+            self._said[at] = Sparing(1, REPEAT_S, self._clock)
+        return self._said[at]
+
+
+class JsonLines(logging.Formatter):
+    """One line: when, how bad, on which node, what, the fields of the event, and from warnings on a sentence."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        declared = EVENTS.get(str(record.msg))
+        line: dict[str, Any] = {
+            "ts": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "node": self._node,
+            "event": NOTE.key if declared is None else declared.key,
+        }
+        if declared is None:
+            line |= {"logger": record.name, "text": record.getMessage()}
+        line |= getattr(record, "fields", {})
+        if declared is not None and record.levelno >= logging.WARNING:
+            line.setdefault("text", declared.text)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
+
+
+def configure(level: str, node: str) -> None:
+    """Send the logs of this process to stderr from ``level`` on. ``node`` is in every line."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines(node))
+    handler.addFilter(Repeats())
+    # asyncio reports exceptions that nobody has waited for. They are lines like all others.
+    for source in (logger, logging.getLogger("asyncio")):
+        source.handlers[:] = [handler]
+        source.propagate = False
+    logger.setLevel(level.upper())

@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import gc
 import json
-import logging
 import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from . import log_events
 from .config import Config
 from .errors import LeftError, ServerError
 from .logs import event
@@ -36,43 +37,47 @@ def settle_interpreter() -> None:
     gc.set_threshold(5_000, 4, 500)
 
 
-async def serve(config: Config, ready_file: Path | None) -> None:
-    """Serve until SIGTERM or SIGINT, or until the node has left its cluster, then drain. Raises :class:`ServerError` if
-    the node cannot start or fails."""
-    stop = asyncio.Event()
+async def serve(config: Config, ready_file: Path | None) -> str:
+    """Serve until SIGTERM or SIGINT, or until the node has left its cluster, then drain. Returns why it ended. Raises
+    :class:`ServerError` if the node cannot start or fails."""
     loop = asyncio.get_running_loop()
+    told: asyncio.Future[str] = loop.create_future()
+
+    def stop(name: str) -> None:
+        if not told.done():
+            told.set_result(name)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop, number.name)
     # A killed process leaves its ready file. The lock of the stores proves that no running process owns it.
     server = await Server.start(config, Network.of(config), locked=lambda: _remove(ready_file))
     settle_interpreter()
     running = asyncio.create_task(server.run())
-    stopping = asyncio.create_task(stop.wait())
     serving = asyncio.create_task(server.node.serving())
     waiting = asyncio.create_task(_tell_waiting(server))
     try:
-        await asyncio.wait((running, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((running, told, serving), return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         if serving.done() and not serving.exception():
-            event("serving", endpoint=server.endpoint, quic=server.quic_endpoint or None)
+            event(log_events.SERVING, endpoint=server.endpoint, quic=server.quic_endpoint or None)
             if ready_file is not None:
                 _write_ready(ready_file, server, config)
-        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((running, told), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             with contextlib.suppress(LeftError):
                 running.result()
     finally:
-        stopping.cancel()
         serving.cancel()
         waiting.cancel()
         _remove(ready_file)
-        event("draining")
+        event(log_events.DRAINING)
         if not await server.stop():
-            event("not everything was answered", logging.WARNING)
+            event(log_events.NOT_DRAINED)
         running.cancel()
-        await asyncio.gather(running, stopping, serving, waiting, return_exceptions=True)
+        await asyncio.gather(running, serving, waiting, return_exceptions=True)
     if server.node.failure is not None and not server.node.closed:  # while it was stopping
         raise server.node.failure
+    return told.result() if told.done() else str(server.node.left)
 
 
 async def _tell_waiting(server: Server) -> None:
@@ -81,22 +86,42 @@ async def _tell_waiting(server: Server) -> None:
     while True:
         await asyncio.sleep(_WAITING_S)
         waited_s = round(time.monotonic() - begin_s)
-        event("not serving yet", logging.WARNING, waited_s=waited_s, **why_not_serving(server.config, server.node))
+        why = why_not_serving(server.config, server.node)
+        event(
+            log_events.NOT_SERVING,
+            waited_s=waited_s,
+            reason=why.reason,
+            join=why.join,
+            unreached=why.unreached,
+            groups=why.groups,
+        )
 
 
-def why_not_serving(config: Config, node: Node) -> dict[str, Any]:
+class Waiting(NamedTuple):
+    """What a node waits for."""
+
+    reason: str
+    join: Sequence[str] = ()
+    """Where it asks to be taken in."""
+    unreached: Sequence[str] = ()
+    """The nodes that are not connected."""
+    groups: Sequence[str] = ()
+    """The groups without a leader."""
+
+
+def why_not_serving(config: Config, node: Node) -> Waiting:
     """What the node waits for."""
     if node.map is None and config.cluster.join:
-        return {
-            "reason": "no node of cluster.join has taken this node in. Each must be the address of a node's listener "
-            "for nodes (its cluster.listen, or its address in cluster.seeds), not of that for clients",
-            "join": config.cluster.join,
-        }
+        return Waiting(
+            "no node of cluster.join has taken this node in. Each must be the address of a node's listener for nodes "
+            "(its cluster.listen, or its address in cluster.seeds), not of that for clients",
+            join=list(config.cluster.join),
+        )
     unreached = [link.node_id for link in node.outbound.statuses() if not link.up]
     if node.map is None:
-        return {"reason": "the cluster forms once a majority of cluster.seeds is connected", "unreached": unreached}
+        return Waiting("the cluster forms once a majority of cluster.seeds is connected", unreached=unreached)
     leaderless = [group.name for group in node.status().groups if not group.leader]
-    return {"reason": "groups have no leader", "groups": leaderless, "unreached": unreached}
+    return Waiting("groups have no leader", groups=leaderless, unreached=unreached)
 
 
 def _remove(ready_file: Path | None) -> None:
@@ -104,7 +129,7 @@ def _remove(ready_file: Path | None) -> None:
         try:
             ready_file.unlink(missing_ok=True)
         except OSError as error:
-            event("ready file remains", logging.WARNING, path=str(ready_file), error=error.strerror)
+            event(log_events.READY_FILE_REMAINS, path=str(ready_file), error=error.strerror)
 
 
 def _write_ready(path: Path, server: Server, config: Config) -> None:

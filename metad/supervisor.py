@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import signal
 import socket
@@ -27,8 +26,9 @@ from metad_wire.operator.authority import AuthorityError, issue_fleet
 from metad_wire.transport import join_endpoint, split_endpoint
 from metad_wire.transport.credentials import TlsFiles
 
+from . import log_events
 from .config import Config, is_region, to_toml, validated
-from .errors import ConfigError, ServerError
+from .errors import ConfigError, RefusedError, ServerError
 from .logs import event
 
 _READY_POLL_S = 0.05
@@ -45,6 +45,8 @@ class Member:
         self.endpoint = ""
         self.quic_endpoint = ""
         self.restarts = 0
+        self.given_up = False
+        """Every other node refuses it, so it is not started again."""
 
     @property
     def name(self) -> str:
@@ -184,12 +186,18 @@ class Supervisor:
         self.members = [Member(config) for config in configs]
         self._ready_file = ready_file
         self._stopping = asyncio.Event()
+        self._told = "every process has ended"
 
-    async def run(self) -> None:
-        """Run until SIGTERM or SIGINT. Raises ServerError if a member ended before it ever served."""
+    def _stop(self, name: str) -> None:
+        self._told = name
+        self._stopping.set()
+
+    async def run(self) -> str:
+        """Run until SIGTERM or SIGINT, and return which it was. Raises ServerError if a member ended before it ever
+        served, RefusedError if all of them are refused by every other node."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
+            loop.add_signal_handler(number, self._stop, number.name)
         with tempfile.TemporaryDirectory(prefix="metad-") as scratch:
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -203,6 +211,9 @@ class Supervisor:
             finally:
                 if self._ready_file is not None:
                     self._ready_file.unlink(missing_ok=True)
+        if all(member.given_up for member in self.members):
+            raise RefusedError("every process was refused by every other node; their logs say what to do")
+        return self._told
 
     async def _keep(self, member: Member, config_file: Path) -> None:
         stop = asyncio.create_task(self._stopping.wait())
@@ -230,13 +241,18 @@ class Supervisor:
                 return
             status = ended.result()
             if status == 0:  # it has left its cluster; its log says so
-                event("member_left", member=member.name)
+                event(log_events.MEMBER_LEFT, member=member.name)
+                return
+            if status == RefusedError.exit_status:
+                member.given_up = True
+                event(log_events.MEMBER_GIVEN_UP, member=member.name, status=status)
+                self._look_ready()
                 return
             if not member.endpoint:
                 self._stopping.set()
                 raise ServerError(f"{member.name} ended with status {status} before it served; its log says why")
             member.restarts += 1
-            event("member ended", logging.WARNING, member=member.name, status=status, restarts=member.restarts)
+            event(log_events.MEMBER_ENDED, member=member.name, status=status, restarts=member.restarts)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(stop), _RESTART_S)
 
@@ -249,19 +265,24 @@ class Supervisor:
                 await asyncio.sleep(_READY_POLL_S)
         member.endpoint = ready["endpoints"][0]
         member.quic_endpoint = ready.get("quic_endpoints", [""])[0]
-        if all(one.endpoint for one in self.members):
-            self._write_ready()
+        self._look_ready()
 
-    def _write_ready(self) -> None:
-        pids = {one.name: one.process.pid for one in self.members if one.process is not None}
+    def _look_ready(self) -> None:
+        """Write the ready file if every process serves that was not given up."""
+        serving = [one for one in self.members if not one.given_up]
+        if serving and all(one.endpoint for one in serving):
+            self._write_ready(serving)
+
+    def _write_ready(self, serving: Sequence[Member]) -> None:
+        pids = {one.name: one.process.pid for one in serving if one.process is not None}
         body: dict[str, Any] = {
-            "endpoints": [one.endpoint for one in self.members],
+            "endpoints": [one.endpoint for one in serving],
             "pids": pids,
             "written": time.time(),
         }
-        if all(one.quic_endpoint for one in self.members):
-            body["quic_endpoints"] = [one.quic_endpoint for one in self.members]
-        event("serving", endpoints=body["endpoints"])
+        if all(one.quic_endpoint for one in serving):
+            body["quic_endpoints"] = [one.quic_endpoint for one in serving]
+        event(log_events.ALL_SERVING, endpoints=body["endpoints"])
         if self._ready_file is None:
             return
         temporary = self._ready_file.with_name(self._ready_file.name + ".tmp")

@@ -23,6 +23,7 @@ from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, No
 from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, CLUSTER_STORE, STATUS, encode
 
+from .. import log_events
 from ..config import Config
 from ..errors import ConfigError
 from ..logs import event
@@ -196,7 +197,7 @@ class Controller:
                 if node.leaving and not self._storing:
                     with contextlib.suppress(MetadError):  # not yet
                         self._grant(leaving.forget(self._map(), node.node_id, reports), _ignore)
-                        event("node_forgotten", member=node.node_id)
+                        event(log_events.NODE_FORGOTTEN, member=node.node_id)
 
         self._ask_all_leaders(answered)
 
@@ -279,7 +280,7 @@ class Controller:
                 check_node(node)
                 self._grant(decisions.join(current, node, self.reach(node.node_id)), done)
                 if current.node(node.node_id) is None:
-                    event("node joins", node=node.node_id, endpoint=node.endpoint)
+                    event(log_events.NODE_JOINED, member=node.node_id, endpoint=node.endpoint)
             case c.Leave():
                 self._leave(body, done)
             case c.AddGroup(kind):

@@ -12,7 +12,6 @@ that copies and nobody else: were they passed on to its successor, a tail could 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -23,6 +22,7 @@ from metad_wire.errors import MetadError, NotLeaderError
 from metad_wire.group import GroupId
 from metad_wire.tables import moving_rows
 
+from .. import log_events
 from ..logs import event
 from ..state.entry import Entry
 from ..state.slot_assignment import unpack
@@ -94,7 +94,7 @@ class Migrations:
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
         self._tasks.pop(number, None)
         if not task.cancelled() and (bug := task.exception()) is not None:
-            logging.getLogger("metad").error("a bug in slot move %d", number, exc_info=bug)
+            event(log_events.BUG, exc_info=bug, where=f"slot move {number}")
 
     def stop(self) -> None:
         """Break off everything. The groups' logs say how far it came."""
@@ -106,7 +106,7 @@ class Migrations:
         try:
             await self._host.ask_here(driver.group.group_id, GroupCommand("close", move))
         except MetadError as error:
-            event("slot move is not closed yet", logging.WARNING, move=move, error=error.name, detail=str(error))
+            event(log_events.SLOT_MOVE_NOT_CLOSED, move=move, error=error.name, detail=str(error))
         else:
             self.sweep(driver, GroupCommand("sweep", 0), _ignore)
 
@@ -118,7 +118,7 @@ class Migrations:
             try:
                 await _Migration(self._host, move, driver, term, attempt).run()
             except MetadError as error:
-                event("slot move broke off", logging.WARNING, move=move.move, error=error.name, detail=str(error))
+                event(log_events.SLOT_MOVE_BROKE_OFF, move=move.move, error=error.name, detail=str(error))
                 await asyncio.sleep(_AGAIN_S)
             else:
                 del self._attempts[move.move]
@@ -144,7 +144,7 @@ class Migrations:
     def _swept(self, task: asyncio.Task[None]) -> None:
         self._sweeps.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
-            logging.getLogger("metad").error("a bug in a sweep", exc_info=bug)
+            event(log_events.BUG, exc_info=bug, where="a sweep")
 
     async def _sweep(self, driver: Replica, order: GroupCommand) -> None:
         group = driver.group
@@ -158,7 +158,7 @@ class Migrations:
                     command = GroupCommand("drop", order.move, order.attempt, rows=rows)
                     await self._host.ask_here(group.group_id, command)
                 await asyncio.sleep(0)
-        event("rows dropped", group=group.name, rows=dropped)
+        event(log_events.ROWS_DROPPED, group=group.name, rows=dropped)
 
 
 def _is_done(move: int, known: ClusterMap) -> bool:
@@ -187,7 +187,7 @@ class _Migration:
             return
         if machine.holding.sealed_move == move.move:
             await self._source("unseal")  # it did not, and can no more: its attempt is void
-        event("slot move begins", move=move.move, source=move.source, target=move.target, attempt=self._attempt)
+        event(log_events.SLOT_MOVE_BEGAN, move=move.move, source=move.source, target=move.target, attempt=self._attempt)
         await self._target("sweep")
         with self._driver.listening(self._note):
             await self._copy()
@@ -198,7 +198,7 @@ class _Migration:
             self._batch += 1
             await self._target("adopt", revision=sealed)
         await self._finish()
-        event("slots moved", move=move.move, source=move.source, target=move.target, rows=self._moved)
+        event(log_events.SLOTS_MOVED, move=move.move, source=move.source, target=move.target, rows=self._moved)
 
     async def _finish(self) -> None:
         # In this order: until the map names the target, a listing would not ask it, and a source that is sealed has

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 
+from .. import log_events
 from ..config import Config
 from ..logs import event
 from ..storage.engine import Engine
@@ -61,7 +61,7 @@ class Checkpoints:
                     held = self._snapshots.streams.held_index(driver.group)
                     driver.group.compact(through if held is None else min(through, held))
                 self._agenda.schedule()
-                event("checkpoint", logging.DEBUG, log_bytes=grown, seconds=round(time.monotonic() - started_s, 3))
+                event(log_events.CHECKPOINT, log_bytes=grown, seconds=round(time.monotonic() - started_s, 3))
             if then is not None:
                 then()
 

@@ -7,6 +7,8 @@ from metad_wire import messages as m
 from metad_wire.cluster import slots_count
 from metad_wire.group import GroupId
 
+from .. import log_events
+from ..logs import event
 from ..raft.base import ROLES
 from ..raft.progress import Progress
 from ..raft.replica import RaftGroup
@@ -14,6 +16,9 @@ from .driver import GroupDriver
 from .environment import Environment, Timer
 from .groups import Groups
 
+_LOST_S = 5.0  # an election takes less
+_TELL_AGAIN_S = 60.0
+_NAMED_MAX = 10
 LOOK_S = 0.5
 """How often the node looks whether its groups have a leader. The times without one are as exact as this."""
 
@@ -25,11 +30,14 @@ class GroupStatuses:
         self._groups = groups
         self._environment = environment
         self._leaderless_since_s: dict[GroupId, float] = {}
+        self._told_s: float | None = None  # when it was last logged that there is no leader
+        self._longest_s = 0.0  # that one of those groups has had none
         self._timer: Timer | None = None
 
     def start(self) -> None:
         """Begin to look."""
         self._look()
+        self._tell()
         self._timer = self._environment.call_at(self._environment.now() + LOOK_S, self.start)
 
     def stop(self) -> None:
@@ -44,6 +52,21 @@ class GroupStatuses:
             for group, driver in self._groups.drivers.items()
             if driver.group.leader is None
         }
+
+    def _tell(self) -> None:
+        """Log that groups have had no leader for some seconds, now and then while it is so, and that it is over."""
+        now_s = self._environment.now()
+        lasting = {group: now_s - since_s for group, since_s in self._leaderless_since_s.items()}
+        lost = [group.name for group, for_s in sorted(lasting.items()) if for_s >= _LOST_S]
+        if lost:
+            self._longest_s = max(lasting.values())
+            if self._told_s is None or now_s - self._told_s >= _TELL_AGAIN_S:
+                self._told_s = now_s
+                longest_ms = round(self._longest_s * 1000)
+                event(log_events.NO_LEADER, groups=lost[:_NAMED_MAX], count=len(lost), longest_ms=longest_ms)
+        elif self._told_s is not None and not lasting:
+            self._told_s = None
+            event(log_events.LEADER_FOUND, longest_ms=round(self._longest_s * 1000))
 
     def all(self) -> list[m.GroupStatus]:
         """How each group is, by name."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
+from .. import log_events
 from ..errors import ServerError
 from ..logs import event
 
@@ -24,14 +24,14 @@ class Health:
         """Stop for good: the outcome of requests in flight cannot be told any more."""
         if self.failure is not None:
             return
-        event("node failed", logging.ERROR, error=str(error))
+        event(log_events.NODE_FAILED, error=str(error))
         self.failure = error
         for listener in list(self.on_failure):
             listener(error)
 
     def stop_for_bug(self, error: BaseException) -> None:
         """Stop for a broken invariant: going on could lose or invent data, and the next start begins from the disk."""
-        logging.getLogger("metad").error("a bug in the node", exc_info=error)
+        event(log_events.BUG, exc_info=error, where="the node")
         self.fail(ServerError(f"stopped by a bug, see the log: {type(error).__name__}: {error}"))
 
     def stop_for(self, error: BaseException) -> None:

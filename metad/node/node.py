@@ -7,7 +7,6 @@ replicas that are here, :mod:`.health` whether the node goes on.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import resource
 import time
@@ -20,7 +19,7 @@ from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
 from metad_wire.errors import UnknownOutcomeError
 from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, Method, encode
 
-from .. import __version__
+from .. import __version__, log_events
 from ..config import Config
 from ..control.controller import Controller
 from ..control.decisions import founders
@@ -193,7 +192,7 @@ class Node:
             self.health.fail(ConfigError(text))
             return
         for key, text in without_effect(self.config, known):
-            event("setting without effect", logging.WARNING, key=key, reason=text)
+            event(log_events.SETTING_WITHOUT_EFFECT, key=key, reason=text)
 
     @property
     def failure(self) -> ServerError | None:
@@ -352,7 +351,7 @@ class Node:
             return
         name, cluster_id = self.identity.node_id, self.identity.cluster_id
         self.left = LeftError(f"{name} has left the cluster; to join again, it needs an empty data directory")
-        event("node_left", cluster=cluster_id, map_version=version, text=str(self.left))
+        event(log_events.NODE_LEFT, cluster=cluster_id, map_version=version)
         try:
             self._stores.leave()
         except StorageError as error:
@@ -377,7 +376,7 @@ class Node:
                 break
             await asyncio.sleep(_LOOK_S)
         if led > (left := self._led()):
-            event("handed over", groups=led - left, of=led, seconds=round(self.environment.now() - begin_s, 3))
+            event(log_events.HANDED_OVER, groups=led - left, of=led, seconds=round(self.environment.now() - begin_s, 3))
 
     def _led(self) -> int:
         return sum(driver.group.is_leader for driver in self.drivers.values())
@@ -414,7 +413,7 @@ class Node:
         try:
             self._stores.close()
         except StorageError as error:
-            event("the stores did not close", logging.ERROR, error=str(error))
+            event(log_events.STORES_NOT_CLOSED, error=str(error))
 
     def stop_timers(self) -> None:
         """Nothing is due any more."""

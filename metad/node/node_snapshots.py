@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from .. import log_events
 from ..logs import event
 from ..raft.messages import Snapshot
 from ..raft.snapshots import Snapshots, replace_state
@@ -88,7 +89,7 @@ class NodeSnapshots:
         for listener in self._listeners:
             listener(driver)
         seconds = round(self._environment.now() - started_s, 3)
-        event("snapshot installed", group=group.name, index=message.index, seconds=seconds)
+        event(log_events.SNAPSHOT_INSTALLED, group=group.name, index=message.index, seconds=seconds)
         self._groups.tell_soon()
 
     # --- the timer ---------------------------------------------------------------------------------------

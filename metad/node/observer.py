@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-
+from .. import log_events
 from ..logs import event
 from ..raft.messages import Snapshot
 from ..raft.replica import RaftGroup
@@ -20,6 +19,7 @@ class Observer:
         self._groups = groups
         self._snapshots = snapshots
         self._agenda = agenda
+        self._led: dict[bytes, int] = {}  # group prefix -> the term that was logged
         self.unsafe = health.stop_for_bug
 
     def committed(self, group: RaftGroup) -> None:
@@ -36,15 +36,24 @@ class Observer:
             driver.demoted()
         else:
             self._agenda.schedule(driver)
-        if group.ready:
-            event("leading", logging.DEBUG, group=group.name, term=group.term)
+        self._tell(group)
         self._groups.tell_soon()
+
+    def _tell(self, group: RaftGroup) -> None:
+        """Log that this node leads the group, once it can work, or that it leads it no longer."""
+        before = self._led.get(group.prefix)
+        if group.ready and before != group.term:
+            self._led[group.prefix] = group.term
+            event(log_events.LEADER_GAINED, group=group.name, term=group.term)
+        elif not group.is_leader and before is not None:
+            del self._led[group.prefix]
+            event(log_events.LEADER_LOST, group=group.name, term=before, leader=group.leader)
 
     def configured(self, group: RaftGroup) -> None:
         self._groups.tell_soon()
 
     def snapshot_wanted(self, group: RaftGroup, peer: str) -> None:
-        event("snapshot wanted", group=group.name, peer=peer)
+        event(log_events.SNAPSHOT_WANTED, group=group.name, peer=peer)
         self._snapshots.streams.wanted(group, peer)
 
     def install_snapshot(self, group: RaftGroup, message: Snapshot) -> None:

@@ -7,6 +7,7 @@ import time
 from metad_wire.group import METADATA, GroupId
 from metad_wire.policy import BatchWindow
 
+from .. import log_events
 from ..config import Config
 from ..errors import DamagedStoreError, ServerError
 from ..logs import event
@@ -74,7 +75,7 @@ class ReplicaLifecycle:
             raise self._health.failure
         drivers = self._groups.drivers.values()
         event(
-            "recovered",
+            log_events.RECOVERED,
             groups=len(drivers),
             entries_to_replay=sum(driver.group.log.last_index - driver.machine.applied for driver in drivers),
             state_rebuilt=self._stores.rebuild,
@@ -126,7 +127,7 @@ class ReplicaLifecycle:
             self._drop_state(log.prefix, sync=True)
             log.come_back()
         elif restore_log(log, self._stores.state):
-            event("snapshot resumed", group=name, index=log.base_index)
+            event(log_events.SNAPSHOT_RESUMED, group=name, index=log.base_index)
         machine = self._machines.open(group_id)
         if log.base_index > machine.applied:
             raise DamagedStoreError(
@@ -156,7 +157,7 @@ class ReplicaLifecycle:
         driver = self._groups.remove(group_id)
         group = driver.group
         prefix, term, vote = group.prefix, group.term, group.vote
-        event("replica removed", group=group.name, term=term)
+        event(log_events.REPLICA_REMOVED, group=group.name, term=term)
         self._agenda.forget(driver)
         driver.abandon(f"this node has no replica of {group.name} any more")
         self._replicas.close(group)

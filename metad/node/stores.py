@@ -6,13 +6,13 @@ belongs to another pair, would silently lose or mix data; it is refused, and the
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from pathlib import Path
 
 import msgspec
 
+from .. import log_events
 from ..config import Config
 from ..errors import ConfigError, DamagedStoreError, LeftError, StorageError
 from ..logs import event
@@ -144,9 +144,9 @@ def _keep_private(directory: Path) -> None:
         directory.chmod(mode & _DIRECTORY_MODE)
     except OSError as error:
         reason = error.strerror
-        event("others may use the data directory", logging.WARNING, path=str(directory), mode=f"{mode:o}", error=reason)
+        event(log_events.DIRECTORY_IS_OPEN, path=str(directory), mode=f"{mode:o}", error=reason)
     else:
-        event("the data directory was open to others", logging.WARNING, path=str(directory), mode=f"{mode:o}")
+        event(log_events.DIRECTORY_WAS_OPEN, path=str(directory), mode=f"{mode:o}")
 
 
 def _identify(config: Config, log: Engine, state: Engine) -> tuple[StoreIdentity, bool]:

@@ -9,11 +9,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
+from .. import log_events
 from ..errors import JOIN_ANEW
 from ..logs import event
 from .activity import Activity
@@ -216,8 +216,7 @@ class Leader:
             # directory, or its disk lies.
             if message.probe > progress.acknowledged_in:
                 event(
-                    "a replica has lost what it acknowledged",
-                    logging.ERROR,
+                    log_events.REPLICA_LOST_DATA,
                     group=self._state.name,
                     peer=peer,
                     acknowledged=progress.match,

@@ -14,7 +14,8 @@ from typing import Protocol
 
 import msgspec
 
-from ..logs import seldom
+from .. import log_events
+from ..logs import event
 from .base import FOLLOWER, NEVER, GroupObserver, Timing, UnsafeStateError
 from .incoming import TERM_JUMP_MAX, decode_payload
 from .journal import RaftLog
@@ -149,8 +150,8 @@ class Replicas:
                     continue  # a replica that was removed here, or is yet to come, is just not there
                 # One that does not know its group yet believes whatever term the group has come to.
                 if message.term > group.term + TERM_JUMP_MAX and group.configuration.members:
-                    seldom(
-                        "a term too far ahead is not believed",
+                    event(
+                        log_events.TERM_TOO_FAR_AHEAD,
                         group=group.name,
                         peer=peer,
                         term=message.term,

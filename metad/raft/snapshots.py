@@ -22,7 +22,9 @@ import msgspec
 
 from metad_wire.method import MALFORMED
 
+from .. import log_events
 from ..errors import DamagedStoreError, StorageError
+from ..logs import event
 from ..storage import keys
 from ..storage.engine import Engine, Export
 from .base import NEVER, UnsafeStateError
@@ -105,6 +107,7 @@ class _Transfer:
         self.not_before_s = not_before_s
         self.sender: SnapshotSender | None = None
         self.message: Snapshot | None = None  # once the parts are being read
+        self.begun_s = 0.0
         self.told = False  # the group knows that the peer has them all
         self.give_up_s = NEVER  # what the peer has it must have installed by then
 
@@ -193,6 +196,7 @@ class Snapshots:
                 due_s = min(due_s, transfer.not_before_s)
                 continue
             busy.add(transfer.peer)
+            transfer.begun_s = now
             transfer.sender = SnapshotSender(
                 transfer.group.prefix,
                 f"{self._rng.getrandbits(64):016x}",
@@ -230,11 +234,19 @@ class Snapshots:
             assert transfer.message is not None
             transfer.told = True
             transfer.give_up_s = now + self._limits.install_timeout_s
+            event(
+                log_events.SNAPSHOT_SENT,
+                group=transfer.group.name,
+                peer=transfer.peer,
+                index=transfer.message.index,
+                seconds=round(now - transfer.begun_s, 3),
+            )
             transfer.group.snapshot_streamed(transfer.peer, transfer.message)
             transfer.group.wake()
 
     def _fail(self, transfer: _Transfer, why: str) -> None:
         self._retry_s[transfer.group.prefix, transfer.peer] = self._now() + self._limits.retry_s
+        event(log_events.SNAPSHOT_NOT_SENT, group=transfer.group.name, peer=transfer.peer, reason=why)
         self._forget(transfer, why)
         transfer.group.snapshot_failed(transfer.peer)
 

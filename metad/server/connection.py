@@ -10,7 +10,6 @@ and is not read from meanwhile.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -23,7 +22,8 @@ from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, WORN
 from metad_wire.transport.fair_share import FairShare
 
-from ..logs import event, seldom
+from .. import log_events
+from ..logs import event
 from ..node.driver import Work
 from ..node.node import Node
 from ..node.precedence import is_small
@@ -183,7 +183,7 @@ class Connection:
                     more = True
                     break
         except MetadError as error:
-            seldom("connection refused", peer=self.peer, client=self.client, error=error.name, detail=error.message)
+            event(log_events.CLIENT_REFUSED, peer=self.peer, client=self.client, error=error.name, detail=error.message)
             self.close()
             return False
         finally:
@@ -254,7 +254,7 @@ class Connection:
                 raise _too_many()
             named = session.hello.client_name[:_NAME_CHARACTERS_MAX]
             self.client = " ".join(filter(None, [str(principal or ""), named and repr(named)]))
-            event("client let in", logging.DEBUG, peer=self.peer, client=self.client)
+            event(log_events.CLIENT_ADMITTED, peer=self.peer, client=self.client)
         except MetadError as error:
             session.fail_connection(error)
             raise
@@ -366,7 +366,7 @@ class Connection:
 
     def abort(self, reason: str) -> None:
         """Cut off a peer that does not read; no message can reach it."""
-        seldom("connection aborted", peer=self.peer, client=self.client, error=SlowReaderError.name, detail=reason)
+        event(log_events.CLIENT_ABORTED, peer=self.peer, client=self.client, error=SlowReaderError.name, detail=reason)
         if self._stream is not None:
             self._stream.abort()
 

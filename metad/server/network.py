@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from metad_wire.transport import Transport, split_endpoint
@@ -10,6 +9,7 @@ from metad_wire.transport.credentials import CertificateError, TlsFiles
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 
+from .. import log_events
 from ..config import Config, SecurityConfig, bound_for_nodes, is_loopback
 from ..errors import ConfigError
 from ..logs import event
@@ -90,8 +90,7 @@ def _in_clear(config: Config) -> None:
                 "makes them), or confirm that this is intended: plaintext = true under [security]"
             )
         event(
-            "IN CLEAR TEXT: anybody on the network path can read and change the data, and no client is authenticated",
-            logging.WARNING,
+            log_events.CLEAR_TEXT,
             field=field,
             endpoint=endpoint,
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError
 from metad_wire.operator.authority import ends_at
 from metad_wire.transport import Listener, Transport, split_endpoint
 
+from .. import log_events
 from ..config import Config
 from ..errors import ConfigError, ServerError
 from ..logs import event
@@ -86,11 +86,10 @@ class Server:
             await server.stop()
             raise
         event(
-            "listening",
+            log_events.LISTENING,
             endpoint=server.endpoint,
             quic=server.quic_endpoint or None,
             encrypted=network.encrypted,
-            node=config.node_id,
             fsync=config.fsync,
         )
         return server
@@ -140,7 +139,7 @@ class Server:
             connection.close(DrainingError("the node has shut down"))
         await self.peers.stop()
         await self.node.close()
-        event("stopped", drained=drained)
+        event(log_events.STOPPED, drained=drained)
         return drained
 
     def _accept(self) -> Connection:
@@ -189,7 +188,7 @@ class Server:
             if ends is not None:
                 days = (ends.timestamp() - self.node.environment.wall_ms() / 1000) / 86_400
                 if days < _CERTIFICATE_DAYS:
-                    event("certificates end soon", logging.WARNING, days=round(days, 1), ends=ends.isoformat())
+                    event(log_events.CERTIFICATES_END_SOON, days=round(days, 1), ends=ends.isoformat())
             await asyncio.sleep(_CERTIFICATE_LOOK_S)
 
     async def _sweep(self) -> None:
@@ -214,7 +213,7 @@ class Server:
                 elif connection.worn:
                     connection.goaway("the keys of this connection are used up; open a new connection")
                 elif stalled_s is None and now_s - connection.last_heard_s > limits.idle_timeout_ms / 1000:
-                    event("connection idle", logging.DEBUG, peer=connection.peer)
+                    event(log_events.CLIENT_IDLE, peer=connection.peer)
                     connection.close(SlowReaderError(f"the client was silent for {limits.idle_timeout_ms} ms"))
 
 

@@ -328,11 +328,11 @@ def test_a_slow_reader_is_held_back_and_then_cut_off(server: Server) -> None:
 
 
 def test_a_reader_that_never_reads_is_cut_off(server: Server) -> None:
-    aborted = len(server.events("connection aborted"))
+    aborted = len(server.events("client_aborted"))
     with Peer(server) as peer, Memory(server) as memory:
         for number in range(1, 300):
             peer.request(number, methods.KV_GET.code, GET_LARGE)
-        wait_until(lambda: len(server.events("connection aborted")) > aborted, "abort")
+        wait_until(lambda: len(server.events("client_aborted")) > aborted, "abort")
         while peer.next() is not None:  # what the kernels hold, and then the end
             pass
     assert memory.growth < GROWTH_BYTES_MAX, f"{memory.growth / MIB:.0f} MiB"
@@ -340,14 +340,14 @@ def test_a_reader_that_never_reads_is_cut_off(server: Server) -> None:
 
 def test_a_closed_connection_does_not_wait_for_its_reader_for_ever(server: Server) -> None:
     # Once wrong: with less unread than makes the server pause, a connection that was told to go stayed.
-    aborted = len(server.events("connection aborted"))
+    aborted = len(server.events("client_aborted"))
     get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", "k0")] * 3), group="data-0")
     with Peer(server) as peer:
         peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         for number in (1, 2):  # the kernels hold one of them
             peer.request(number, methods.KV_GET.code, get)
         peer.try_send(b"\xff" * 64)
-        wait_until(lambda: len(server.events("connection aborted")) > aborted, "abort")
+        wait_until(lambda: len(server.events("client_aborted")) > aborted, "abort")
 
 
 def test_pings_without_reading(server: Server) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_server import Server, free_ports, wait_until
+from e2e_server import METAD, Server, free_ports, wait_until
 
 METADCTL = Path(sys.executable).with_name("metadctl")
 NAMES = ("n1", "n2", "n3")
@@ -41,6 +41,9 @@ class Nodes:
     def stop(self) -> None:
         for server in self.servers.values():
             server.__exit__(None, None, None)
+
+    def logs(self, name: str, event: str) -> list[dict[str, Any]]:
+        return self.servers[name].events(event)
 
     def end(self, name: str) -> None:
         self.servers[name].__exit__(None, None, None)
@@ -132,13 +135,14 @@ def test_one_of_three_is_a_warning_and_two_are_critical(nodes: Nodes) -> None:
     assert done.stdout.startswith("UNKNOWN: no node could be asked: connection refused by ")
 
 
-@pytest.mark.timeout(120)
-def test_a_node_that_lost_its_disk_is_refused_and_not_up(nodes: Nodes) -> None:
+@pytest.mark.timeout(150)
+def test_a_node_that_lost_its_disk_is_refused_and_not_up_and_ends(nodes: Nodes) -> None:
     nodes.until("ok")
     nodes.end("n3")
     nodes.lose_disk("n3")
     nodes.start("n3")
-    row = nodes.until("warning", "node_refused", "group_under_replicated", everywhere="group_under_replicated")
+    codes = ("node_refused", "group_under_replicated")
+    row = nodes.until("warning", *codes, everywhere="group_under_replicated")
     (refused,) = [one for one in row["problems"] if one["code"] == "node_refused"]
     assert refused["node"] == "n3"
     assert refused["text"].startswith("n3: refused by n1 and n2: n3 ")
@@ -149,6 +153,67 @@ def test_a_node_that_lost_its_disk_is_refused_and_not_up(nodes: Nodes) -> None:
     down = [link for link in json.loads(nodes.ctl("links", "--json").stdout) if not link["up"]]
     assert {(link["node"], link["to"]) for link in down} == {("n1", "n3"), ("n2", "n3"), ("n3", "n1"), ("n3", "n2")}
     assert all("another data directory" in link["reason"] for link in down)
+
+    # It ends by itself, says why in its last line, and has not filled a log.
+    n3 = nodes.servers["n3"]
+    assert n3.process.wait(90) == 3
+    lines = [json.loads(line) for line in n3.stderr.splitlines() if line.startswith("{")]
+    assert {line["node"] for line in lines} == {"n3"}
+    assert all(line["ts"].endswith("Z") for line in lines)
+    last = lines[-1]
+    assert (last["event"], last["status"]) == ("ended_by_error", 3)
+    assert last["reason"].startswith("n1, n2 refuse this node: n3 was here with another data directory, and ")
+    assert n3.last_words() == f"metad: {last['reason']}"
+    assert {line["peer"] for line in nodes.logs("n3", "refused_by_peer")} == {"n1", "n2"}
+    assert sum(line["level"] in ("warning", "error") for line in lines) <= 12
+    assert all(len(nodes.logs(other, "peer_refused")) <= 4 for other in ("n1", "n2"))
+    assert any(line["peer"] == "n3" for line in nodes.logs("n1", "peer_refused"))
+    # Who comes later still learns why it is not there.
+    assert nodes.until("warning", *codes)["nodes"][2]["state"] == "refused"
+
+
+@pytest.mark.timeout(150)
+def test_a_supervisor_gives_up_a_node_that_is_refused_and_goes_on(tmp_path: Path) -> None:
+    ready, log = tmp_path / "ready", tmp_path / "stderr"
+    command = [str(METAD), "cluster", "--nodes", "3", "--data-dir", str(tmp_path / "d"), "--ready-file", str(ready)]
+
+    def started() -> subprocess.Popen[bytes]:
+        with log.open("wb") as stderr:
+            return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
+
+    def events(name: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == name]
+
+    def known() -> bool:
+        """Whether every node has told the others of its data directory."""
+        endpoint = json.loads(ready.read_text())["endpoints"][0]
+        done = subprocess.run(
+            [str(METADCTL), "--endpoint", endpoint, "members", "--json"], capture_output=True, text=True, check=False
+        )
+        return done.returncode == 0 and all(row["clients"] for row in json.loads(done.stdout))
+
+    process = started()
+    try:
+        wait_until(ready.exists, "ready file")
+        wait_until(known, "nodes that know each other")
+        process.terminate()
+        assert process.wait(30) == 0
+        (*_, last) = events("ended")
+        assert (last["node"], last["reason"], last["status"]) == ("cluster", "SIGTERM", 0)
+        shutil.rmtree(tmp_path / "d" / "n3")
+        process = started()
+        wait_until(lambda: events("member_given_up"), "it is given up", 90)
+        wait_until(ready.exists, "ready file")
+        assert len(json.loads(ready.read_text())["endpoints"]) == 2
+        assert [line["status"] for line in events("member_given_up")] == [3]
+        assert events("member_ended") == []
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.timeout(120)

@@ -130,7 +130,7 @@ async def test_nothing_is_lost_on_the_way(nodes: dict[str, Server]) -> None:
             await asyncio.to_thread(again.ready)
 
             async def installed() -> bool:
-                return "data-1" in {event["group"] for event in again.events("snapshot installed")}
+                return "data-1" in {event["group"] for event in again.events("snapshot_installed")}
 
             await until(installed, "the snapshot")
             stopping.set()

@@ -105,6 +105,12 @@ class SlowReaderError(_Coded, code=7, name="slow_reader"):
     """The peer stopped reading its replies."""
 
 
+class NodeRefusedError(_Coded, code=8, name="node_refused"):
+    """Between nodes: the other node cannot take part as what it is, and trying again does not help.
+
+    It is of another cluster, its name is taken, or its data directory is not the one that it had, or an older copy."""
+
+
 # 100-199: the request as such.
 class UnknownMethodError(_Coded, code=100, name="unknown_method"):
     """The server does not know this method."""

@@ -30,13 +30,18 @@ class Inbound(PeerConnection):
         self._guests = guests
         self.node_id = ""
         self.cluster_id = ""
+        self._claimed = ""  # the name that it gave itself
         self._welcomed = False
         self._timer = self._loop.call_later(home.config.limits.handshake_timeout_ms / 1000, self._late)
         self._heard_before_s = 0.0
         self._silent_looks = 0
 
     def peer_name(self) -> str:
-        return self.node_id or str(self.stream and self.stream.get_extra_info("peername"))
+        if self.node_id or self._claimed:
+            return self.node_id or self._claimed
+        address = self.stream.get_extra_info("peername") if self.stream is not None else None
+        # Without the port, which is another one each time: the log counts the refusals of one peer.
+        return str(address[0]) if isinstance(address, tuple) else str(address)
 
     def connection_made(self, stream: Stream) -> None:
         super().connection_made(stream)
@@ -113,7 +118,8 @@ class Inbound(PeerConnection):
         assert self.stream is not None
         self.home.access.check_node(self.stream, hello.node_id)
         life = Life(hello.store_id, hello.life, hello.incarnation)
-        self.home.check(hello.cluster_id, hello.node_id, life)
+        self._claimed = hello.node_id
+        self.check(hello.cluster_id, hello.node_id, life)
         self.life = life
         if hello.target not in ("", identity.node_id):
             raise HandshakeError(f"this is {identity.node_id!r}, not {hello.target!r}")

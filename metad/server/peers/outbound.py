@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 from typing import NamedTuple
 
 from metad_wire import peer as p
-from metad_wire.errors import ConnectionLostError, HandshakeError, MetadError, error_of
+from metad_wire.errors import ConnectionLostError, HandshakeError, MetadError, NodeRefusedError, error_of
 from metad_wire.frame import Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.messages import PeerLink
 from metad_wire.policy import Backoff
@@ -16,10 +15,12 @@ from metad_wire.transport import Transport, split_endpoint
 from metad_wire.transport.credentials import WORN, TlsError
 from metad_wire.transport.path import path_of
 
+from ... import log_events
 from ...control.host import Done
-from ...logs import event, seldom
+from ...logs import event
 from ...node.lives import Life
 from .peer_connection import Home, PeerConnection
+from .refusals import Answer
 
 BACKOFF = Backoff(base_s=0.05, cap_s=1.0)
 _DIAL_TIMEOUT_S = 2.0
@@ -27,10 +28,10 @@ _FAR_AGAIN_S = 60.0  # QUIC that did not get through is not tried again before; 
 
 
 class Trouble(NamedTuple):
-    """Why a link is not up. At most one of these is known."""
+    """Why a link is not up, as far as known."""
 
     refuses: str = ""
-    """Why this node refuses the other."""
+    """Why this node refuses the other, or did when it was last reached: what it was refused for is still so."""
     refused: str = ""
     """Why the other refuses this node."""
     obstacle: str = ""
@@ -68,6 +69,7 @@ class Outbound(PeerConnection):
         self.by_quic = False  # the connection that is up, or was last
         self._trouble = _NO_TROUBLE  # why it is not up
         self._refusal = _NO_TROUBLE  # what was said in the attempt under way, or the last one
+        self._banned = False
         self._far_again_s = 0.0
         self._calls: dict[int, Done] = {}
         self._next_call = 0
@@ -86,16 +88,18 @@ class Outbound(PeerConnection):
                 attempt = 0
                 await self._watch()
             except (OSError, MetadError) as error:
-                event("peer not reached", logging.DEBUG, peer=self.node_id, endpoint=self.endpoint, error=str(error))
-                self._trouble = self._refusal if any(self._refusal) else Trouble(obstacle=_said(error))
+                event(log_events.PEER_NOT_REACHED, peer=self.node_id, endpoint=self.endpoint, error=str(error))
+                obstacle = Trouble(refuses=self._trouble.refuses, obstacle=_said(error))
+                self._trouble = self._refusal if any(self._refusal) else obstacle
                 attempt += 1
+                self.home.judge()
             finally:
                 self._down()
             await asyncio.sleep(BACKOFF.delay_s(attempt, rng))
 
     async def dial(self) -> None:
         """Connect and shake hands. Raises OSError or MetadError."""
-        self._refusal = _NO_TROUBLE
+        self._refusal, self._banned = _NO_TROUBLE, False
         try:
             host, port = split_endpoint(self.endpoint)
         except ValueError as error:
@@ -108,7 +112,7 @@ class Outbound(PeerConnection):
             await self._welcomed
         self.up, self._trouble = True, _NO_TROUBLE
         if self.node_id and not self.bulk:
-            event("peer connected", peer=self.node_id, transport=self.transport_name)
+            event(log_events.PEER_CONNECTED, peer=self.node_id, transport=self.transport_name)
             self.home.node.peer_connected(self.node_id)
 
     async def _connect(self, host: str, port: int) -> None:
@@ -122,7 +126,7 @@ class Outbound(PeerConnection):
             except OSError as error:
                 await self._dial_by(network.near, host, port)
                 self._far_again_s = self._loop.time() + _FAR_AGAIN_S
-                event("QUIC does not get through", logging.WARNING, peer=self.peer_name(), error=str(error))
+                event(log_events.QUIC_BLOCKED, peer=self.peer_name(), error=str(error))
         else:
             await self._dial_by(network.near, host, port)
 
@@ -146,6 +150,20 @@ class Outbound(PeerConnection):
         probe.close()
         self._far_again_s = 0.0
         return True
+
+    @property
+    def answer(self) -> Answer:
+        """What the peer last said to this node."""
+        if self.up:
+            return Answer.TAKES
+        if self._banned:
+            return Answer.BANS
+        return Answer.REFUSES if any(self._refusal) else Answer.NONE
+
+    @property
+    def refusal(self) -> str:
+        """Why the peer refuses this node; empty if it does not."""
+        return self._trouble.refused
 
     @property
     def transport_name(self) -> str:
@@ -175,13 +193,13 @@ class Outbound(PeerConnection):
             if now_s - before_s > 2 * every_s:
                 continue  # the loop was late itself: what came meanwhile is yet to be read
             if now_s - self.heard_s > patience_s:
-                event("peer silent", logging.WARNING, peer=self.node_id)
+                event(log_events.PEER_SILENT, peer=self.node_id)
                 return
             if self.stream is not None and self.stream.get_extra_info(WORN):
-                event("peer connection worn", logging.DEBUG, peer=self.node_id)
+                event(log_events.PEER_CONNECTION_WORN, peer=self.node_id)
                 return
             if await self._gets_through():
-                event("QUIC gets through again", peer=self.node_id)
+                event(log_events.QUIC_UNBLOCKED, peer=self.node_id)
                 return
 
     def _down(self) -> None:
@@ -194,7 +212,7 @@ class Outbound(PeerConnection):
         if self.up:
             self.up = False
             if self.node_id and not self.bulk:
-                event("peer lost", peer=self.node_id)
+                event(log_events.PEER_LOST, peer=self.node_id)
                 self.home.node.peer_lost(self.node_id)
 
     def close(self) -> None:
@@ -216,7 +234,7 @@ class Outbound(PeerConnection):
                 raise HandshakeError(f"the peer answers with version {welcome.version}, which was not offered")
             self.home.access.check_node(self.stream, welcome.node_id)
             life = Life(welcome.store_id, welcome.life, welcome.incarnation)
-            self.home.check(welcome.cluster_id, welcome.node_id, life)
+            self.check(welcome.cluster_id, welcome.node_id, life)
             self.life = life
             self.cluster_id = welcome.cluster_id
             self.home.remember(welcome.node_id, life, partial(_settle, self._welcomed))
@@ -230,8 +248,8 @@ class Outbound(PeerConnection):
             if done is not None:
                 done(error)
             elif not frame.request_id and not self._welcomed.done():
-                self._refusal = Trouble(refused=str(error))
-                seldom("peer refuses this node", peer=self.peer_name(), error=str(error))
+                self._refusal, self._banned = Trouble(refused=str(error)), isinstance(error, NodeRefusedError)
+                event(log_events.REFUSED_BY_PEER, peer=self.peer_name(), error=str(error))
                 self._welcomed.set_exception(error)
                 self._welcomed.exception()
 

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from metad_wire import peer as p
-from metad_wire.errors import FrameError, MetadError
+from metad_wire.errors import FrameError, HandshakeError, MetadError, NodeRefusedError
 from metad_wire.frame import HANDSHAKE_BYTES_MAX, Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.method import MALFORMED
 from metad_wire.transport import Stream
 
+from ... import log_events
 from ...config import Config
-from ...logs import seldom
+from ...logs import event
 from ...node.lives import Life
 from ...node.node import Node
 from ...raft.incoming import PeerProtocolError
@@ -43,6 +44,9 @@ class Home(Protocol):
 
     def remember(self, node_id: str, life: Life, then: Callable[[], None]) -> None:
         """Call ``then`` once it is durably known that the node was here in this life."""
+
+    def judge(self) -> None:
+        """A connection could not be made. If every other node refuses this one, it must end."""
 
     def is_one_of_us(self, cluster_id: str, node_id: str) -> bool:
         """Whether a peer that greeted so may take part in Raft."""
@@ -86,6 +90,13 @@ class PeerConnection:
         """A frame has come. What it raises is said to the peer, and ends the connection."""
         raise NotImplementedError
 
+    def check(self, cluster_id: str, node_id: str, life: Life) -> None:
+        """Raise NodeRefusedError where the other end is no node to talk to."""
+        try:
+            self.home.check(cluster_id, node_id, life)
+        except HandshakeError as error:
+            raise NodeRefusedError(str(error)) from None
+
     def send(self, data: bytes) -> None:
         """Write a frame, if the connection is up."""
         if self.stream is None:
@@ -93,14 +104,14 @@ class PeerConnection:
         if self._paused:
             self._unsent += len(data)
             if self._unsent > _UNSENT_BYTES_MAX:
-                seldom("peer does not read", peer=self.peer_name())
+                event(log_events.PEER_DOES_NOT_READ, peer=self.peer_name())
                 self.stream.abort()
                 return
         self.stream.write(data)
 
     def refuse(self, error: MetadError) -> None:
         """Say why, and close."""
-        seldom("peer connection refused", peer=self.peer_name(), error=error.name, detail=str(error))
+        event(log_events.PEER_REFUSED, peer=self.peer_name(), error=error.name, detail=str(error))
         self.refused = True
         if self.stream is not None:
             self.stream.write(encode_frame(FrameType.ERROR, p.encode(error.body())))

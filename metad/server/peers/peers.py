@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -25,10 +24,11 @@ from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP
 from metad_wire.peer import PeerHello
 from metad_wire.transport import Listener, Transport, split_endpoint
 
+from ... import log_events
 from ...config import Config, bound_for_nodes
 from ...control.namesakes import copied_directory, foreign_directory
 from ...control.seen import Reach
-from ...errors import ConfigError
+from ...errors import ConfigError, RefusedError
 from ...logs import event
 from ...node.lives import Life
 from ...node.node import Node
@@ -36,6 +36,7 @@ from ..access import Access
 from ..network import Network
 from .inbound import Inbound
 from .outbound import BACKOFF, Outbound
+from .refusals import Answer, Refusals
 
 
 class Peers:
@@ -53,6 +54,7 @@ class Peers:
         self._joining: asyncio.Task[None] | None = None
         self._introduced: ClusterMap | None = None  # by another node, whose map was newer than this node's
         self._asking: asyncio.Task[None] | None = None
+        self._refusals = Refusals()
         node.groups.on_change.append(self._follow_map)
 
     async def start(self) -> None:
@@ -73,7 +75,7 @@ class Peers:
         except OSError as error:
             raise ConfigError(f"cannot listen for peers on {where}: {error.strerror or error}") from None
         self.node.presence.meets(endpoint)
-        event("listening for peers", endpoint=endpoint, quic=self.network.far is not None)
+        event(log_events.LISTENING_FOR_PEERS, endpoint=endpoint, quic=self.network.far is not None)
         self._follow_map()
         if self.config.cluster.join and self.node.map is None:
             self._joining = asyncio.create_task(self._join())
@@ -188,6 +190,15 @@ class Peers:
         heard_ago_s = asyncio.get_running_loop().time() - link.heard_s
         return link if heard_ago_s < self.node.replicas.timing.election_s else None
 
+    def judge(self) -> None:
+        """End the node if every other node refuses it for what it is."""
+        links = {node: link for (node, bulk), link in self._links.items() if not bulk}
+        answers = {node: link.answer for node, link in links.items()}
+        if self._refusals.are_final(answers, self.node.environment.now()):
+            names = ", ".join(sorted(node for node, answer in answers.items() if answer is Answer.BANS))
+            why = next(link.refusal for link in links.values() if link.refusal)
+            self.node.health.fail(RefusedError(f"{names} refuse this node: {why}"))
+
     def remember(self, node_id: str, life: Life, then: Callable[[], None]) -> None:
         """Call ``then`` once it is durably known that the node was here in this life."""
         known = self.node.map
@@ -216,7 +227,7 @@ class Peers:
                     await self._ask_to_join(endpoint, endpoints)
                 except (OSError, MetadError) as error:
                     reason = str(error) or "it does not answer"
-                    event("cannot join yet", logging.WARNING, through=endpoint, error=reason)
+                    event(log_events.CANNOT_JOIN_YET, through=endpoint, error=reason)
             await asyncio.sleep(max(0.2, BACKOFF.delay_s(attempt, rng)))
             attempt += 1
 

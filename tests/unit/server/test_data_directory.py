@@ -34,7 +34,7 @@ def test_one_that_was_open_to_others_is_closed_and_that_is_said(
         assert opened(directory) == 0o700
         assert opened(directory) == 0o700
     said = [record.getMessage() for record in caplog.records]
-    assert said == ["the data directory was open to others"]
+    assert said == ["directory_was_open"]
 
 
 def test_one_that_is_somebody_elses_is_used_and_that_is_said(
@@ -50,4 +50,4 @@ def test_one_that_is_somebody_elses_is_used_and_that_is_said(
     monkeypatch.setattr(Path, "chmod", refused)
     with caplog.at_level("WARNING", "metad"):
         assert opened(directory) == 0o755
-    assert [record.getMessage() for record in caplog.records] == ["others may use the data directory"]
+    assert [record.getMessage() for record in caplog.records] == ["directory_is_open"]

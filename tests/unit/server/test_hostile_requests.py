@@ -243,5 +243,5 @@ async def test_a_bug_that_is_met_often_fills_no_log(
     with caplog.at_level(logging.ERROR, "metad"):
         for _ in range(50):
             rig.send(methods.KV_GET, m.KvGet([m.KvKey("n", "k")]))
-    assert len([record for record in caplog.records if "a bug in" in record.message]) == 3
+    assert len([record for record in caplog.records if record.message == "bug"]) == 3
     await rig.close()

@@ -478,7 +478,7 @@ async def test_broken_files_are_not_used_and_said_once(
             assert error is None
             assert end is not None
             end.stream.abort()
-    said = [record for record in caplog.records if "cannot be used" in record.getMessage()]
+    said = [record for record in caplog.records if record.getMessage() == "files_unusable"]
     assert len(said) == 1
 
 

@@ -54,14 +54,15 @@ class Watched(Generic[T]):
             self._seen = signature  # broken files are not read again until they change again
             if self._gone is not None and None in signature:
                 self._value = self._gone()
-                _log.warning("the %s are gone: nothing is accepted any more", self._what)
+                _log.warning("files_gone", extra={"fields": {"what": self._what}})
                 return self._value
             try:
                 self._value = self._load()
             except self._error as error:
-                _log.error("the new %s cannot be used, the old ones stay in use: %s", self._what, error)
+                _log.error("files_unusable", extra={"fields": {"what": self._what, "error": str(error)}})
             else:
-                _log.info("the new %s are in use: %s", self._what, ", ".join(filter(None, self._paths)))
+                paths = list(filter(None, self._paths))
+                _log.info("files_reloaded", extra={"fields": {"what": self._what, "paths": paths}})
         return self._value
 
 

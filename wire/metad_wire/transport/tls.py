@@ -492,9 +492,8 @@ class _TlsEnd:
 def _say_refused(text: str) -> None:
     unsaid = _refusals.admit()
     if unsaid is not None:
-        _log.info(text)
-        if unsaid:
-            _log.warning("%d more TLS handshakes were refused before", unsaid)
+        fields = {"detail": text} | ({"left_out": unsaid} if unsaid else {})
+        _log.info("tls_refused", extra={"fields": fields})
 
 
 def _look_at(ready: asyncio.Future[None]) -> None:

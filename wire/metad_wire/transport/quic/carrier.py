@@ -328,7 +328,7 @@ class Carrier:
     def _broken(self, error: Exception) -> None:
         """The engine has failed by a bug, ours or aioquic's. Strangers who can provoke it must not fill the log."""
         level = logging.ERROR if self.engine.handshaken else logging.DEBUG
-        _log.log(level, "a QUIC connection failed inside", exc_info=error)
+        _log.log(level, "quic_failed", exc_info=error)
         self._finish(ConnectionAbortedError("the connection failed on this side"))
 
     def _why(self) -> Exception | None:

@@ -1,0 +1,451 @@
+"""Every event that metad logs: its key, its level, what it means, and its fields. LOGS.md is generated from this.
+
+Keys are stable: programs may rely on them. A warning or an error is logged at once, and then at most once a minute for
+the same values of the fields that it is *about*; the next line says how many were left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple
+
+
+class Event(NamedTuple):
+    """One key."""
+
+    key: str
+    level: int
+    text: str
+    """One sentence for people. Lines from warnings on carry it."""
+    fields: dict[str, str]
+    """Name -> what it is."""
+    about: tuple[str, ...]
+    """Lines that do not differ in these fields are the same one again."""
+
+
+EVENTS: Final[dict[str, Event]] = {}
+"""By key, in the order in which they are declared here."""
+
+
+def _declare(key: str, level: int, text: str, about: tuple[str, ...], fields: dict[str, str]) -> Event:
+    if key in EVENTS or not {*about} <= {*fields}:
+        raise ValueError(f"{key} is declared twice, or is about a field that it has not")
+    event = EVENTS[key] = Event(key, level, text, fields, about)
+    return event
+
+
+def _debug(key: str, text: str, /, **fields: str) -> Event:
+    return _declare(key, logging.DEBUG, text, (), fields)
+
+
+def _info(key: str, text: str, /, **fields: str) -> Event:
+    return _declare(key, logging.INFO, text, (), fields)
+
+
+def _warning(key: str, text: str, /, *about: str, **fields: str) -> Event:
+    return _declare(key, logging.WARNING, text, about, fields)
+
+
+def _error(key: str, text: str, /, *about: str, **fields: str) -> Event:
+    return _declare(key, logging.ERROR, text, about, fields)
+
+
+# --- the process: its start, its end, and why ---
+
+UNKNOWN_VARIABLE = _warning(
+    "unknown_variable",
+    "An environment variable that begins like those of metad is none of them.",
+    "variable",
+    variable="its name",
+    did_you_mean="the most similar one",
+)
+SETTING_WITHOUT_EFFECT = _warning(
+    "setting_without_effect",
+    "A setting counts only when a cluster forms, and differs from what this cluster has.",
+    "key",
+    key="the key in the configuration file",
+    reason="what the cluster has, and how to change that",
+)
+CLEAR_TEXT = _warning(
+    "clear_text",
+    "Nothing is encrypted: anybody on the network path can read and change the data, and no client is authenticated.",
+    "field",
+    field="the key of the address",
+    endpoint="the address",
+)
+DIRECTORY_WAS_OPEN = _warning(
+    "directory_was_open",
+    "Other users of the machine could read the data directory. Now they cannot.",
+    path="the directory",
+    mode="its permissions before, octal",
+)
+DIRECTORY_IS_OPEN = _warning(
+    "directory_is_open",
+    "Other users of the machine may read the data directory, and its permissions cannot be changed.",
+    path="the directory",
+    mode="its permissions, octal",
+    error="why they cannot be changed",
+)
+RECOVERED = _info(
+    "recovered",
+    "The node has opened its replicas.",
+    groups="how many",
+    entries_to_replay="entries of the logs that the state does not have yet",
+    state_rebuilt="whether the state was lost and is made anew from the logs",
+    seconds="how long that took",
+)
+LISTENING = _info(
+    "listening",
+    "The node accepts connections of clients. It may not serve yet.",
+    endpoint="the address over TCP",
+    quic="the address over QUIC",
+    encrypted="whether there are certificates",
+    fsync="whether acknowledged writes survive a power failure",
+)
+LISTENING_FOR_PEERS = _info(
+    "listening_for_peers",
+    "The node accepts connections of other nodes.",
+    endpoint="the address",
+    quic="whether QUIC is accepted there, too",
+)
+NOT_SERVING = _warning(
+    "not_serving",
+    "The node has started and does not serve yet.",
+    "reason",
+    waited_s="since the start",
+    reason="what it waits for",
+    join="cluster.join, if the node is to join",
+    unreached="the nodes that are not connected",
+    groups="the groups without a leader",
+)
+SERVING = _info(
+    "serving",
+    "Every group on this node has a leader: requests are served.",
+    endpoint="the address for clients over TCP",
+    quic="the address for clients over QUIC",
+)
+DRAINING = _info("draining", "The node is told to end. It finishes what it has begun.")
+HANDED_OVER = _info(
+    "handed_over",
+    "Other nodes lead what this node led.",
+    groups="how many groups were handed over",
+    of="how many it led",
+    seconds="how long that took",
+)
+NOT_DRAINED = _warning("not_drained", "Some requests were not answered in time. The clients do not know their outcome.")
+STORES_NOT_CLOSED = _error("stores_not_closed", "The stores could not be closed in order.", error="why")
+STOPPED = _info("stopped", "The server is closed.", drained="whether every request was answered")
+NODE_FAILED = _error(
+    "node_failed",
+    "The node stops. The outcome of requests in flight is unknown to the clients; their retries find it out.",
+    error="why, and what to do",
+)
+READY_FILE_REMAINS = _warning(
+    "ready_file_remains", "The ready file could not be removed.", path="the file", error="why"
+)
+ENDED = _info("ended", "The process ends. This is its last line.", reason="why", status="the exit status")
+ENDED_BY_ERROR = _error(
+    "ended_by_error",
+    "The process ends because of an error. This is its last line.",
+    reason="why, and what to do",
+    status="the exit status",
+)
+BUG = _error("bug", "Something happened that must not happen. Please report it.", "where", where="where it was noticed")
+NOTE = _info("note", "A library that metad uses says something.", logger="which one")
+
+# --- the processes of a machine ---
+
+ALL_SERVING = _info("all_serving", "All processes serve.", endpoints="their addresses for clients")
+MEMBER_ENDED = _warning(
+    "member_ended",
+    "A process has ended unexpectedly. It is started again.",
+    member="its node id",
+    status="its exit status",
+    restarts="how often it was started again",
+)
+MEMBER_LEFT = _info(
+    "member_left",
+    "A process has ended, because its node has left the cluster.",
+    member="its node id",
+)
+MEMBER_GIVEN_UP = _error(
+    "member_given_up",
+    "A process has ended because every other node refuses it. It is not started again; its own log says what to do.",
+    "member",
+    member="its node id",
+    status="its exit status",
+)
+
+# --- clients ---
+
+CLIENT_ADMITTED = _debug("client_admitted", "A client is let in.", peer="its address", client="its name")
+CLIENT_REFUSED = _warning(
+    "client_refused",
+    "A connection was closed because of what its peer sent, or because it may not connect.",
+    "error",
+    "detail",
+    peer="the address of the peer",
+    client="the name of the client, if it had one",
+    error="the name of the error, as in PROTOCOL.md",
+    detail="what was wrong",
+)
+CLIENT_ABORTED = _warning(
+    "client_aborted",
+    "A connection was cut off because its peer does not read.",
+    "peer",
+    peer="the address of the peer",
+    client="the name of the client",
+    error="the name of the error",
+    detail="for how long it has not read",
+)
+CLIENT_IDLE = _debug("client_idle", "A connection was closed because its client was silent.", peer="its address")
+
+# --- other nodes ---
+
+PEER_CONNECTED = _info(
+    "peer_connected", "This node can reach another.", peer="its node id", transport="tcp, tls or quic"
+)
+PEER_LOST = _info("peer_lost", "This node cannot reach another any more.", peer="its node id")
+PEER_SILENT = _warning("peer_silent", "Nothing was heard of another node for too long.", "peer", peer="its node id")
+PEER_NOT_REACHED = _debug(
+    "peer_not_reached",
+    "Another node could not be reached. It is tried again.",
+    peer="its node id",
+    endpoint="its address",
+    error="why",
+)
+PEER_REFUSED = _warning(
+    "peer_refused",
+    "This node refuses another.",
+    "peer",
+    "detail",
+    peer="its node id, as it said, or its address",
+    error="the name of the error",
+    detail="why it is refused, and what to do",
+)
+REFUSED_BY_PEER = _warning(
+    "refused_by_peer",
+    "Another node refuses this one. If all of them do, this node ends.",
+    "peer",
+    "error",
+    peer="its node id",
+    error="why, and what to do",
+)
+PEER_DOES_NOT_READ = _warning(
+    "peer_does_not_read",
+    "The connection with another node was cut off because it does not read.",
+    "peer",
+    peer="its node id",
+)
+PEER_CONNECTION_WORN = _debug(
+    "peer_connection_worn",
+    "A connection has used up its keys and is replaced.",
+    peer="the other node's id",
+)
+QUIC_BLOCKED = _warning(
+    "quic_blocked",
+    "QUIC does not get through to another node, so TCP is used. Is UDP filtered?",
+    "peer",
+    peer="its node id",
+    error="what happened",
+)
+QUIC_UNBLOCKED = _info("quic_unblocked", "QUIC gets through to another node again.", peer="its node id")
+NODE_JOINED = _info(
+    "node_joined", "A node was taken into the cluster.", member="its node id", endpoint="its address for clients"
+)
+NODE_FORGOTTEN = _info(
+    "node_forgotten", "A node that was leaving holds nothing any more and is no member now.", member="its node id"
+)
+NODE_LEFT = _info(
+    "node_left",
+    "This node has left its cluster, and ends. To join again, it needs an empty data directory.",
+    cluster="the id of the cluster",
+    map_version="the map that has the node no more",
+)
+CANNOT_JOIN_YET = _warning(
+    "cannot_join_yet",
+    "The cluster has not taken this node in yet. It asks again.",
+    "through",
+    "error",
+    through="the address that was asked",
+    error="why",
+)
+
+# --- groups ---
+
+LEADER_GAINED = _info("leader_gained", "This node leads a group.", group="its name", term="of Raft")
+LEADER_LOST = _info(
+    "leader_lost",
+    "This node does not lead a group any more.",
+    group="its name",
+    term="of Raft",
+    leader="who leads it now, if that is known",
+)
+NO_LEADER = _warning(
+    "no_leader",
+    "Groups have had no leader for some seconds, as far as this node knows: their requests wait or fail.",
+    groups="some of them",
+    count="how many there are",
+    longest_ms="how long one of them has had none",
+)
+LEADER_FOUND = _info("leader_found", "All groups on this node have a leader again.", longest_ms="how long one had none")
+REPLICA_REMOVED = _info(
+    "replica_removed", "A replica was removed from this node, with its data.", group="its name", term="of Raft"
+)
+REPLICA_LOST_DATA = _error(
+    "replica_lost_data",
+    "A replica lacks entries that it acknowledged. It is not counted any more.",
+    "group",
+    "peer",
+    group="its name",
+    peer="the node that it is on",
+    acknowledged="the log index that it had acknowledged",
+    rejected="the log index that it lacks",
+    remedy="what to do",
+)
+TERM_TOO_FAR_AHEAD = _warning(
+    "term_too_far_ahead",
+    "A message with an impossible term was dropped.",
+    "group",
+    "peer",
+    group="its name",
+    peer="the sender",
+    term="of the message",
+    own="the term of this replica",
+)
+SNAPSHOT_WANTED = _info(
+    "snapshot_wanted",
+    "A follower lacks entries that the log does not have any more. It gets a snapshot.",
+    group="its name",
+    peer="the node of the follower",
+)
+SNAPSHOT_SENT = _info(
+    "snapshot_sent",
+    "A follower has received a snapshot.",
+    group="its name",
+    peer="the node of the follower",
+    index="the log index that it ends with",
+    seconds="how long that took",
+)
+SNAPSHOT_NOT_SENT = _warning(
+    "snapshot_not_sent",
+    "A snapshot did not reach a follower, or was not installed there. It is sent again.",
+    "group",
+    "peer",
+    group="its name",
+    peer="the node of the follower",
+    reason="why",
+)
+SNAPSHOT_INSTALLED = _info(
+    "snapshot_installed",
+    "This node has received a snapshot and put it in place of its state.",
+    group="its name",
+    index="the log index that it ends with",
+    seconds="how long installing took",
+)
+SNAPSHOT_RESUMED = _info(
+    "snapshot_resumed",
+    "A snapshot whose installation a crash had interrupted is in place.",
+    group="its name",
+    index="the log index that it ends with",
+)
+CHECKPOINT = _debug(
+    "checkpoint",
+    "The state was flushed and the logs were cut.",
+    log_bytes="bytes of log",
+    seconds="duration",
+)
+
+# --- slots that move ---
+
+SLOT_MOVE_BEGAN = _info(
+    "slot_move_began",
+    "Slots begin to move from a group that this node leads.",
+    move="its number",
+    source="the ordinal of the group that they leave",
+    target="the ordinal of the group that they go to",
+    attempt="its number",
+)
+SLOTS_MOVED = _info(
+    "slots_moved",
+    "Slots have moved.",
+    move="the number of the move",
+    source="the ordinal of the group that they left",
+    target="the ordinal of the group that has them",
+    rows="how many rows moved",
+)
+SLOT_MOVE_BROKE_OFF = _warning(
+    "slot_move_broke_off",
+    "A slot move broke off. It is tried again.",
+    "move",
+    move="its number",
+    error="the name of the error",
+    detail="why",
+)
+SLOT_MOVE_NOT_CLOSED = _warning(
+    "slot_move_not_closed",
+    "Slots have moved, and the group that they left could not note that yet. It is tried again.",
+    "move",
+    move="its number",
+    error="the name of the error",
+    detail="why",
+)
+ROWS_DROPPED = _info(
+    "rows_dropped", "Rows of slots that have moved away were deleted.", group="its name", rows="how many"
+)
+
+# --- certificates and tokens ---
+
+CERTIFICATES_END_SOON = _warning(
+    "certificates_end_soon",
+    "Certificates of this node end soon. Then nobody can connect any more.",
+    days="days until then",
+    ends="the time",
+)
+FILES_RELOADED = _info("files_reloaded", "Replaced files are in use.", what="which", paths="their paths")
+FILES_UNUSABLE = _error(
+    "files_unusable",
+    "Replaced files cannot be used. The old ones stay in use.",
+    "what",
+    "error",
+    what="which",
+    error="why",
+)
+FILES_GONE = _warning("files_gone", "Files were deleted: nothing is accepted any more.", "what", what="which")
+TLS_REFUSED = _info("tls_refused", "A TLS handshake failed.", detail="why")
+QUIC_FAILED = _error("quic_failed", "A QUIC connection has failed by a bug. Please report it.")
+
+
+_HEAD = """# Log events
+
+A node writes its log to stderr, one JSON object per line. Every line has
+
+- `ts`: the time in UTC, as in `2026-11-22T15:04:05.678Z`
+- `level`: `debug`, `info`, `warning` or `error`; `log_level` in the configuration chooses the lowest
+- `node`: the id of the node; the supervisor of a local cluster calls itself `cluster`
+- `event`: one of the keys below, which stay as they are
+- the fields of the event, which are null if they do not apply
+- `text`, from warnings on: the sentence below
+- `exception`, after a bug: the traceback
+
+A warning or an error is logged at once, and then once a minute as long as it is repeated; `left_out` is how many lines
+were left out before. Lines are the same warning again if they do not differ in the fields in bold.
+
+The last line of a process is `ended` or `ended_by_error`. It has the reason and the exit status: 0 after SIGTERM or
+SIGINT; 1 if the node cannot serve; 3 if every other node refuses it. Another start would not change that, so nothing
+may restart it (`RestartPreventExitStatus=3` of systemd; the supervisors of metad keep to that). A process that is
+killed writes no last line.
+
+`metad logs` prints this page.
+"""
+
+
+def reference() -> str:
+    """LOGS.md."""
+    lines = [_HEAD, "| event | level | meaning | fields |", "| --- | --- | --- | --- |"]
+    for event in EVENTS.values():
+        fields = "; ".join(
+            f"{f'**`{name}`**' if name in event.about else f'`{name}`'}: {text}" for name, text in event.fields.items()
+        )
+        lines.append(f"| `{event.key}` | {logging.getLevelName(event.level).lower()} | {event.text} | {fields} |")
+    return "\n".join([*lines, ""])
