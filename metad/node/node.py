@@ -250,7 +250,6 @@ class Node:
             groups=self._statuses.all(),
             region=self.config.cluster.region,
             links=self.outbound.statuses(),
-            replicas_wanted=self.config.cluster.replicas,
             failing=self._failing(),
         )
 

@@ -722,5 +722,4 @@ class StatusReply(Message, frozen=True):
     groups: list[GroupStatus]
     region: str = ""
     links: list[PeerLink] = []
-    replicas_wanted: U63 = 0  # how many voters a group should have, by the configuration of this node
     failing: str = ""  # why this node can store nothing; empty if it can

@@ -214,24 +214,15 @@ def _groups(
     records = {} if current is None else {record.group_id.name: record for record in current.groups}
     within_reach = {node.node for node in nodes if node.node in believed or (node.connected and not node.refused_by)}
     machines = 0 if current is None else len({machine_of(node.node_id) for node in current.nodes if not node.leaving})
-    by_map = 0 if current is None else current.replicas
-    wanted = by_map or _replicas_wanted(believed)
+    wanted = 0 if current is None else current.replicas
     views: list[GroupView] = []
     for name in records or sorted(heard):
         by_node = heard[name].by_node if name in heard else {}
         record = records.get(name)
         most = METADATA_VOTERS_MIN if name == METADATA.name else wanted
-        missing = max(0, by_map - machines) if machines > 1 and name != METADATA.name else 0
+        missing = max(0, wanted - machines) if machines > 1 and name != METADATA.name else 0
         views.append(_group(name, record, by_node, believed, within_reach, min(most, machines), missing))
     return views
-
-
-def _replicas_wanted(believed: Mapping[str, StatusReply]) -> int:
-    """The setting of the node that decides about the map, if it answered. A map of an older version has none."""
-    for status in believed.values():
-        if any(group.name == METADATA.name and group.role == "leader" for group in status.groups):
-            return status.replicas_wanted
-    return max((status.replicas_wanted for status in believed.values()), default=0)
 
 
 def _group(

@@ -117,7 +117,6 @@ async def test_only_the_leader_tells_of_its_followers(cluster: Cluster) -> None:
     leader = cluster.leader
     assert set(followers(cluster)) == {*NAMES} - {leader}
     assert all(not cluster.group(name).followers for name in NAMES if name != leader)
-    assert {cluster.status(name).replicas_wanted for name in NAMES} == {3}
     assert {cluster.status(name).failing for name in NAMES} == {""}
 
 
