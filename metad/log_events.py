@@ -289,6 +289,9 @@ NO_LEADER = _warning(
     longest_ms="how long one of them has had none",
 )
 LEADER_FOUND = _info("leader_found", "All groups on this node have a leader again.", longest_ms="how long one had none")
+REPLICAS_ADDED = _info(
+    "replicas_added", "The cluster gives groups with too few replicas more of them.", detail="which groups"
+)
 REPLICA_REMOVED = _info(
     "replica_removed", "A replica was removed from this node, with its data.", group="its name", term="of Raft"
 )

@@ -191,7 +191,7 @@ class Controller:
                 return
             decision = repair.repaired(self._map(), self._seen.reachable, reports)
             if decision.map is not None:
-                event("replicas_added", text=decision.text)
+                event(log_events.REPLICAS_ADDED, detail=decision.text)
                 self._grant(decision, _ignore)
             for node in self._map().nodes:
                 if node.leaving and not self._storing:

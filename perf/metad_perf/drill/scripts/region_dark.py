@@ -14,8 +14,8 @@ async def play(nodes: Nodes, operator: Operator) -> None:
     nodes.cut_off(*dark)
     await operator.status("warning", *(f"node_unreachable {node}" for node in dark), "group_under_replicated")
     await operator.writes_go_on()
-    await operator.log(nodes.names[1], "peer silent", peer=dark[0])
-    await operator.log(nodes.names[1], "peer lost", peer=dark[0])
+    await operator.log(nodes.names[1], "peer_silent", peer=dark[0])
+    await operator.log(nodes.names[1], "peer_lost", peer=dark[0])
     nodes.heal()
     await operator.status("ok")
 

@@ -15,7 +15,7 @@ async def play(nodes: Nodes, operator: Operator) -> None:
 
     nodes.newcomer("n4", called="n4 of another authority", files=strangers["node-n4"])
     nodes.launch("n4 of another authority")
-    await operator.log("n4 of another authority", "cannot join yet", says=OTHER)
+    await operator.log("n4 of another authority", "cannot_join_yet", says=OTHER)
     nodes.kill("n4 of another authority")
 
     nodes.newcomer("n4", called="n4 with a client's certificate", files=nodes.files("client-perf"))
