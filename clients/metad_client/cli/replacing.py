@@ -45,33 +45,41 @@ class Replacement:
         record = known.node(self._node)
         wanted = _machines(known) if record is not None else _machines(known) + 1
         wanted = min(known.replicas or wanted, wanted)
-        await self._leave()
+        left = await self._leave(joined=wait)
         known, cluster = await self._look()
         lacking = _lacking(known, cluster, wanted)
-        if lacking or wait:
+        if left and (lacking or wait):
             self._say(advice(self._node, record, known))
         if wait:
             lacking = await self._whole(wanted)
         state = "every group has all its replicas" if not lacking else f"{len(lacking)} groups lack a replica"
-        return {"node": self._node, "member": False, "replicas": wanted, "groups_lacking": len(lacking), "state": state}
+        return {
+            "node": self._node,
+            "member": known.node(self._node) is not None,
+            "replicas": wanted,
+            "groups_lacking": len(lacking),
+            "state": state,
+        }
 
-    async def _leave(self) -> None:
-        """Let the node leave, and wait until it is no member any more."""
+    async def _leave(self, *, joined: bool) -> bool:
+        """Let the node leave, and wait until it is no member any more. With ``joined`` a node that is alive is the new
+        one of its name, and stays: then this returns False."""
         asked = False
         while True:
             _, cluster = await self._look()
             if not asked and (by := self._connected(cluster)):
-                raise ConflictError(
-                    f"{self._node} is alive: {people.listed(by)} {'is' if len(by) == 1 else 'are'} connected to it. To "
-                    f"remove a node that is alive, use: metadctl leave {self._node}"
-                )
+                alive = f"{self._node} is alive: {people.listed(by)} {'is' if len(by) == 1 else 'are'} connected to it"
+                if joined:
+                    self._say(f"{alive}, so it stays")
+                    return False
+                raise ConflictError(f"{alive}. To remove a node that is alive, use: metadctl leave {self._node}")
             try:
                 done = await self._client.cluster.leave(self._node, lost=True)
                 self._say(done.text)
                 asked = True
             except NotFoundError:
                 self._say(f"{self._node} is no member" + (" any more" if asked else " of the cluster"))
-                return
+                return True
             except (ConflictError, DeadlineExceededError) as error:  # not yet
                 self._say(str(error))
             await self._pause("it has not left")

@@ -111,6 +111,19 @@ async def test_a_node_that_others_reach_is_not_asked_to_leave() -> None:
     assert not desk.asked
 
 
+async def test_with_wait_a_new_node_that_has_joined_already_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator runs the command again after the new node was started, and it has the name of the old one."""
+    filling = whole()
+    filling.group("n1", voters=["n1", "n2"], learners=["n3"])
+    desk = Desk(filling, whole(), leaves=[])
+    done = await Replacement(desk, "n3", 60.0).run(wait=True)  # type: ignore[arg-type]
+    assert not desk.asked
+    assert (done["member"], done["state"]) == (True, "every group has all its replicas")
+    told = capsys.readouterr().err
+    assert "n3 is alive: n1 and n2 are connected to it, so it stays" in told
+    assert "Start the new node" not in told
+
+
 async def test_it_gives_up_at_its_deadline_and_says_why() -> None:
     desk = Desk(lost(), leaves=[ConflictError("n3 cannot leave now: data-0 has no majority")] * 2)
     with pytest.raises(DeadlineExceededError, match=r"it has not left, after 0 s \(n3 cannot leave now"):
