@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from metad_wire import peer as p
 from metad_wire.cluster import ClusterMap, Join, MapRequest
-from metad_wire.errors import HandshakeError, MetadError, NotLeaderError
+from metad_wire.errors import ConnectionLostError, HandshakeError, MetadError, NodeRefusedError, NotLeaderError
 from metad_wire.frame import FrameType, encode_frame
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP
 from metad_wire.peer import PeerHello
@@ -194,9 +194,12 @@ class Peers:
         """End the node if every other node refuses it for what it is."""
         links = {node: link for (node, bulk), link in self._links.items() if not bulk}
         answers = {node: link.answer for node, link in links.items()}
+        self._judge(answers, next((link.refusal for link in links.values() if link.refusal), ""))
+
+    def _judge(self, answers: Mapping[str, Answer], why: str) -> None:
+        """``answers`` are those of the other nodes, by node id or address; ``why`` is what one of them said."""
         if self._refusals.are_final(answers, self.node.environment.now()):
-            names = ", ".join(sorted(node for node, answer in answers.items() if answer is Answer.BANS))
-            why = next(link.refusal for link in links.values() if link.refusal)
+            names = ", ".join(sorted(peer for peer, answer in answers.items() if answer is Answer.BANS))
             self.node.health.fail(RefusedError(f"{names} refuse this node: {why}"))
 
     def remember(self, node_id: str, life: Life, then: Callable[[], None]) -> None:
@@ -222,12 +225,16 @@ class Peers:
         rng = self.node.environment.rng
         while self.node.map is None:
             endpoints = list(self.config.cluster.join)
+            answers: dict[str, Answer] = {}
+            why = ""
             for endpoint in endpoints:
+                answers[endpoint] = Answer.TAKES
                 try:
                     await self._ask_to_join(endpoint, endpoints)
                 except (OSError, MetadError) as error:
-                    reason = str(error) or "it does not answer"
-                    event(log_events.CANNOT_JOIN_YET, through=endpoint, error=reason)
+                    answers[endpoint], why = _answer_in(error), str(error) or "it does not answer"
+                    event(log_events.CANNOT_JOIN_YET, through=endpoint, error=why)
+            self._judge(answers, why)
             await asyncio.sleep(max(0.2, BACKOFF.delay_s(attempt, rng)))
             attempt += 1
 
@@ -293,6 +300,13 @@ class Peers:
                 await link.ask(CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(Join(self.node.presence.record)))
         finally:
             link.close()
+
+
+def _answer_in(error: OSError | MetadError) -> Answer:
+    """What a node has said to this one that asked to join."""
+    if isinstance(error, NodeRefusedError):
+        return Answer.BANS
+    return Answer.NONE if isinstance(error, OSError | ConnectionLostError) else Answer.REFUSES
 
 
 def _nothing() -> None:

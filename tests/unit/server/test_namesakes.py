@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from peer_rig import Stranger, until
 from test_cluster_id import fleet
 
+from metad.errors import RefusedError
 from metad.node.lives import Life
 from metad.node.node import Node
 from metad.node.stores import StoreIdentity
+from metad.server.peers import refusals
 from metad_wire.frame import FrameType
 
 
@@ -75,3 +78,20 @@ async def test_a_founder_that_has_just_greeted_is_known_by_its_directory_before_
         stranger = await Stranger.dial(nodes.network, "a")
         await stranger.greet(nodes.servers["a"], "b", store_id="another directory")
         assert "another data directory" in await stranger.refused()
+
+
+async def test_a_namesake_that_asks_everybody_to_join_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no map and no links, so what it hears when it asks is all there is."""
+    monkeypatch.setattr(refusals, "LASTS_S", 0.3)
+    async with fleet("abc") as nodes:
+        await nodes.start("a", "b", "c")
+        await nodes.formed("a", "b", "c")
+        deciding, identity = nodes.servers["a"].node, nodes.servers["b"].node.identity
+        await until(lambda: knows(deciding, identity) and "b" in deciding.replicas.connected)
+        cluster = {"join": ["a:1", "b:1", "c:1"], "listen": "second:1"}
+        await nodes.start("second", node_id="b", listen="second:2", cluster=cluster)
+        second = nodes.servers["second"].node
+        await until(lambda: second.health.failure is not None)
+        assert isinstance(second.health.failure, RefusedError)
+        assert "another node named b is alive at b:1 with its own data directory" in str(second.health.failure)
+        assert nodes.servers["b"].node.health.failure is None
