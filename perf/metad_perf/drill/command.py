@@ -1,4 +1,4 @@
-"""``metad-perf drill``: plays the operator's drills on real clusters, one after the other."""
+"""``metad-perf drill``: plays the operator's drills of OPERATE.md on real clusters, one after the other."""
 
 from __future__ import annotations
 

@@ -72,6 +72,11 @@ class Nodes:
         self._steps.done(f"{name} gets an empty data directory")
         self[name].wipe()
 
+    def configure(self, name: str, toml: str) -> None:
+        """The node has another configuration file from its next start on."""
+        self._steps.done(f"{name} gets a new configuration: {' '.join(toml.split())}")
+        self[name].configure(toml)
+
     def launch(self, *names: str) -> None:
         """Start nodes, without waiting for them to serve."""
         self._steps.done(f"start {' '.join(names)}")

@@ -24,7 +24,7 @@ from .steps import Steps
 from .waiting import POLL_S, until
 
 WITHIN_S = 30.0
-_COMMAND_S = 60.0  # metadctl has a deadline of its own, which is shorter
+_COMMAND_S = 120.0  # a command that waits for the cluster has longer deadlines of its own
 _WRITE_S = 20.0
 LINES_SHOWN = 3
 _TENANT = "operator"

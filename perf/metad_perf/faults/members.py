@@ -68,6 +68,11 @@ class Member(Server):
         """Remove everything in its data directory, as if its disk were replaced. It must not run."""
         shutil.rmtree(self._data_directory(), ignore_errors=True)
 
+    def configure(self, text: str) -> None:
+        """Replace its configuration file."""
+        assert self._config is not None
+        self._config.write_text(text)
+
     def log(self) -> list[str]:
         """All lines of its log so far."""
         try:

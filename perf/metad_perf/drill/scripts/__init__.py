@@ -1,1 +1,1 @@
-"""One file for each drill, which reads as its runbook."""
+"""One file for each drill, which reads as its runbook in OPERATE.md."""

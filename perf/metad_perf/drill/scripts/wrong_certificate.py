@@ -7,11 +7,13 @@ from ..operator import Operator
 from ..script import Drill
 
 OTHER = "another authority than ours issued it"
+OURS = "it does not trust the authority of our certificate"
 
 
 async def play(nodes: Nodes, operator: Operator) -> None:
     strangers = nodes.another_authority("other", nodes=["n4"], clients=["app"])
-    await operator.runs("metadctl get kv config greeting --certs other", exit_status=1, says=OTHER)
+    said = await operator.runs("metadctl get kv config greeting --certs other", exit_status=1, says=OTHER)
+    await operator.log(nodes.named_in(said), "tls_refused", says=OURS)
 
     nodes.newcomer("n4", called="n4 of another authority", files=strangers["node-n4"])
     nodes.launch("n4 of another authority")
