@@ -26,6 +26,10 @@ from .transport_choice import TransportChoice
 STEER_S = 0.5
 """Interval at which the paths are measured, if there is a choice of transports."""
 
+MAPLESS_S = 2.0
+"""The client leaves a node that knows no map for so long, if the user named other endpoints: that node waits for a
+cluster that may never take it in. A new cluster forms within a second."""
+
 REFRESH_S, REFRESH_S_MAX = 2.0, 60.0
 """First and last interval of requests for the map while it does not say where nodes are reached over QUIC. Nodes
 publish that a moment after they began to serve, or never."""
@@ -61,6 +65,8 @@ class ConnectionManager:
         await self._reach_first()
         tasks: dict[NodeQueue, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
+            if len(self._endpoints) > 1:
+                group.create_task(self._insist_on_a_map(), name="metad-client map")
             if self._transports.chooses:
                 group.create_task(self._steer(), name="metad-client paths")
             while True:  # one task for each node
@@ -73,6 +79,15 @@ class ConnectionManager:
                     if queue not in tasks:
                         tasks[queue] = group.create_task(self._keep(queue), name=f"metad-client {queue.node}")
                 await self._nodes.changed.wait()
+
+    async def _insist_on_a_map(self) -> None:
+        """Hang up where no node tells a map, so that the user's other endpoints are tried."""
+        while True:
+            await asyncio.sleep(MAPLESS_S)
+            if self._dispatcher.routes.map is not None:
+                return
+            for _, connection in self._nodes.up():
+                connection.leave()
 
     async def _steer(self) -> None:
         """Move each node's connection to the transport that suits its path."""

@@ -201,8 +201,8 @@ class Peer:
     def tell_map(self, request_id: int, known: int) -> None:
         server = self.server
         server.map_requests.append((self.node, known))
-        leaders = server.leaders_by.get(self.node, server.leaders)
-        newest = server.map
+        leaders = {} if self.node in server.mapless else server.leaders_by.get(self.node, server.leaders)
+        newest = None if self.node in server.mapless else server.map
         version = newest.version if newest is not None else 0
         reply = c.MapReply(version, newest if version > known else None, leaders)
         self.session.respond(request_id, encode(reply))
@@ -233,6 +233,7 @@ class Server:
         self.greeting_error: MetadError | None = None
         self.deaf = False
         self.frozen: set[str] = set()  # nodes that read nothing
+        self.mapless: set[str] = set()  # nodes that wait for a cluster to take them in
         self.cluster_id = "c1"
         self.map: c.ClusterMap | None = a_map({"n1": "a:7420"})
         self.leaders: dict[str, str] = {}  # group -> node; those the map prefers where it is not said

@@ -214,6 +214,27 @@ async def test_opening_gives_up_in_time(server, dial):
     assert asyncio.get_running_loop().time() - begun == pytest.approx(4, abs=0.1)
 
 
+async def test_a_node_that_waits_for_a_cluster_does_not_keep_a_client(nodes, dial):
+    """A wiped node, or one whose join target is gone, answered HELLO, and clients waited there for good."""
+    server = nodes.server
+    server.mapless = {"n1"}
+    client = await dial("metad://a,b")
+    assert (await client.kv.put_many(ONE, deadline_s=10)).ok
+    server.mapless = set()
+    assert (await client.kv.put_many(ONE, deadline_s=10)).ok
+
+
+async def test_a_cluster_that_forms_is_waited_for(server, dial, settle):
+    await server.listen("b", "n2")
+    formed, server.map = server.map, None
+    client = await dial("metad://a,b")
+    call = start(client.kv.put_many(ONE, deadline_s=60))
+    await asyncio.sleep(20)
+    assert not call.done()
+    server.map = formed
+    assert (await call).ok
+
+
 async def test_opening_may_try_each_endpoint_just_once(server, dial):
     await server.stop_listening()
     begun = asyncio.get_running_loop().time()
