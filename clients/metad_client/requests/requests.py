@@ -135,8 +135,8 @@ class Requests:
         """Items in as many requests as they need; ``body_of`` makes the body of each.
 
         A request that a server refuses as too large is sent in halves. Raises the first error if no piece has a reply;
-        otherwise each piece has its reply or its error. An item that
-        cannot be sent is a piece of its own, with an InvalidItemError.
+        otherwise each piece has its reply or its error. An item that cannot be sent is a piece of its own, with an
+        InvalidItemError.
         """
         deadline = self._deadline(deadline_s)
         if type(items) is not list:
