@@ -75,8 +75,12 @@ async def test_a_cluster_is_reached_at_the_addresses_that_it_tells(tmp_path: Pat
                 batch = [("config", f"k{n}", b"v") for n in range(300)]
                 for namespace, key, value in batch:  # over all groups: every leader is asked at its told address
                     await client.kv.put(namespace, key, value)
-                known = await client.cluster.map()
-    assert known.map is not None
+                while True:  # each node publishes its address for clients a moment after it serves
+                    known = await client.cluster.map()
+                    assert known.map is not None
+                    if all(node.endpoint for node in known.map.nodes):
+                        break
+                    await asyncio.sleep(0.05)
     assert {node.node_id: node.peer_endpoint for node in known.map.nodes} == {
         name: f"127.0.0.1:{port}" for name, port in peers.items()
     }

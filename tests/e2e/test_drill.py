@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -35,7 +36,10 @@ def test_a_drill_is_played_and_reported(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     """The moment is when the nodes are there."""
     env = os.environ | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen([str(METAD_PERF), "drill", DRILL], stdout=subprocess.DEVNULL, env=env) as process:
+    command = [str(METAD_PERF), "drill", DRILL]
+    # A shell lets its background jobs ignore Ctrl-C, and the tests may run in one.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=env, preexec_fn=heed) as process:
         nodes: list[psutil.Process] = []
         until = time.monotonic() + _LONG_S
         while len(nodes) < 3:
