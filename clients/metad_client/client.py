@@ -103,7 +103,7 @@ class Client:
                 await asyncio.shield(self._first)
         except TimeoutError:
             await self.close()
-            names = ", ".join(name_of(endpoint) for endpoint in self._endpoints)
+            names = ", ".join(name_of(endpoint) for endpoint in self._manager.asked)
             lost = ConnectionLostError(f"no answer from {names} within {self._options.connect_timeout_s:.3g} s")
             raise another(self._manager.obstacle or lost, outcome_known=True) from None
         except BaseException:

@@ -53,7 +53,9 @@ class LimitsConfig(Section, frozen=True):
     """Unanswered request bytes of all connections together, plus the memory of their items."""
     unfinished_bytes_max: int = 24 * MIB
     """Bytes of unfinished request frames on all connections together. Beyond it connections take turns, and the one
-    whose turn it is has the link to itself. The default has room for two batches of 10 MB."""
+    whose turn it is has the link to itself. While others wait, a connection that sends less than 16 KiB in a
+    tenth of a second of its turn, or needs more than five seconds for a frame, is closed (``overloaded``). The default
+    has room for two batches of 10 MB."""
     unsent_bytes_max: int = 24 * MIB
     """Bytes of replies on all connections together that the clients have not read. Beyond it long replies are refused,
     and connections that do not read are closed."""

@@ -80,7 +80,7 @@ class Connection:
         self._waiting_intake = False
         self._waiting_unsent = False
         self._turns = FairShare.here()
-        self._in_turns = False  # more requests wait for another slice
+        self.in_turns = False  # more requests wait for another slice
         self._costly: bool | None = None  # whether its last requests were; None: it has made none
         self._heavy = False  # whether its last slice was
         self._early = False  # arriving data may be a replay
@@ -107,7 +107,7 @@ class Connection:
     def data_received(self, data: bytes) -> None:
         self.last_heard_s = self._loop.time()
         self._session.receive_data(data)
-        if not self._in_turns:
+        if not self.in_turns:
             self._process()
 
     def eof_received(self) -> bool | None:
@@ -138,12 +138,12 @@ class Connection:
 
     def _process(self) -> None:
         """Begin the requests that have come, and take turns with other connections for the rest."""
-        if self._in_turns:
+        if self.in_turns:
             return
         # A hundred connections that each ask for much would otherwise hold up everybody in one turn of the loop.
         costly = self._node.requests.busy and self.handshaken if self._costly is None else self._costly
         if costly or self._heavy or self._slice():
-            self._in_turns = True
+            self.in_turns = True
             self._steer_reading()
             self._turns.take(self._next_slice)
 
@@ -154,7 +154,7 @@ class Connection:
             return False
         more = self._slice()
         if not more:
-            self._in_turns = False
+            self.in_turns = False
             self._steer_reading()
         return more
 
@@ -211,7 +211,7 @@ class Connection:
     def _steer_reading(self) -> None:
         if self._stream is None:
             return
-        if self._may_begin and not self._waiting_intake and not self._in_turns:
+        if self._may_begin and not self._waiting_intake and not self.in_turns:
             self._stream.resume_reading()
         else:
             self._stream.pause_reading()
@@ -352,7 +352,9 @@ class Connection:
 
     def refuse_intake(self) -> None:
         """Close, because others wait for the memory."""
-        self.close(OverloadedError("no memory left to wait for the rest of a frame"))
+        error = OverloadedError("no memory left to wait for the rest of a frame")
+        event(log_events.CLIENT_REFUSED, peer=self.peer, client=self.client, error=error.name, detail=error.message)
+        self.close(error)
 
     def close(self, error: MetadError | None = None) -> None:
         """Send the answers that are ready, then close."""

@@ -4,8 +4,9 @@ One connection may hold one unfinished frame, which the frame limit bounds; thou
 bound. Over the bound, connections with an unfinished frame wait and are not read from, except one: the one that has
 finished most since its last turn. It keeps its turn until its frame is finished, as long as bytes arrive. If a peer
 sends nothing in its turn, one that has finished more takes the turn, and the silent peer is soon closed, because others
-wait. So a peer that holds half a frame without sending the rest hardly delays those that finish theirs, and honest
-peers only wait for each other. A peer that does not finish while others wait is finally closed.
+wait. A peer is not silent while the server itself does not read from it, because it is busy with other requests. So a
+peer that holds half a frame without sending the rest hardly delays those that finish theirs, and honest peers only wait
+for each other. A peer that does not finish while others wait is finally closed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ class Holder(Protocol):
     held_bytes: int
     finished_bytes: int
     """Bytes of frames finished since its last turn; this module sets it to 0."""
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether the server has bytes of it to look at, and reads no more until then."""
 
     def wait_intake(self, waiting: bool) -> None:
         """Stop reading, or go on."""
@@ -107,7 +112,8 @@ class ReceiveBudget:
         holder = self._turn
         if holder is None or turn != self._turns:
             return
-        if self._waiting and holder.held_bytes < self._turn_bytes + _TURN_BYTES:
+        silent = holder.held_bytes < self._turn_bytes + _TURN_BYTES and not holder.in_turns
+        if self._waiting and silent:
             self._turn = None
             holder.refuse_intake()
             if self._waiting:

@@ -122,7 +122,8 @@ def _recall_reads(reader: Reader, command: Command[m.KvTransact], reply: m.KvTra
 
 
 def _may_write(body: m.KvTransact) -> bool:
-    return any(transaction.then or transaction.otherwise for transaction in body.items)
+    # If all items were wrong by themselves, another body under this identity has to be refused, as for other verbs.
+    return not body.items or any(transaction.then or transaction.otherwise for transaction in body.items)
 
 
 def _holds(view: View, heads: CommandHeads, key: bytes, compare: m.KvCompare) -> bool:

@@ -408,6 +408,7 @@ def test_unfinished_frames_on_many_connections(server: Server) -> None:
             told(peer, "overloaded", "slow_reader")
         for thread in threads:
             thread.join()
+    assert any("the rest of a frame" in line["detail"] for line in server.events("client_refused"))
     assert memory.growth < GROWTH_BYTES_MAX, f"{memory.growth / MIB:.0f} MiB"
 
 

@@ -23,6 +23,10 @@ from ..options import Options
 from .dialer import Dialer
 from .transport_choice import TransportChoice
 
+STAGGER_S = 0.25
+"""Opening dials the next endpoint if the ones before have not greeted within this time. RFC 8305 recommends it for the
+addresses of one host."""
+
 STEER_S = 0.5
 """Interval at which the paths are measured, if there is a choice of transports."""
 
@@ -49,6 +53,7 @@ class ConnectionManager:
         self.obstacle: MetadError | None = None  # the last failure to connect
         self.connects = 0
         self.changes = 0  # of transport
+        self.asked: dict[Endpoint, None] = {}  # the endpoints that were dialled to open the client
         self._endpoints = list(endpoints)
         self._transports = transports
         self._dialer = Dialer(transports, dispatcher, options)
@@ -121,20 +126,41 @@ class ConnectionManager:
             connection.close()
 
     async def _reach_first(self) -> None:
-        """Dial the endpoints one after another, with a wait after each round without success."""
+        """Dial the endpoints until one greets, with a wait after each round without success."""
         rounds = 0
-        while True:
-            errors: list[MetadError] = []
-            for endpoint in self._endpoints:
-                error = await self._try(endpoint)
-                if error is None:
-                    return
-                self._dispatcher.reports.unreached(name_of(endpoint), error)
-                errors.append(error)
+        while errors := await self._try_endpoints():
             if not self._options.connect_timeout_s or not any(error.retryable for error in errors):
                 raise errors[-1]
             await asyncio.sleep(self._options.backoff.delay_s(rounds, self._rng))
             rounds += 1
+
+    async def _try_endpoints(self) -> list[MetadError]:
+        """Dial each endpoint once, each a moment after the one before, or at once if that one failed. The first that
+        greets ends the other attempts. Returns nothing then, else why each endpoint failed, in their order."""
+        errors: dict[Endpoint, MetadError] = {}
+        attempts: dict[asyncio.Task[MetadError | None], Endpoint] = {}
+        waiting = list(dict.fromkeys(self._endpoints))
+        try:
+            while waiting or attempts:
+                if waiting:
+                    endpoint = waiting.pop(0)
+                    self.asked[endpoint] = None
+                    attempts[asyncio.create_task(self._try(endpoint), name="metad-client dial")] = endpoint
+                patience_s = STAGGER_S if waiting else None
+                done, _ = await asyncio.wait(attempts, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    endpoint = attempts.pop(task)
+                    error = task.result()
+                    if error is None:
+                        return []
+                    self._dispatcher.reports.unreached(name_of(endpoint), error)
+                    errors[endpoint] = error
+        finally:
+            for task in attempts:
+                task.cancel()
+            if attempts:
+                await asyncio.wait(attempts)
+        return [errors[endpoint] for endpoint in self._endpoints]
 
     async def _try(self, endpoint: Endpoint, node: str = "") -> MetadError | None:
         """Dial, and give the connection to the node that answered. None if that is ``node`` or ``node`` is empty, else

@@ -177,11 +177,7 @@ class Peer:
             if server.greeting_error is not None:
                 self.session.fail_connection(server.greeting_error)
             elif server.greets:
-                self.session.welcome(
-                    m.Welcome(
-                        1, 0, self.node, server.cluster_id, server.window_bytes, server.frame_bytes_max, server.idle_ms
-                    )
-                )
+                self.greet()
         elif frame.type == FrameType.REQUEST and frame.method == CLUSTER_MAP.code and not server.scripts_map:
             self.tell_map(frame.request_id, CLUSTER_MAP.decode_request(frame.payload).body.version)
         elif frame.type == FrameType.REQUEST:
@@ -197,6 +193,12 @@ class Peer:
             for received in server.received:
                 if received.peer is self and received.request_id == frame.request_id:
                     received.cancelled = True
+
+    def greet(self) -> None:
+        server = self.server
+        limits = server.window_bytes, server.frame_bytes_max, server.idle_ms
+        self.session.welcome(m.Welcome(1, 0, self.node, server.cluster_id, *limits))
+        self.flush()
 
     def tell_map(self, request_id: int, known: int) -> None:
         server = self.server

@@ -249,6 +249,39 @@ async def test_an_endpoint_that_does_not_greet_costs_the_handshake_timeout(serve
         await dial(handshake_timeout_s=2, connect_timeout_s=0)
 
 
+async def test_a_hung_endpoint_does_not_hold_up_the_others(server, dial):
+    """Each hung endpoint that was named before a healthy one cost its whole handshake timeout."""
+    await server.listen("hung", "n9")
+    server.frozen.add("n9")
+    begun = asyncio.get_running_loop().time()
+    client = await dial("metad://hung,nobody,a,b")
+    assert asyncio.get_running_loop().time() - begun == pytest.approx(0.25), "a refused one is followed at once"
+    assert client.statistics().endpoint == "a:7420"
+    assert server.peers[0].gone
+    assert len(server.live) == 1
+
+
+async def test_an_endpoint_may_still_greet_while_the_next_is_dialled(server, dial, settle):
+    await server.listen("b")
+    server.greets = False
+    opening = start(dial("metad://a,b,nobody"))
+    await server.until(lambda: len(server.peers) == 2)
+    server.peers[0].greet()
+    client = await opening
+    await settle()
+    assert client.statistics().endpoint == "a:7420"
+    assert server.live == [server.peers[0]]
+
+
+async def test_only_endpoints_that_were_dialled_are_named(server, dial):
+    server.greets = False
+    await server.listen("b")
+    with pytest.raises(ConnectionLostError, match=r"^no answer from a:7420 within 0\.2 s$"):
+        await dial("metad://a,b,c", connect_timeout_s=0.2)
+    with pytest.raises(ConnectionLostError, match=r"^no answer from a:7420, b:7420 within 0\.4 s$"):
+        await dial("metad://a,b,c", connect_timeout_s=0.4)
+
+
 async def test_a_server_that_does_not_want_us_is_not_asked_again(server, dial):
     server.greeting_error = UnauthenticatedError("who are you?")
     with pytest.raises(UnauthenticatedError, match="who are you"):

@@ -31,6 +31,7 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Records, blocking.Records),
     (metad_client.Client, blocking.BlockingClient),
 ]
+README = (ROOT / "clients" / "README.md").read_text()
 # The blocking client is opened by connect(), and its portal runs it.
 OPENING = {"open", "run"}
 
@@ -39,6 +40,24 @@ MYPY = ("--strict", "--config-file", "", "--no-pretty", "--hide-error-context", 
 
 def public(owner: type) -> dict[str, typing.Any]:
     return {name: member for name, member in vars(owner).items() if not name.startswith("_")}
+
+
+def test_the_readme_names_each_method_for_many_and_says_how_it_is_called_for_one() -> None:
+    """It said "without `_many`", which is not true of `generations_many`."""
+    rows = re.findall(r"^\| `m\.(sessions|offsets|kv|table\(TABLE\)|cluster)` \| (.*?) \|", README, re.MULTILINE)
+    assert len(rows) == 5
+    owners = dict(
+        zip(("sessions", "offsets", "kv", "cluster", "table(TABLE)"), [one for one, _ in TWINS], strict=False)
+    )
+    for name, methods in rows:
+        named = set(re.findall(r"`(\w+)`", methods))
+        single = {method.removesuffix("_many") for method in named if method.endswith("_many")}
+        renamed = {method for method in single if method not in public(owners[name])}
+        assert renamed <= {"generations", "reset_generations"}
+        assert named | (single - renamed) | {method.removesuffix("s") for method in renamed} == set(
+            public(owners[name])
+        )
+    assert "(without `_many`, and in the singular: `generation`)" in README
 
 
 @pytest.mark.parametrize(("one", "twin"), TWINS, ids=[one.__name__ for one, _ in TWINS])

@@ -17,6 +17,7 @@ class Peer:
         self.size = size
         self.waiting = False
         self.refused = False
+        self.in_turns = False
 
     def wait_intake(self, waiting: bool) -> None:
         self.waiting = waiting
@@ -126,6 +127,21 @@ def test_whoever_brings_something_keeps_its_turn() -> None:
         assert (turn.waiting, turn.refused, better.waiting) == (False, False, True)
     intake.update(turn, 0, 0.0, progress=True)
     assert not better.waiting
+
+
+def test_whoever_the_server_itself_keeps_waiting_keeps_its_turn() -> None:
+    """Four peers with frames of 14 MB: while one frame was decoded, the peer of the next was closed as silent."""
+    later = Later()
+    intake, holder, turn, other = ReceiveBudget(100_000, later), Peer(), Peer(), Peer()
+    for peer in (holder, turn, other):
+        intake.update(peer, 90_000, 0.0, progress=False)
+    turn.in_turns = True
+    later.pass_by()
+    later.pass_by()
+    assert (turn.refused, other.waiting) == (False, True)
+    turn.in_turns = False
+    later.pass_by()
+    assert turn.refused
 
 
 def test_a_frame_that_is_finished_while_its_peer_waits_lets_it_go_on() -> None:
