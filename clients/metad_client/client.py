@@ -19,7 +19,7 @@ from .connections.manager import ConnectionManager
 from .connections.transport_choice import TransportChoice, transports_of
 from .dispatch.dispatcher import Dispatcher
 from .endpoint import name_of, parse_url, scheme_of
-from .errors import ConnectionLostError, InternalError, MetadError, another
+from .errors import ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
 from .namespaces.cluster import Cluster
 from .namespaces.kv import KeyValue
 from .namespaces.offsets import Offsets
@@ -65,7 +65,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
 class Client:
     """Connections to metad that keep themselves up. Use :func:`connect`, or :meth:`open` and :meth:`close`.
 
-    Belongs to the event loop it was made in; not for use from other threads (see :mod:`metad_client.blocking`).
+    Belongs to the event loop it was made in: a call in another one, for example in another thread, raises RuntimeError
+    (see :mod:`metad_client.blocking`).
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Client:
         ``connect_timeout_s``."""
         if self._runner is not None:
             raise RuntimeError("a client is opened once")
+        self._dispatcher.open()
         # With a child for each node, the client's only task; everything else is callbacks. close() awaits it.
         self._runner = asyncio.create_task(self.run(), name="metad-client")
         try:
@@ -208,20 +210,30 @@ def connect(
         async with connect("metad://127.0.0.1:7420") as m:
             version = await m.kv.put("config", "greeting", b"hello")
 
-    Call it in the event loop that will use it. Raises ValueError if the URL makes no sense, or if options are missing
-    or of no use for its scheme. Entering raises ConnectionLostError if no endpoint is reached within
+    Call it in the event loop that will use it. Raises InvalidRequestError if the URL makes no sense, or if options are
+    missing or of no use for its scheme. Entering raises ConnectionLostError if no endpoint is reached within
     ``options.connect_timeout_s``, UnauthenticatedError if none accepts the client. ``observer`` is told about
     connections, retries and how each request ended; the logger ``metad_client`` logs the same. ``transport`` and
     ``rng`` replace the scheme's transport and the system's randomness, for tests and for other networks.
     """
-    endpoints = parse_url(url)
     options = options if options is not None else Options()
+    if not isinstance(url, str):
+        raise InvalidRequestError(f"url: expected str, got {type(url).__name__}")
+    if not isinstance(options, Options):
+        raise InvalidRequestError(f"options: expected Options, got {type(options).__name__}")
+    try:
+        endpoints = parse_url(url)
+        transports = (
+            transports_of(scheme_of(url), options)
+            if transport is None
+            else TransportChoice({"given": transport}, options.path_rule)
+        )
+    except ValueError as error:
+        raise InvalidRequestError(str(error)) from None
     return Client(
         endpoints,
         options,
-        transports=transports_of(scheme_of(url), options)
-        if transport is None
-        else TransportChoice({"given": transport}, options.path_rule),
+        transports=transports,
         rng=rng if rng is not None else random.Random(),
         observer=observer,
     )

@@ -43,8 +43,13 @@ def parse_url(url: str) -> list[Endpoint]:
 def _endpoint(text: str, url: str) -> Endpoint:
     if not text:
         raise ValueError(f"an endpoint is missing in {url!r}")
+    if text.startswith("[") != ("]" in text):
+        raise ValueError(f"an IPv6 address is written [ADDRESS], not {text!r} in {url!r}")
     has_port = ":" in text.rpartition("]")[2] if text.startswith("[") else ":" in text
-    return split_endpoint(text if has_port else f"{text}:{PORT_DEFAULT}")
+    endpoint = split_endpoint(text if has_port else f"{text}:{PORT_DEFAULT}")
+    if not endpoint[1]:
+        raise ValueError(f"nobody can be reached at port 0: {text!r} in {url!r}")
+    return endpoint
 
 
 def name_of(endpoint: Endpoint) -> str:

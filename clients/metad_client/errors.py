@@ -46,7 +46,8 @@ from metad_wire.messages import ItemError
 
 
 class ClosedError(MetadError):
-    """The client was closed before the answer came (you did it, not the peer); a write may have happened."""
+    """The client was closed before the answer came (you did it, not the peer), and a write may have happened; or it was
+    not open when the call was made."""
 
     name = "closed"
     outcome_known = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from metad_wire.faults import fault
 from metad_wire.messages import BATCH_ITEMS_MAX
 from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.transport.credentials import TlsFiles
@@ -59,7 +60,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Shown in the server's logs."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
+        """Check the types and the ranges."""
+        for known in msgspec.structs.fields(self):
+            wrong = fault(getattr(self, known.name), known.type)
+            if wrong is not None:
+                raise ValueError(f"{known.name}: {wrong}")
         for field in ("deadline_s", "handshake_timeout_s", "ping_interval_s"):
             if not getattr(self, field) > 0:
                 raise ValueError(f"{field} must be over 0, not {getattr(self, field)!r}")

@@ -123,8 +123,9 @@ def _placed(error: MetadError, index: int) -> MetadError:
 
 
 class ReadResult(list[Value]):
-    """What was read, by position: a list. A key that no record can have, because it is too long or of a wrong type, has
-    the value of an absent record, and an error."""
+    """What was read, by position: a list. A key that could not be read, for example because its group has no leader or
+    no record can have it, has the value of an absent record, and an error. A program that must not mistake one for the
+    other calls :meth:`raise_for_error` first, or looks at ``errors``."""
 
     def __init__(self, pieces: Sequence[Piece[Any]], values_of: Callable[[Any], list[Value]], missing: Value) -> None:
         super().__init__(by_position(pieces, values_of, missing))

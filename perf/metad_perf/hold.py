@@ -152,7 +152,9 @@ def _missing(endpoint: str, sessions: int) -> int:
 
     async def read() -> int:
         async with open_client(endpoint, Options(deadline_s=60.0)) as client:
-            return sum(session is None for session in await client.sessions.get_many(keys))
+            found = await client.sessions.get_many(keys)
+            found.raise_for_error()
+            return sum(session is None for session in found)
 
     return run_async(read())
 

@@ -218,6 +218,7 @@ async def _read_back(
     async def check(batch: list[str]) -> None:
         nonlocal lost, missing
         sessions = await client.sessions.get_many([m.SessionKey(TENANT, name) for name in batch])
+        sessions.raise_for_error()
         for name, session in zip(batch, sessions, strict=True):
             if session is None:
                 missing += 1

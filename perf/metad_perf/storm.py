@@ -129,6 +129,7 @@ async def verify(
     async with open_client(endpoint, Options(deadline_s=DEADLINE_S)) as reader:
         for broker in brokers:
             found = await reader.sessions.get_many([SessionKey(TENANT, client_id) for client_id in broker.clients])
+            found.raise_for_error()
             read(len(found))
             for client_id, session in zip(broker.clients, found, strict=True):
                 if session is None:

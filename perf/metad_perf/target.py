@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from metad_client import Client, Options, connect
+from metad_client import Client, InvalidRequestError, Options, connect
 from metad_client.endpoint import SCHEMES, as_url
 from metad_wire.transport.credentials import client_files
 
@@ -46,5 +46,5 @@ def open_client(target: str, options: Options | None = None) -> Client:
         if said:
             raise UsageError(f"{', '.join(said)}: of no use in {target!r}")
         return connect(as_url(endpoint, encrypted=options.tls is not None), options)
-    except ValueError as error:
+    except (ValueError, InvalidRequestError) as error:
         raise UsageError(str(error)) from None

@@ -15,8 +15,8 @@ import msgspec
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding a stranger's payload may raise: ValidationError is a DecodeError; text that is not UTF-8 and
 nesting that is too deep come through as Python's own errors."""
-UNFIT = (AttributeError, TypeError, ValueError, OverflowError, RecursionError)
-"""What encoding or routing a caller's value may raise. UnicodeEncodeError is a ValueError."""
+UNFIT: Final = (Exception,)
+"""What encoding or routing a caller's value may raise: anything, because a value may have methods of its own."""
 
 _NOT_UTF8: Final = "the text is not UTF-8"
 _TOO_DEEP: Final = "it is nested too deeply"
@@ -37,27 +37,12 @@ def reason(error: Exception, kind: Any) -> str:
 
 
 def fault(value: object, kind: Any) -> str | None:
-    """What is wrong with a value that should be of this type; None if nothing is."""
-    message = _alternative(kind)
-    if _is_message(message):
-        if value is None and message is not _plain(kind):
-            return None
-        if not isinstance(value, get_origin(message) or message):
-            return f"expected {_name_of(kind)}, got {type(value).__name__}"
-        for field in msgspec.structs.fields(message):
-            wrong = fault(getattr(value, field.name), field.type)
-            if wrong is not None:
-                return _within(field.name, wrong)
-        return None
+    """What is wrong with a value that should be of this type; None if nothing is. Raises nothing, whatever the value
+    does when it is looked at."""
     try:
-        encoded = _encode(value)
+        return _fault(value, kind)
     except UNFIT as error:
-        return _unfit(value, kind, error)
-    try:
-        msgspec.msgpack.decode(encoded, type=kind)
-    except MALFORMED as error:
-        return reason(error, kind)
-    return None
+        return f"expected {_name_of(kind)}, got {type(value).__name__}, which raises {type(error).__name__}"
 
 
 def fault_of_encoded(item: msgspec.Raw, kind: Any, error: Exception) -> str:
@@ -80,6 +65,29 @@ def item_type(kind: Any) -> Any:
     """The type of a list's items."""
     (item,) = get_args(_plain(kind))
     return item
+
+
+def _fault(value: object, kind: Any) -> str | None:
+    message = _alternative(kind)
+    if _is_message(message):
+        if value is None and message is not _plain(kind):
+            return None
+        if not isinstance(value, get_origin(message) or message):
+            return f"expected {_name_of(kind)}, got {type(value).__name__}"
+        for field in msgspec.structs.fields(message):
+            wrong = fault(getattr(value, field.name), field.type)
+            if wrong is not None:
+                return _within(field.name, wrong)
+        return None
+    try:
+        encoded = _encode(value)
+    except UNFIT as error:
+        return _unfit(value, kind, error)
+    try:
+        msgspec.msgpack.decode(encoded, type=kind)
+    except MALFORMED as error:
+        return reason(error, kind)
+    return None
 
 
 def _unfit(value: object, kind: Any, error: Exception) -> str:

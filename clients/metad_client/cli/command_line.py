@@ -26,6 +26,7 @@ from metad_wire.transport import Transport, split_endpoint
 from metad_wire.transport.credentials import TlsFiles, client_files
 
 from ..client import Client, connect
+from ..connections.transport_choice import transports_of
 from ..endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
 from ..errors import ConnectionLostError, MetadError, NotFoundError, UnknownMethodError
 from ..options import Options
@@ -78,6 +79,8 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
     try:
         parse_url(url)
         options = _options(arguments, scheme_of(url))
+        if transport is None:
+            transports_of(scheme_of(url), options)  # which says what it lacks
         _prepare(arguments)
     except UnicodeEncodeError:
         parser.error("an argument is not UTF-8")
@@ -87,8 +90,6 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
         status = asyncio.run(_run(arguments, url, options, transport))
         sys.stdout.flush()
         return status
-    except ValueError as error:  # an option turned out wrong when its transport was made
-        parser.error(str(error))
     except MetadError as error:
         kind = (
             f"{error.name.replace('_', ' ')}: " if error.code > NotFoundError.code else ""

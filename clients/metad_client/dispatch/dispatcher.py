@@ -51,6 +51,7 @@ from .routes import ANY, Routes
 from .sender import Sender
 from .suspects import SUSPECT_S, Suspects
 
+_UNOPENED = 'the client is not opened: enter it with "async with", or await its open(); nothing was done'
 _CLOSED = "the client is closed; nothing was done"
 _CLOSED_UNANSWERED = "the client was closed before the answer came"
 
@@ -73,6 +74,7 @@ class Dispatcher:
         self.answers = 0
         self._loop = loop
         self._closed = False
+        self._refusal = _UNOPENED  # why no call is accepted; empty: they are
         # Calls that are due have waited longest: they go first.
         self._retries = Retries(loop, options, rng, lambda due: self._router.route(reversed(due), first=True))
         self.backlog = Backlog(options.waiting_max, options.waiting_bytes_max, self._retries)
@@ -99,6 +101,11 @@ class Dispatcher:
 
     # --- callers ---
 
+    def check(self) -> None:
+        """Raise :class:`ClosedError` if the client is not open."""
+        if self._refusal:
+            raise ClosedError(self._refusal, outcome_known=True)
+
     def submit(
         self,
         method: Method[Any, Any],
@@ -114,10 +121,11 @@ class Dispatcher:
         ``once``: end it rather than send it again if it may have been done. ``version`` is the version of the map that
         named the group, if that is not the current one.
 
-        Raises :class:`OverloadedError` if too many calls wait already, :class:`ClosedError` on a closed client.
+        Raises :class:`OverloadedError` if too many calls wait already, :class:`ClosedError` on a client that is not
+        open.
         """
-        if self._closed:
-            raise ClosedError(_CLOSED, outcome_known=True)
+        if self._refusal:
+            self.check()
         if version is None:
             version = self.routes.version
         call = Call(method, body, deadline, self._loop.create_future(), group, node, version, once)
@@ -138,8 +146,7 @@ class Dispatcher:
     def wait_for_map(self, method: Method[Any, Any], deadline: float) -> Call:
         """Wait until the groups of a method's items are known: the future ends with None or with a MetadError. Nothing
         is sent. Raises the errors of :meth:`submit`."""
-        if self._closed:
-            raise ClosedError(_CLOSED, outcome_known=True)
+        self.check()
         self.backlog.check(0)
         call = Call(method, b"", deadline, self._loop.create_future(), None)
         self._router.park(call)
@@ -164,6 +171,11 @@ class Dispatcher:
     def in_flight(self) -> int:
         """Requests sent and not yet answered."""
         return sum(len(connection.calls()) for connection in self.nodes.connections)
+
+    def open(self) -> None:
+        """Accept calls, unless the dispatcher is closed. They wait until a node is connected."""
+        if not self._closed:
+            self._refusal = ""
 
     def attach(self, connection: NodeConnection, instead_of: NodeConnection | None = None) -> bool:
         """Send new requests for the node that has greeted by this connection from now on. The connection that it
@@ -201,7 +213,7 @@ class Dispatcher:
         """End every call with :class:`ClosedError` and accept no more. Returns the connections, which are closing."""
         if self._closed:
             return []
-        self._closed = True
+        self._closed, self._refusal = True, _CLOSED
         self._retries.close()
         self._deadlines.alarm.cancel()
         self._discovery.close()
@@ -291,14 +303,13 @@ class Dispatcher:
 
     def _explained(self, call: Call, error: MetadError, final: MetadError) -> MetadError:
         """The end of a call, told by the state of its group where that says more than what one node answered last."""
-        late = isinstance(final, DeadlineExceededError)
         # No other end is retold: a lost connection leaves the outcome open, and must still say so.
-        if not call.group or not (late or isinstance(final, NotLeaderError)):
+        if not call.group or not isinstance(final, DeadlineExceededError):
             return final
         leaderless = self._router.leaderless(call.group)
         if leaderless is None or not isinstance(error, NotLeaderError | ConnectionLostError):
             return final
-        return deadline_error(call, leaderless) if late else leaderless
+        return deadline_error(call, leaderless)
 
     def _moved(self, call: Call) -> bool:
         """End a call whose group does not hold its items, once there is a newer map than the one that named the group.

@@ -42,7 +42,11 @@ def verdict(
     rng: random.Random,
     budget: SharedBudget | None = None,
 ) -> float | MetadError:
-    """The time of the next attempt, or the error that ends the call."""
+    """The time of the next attempt, or the error that ends the call.
+
+    A call that another node may do waits until its deadline, even if its own next attempt would be later: the wait ends
+    early once a leader is known (:meth:`.retries.Retries.hurry`). Any other call ends as soon as no attempt fits.
+    """
     if not error.retryable:
         # "Nothing was done" holds for one attempt only.
         return deadline_error(call, None) if isinstance(error, DeadlineExceededError) and call.in_doubt else error
@@ -56,6 +60,8 @@ def verdict(
     if due < call.deadline:
         if budget is not None:
             budget.take(wanted)
+        return due
+    if call.group and call.astray:
         return due
     # No attempt fits before the deadline. An error that says "nothing was done" is worth more than a timeout,
     # but only if no earlier attempt is in doubt.

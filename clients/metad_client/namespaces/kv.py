@@ -47,6 +47,7 @@ class KeyValue(Facade):
     The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
     counts from now, and None means the client's default. A read sees every write that was answered before the read
     began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
+    A key that ``get_many`` could not read has the value of an absent record: ``raise_for_error`` tells them apart.
     """
 
     async def put_many(self, items: Sequence[KvPutItem], *, deadline_s: float | None = None) -> PutResult:
@@ -58,7 +59,7 @@ class KeyValue(Facade):
     ) -> Found:
         """Read keys, by position; None for a key that does not exist."""
         wanted = newest(min_revisions)
-        pieces = await self._requests.read_many(methods.KV_GET, keys, lambda part: KvGet(part, wanted), deadline_s)
+        pieces = await self._requests.many(methods.KV_GET, keys, lambda part: KvGet(part, wanted), deadline_s)
         return ReadResult(pieces, lambda reply: reply.records, None)
 
     async def delete_many(self, items: Sequence[KvDeleteItem], *, deadline_s: float | None = None) -> WriteResult:

@@ -43,6 +43,7 @@ class Offsets(Facade):
     The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
     counts from now, and None means the client's default. A read sees every write that was answered before the read
     began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
+    A key that ``fetch_many`` could not read has the value of an absent record: ``raise_for_error`` tells them apart.
     """
 
     async def commit_many(
@@ -64,7 +65,7 @@ class Offsets(Facade):
     ) -> Fetched:
         """Read offsets, by position of their keys; None for a key without an offset."""
         wanted = newest(min_revisions)
-        pieces = await self._requests.read_many(
+        pieces = await self._requests.many(
             methods.OFFSET_FETCH, keys, lambda part: OffsetFetch(part, wanted), deadline_s
         )
         return ReadResult(pieces, lambda reply: reply.offsets, None)
@@ -82,7 +83,7 @@ class Offsets(Facade):
     ) -> ReadResult[int]:
         """Read the highest generation that has committed in each consumer group, by position; 0 if none has."""
         wanted = newest(min_revisions)
-        pieces = await self._requests.read_many(
+        pieces = await self._requests.many(
             methods.OFFSET_GENERATIONS, groups, lambda part: OffsetGenerations(part, wanted), deadline_s
         )
         return ReadResult(pieces, lambda reply: reply.generations, 0)

@@ -40,6 +40,7 @@ class Records(Facade, Generic[Record]):
     The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
     counts from now, and None means the client's default. A read sees every write that was answered before the read
     began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
+    A key that ``get_many`` could not read has the value of an absent record: ``raise_for_error`` tells them apart.
     """
 
     def __init__(self, requests: Requests, table: Table[Record]) -> None:
@@ -65,7 +66,7 @@ class Records(Facade, Generic[Record]):
         """Read records, by position of their keys; None for a key without a record."""
         get, wanted = self._plain.get, newest(min_revisions)
         items = self._keys(get, keys)
-        pieces = await self._requests.read_many(get, items, lambda part: get.body(part, wanted), deadline_s)
+        pieces = await self._requests.many(get, items, lambda part: get.body(part, wanted), deadline_s)
         return ReadResult(pieces, _records_of, None)
 
     async def delete_many(self, keys: Sequence[Sequence[str | int]], *, deadline_s: float | None = None) -> WriteResult:

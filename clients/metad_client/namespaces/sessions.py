@@ -41,6 +41,7 @@ class Sessions(Facade):
     The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
     counts from now, and None means the client's default. A read sees every write that was answered before the read
     began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
+    A key that ``get_many`` could not read has the value of an absent record: ``raise_for_error`` tells them apart.
     """
 
     async def takeover_many(
@@ -98,9 +99,7 @@ class Sessions(Facade):
     ) -> Found:
         """Read sessions, by position of their keys; None for a key without a session."""
         wanted = newest(min_revisions)
-        pieces = await self._requests.read_many(
-            methods.SESSION_GET, keys, lambda part: SessionGet(part, wanted), deadline_s
-        )
+        pieces = await self._requests.many(methods.SESSION_GET, keys, lambda part: SessionGet(part, wanted), deadline_s)
         return ReadResult(pieces, lambda reply: reply.sessions, None)
 
     async def delete_many(

@@ -16,8 +16,8 @@ from metad_wire.methods import Method, encode
 from metad_wire.policy import BatchWindow
 
 from ..dispatch.dispatcher import Dispatcher
-from ..errors import InternalError, MetadError, TooLargeError, another
-from .wrong import UNFIT, wrong_item
+from ..errors import ClosedError, InternalError, MetadError, TooLargeError, another
+from .wrong import UNFIT, too_long_items, wrong_item
 
 Reply = TypeVar("Reply", bound=Message)
 Item = TypeVar("Item")
@@ -64,7 +64,8 @@ class Batcher(Generic[Item, Reply, Outcome]):
         self.batches = 0
 
     def add(self, item: Item, size_bytes: int) -> asyncio.Future[Outcome]:
-        """Put an item into the open batch; the future ends with its outcome or MetadError."""
+        """Put an item into the open batch; the future ends with its outcome or MetadError, whatever happens to the
+        others of its batch."""
         future: asyncio.Future[Outcome] = self._loop.create_future()
         if not self._items:
             self._version = self._dispatcher.routes.version
@@ -105,6 +106,14 @@ class Batcher(Generic[Item, Reply, Outcome]):
     def _send(
         self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float, group: str | None
     ) -> None:
+        try:
+            self._submit(items, futures, deadline, group)
+        except Exception as error:  # noqa: BLE001 - told to the callers, whose futures nobody else would end
+            self._broken(futures, error)
+
+    def _submit(
+        self, items: list[Item], futures: list[asyncio.Future[Outcome]], deadline: float, group: str | None
+    ) -> None:
         if not items:
             return
         if group is None:
@@ -127,14 +136,17 @@ class Batcher(Generic[Item, Reply, Outcome]):
         def done(answer: asyncio.Future[Reply]) -> None:
             self._in_flight -= 1
             error = answer.exception()
-            if call.moved:
-                self._send_anew(items, futures, deadline)
-            elif isinstance(error, TooLargeError) and error.outcome_known:
-                self._apart(items, futures, deadline, group, error)
-            elif isinstance(error, MetadError):
-                self._fail(futures, error)
-            else:
-                self._hand_out(items, futures, answer.result())
+            try:
+                if call.moved:
+                    self._send_anew(items, futures, deadline)
+                elif isinstance(error, TooLargeError) and error.outcome_known:
+                    self._apart(items, futures, deadline, group, error)
+                elif isinstance(error, MetadError):
+                    self._fail_each(items, futures, error)
+                else:
+                    self._hand_out(items, futures, answer.result())
+            except Exception as bug:  # noqa: BLE001 - told to the callers
+                self._broken(futures, bug)
             if self._overdue and self._items:
                 self._close()
             else:
@@ -154,10 +166,13 @@ class Batcher(Generic[Item, Reply, Outcome]):
         def done(answer: asyncio.Future[None]) -> None:
             self._in_flight -= 1
             error = answer.exception()
-            if isinstance(error, MetadError):
-                self._fail(futures, error)
-            else:
-                self._send_anew(items, futures, deadline)
+            try:
+                if isinstance(error, MetadError):
+                    self._fail(futures, error)
+                else:
+                    self._send_anew(items, futures, deadline)
+            except Exception as bug:  # noqa: BLE001 - told to the callers
+                self._broken(futures, bug)
             self._rest()
 
         call.future.add_done_callback(done)
@@ -195,7 +210,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
             outcomes = self._outcomes(items, reply)
             if len(outcomes) != len(items):
                 raise IndexError(f"{len(outcomes)} outcomes for {len(items)} items")
-        except (LookupError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - told to the callers
             text = f"{self._method.name}: the reply does not fit the request: {error}"
             self._fail(futures, InternalError(text, outcome_known=not self._method.changes))
             return
@@ -206,6 +221,21 @@ class Batcher(Generic[Item, Reply, Outcome]):
                 future.set_exception(outcome)
             else:
                 future.set_result(outcome)
+
+    def _fail_each(self, items: list[Item], futures: list[asyncio.Future[Outcome]], error: MetadError) -> None:
+        """End callers whose request has failed as a whole. The server may have seen none of the items, so those that
+        are wrong by themselves are looked for here."""
+        wrong = too_long_items(self._method, items) if not isinstance(error, ClosedError) else {}
+        for position, future in enumerate(futures):
+            if not future.done():
+                future.set_exception(wrong.get(position) or another(error))
+
+    def _broken(self, futures: list[asyncio.Future[Outcome]], error: Exception) -> None:
+        """End callers whose batch met an exception that nobody expects."""
+        text = f"{self._method.name}: the client failed: {type(error).__name__}"
+        bug = InternalError(text, outcome_known=not self._method.changes)
+        bug.__cause__ = error
+        self._fail(futures, bug)
 
     def _fail(self, futures: list[asyncio.Future[Outcome]], error: MetadError) -> None:
         for future in futures:

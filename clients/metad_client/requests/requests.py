@@ -7,8 +7,10 @@ A request holds items of one group only. So it is done or not as a whole, and a 
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from threading import get_ident
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -21,11 +23,11 @@ from metad_wire.policy import BatchWindow
 from ..dispatch.call import Call
 from ..dispatch.dispatcher import BODY_BYTES_MIN, Dispatcher
 from ..dispatch.routes import ANY, ByGroup
-from ..errors import InvalidItemError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
+from ..errors import ClosedError, InvalidItemError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
 from ..options import DEADLINE_S_MAX, Options
 from ..results import Piece
 from .batcher import Batcher, Outcomes
-from .wrong import UNFIT, sequence_of, too_long, wrong_body, wrong_item, wrong_items
+from .wrong import UNFIT, sequence_of, too_long, too_long_items, wrong_body, wrong_item, wrong_items
 
 # Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million
 # items neither holds a million encoded ones nor pushes everybody else out of the queue.
@@ -34,6 +36,11 @@ PIECES_IN_FLIGHT = 8
 WRITE_BYTES_MAX = CHANGE_BYTES_MAX * 3 // 10
 # From so many characters on, the text of a single item may take more bytes than a value may have.
 LONG_BYTES = VALUE_BYTES_MAX // 4
+
+_FOREIGN = (
+    "a client belongs to the event loop that it was made in, and was called in another; make one there, or share a "
+    "metad_client.blocking client between threads"
+)
 
 Body = TypeVar("Body", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -46,6 +53,7 @@ class Requests:
 
     def __init__(self, dispatcher: Dispatcher, options: Options) -> None:
         self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self._dispatcher = dispatcher
         self._routes = dispatcher.routes
         self._deadline_s = options.deadline_s
@@ -135,7 +143,7 @@ class Requests:
         """Items in as many requests as they need; ``body_of`` makes the body of each.
 
         A request that a server refuses as too large is sent in halves. Raises the first error if no piece has a reply;
-        otherwise each piece has its reply or its error. An item that cannot be sent is a piece of its own, with an
+        otherwise each piece has its reply or its error. An item that is wrong by itself is a piece of its own, with an
         InvalidItemError.
         """
         deadline = self._deadline(deadline_s)
@@ -169,20 +177,6 @@ class Requests:
                     items_max = len(items) // 2
         return await self._pieces(method, items, body_of, deadline, items_max, by_group)
 
-    async def read_many(
-        self,
-        method: Method[Body, Reply],
-        items: Sequence[Item],
-        body_of: Callable[[list[Item]], Body],
-        deadline_s: float | None = None,
-    ) -> list[Piece[Reply]]:
-        """As :meth:`many`, but every piece that was sent has a reply, or the error is raised."""
-        pieces = await self.many(method, items, body_of, deadline_s)
-        for piece in pieces:
-            if piece.error is not None and not isinstance(piece.error, InvalidItemError):
-                raise piece.error
-        return pieces
-
     def single(
         self,
         method: Method[Body, Reply],
@@ -197,6 +191,8 @@ class Requests:
     ) -> asyncio.Future[Outcome]:
         """One item, in a batch with others of the same verb, group, ``header`` and deadline. Each group has batches of
         its own, because one that cannot be reached must not delay the singles of others."""
+        if get_ident() != self._thread:  # whose loop runs would be a system call for each single
+            raise RuntimeError(_FOREIGN)
         if deadline_s is not None:
             self._checked(deadline_s)
         try:
@@ -205,6 +201,7 @@ class Requests:
             key = (method.code, group, header, deadline_s)
             batcher = self._batchers.get(key)
         except UNFIT as error:
+            self._dispatcher.check()
             raise wrong_item(method, item, body_of, error) from error
         if (size_bytes > LONG_BYTES or group is None) and (wrong := too_long(method, item)) is not None:
             raise wrong
@@ -234,6 +231,10 @@ class Requests:
             self._batches += batcher.batches
 
     def _deadline(self, deadline_s: float | None) -> float:
+        """When a call that begins now ends. Raises what ends every call of a client that cannot be used here."""
+        if get_running_loop() is not self._loop:
+            raise RuntimeError(_FOREIGN)
+        self._dispatcher.check()
         return self._loop.time() + self._checked(deadline_s)
 
     def _checked(self, deadline_s: float | None) -> float:
@@ -292,7 +293,23 @@ class Requests:
         lost = [piece.error for piece in pieces if not isinstance(piece.error, InvalidItemError | None)]
         if lost and all(piece.reply is None for piece in pieces):
             raise lost[0]
-        return pieces
+        return self._told_apart(method, items, pieces) if lost else pieces
+
+    @staticmethod
+    def _told_apart(method: Method[Any, Reply], items: Sequence[Any], pieces: list[Piece[Reply]]) -> list[Piece[Reply]]:
+        """The pieces, with the items that are wrong by themselves taken out of those that failed as a whole: no server
+        may have seen them."""
+        apart: list[Piece[Reply]] = []
+        for piece in pieces:
+            failed = piece.error is not None and not isinstance(piece.error, InvalidItemError | ClosedError)
+            wrong = too_long_items(method, [items[position] for position in piece.where]) if failed else {}
+            rest = [position for at, position in enumerate(piece.where) if at not in wrong]
+            apart += [Piece(piece.where[at], 1, None, why, [piece.where[at]]) for at, why in wrong.items()]
+            if not wrong:
+                apart.append(piece)
+            elif rest:
+                apart.append(Piece(rest[0], len(rest), None, piece.error, rest))
+        return sorted(apart, key=lambda piece: piece.start)
 
     async def _anew(
         self,

@@ -117,6 +117,7 @@ class PutLane(Lane):
 
     async def check(self, reader: Client) -> None:
         found = await reader.kv.get_many(self.keys)
+        found.raise_for_error()
         for ledger, record in zip(self.ledgers, found, strict=True):
             ledger.read(None if record is None else record.value, 0 if record is None else record.version)
 
@@ -135,6 +136,7 @@ class ChainLane(PutLane):
         torn = [records[at] for at, error in result.errors.items() if isinstance(error, ConflictError)]
         if torn:
             found = await self.client.kv.get_many([self.keys[i] for i in torn], deadline_s=READ_DEADLINE_S)
+            found.raise_for_error()
             for record, kv in zip(torn, found, strict=True):
                 self.ledgers[record].conflict(0 if kv is None else kv.version)
 
@@ -217,6 +219,7 @@ class SessionLane(Lane):
 
     async def check(self, reader: Client) -> None:
         found = await reader.sessions.get_many(self.keys)
+        found.raise_for_error()
         for ledger, session in zip(self.ledgers, found, strict=True):
             ledger.read(_owned(session))
 
@@ -263,6 +266,7 @@ class OffsetLane(Lane):
 
     async def check(self, reader: Client) -> None:
         found = await reader.offsets.fetch_many(self.keys)
+        found.raise_for_error()
         for ledger, offset in zip(self.ledgers, found, strict=True):
             ledger.read(None if offset is None else offset.offset)
 

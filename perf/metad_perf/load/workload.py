@@ -123,6 +123,7 @@ class SessionGet:
     async def send(self, batch: list[m.SessionKey]) -> Sequence[str]:
         """The answer must hold every requested session, whole."""
         sessions = await self._client.sessions.get_many(batch)
+        sessions.raise_for_error()
         size = self._settings.value_bytes
         return [
             ABSENT if one is None else DIFFERENT
@@ -194,6 +195,7 @@ class KvGet:
     async def send(self, batch: list[m.KvKey]) -> Sequence[str]:
         """The answer must hold every requested key, whole."""
         records = await self._client.kv.get_many(batch)
+        records.raise_for_error()
         size = self._settings.value_bytes
         return [
             ABSENT if one is None else DIFFERENT

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from metad_client import ConflictError, InternalError, InvalidItemError, InvalidRequestError, OverloadedError
+from metad_client.requests.batcher import Batcher
 from metad_wire import messages as m
 from metad_wire.errors import TooLargeError
 
@@ -202,3 +203,65 @@ async def test_idle_batchers_are_forgotten(dial):
         await client.sessions.disconnect("b", epoch, "t", "c")
     assert client._requests._batchers == {}
     assert client.statistics().batches == 50
+
+
+class Lazy:
+    """An object whose load fails, whatever is asked of it."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError("not loaded")
+
+
+class Unhashable(str):
+    def __hash__(self):
+        raise RuntimeError("no hash")
+
+
+WRONG = {"lazy": Lazy, "list": lambda: [Lazy()], "dict": lambda: {"a": Lazy()}}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+async def test_an_item_that_raises_when_it_is_looked_at_fails_alone(dial, kind):
+    client, wrong = await dial(), WRONG[kind]()
+    ids = [f"c{i}" for i in range(5)]
+    ids[2] = wrong
+    singles = [asyncio.ensure_future(client.sessions.takeover("b", 1, "t", client_id)) for client_id in ids]
+    done, _ = await asyncio.wait(singles, timeout=20)
+    assert len(done) == 5
+    assert [type(single.exception()) for single in singles] == [
+        InvalidItemError if at == 2 else type(None) for at in range(5)
+    ]
+    items = [m.SessionTakeoverItem("t", client_id) for client_id in ids]
+    assert [(at, type(error)) for at, error in (await client.sessions.takeover_many("b", 1, items)).errors.items()] == [
+        (2, InvalidItemError)
+    ]
+    with pytest.raises(InvalidRequestError):
+        await client.sessions.takeover_many("b", 1, Lazy())
+
+
+async def test_an_argument_of_all_items_that_raises_is_an_invalid_request(dial):
+    client = await dial()
+    with pytest.raises(InvalidRequestError):
+        await client.sessions.takeover(Unhashable("b"), 1, "t", "c")
+    with pytest.raises(InvalidRequestError, match="broker: expected str, got Lazy"):
+        await client.sessions.takeover_many(Lazy(), 1, [m.SessionTakeoverItem("t", "c")])
+
+
+@pytest.mark.parametrize("name", ["submit", "answer"])
+async def test_an_exception_that_nobody_expects_leaves_no_caller_waiting(dial, monkeypatch, name):
+    """Whatever breaks while a batch is closed or answered: its callers hear of it, and later ones are served."""
+    client = await dial()
+    await client.kv.put("ns", "k", b"1")
+
+    def broken(*_, **__):
+        raise ZeroDivisionError
+
+    if name == "submit":
+        monkeypatch.setattr(client._dispatcher, "submit", broken)
+    else:
+        monkeypatch.setattr(Batcher, "_hand_out", broken)
+    answers = await asyncio.wait_for(asyncio.gather(*puts(client, 5), return_exceptions=True), 20)
+    assert {type(answer) for answer in answers} == {InternalError}
+    assert not any(answer.outcome_known for answer in answers)
+    monkeypatch.undo()
+    assert await asyncio.gather(*puts(client, 5)) == list(range(5))

@@ -12,6 +12,7 @@ from metad_client import (
     ClosedError,
     ConflictError,
     ConnectionLostError,
+    InvalidRequestError,
     KvPutItem,
     Options,
     SessionTakeoverItem,
@@ -102,6 +103,6 @@ def test_a_blocking_call_in_the_clients_own_thread_is_refused_and_not_waited_for
 def test_a_client_that_cannot_be_opened_leaves_no_thread(scripted_server):
     with pytest.raises(ConnectionLostError, match="refused"):
         blocking.connect("metad://nobody", Options(connect_timeout_s=0), transport=scripted_server.transport)
-    with pytest.raises(ValueError, match="quic"):
+    with pytest.raises(InvalidRequestError, match="quic"):
         blocking.connect("quic://a")
     assert not [thread for thread in threading.enumerate() if thread.name == "metad-client"]

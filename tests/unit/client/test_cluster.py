@@ -13,6 +13,7 @@ from metad_client import (
     ClosedError,
     ConnectionLostError,
     DeadlineExceededError,
+    InvalidItemError,
     KvKey,
     KvPutItem,
     MetadError,
@@ -351,6 +352,64 @@ async def test_a_call_without_a_quorum_names_the_group_and_its_replicas(server, 
         with pytest.raises(DeadlineExceededError, match=text) as raised:
             await client.kv.put_many([put(1)], deadline_s=1)
         assert isinstance(raised.value.__cause__, NotLeaderError)
+
+
+async def test_a_batch_read_answers_for_the_groups_that_have_a_leader(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    nodes.leaders["data-1"] = ""
+    await lose(server, settle, b="n2")
+    keys = [KvKey(namespace(group), "k") for group in (0, 1, 2, 1)]
+    found = await client.kv.get_many(keys, deadline_s=1)
+    assert [kv and kv.namespace for kv in found] == [namespace(0), None, namespace(2), None]
+    assert sorted(found.errors) == [1, 3]
+    with pytest.raises(DeadlineExceededError, match=r"data-1.* 2 of 3 replicas reachable"):
+        found.raise_for_error()
+    with pytest.raises(DeadlineExceededError, match=r"data-1.* 2 of 3 replicas reachable"):
+        await client.kv.get_many([keys[1]], deadline_s=1)
+    sessions = await client.sessions.get_many([SessionKey("t", f"c{i}") for i in range(40)], deadline_s=1)
+    assert 0 < len(sessions.errors) < 40
+    assert [at for at, session in enumerate(sessions) if session is None] == sorted(sessions.errors)
+
+
+@pytest.mark.parametrize("hints", [True, False])
+async def test_without_a_leader_every_call_ends_at_its_deadline_and_not_before(nodes, dial, settle, hints):
+    """The nodes answer, but none leads: after each refusal the next attempt may be one that does not fit any more."""
+    client = await dial()
+    await settle()
+    nodes.leaders["data-1"] = ""
+    nodes.hints = hints
+    clock = asyncio.get_running_loop().time
+    began = clock()
+
+    async def ending(call):
+        with pytest.raises(MetadError) as raised:
+            await call
+        return type(raised.value), raised.value.outcome_known, round(clock() - began, 2), "data-1" in str(raised.value)
+
+    puts = [client.kv.put(namespace(1), f"k{i}", b"1", deadline_s=3 + i / 1000) for i in range(40)]
+    batches = [client.kv.put_many([put(1)], deadline_s=3) for _ in range(40)]
+    endings = await asyncio.gather(*map(ending, [*puts, *batches]))
+    assert {(kind, known, named) for kind, known, _, named in endings} == {(DeadlineExceededError, True, True)}
+    assert all(3.0 <= seconds <= 3.1 for _, _, seconds, _ in endings)
+
+
+async def test_an_item_that_is_wrong_by_itself_is_told_so_although_its_group_has_no_leader(server, nodes, dial, settle):
+    client = await dial()
+    await settle()
+    nodes.leaders["data-1"] = ""
+    await lose(server, settle, b="n2")
+    items = [put(0), put(1), put(1, "x" * 5000), put(1, "y")]
+    kinds = {1: DeadlineExceededError, 2: InvalidItemError, 3: DeadlineExceededError}
+    for result in (
+        await client.kv.put_many(items, deadline_s=1),
+        await client.kv.get_many([KvKey(item.namespace, item.key) for item in items], deadline_s=1),
+    ):
+        assert {at: type(error) for at, error in result.errors.items()} == kinds
+        assert "item 2" in str(result.errors[2])
+    singles = [client.kv.put(item.namespace, item.key, b"1", deadline_s=1) for item in items]
+    answers = await asyncio.gather(*singles, return_exceptions=True)
+    assert {at: type(answer) for at, answer in enumerate(answers) if at} == kinds
 
 
 async def test_a_node_without_a_replica_of_the_group_is_not_counted(server, nodes, dial, settle):

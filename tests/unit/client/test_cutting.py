@@ -93,7 +93,7 @@ async def test_when_every_piece_fails_the_call_raises(server, dial):
         await client.sessions.update_many("b", 1, UPDATES)
 
 
-async def test_a_read_that_lacks_a_piece_raises(server, dial):
+async def test_a_read_that_lacks_a_piece_answers_for_the_others(server, dial):
     def answer(received):
         if received.body.items[0].key == "k2":
             received.fail(InternalError("disk"))
@@ -102,8 +102,13 @@ async def test_a_read_that_lacks_a_piece_raises(server, dial):
 
     server.answer = answer
     client = await dial(batch_items=2)
+    found = await client.kv.get_many([KvKey("ns", f"k{i}") for i in range(5)])
+    assert [kv and kv.key for kv in found] == ["k0", "k1", None, None, "k4"]
+    assert sorted(found.errors) == [2, 3]
     with pytest.raises(InternalError, match="disk"):
-        await client.kv.get_many([KvKey("ns", f"k{i}") for i in range(5)])
+        found.raise_for_error()
+    with pytest.raises(InternalError, match="disk"):
+        await client.kv.get_many([KvKey("ns", "k2")])
 
 
 async def test_reads_are_put_in_order(dial):

@@ -12,8 +12,10 @@ from metad_client import (
     Backoff,
     ConnectionLostError,
     DeadlineExceededError,
+    DrainingError,
     InternalError,
     MetadError,
+    NotLeaderError,
     Options,
     OverloadedError,
     RetryBudget,
@@ -115,6 +117,15 @@ def test_no_attempt_behind_the_deadline(in_doubt, error, expected, text):
     assert isinstance(outcome, expected)
     with pytest.raises(expected, match=text):
         raise outcome
+
+
+@pytest.mark.parametrize("error", [NotLeaderError(), UnknownOutcomeError(), DrainingError()])
+def test_a_call_that_another_node_may_do_waits_for_its_deadline(error):
+    call = Call(KV_PUT, b"", 10.0, cast("Any", Future()), "data-0")
+    call.refused("n1", error)
+    due = verdict(call, error, 9.999, Backoff(base_s=50, cap_s=50), random.Random(1))
+    assert isinstance(due, float)
+    assert due > 10.0
 
 
 def test_what_a_server_did_not_begin_an_earlier_attempt_may_have_done():
@@ -311,6 +322,9 @@ def test_urls(url, endpoints):
         ("metad://h:1/path", "only a scheme and endpoints"),
         ("metad://user@h:1", "only a scheme and endpoints"),
         ("metad://:7420", "not HOST:PORT"),
+        ("metad://h:0", "port 0"),
+        ("metad://[::1", "written .ADDRESS.*metad://.::1"),
+        ("metad://::1]:7420", "written .ADDRESS"),
     ],
 )
 def test_urls_that_make_no_sense(url, complaint):
@@ -333,6 +347,12 @@ def test_names_of_endpoints():
         {"batches_in_flight": 0},
         {"waiting_max": 0},
         {"ping_interval_s": -1},
+        {"batch_items": "x"},
+        {"client_name": 5},
+        {"backoff": 5},
+        {"waiting_max": None},
+        {"connect_timeout_s": "x"},
+        {"credentials": "token"},
     ],
 )
 def test_options_that_make_no_sense(wrong):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from metad_client.results import Piece, PutResult, TakeoverResult, WriteResult
+from metad_client.results import Piece, PutResult, ReadResult, TakeoverResult, WriteResult
 from metad_perf.faults.ledger import Verdict
 from metad_perf.faults.writers import LANES, ChainLane, Lane, OffsetLane, PutLane, SessionLane
 from metad_wire import messages as m
@@ -41,8 +41,9 @@ class Store:
         self.offsets: Any = SimpleNamespace(commit_many=self._commit, fetch_many=self._reader)
         self.kv: Any = SimpleNamespace(put_many=self._put, get_many=self._reader)
 
-    async def _reader(self, keys: Sequence[Any], deadline_s: float | None = None) -> list[Any]:
-        return [self._records.get(key) for key in keys]
+    async def _reader(self, keys: Sequence[Any], deadline_s: float | None = None) -> ReadResult[Any]:
+        found = [self._records.get(key) for key in keys]
+        return ReadResult([Piece(0, len(found), m.KvGetReply(found), None)], lambda reply: reply.records, None)
 
     def _happen(self, write: Callable[[], Any]) -> Any:
         self.requests += 1
