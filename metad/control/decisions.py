@@ -18,6 +18,7 @@ from metad_wire.cluster import (
     NodeRecord,
     SlotMove,
     Transfer,
+    machine_of,
     pack_slots,
     slot_bits,
     slots_count,
@@ -72,7 +73,8 @@ def first_map(config: Config, peer_endpoint: str, cluster_id: str) -> ClusterMap
         slots[kind] = pack_slots(even)
     records = [NodeRecord(node, "", seeds[node], regions.get(node, "")) for node in nodes]
     placed = balanced_leaders(groups, nodes, regions)
-    return ClusterMap(1, records, placed, slots, cluster_id=cluster_id, replicas=config.cluster.replicas)
+    wanted = config.cluster.replicas if len({machine_of(node) for node in nodes}) > 1 else 0  # noted when others join
+    return ClusterMap(1, records, placed, slots, cluster_id=cluster_id, replicas=wanted)
 
 
 def join(current: ClusterMap, node: NodeRecord, reach: Reach) -> Decision:
@@ -105,8 +107,9 @@ def add_group(current: ClusterMap, kind: str, replicas: int, lost: Collection[st
     return changed(current, f"{added.name} is added; it holds no slots yet", groups=groups)
 
 
-def rebalance(current: ClusterMap, replicas: int, lost: Collection[str]) -> Decision:
-    """Spread replicas, leaders and slots evenly. From now on the cluster wants so many replicas of each group."""
+def rebalance(current: ClusterMap, replicas: int, lost: Collection[str], noted: int) -> Decision:
+    """Spread replicas, leaders and slots evenly. From now on the cluster wants ``noted`` replicas of each group; 0: as
+    many as is configured when it has several machines."""
     if not 1 <= replicas <= REPLICAS_MAX:
         raise InvalidRequestError(f"{replicas} replicas: there must be 1 to {REPLICAS_MAX}")
     if current.moves:
@@ -131,7 +134,7 @@ def rebalance(current: ClusterMap, replicas: int, lost: Collection[str]) -> Deci
         f"{sum(slots_count(move.slots) for move in moves)} slots move",
         *([f"{led} groups get another leader"] if led else []),
     ]
-    return changed(current, "; ".join(parts), groups=groups, moves=moves, replicas=replicas)
+    return changed(current, "; ".join(parts), groups=groups, moves=moves, replicas=noted)
 
 
 def moved(current: ClusterMap, number: int) -> Decision:

@@ -48,6 +48,7 @@ from .frame import (
     FrameType,
 )
 from .method import MALFORMED, encode
+from .peer import PEER_MAGIC
 
 _RESPONSE = int(FrameType.RESPONSE)
 _ERROR = int(FrameType.ERROR)
@@ -111,6 +112,19 @@ def _decode(type_: type[m.Message], payload: bytes) -> Any:
         return decoder.decode(payload)
     except MALFORMED as error:
         raise FrameError(f"{type_.__name__}: {error}") from None
+
+
+def _hello(payload: bytes) -> m.Hello:
+    try:
+        hello: m.Hello = _decode(m.Hello, payload)
+    except FrameError:
+        if payload[1 : 2 + len(PEER_MAGIC)].endswith(PEER_MAGIC.encode()):
+            raise HandshakeError(
+                "this is the port for clients; nodes use another: cluster.listen of the node, or its address in "
+                "cluster.seeds"
+            ) from None
+        raise
+    return hello
 
 
 def decode_error(payload: bytes) -> MetadError:
@@ -311,7 +325,7 @@ class ServerSession(Session):
         if frame.type == FrameType.CANCEL:
             return True  # also for a request that is already answered: see below
         if frame.type == FrameType.HELLO:
-            self._negotiate(_decode(m.Hello, frame.payload))
+            self._negotiate(_hello(frame.payload))
             return True
         if frame.type == FrameType.PONG and self._shrinking:
             token = _decode(m.Ping, frame.payload).token

@@ -52,6 +52,7 @@ class Replacement:
             self._say(advice(self._node, record, known))
         if wait:
             lacking = await self._whole(wanted)
+            known, _ = await self._look()
         state = "every group has all its replicas" if not lacking else f"{len(lacking)} groups lack a replica"
         return {
             "node": self._node,
@@ -78,11 +79,18 @@ class Replacement:
                 self._say(done.text)
                 asked = True
             except NotFoundError:
-                self._say(f"{self._node} is no member" + (" any more" if asked else " of the cluster"))
+                self._say(f"{self._node} is no member any more" if asked else self._stranger(cluster))
                 return True
             except (ConflictError, DeadlineExceededError) as error:  # not yet
                 self._say(str(error))
             await self._pause("it has not left")
+
+    def _stranger(self, cluster: ClusterView) -> str:
+        members = people.listed([node.node for node in cluster.nodes])
+        return (
+            f"{self._node} is no member of the cluster, whose members are {members}: check the name, unless this "
+            "command has let it leave before"
+        )
 
     def _connected(self, cluster: ClusterView) -> list[str]:
         """The nodes that reach the node."""

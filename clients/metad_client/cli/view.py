@@ -74,7 +74,8 @@ class GroupView:
     replicas_allowed: int
     """How many voters the cluster wants and its machines allow. 0 if that is unknown."""
     machines_missing: int
-    """How many machines more the cluster needs for the replicas that it wants. A cluster of one machine needs none."""
+    """How many machines more the cluster needs for the replicas that it wants. One that never had more than one machine
+    wants none yet."""
     leaderless_ms: int
 
     @property
@@ -219,8 +220,9 @@ def _groups(
     for name in records or sorted(heard):
         by_node = heard[name].by_node if name in heard else {}
         record = records.get(name)
-        most = METADATA_VOTERS_MIN if name == METADATA.name else wanted
-        missing = max(0, wanted - machines) if machines > 1 and name != METADATA.name else 0
+        metadata = name == METADATA.name
+        most = METADATA_VOTERS_MIN if metadata else wanted or machines
+        missing = max(0, (min(wanted, METADATA_VOTERS_MIN) if metadata else wanted) - machines)
         views.append(_group(name, record, by_node, believed, within_reach, min(most, machines), missing))
     return views
 

@@ -264,15 +264,18 @@ def test_code_group_under_replicated__fewer_voters_than_the_map_wants(cluster: C
 
 
 def test_code_group_under_replicated__fewer_machines_than_replicas_are_wanted() -> None:
-    """After a node was lost and left. One machine alone is a choice."""
-    for names, found in (
-        (("n1", "n2"), ["data-0: 2 of 3 replicas that the cluster wants; it needs one machine more"]),
-        (("n1",), []),
-        (NAMES, []),
+    """After nodes were lost and left. The verdict was OK again at the last machine. One that was always alone wants no
+    more, and metadata-0 counts too."""
+    for names, replicas, missing in (
+        (("n1", "n2"), 3, "2 of 3 replicas that the cluster wants; it needs one machine more"),
+        (("n1",), 3, "1 of 3 replicas that the cluster wants; it needs 2 machines more"),
+        (("n1", "n2"), 2, ""),
+        (("n1",), 0, ""),
+        (NAMES, 3, ""),
     ):
         cluster = Cluster(names)
-        cluster.map = replace(cluster.map, replicas=3)
-        assert list(cluster.found.values()) == found
+        cluster.map = replace(cluster.map, replicas=replicas)
+        assert set(cluster.found.values()) == ({f"{name}: {missing}" for name in GROUPS} if missing else set())
 
 
 def test_code_group_under_replicated__fewer_than_the_nodes_allow(cluster: Cluster) -> None:
@@ -291,7 +294,7 @@ def test_code_group_under_replicated__workers_of_one_machine_allow_one(cluster: 
     workers = Cluster(("n1/0", "n1/1"))
     assert workers.map is not None
     groups = [replace(g, replicas=["n1/0"]) for g in workers.map.groups]
-    workers.map = replace(workers.map, groups=groups)
+    workers.map = replace(workers.map, groups=groups, replicas=0)
     for group in GROUPS:
         workers.group("n1/0", group, voters=["n1/0"], followers=[])
     assert workers.verdict == "ok"

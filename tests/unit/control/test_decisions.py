@@ -24,7 +24,7 @@ def test_a_decision_leaves_the_map_it_is_made_from_alone_and_counts_versions() -
         decisions.join(before, node("n4"), Reach.UNKNOWN),
         leaving.leave(before, "n1", (), (), 2),
         decisions.add_group(before, "data", 3, ()),
-        decisions.rebalance(before, 3, ()),
+        decisions.rebalance(before, 3, (), 3),
         decisions.transfer(before, Transfer("data-0", "n2")),
     ):
         assert following(decision).version == before.version + 1

@@ -40,6 +40,7 @@ from metad_wire.frame import (
     encode_frame,
 )
 from metad_wire.methods import KV_GET, encode
+from metad_wire.peer import PEER_MAGIC, PeerHello
 from metad_wire.session import (
     SHRINKING_MAX,
     TRANSITIONS,
@@ -278,6 +279,12 @@ def test_a_client_that_is_none_of_ours_is_refused_by_its_first_bytes(data: bytes
     with pytest.raises(MetadError):
         session.next_event()
     assert peer.sent() in (["ERROR 1"], ["ERROR 2"])
+
+
+def test_a_node_at_the_port_for_clients_is_told_so() -> None:
+    _, peer = server(State.OPENING)
+    hello = PeerHello(PEER_MAGIC, 2, "c", "n1", "store", "n2")
+    peer.fails(frame(FrameType.HELLO, hello), HandshakeError, "this is the port for clients")
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x90", b"\x93\xa1\xff\x01\x01", encode(HELLO) + b"x", b"\x93" * 10_000])
