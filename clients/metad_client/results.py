@@ -122,13 +122,10 @@ def _placed(error: MetadError, index: int) -> MetadError:
     return InvalidItemError(f"{error.message} (item {index})") if isinstance(error, InvalidItemError) else error
 
 
-class ReadResult(list[Value]):
-    """What was read, by position: a list. A key that could not be read, for example because its group has no leader or
-    no record can have it, has the value of an absent record, and an error. A program that must not mistake one for the
-    other calls :meth:`raise_for_error` first, or looks at ``errors``."""
+class _PerItem:
+    """A result that has an answer for each item of the caller's sequence."""
 
-    def __init__(self, pieces: Sequence[Piece[Any]], values_of: Callable[[Any], list[Value]], missing: Value) -> None:
-        super().__init__(by_position(pieces, values_of, missing))
+    def __init__(self, pieces: Sequence[Piece[Any]]) -> None:
         self._errors = _Errors(pieces)
 
     @property
@@ -146,35 +143,31 @@ class ReadResult(list[Value]):
         self._errors.raise_first()
 
 
-class WriteResult:
+class ReadResult(_PerItem, list[Value]):
+    """What was read, by position: a list. A key that could not be read, for example because its group has no leader or
+    no record can have it, has the value of an absent record, and an error. A program that must not mistake one for the
+    other calls :meth:`raise_for_error` first, or looks at ``errors``."""
+
+    def __init__(self, pieces: Sequence[Piece[Any]], values_of: Callable[[Any], list[Value]], missing: Value) -> None:
+        _PerItem.__init__(self, pieces)
+        list.__init__(self, by_position(pieces, values_of, missing))
+
+
+class WriteResult(_PerItem):
     """The outcome of a batch of writes.
 
     ``revisions``: the entries that hold them, one per group that wrote and request that was sent.
     """
 
     def __init__(self, pieces: Sequence[Piece[Any]]) -> None:
+        super().__init__(pieces)
         self.revisions: list[Revision] = []
-        self._errors = _Errors(pieces)
         for piece in pieces:
             if piece.reply is not None:
                 self.revisions += piece.reply.revisions
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'ok' if self.ok else f'{len(self.errors)} errors'}>"
-
-    @property
-    def ok(self) -> bool:
-        """True iff no item failed."""
-        return not self._errors
-
-    @property
-    def errors(self) -> dict[int, MetadError]:
-        """The items that failed: position in the caller's sequence -> error. Empty if none did."""
-        return self._errors.by_position
-
-    def raise_for_error(self) -> None:
-        """Raise the error of the first item that failed, with a note of how many did; return if none did."""
-        self._errors.raise_first()
 
 
 class TakeoverResult(WriteResult):

@@ -18,7 +18,7 @@ import msgspec
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.cluster import ClusterMap, GroupRecord, machine_of
+from metad_wire.cluster import ClusterMap, GroupRecord, machine_count
 from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotLeaderError
 from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, CLUSTER_STORE, STATUS, encode
@@ -175,7 +175,7 @@ class Controller:
         if self._storing or self._tending or now_s - self._tended_s < TEND_S or not self.leads_metadata:
             return
         self._tended_s = now_s
-        if not known.replicas and len({machine_of(node.node_id) for node in known.nodes}) > 1:
+        if not known.replicas and machine_count(node.node_id for node in known.nodes) > 1:
             text = "the configured number of replicas is noted"
             self._grant(decisions.changed(known, text, replicas=self._config.cluster.replicas), _ignore)
         elif any(node.leaving for node in known.nodes) or repair.lacking(known):

@@ -18,7 +18,7 @@ from metad_wire.cluster import (
     NodeRecord,
     SlotMove,
     Transfer,
-    machine_of,
+    machine_count,
     pack_slots,
     slot_bits,
     slots_count,
@@ -73,7 +73,7 @@ def first_map(config: Config, peer_endpoint: str, cluster_id: str) -> ClusterMap
         slots[kind] = pack_slots(even)
     records = [NodeRecord(node, "", seeds[node], regions.get(node, "")) for node in nodes]
     placed = balanced_leaders(groups, nodes, regions)
-    wanted = config.cluster.replicas if len({machine_of(node) for node in nodes}) > 1 else 0  # noted when others join
+    wanted = config.cluster.replicas if machine_count(nodes) > 1 else 0  # noted when others join
     return ClusterMap(1, records, placed, slots, cluster_id=cluster_id, replicas=wanted)
 
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.cluster import ClusterMap, GroupRecord, machine_of
+from metad_wire.cluster import ClusterMap, GroupRecord, machine_count
 from metad_wire.group import METADATA
 
 from .decisions import Decision, changed, regions_of, staying
@@ -28,7 +28,7 @@ AT_ONCE: Final = 2
 def lacking(current: ClusterMap) -> Sequence[GroupRecord]:
     """The groups with fewer replicas than the cluster wants and its machines allow, the neediest first. Who votes in
     ``metadata-0`` is decided with every node that joins or leaves."""
-    most = min(current.replicas, len({machine_of(node) for node in staying(current.nodes)}))
+    most = min(current.replicas, machine_count(staying(current.nodes)))
     found = [group for group in current.groups if group.group_id != METADATA and len(group.replicas) < most]
     return sorted(found, key=lambda group: (len(group.replicas), group.group_id))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import blocks
 
 from metad import embedded
 
@@ -17,9 +17,7 @@ PAGES = ("README.md", "clients/README.md")
 BLOCKS = [
     pytest.param(block, id=f"{page}-{number}")
     for page in PAGES
-    for number, block in enumerate(
-        re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    )
+    for number, block in enumerate(blocks((ROOT / page).read_text(), "python"))
 ]
 
 

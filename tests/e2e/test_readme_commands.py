@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 from e2e_server import wait_until
+from pages import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -29,11 +30,6 @@ PLACEHOLDER = "HOST:PORT"
 def section(title: str) -> str:
     """The text under a heading, up to the next heading of any level."""
     return re.split(r"(?m)^#+ ", README.partition(f" {title}\n")[2])[0]
-
-
-def blocks(text: str, language: str = "") -> list[str]:
-    """The fenced blocks of a language."""
-    return [body for name, body in re.findall(r"(?ms)^```(\w*)\n(.*?)^```$", text) if name == language]
 
 
 def commands(text: str) -> list[str]:

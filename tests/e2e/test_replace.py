@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 from e2e_server import METAD, SMALL, WAIT_S, wait_until
+from pages import blocks
 from test_cluster_control import Nodes
 
 from metad_client import KvKey, KvPutItem, blocking
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 SECTION = README.read_text().partition("### A lost or damaged disk\n")[2].partition("\n## ")[0]
-REPLACE, SERVE, WAIT = re.findall(r"^```\n(.*?)\n```$", SECTION, re.MULTILINE | re.DOTALL)
+REPLACE, SERVE, WAIT = (block.rstrip("\n") for block in blocks(SECTION))
 PUTS = [KvPutItem(f"w{number}", "k", b"%d" % number) for number in range(50)]
 
 

@@ -56,6 +56,11 @@ def machine_of(node: str) -> str:
     return node.partition("/")[0]
 
 
+def machine_count(nodes: Iterable[str]) -> int:
+    """How many machines these nodes are on."""
+    return len({machine_of(node) for node in nodes})
+
+
 class NodeRecord(Message, frozen=True):
     """A member of the cluster. ``store_id`` is of its data directory: one that comes back with another has lost what
     it had promised, and is refused."""

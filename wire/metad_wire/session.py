@@ -118,7 +118,7 @@ def _hello(payload: bytes) -> m.Hello:
     try:
         hello: m.Hello = _decode(m.Hello, payload)
     except FrameError:
-        if payload[1 : 2 + len(PEER_MAGIC)].endswith(PEER_MAGIC.encode()):
+        if payload.startswith(PEER_MAGIC.encode(), 2):  # after the headers of the array and of the text
             raise HandshakeError(
                 "this is the port for clients; nodes use another: cluster.listen of the node, or its address in "
                 "cluster.seeds"

@@ -56,18 +56,26 @@ class Twin:
         return face
 
 
-class Call(Generic[P, T]):
-    """A method of a :class:`Twin`: the async method ``verb`` of its target, as a call that blocks."""
+class _Method:
+    """What methods of a :class:`Twin` have in common: their name, and what help() shows."""
 
-    def __init__(self, verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
-        self.verb = verb
+    def __init__(self, verb: Callable[..., object]) -> None:
         self.__doc__ = verb.__doc__
+        self._shown = verb
 
     def __repr__(self) -> str:
-        return _shown(self.verb)
+        return f"<blocking {self._shown.__name__}{inspect.signature(self._shown)}>"
 
     def __set_name__(self, owner: type[Twin], name: str) -> None:
         self._name = name
+
+
+class Call(_Method, Generic[P, T]):
+    """A method of a :class:`Twin`: the async method ``verb`` of its target, as a call that blocks."""
+
+    def __init__(self, verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+        super().__init__(verb)
+        self.verb = verb
 
     @overload
     def __get__(self, instance: None, owner: type[Twin]) -> Self: ...
@@ -77,18 +85,12 @@ class Call(Generic[P, T]):
         return self if instance is None else instance.blocking(self._name, self.verb)
 
 
-class Listing(Generic[P, T]):
+class Listing(_Method, Generic[P, T]):
     """A method of a :class:`Twin`: the async iterator ``verb`` of its target, as an iterator."""
 
     def __init__(self, verb: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
+        super().__init__(verb)
         self.verb = verb
-        self.__doc__ = verb.__doc__
-
-    def __repr__(self) -> str:
-        return _shown(self.verb)
-
-    def __set_name__(self, owner: type[Twin], name: str) -> None:
-        self._name = name
 
     @overload
     def __get__(self, instance: None, owner: type[Twin]) -> Self: ...
@@ -96,11 +98,6 @@ class Listing(Generic[P, T]):
     def __get__(self, instance: Twin, owner: type[Twin]) -> Callable[P, Iterator[T]]: ...
     def __get__(self, instance: Twin | None, owner: type[Twin]) -> Self | Callable[P, Iterator[T]]:
         return self if instance is None else instance.iterating(self._name, self.verb)
-
-
-def _shown(verb: Callable[..., object]) -> str:
-    """What help() shows beside the docstring."""
-    return f"<blocking {verb.__name__}{inspect.signature(verb)}>"
 
 
 def _iterate(portal: Portal, records: AsyncIterator[T]) -> Iterator[T]:

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from metad_wire.cluster import ClusterMap, NodeRecord, machine_of
+from metad_wire.cluster import ClusterMap, NodeRecord, machine_count
 from metad_wire.group import METADATA
 
 from ..client import Client
@@ -139,7 +139,7 @@ class Replacement:
 
 
 def _machines(known: ClusterMap) -> int:
-    return len({machine_of(node.node_id) for node in known.nodes if not node.leaving})
+    return machine_count(node.node_id for node in known.nodes if not node.leaving)
 
 
 def _lacking(known: ClusterMap, cluster: ClusterView, wanted: int) -> list[str]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from metad_wire.cluster import ClusterMap, GroupRecord, MapReply, NodeRecord, machine_of
+from metad_wire.cluster import ClusterMap, GroupRecord, MapReply, NodeRecord, machine_count
 from metad_wire.group import METADATA
 from metad_wire.messages import FollowerStatus, GroupStatus, PeerLink, StatusReply
 
@@ -214,7 +214,7 @@ def _groups(
             heard.setdefault(group.name, _Heard()).by_node[node] = group
     records = {} if current is None else {record.group_id.name: record for record in current.groups}
     within_reach = {node.node for node in nodes if node.node in believed or (node.connected and not node.refused_by)}
-    machines = 0 if current is None else len({machine_of(node.node_id) for node in current.nodes if not node.leaving})
+    machines = 0 if current is None else machine_count(node.node_id for node in current.nodes if not node.leaving)
     wanted = 0 if current is None else current.replicas
     views: list[GroupView] = []
     for name in records or sorted(heard):
