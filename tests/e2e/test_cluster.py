@@ -100,11 +100,14 @@ class Writer:
     async def check(self) -> None:
         keys = list(self.written)
         found = await self._client.kv.get_many([KvKey(*key) for key in keys])
+        found.raise_for_error()
         assert [(kv.value if kv is not None else None) for kv in found] == list(self.written.values())
         assert {kv.version for kv in found if kv is not None} == {1}
         counters = await self._client.kv.get_many([KvKey(f"{self._name}-{i}", "counter") for i in range(8)])
+        counters.raise_for_error()
         assert {kv.version for kv in counters if kv is not None} == {self.rounds}
         offsets = await self._client.offsets.fetch_many([OffsetKey("t", g, "topic", p) for g, p in self.committed])
+        offsets.raise_for_error()
         assert [(o.offset if o is not None else None) for o in offsets] == list(self.committed.values())
 
 

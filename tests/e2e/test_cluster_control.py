@@ -81,6 +81,7 @@ class Writer:
             put = await self._client.kv.put_many(puts)
             assert not put.errors
             found = await self._client.kv.get_many([KvKey(f"w{i}", "counter") for i in range(40)])
+            found.raise_for_error()
             for i, record in enumerate(found):
                 assert record is not None
                 assert record.mod_revision > self._revisions[i], "it went back when the slot moved"
@@ -98,6 +99,7 @@ class Writer:
 
     async def check(self) -> None:
         found = await self._client.kv.get_many([KvKey(f"w{i}", "counter") for i in range(40)])
+        found.raise_for_error()
         assert [kv.version if kv is not None else 0 for kv in found] == [self.rounds] * 40
         assert [kv.mod_revision if kv is not None else 0 for kv in found] == self._revisions
         listed = [(s.client_id, s.broker) async for s in self._client.sessions.list()]

@@ -47,6 +47,12 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def surroundings() -> dict[str, str]:
+    """The environment of a person who types the command. A make that runs below ``make test`` would take itself for a
+    part of that one, and say which directory it enters."""
+    return {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+
+
 def argv(command: str) -> list[str]:
     """The environment is set up already, and is not to be set up anew from a copy of the Makefile."""
     words = shlex.split(command)
@@ -55,7 +61,9 @@ def argv(command: str) -> list[str]:
 
 def done(home: Path, command: str, timeout_s: float = 60) -> str:
     """What a command prints. It must succeed."""
-    ran = subprocess.run(argv(command), cwd=home, capture_output=True, text=True, timeout=timeout_s, check=False)
+    ran = subprocess.run(
+        argv(command), cwd=home, env=surroundings(), capture_output=True, text=True, timeout=timeout_s, check=False
+    )
     assert ran.returncode == 0, (command, ran.stdout, ran.stderr)
     return ran.stdout
 
@@ -65,7 +73,9 @@ def running(home: Path, command: str) -> Iterator[list[str]]:
     """A command that serves until it is stopped; gives the endpoints that it logs."""
     log = home / "log"
     with log.open("wb") as sink:
-        process = subprocess.Popen(argv(command), cwd=home, stdout=sink, stderr=sink, start_new_session=True)
+        process = subprocess.Popen(
+            argv(command), cwd=home, env=surroundings(), stdout=sink, stderr=sink, start_new_session=True
+        )
     try:
         wait_until(lambda: served(log) or process.poll() is not None, command)
         assert process.poll() is None, log.read_text()
@@ -104,9 +114,8 @@ def test_the_first_command_runs_the_main_job_and_prints_what_the_page_shows(home
 
 
 def test_the_second_command_runs_every_test(home: Path) -> None:
-    planned = subprocess.run(
-        ["make", "-n", "-o", ".venv/.installed-dev", "test"], cwd=home, capture_output=True, text=True, check=True
-    ).stdout
+    command = ["make", "-n", "-o", ".venv/.installed-dev", "test"]
+    planned = subprocess.run(command, cwd=home, env=surroundings(), capture_output=True, text=True, check=True).stdout
     assert planned.strip().endswith("-m pytest")
 
 

@@ -87,6 +87,7 @@ def test_a_node_that_has_lost_its_disk_is_replaced_as_the_readme_says(nodes: Nod
         with blocking.connect(f"metad://{nodes.clients['n1']},{nodes.clients['n3']}") as client:
             client.kv.put("w0", "k", b"again")
             found = client.kv.get_many([KvKey(put.namespace, put.key) for put in PUTS])
+            found.raise_for_error()
             assert [kv and kv.value for kv in found][1:] == [put.value for put in PUTS][1:]
         assert node.poll() is None
     finally:

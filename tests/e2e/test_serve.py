@@ -72,6 +72,7 @@ async def check(client: Client, acknowledged: dict[str, bytes]) -> None:
     """Everything acknowledged is there, once."""
     names = list(acknowledged)
     found = await client.kv.get_many([KvKey(f"n{name.rpartition('-')[2]}", name) for name in names])
+    found.raise_for_error()
     for name, record in zip(names, found, strict=True):
         assert record is not None, f"{name} was acknowledged and is lost"
         assert (record.value, record.version) == (acknowledged[name], 1)

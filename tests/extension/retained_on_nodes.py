@@ -78,6 +78,7 @@ async def check(client: Client, rounds: int) -> None:
     records = client.table(RETAINED)
     expected = [(topic, b"%d" % (rounds - 1), rounds) for topic in TOPICS]
     found = await records.get_many([("acme", topic) for topic in TOPICS])
+    found.raise_for_error()
     assert [(r.record.topic, r.record.payload, r.version) for r in found if r is not None] == expected
     listed = [r async for r in records.list("acme")]
     assert [(r.record.topic, r.record.payload, r.version) for r in listed] == sorted(expected)

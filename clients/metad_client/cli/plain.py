@@ -59,21 +59,33 @@ class PlainCommands:
         page."""
 
         async def run(m: Client, a: Arguments, printer: Printer) -> None:
-            if len(a.key) > len(self._table.key):
-                raise ValueError(f"the key of {self._table.name} has {len(self._table.key)} fields")
-            try:
-                fields = [
-                    _reader(self._fields[name].type)(text) for name, text in zip(self._table.key, a.key, strict=False)
-                ]
-            except argparse.ArgumentTypeError as error:
-                raise ValueError(str(error)) from None
-            records = m.table(self._table).list(*fields, prefix=a.prefix, page_size=page(a))
+            records = m.table(self._table).list(*a.key, prefix=a.prefix, page_size=page(a))
             printer.many([_flat(found) for found in await first(records, a.limit)])
 
         parser = listing(self._table.name, f"records of table {self._table.name}", run)
-        parser.add_argument("key", nargs="*", metavar="KEY", help=f"the first of {', '.join(self._table.key)}")
+        keys = f"the first of {', '.join(self._table.key)}"
+        parser.add_argument("key", nargs="*", metavar="KEY", action=self._first_fields(), help=keys)
         parser.add_argument("--prefix", default="", help="what the next of them starts with")
         return parser
+
+    def _first_fields(self) -> type[argparse.Action]:
+        """Reads the first fields of the table's key."""
+        table = self._table
+        readers = [_reader(self._fields[name].type) for name in table.key]
+
+        class FirstFields(argparse.Action):
+            def __call__(
+                self, parser: argparse.ArgumentParser, namespace: Arguments, values: Any, option: str | None = None
+            ) -> None:
+                if len(values) > len(readers):
+                    raise argparse.ArgumentError(self, f"the key of {table.name} has {len(readers)} fields")
+                try:
+                    read = [reader(text) for reader, text in zip(readers, values, strict=False)]
+                except argparse.ArgumentTypeError as error:
+                    raise argparse.ArgumentError(self, str(error)) from None
+                setattr(namespace, self.dest, read)
+
+        return FirstFields
 
     async def _get(self, m: Client, a: Arguments, printer: Printer) -> None:
         found = await m.table(self._table).get(*self._key_of(a))

@@ -36,7 +36,7 @@ from ..access import Access
 from ..network import Network
 from .inbound import Inbound
 from .outbound import BACKOFF, Outbound
-from .refusals import Answer, Refusals
+from .refusals import Answer, Refusals, majority_of
 
 
 class Peers:
@@ -55,6 +55,7 @@ class Peers:
         self._introduced: ClusterMap | None = None  # by another node, whose map was newer than this node's
         self._asking: asyncio.Task[None] | None = None
         self._refusals = Refusals()
+        self._why_refused = ""
         node.groups.on_change.append(self._follow_map)
 
     async def start(self) -> None:
@@ -194,13 +195,17 @@ class Peers:
         """End the node if every other node refuses it for what it is."""
         links = {node: link for (node, bulk), link in self._links.items() if not bulk}
         answers = {node: link.answer for node, link in links.items()}
-        self._judge(answers, next((link.refusal for link in links.values() if link.refusal), ""))
+        why = next((link.refusal for link in links.values() if link.refusal), "")
+        self._judge(answers, why, enough=majority_of(len(answers)))
 
-    def _judge(self, answers: Mapping[str, Answer], why: str) -> None:
-        """``answers`` are those of the other nodes, by node id or address; ``why`` is what one of them said."""
-        if self._refusals.are_final(answers, self.node.environment.now()):
-            names = ", ".join(sorted(peer for peer, answer in answers.items() if answer is Answer.BANS))
-            self.node.health.fail(RefusedError(f"{names} refuse this node: {why}"))
+    def _judge(self, answers: Mapping[str, Answer], why: str, *, enough: int) -> None:
+        """``answers`` are those of the other nodes, by node id or address; ``why`` is what one of them said, empty if
+        none of them refuses this node at the moment; ``enough`` of them must refuse it."""
+        self._why_refused = why or self._why_refused
+        names = self._refusals.final(answers, self.node.environment.now(), enough)
+        if names:
+            verb = "refuses" if len(names) == 1 else "refuse"
+            self.node.health.fail(RefusedError(f"{', '.join(names)} {verb} this node: {self._why_refused}"))
 
     def remember(self, node_id: str, life: Life, then: Callable[[], None]) -> None:
         """Call ``then`` once it is durably known that the node was here in this life."""
@@ -232,9 +237,12 @@ class Peers:
                 try:
                     await self._ask_to_join(endpoint, endpoints)
                 except (OSError, MetadError) as error:
-                    answers[endpoint], why = _answer_in(error), str(error) or "it does not answer"
-                    event(log_events.CANNOT_JOIN_YET, through=endpoint, error=why)
-            self._judge(answers, why)
+                    answers[endpoint] = _answer_in(error)
+                    if answers[endpoint] is Answer.BANS:
+                        why = str(error)
+                    event(log_events.CANNOT_JOIN_YET, through=endpoint, error=str(error) or "it does not answer")
+            # A node that is no member yet loses nothing by ending: all that it knows are enough.
+            self._judge(answers, why, enough=min(len(answers), majority_of(len(answers))))
             await asyncio.sleep(max(0.2, BACKOFF.delay_s(attempt, rng)))
             attempt += 1
 

@@ -6,7 +6,9 @@ import asyncio
 import io
 import json
 import sys
+from contextlib import ExitStack
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -16,6 +18,10 @@ from metad_client.cli.view import view
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError, ConnectionLostError
+from metad_wire.fields import U32
+from metad_wire.method import METHODS, METHODS_BY_NAME
+from metad_wire.table import Table
+from metad_wire.tables import ROWS, TABLES
 
 
 @pytest.fixture
@@ -293,6 +299,47 @@ def test_wrong_command_lines(ctl, command, complaint):
     assert done.status == 2
     assert complaint in done.err
     assert "Traceback" not in done.err
+
+
+class Reading(m.Message, frozen=True):
+    """The record of a plain table."""
+
+    sensor: str
+    second: U32
+    value: bytes = b""
+
+
+@pytest.fixture
+def readings():
+    """A plain table, for as long as the test takes."""
+    with ExitStack() as stack:
+        for registry in (METHODS, METHODS_BY_NAME, TABLES, ROWS):
+            stack.enter_context(mock.patch.dict(registry))
+        yield Table(
+            "reading",
+            kind="data",
+            rows={"reading": 0xEE},
+            code=0x0FF1,
+            record=Reading,
+            key=("sensor", "second"),
+            routing=("sensor",),
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("list reading s 1 2", "the key of reading has 2 fields"),
+        ("list reading s one", "one: JSON is malformed"),
+        ("get reading s", "the following arguments are required: SECOND"),
+    ],
+)
+def test_a_wrong_key_of_a_plain_table_is_a_wrong_command_line(ctl, scripted_server, readings, arguments, complaint):
+    """Once wrong: the first two were a stack trace, because they were found after the client had connected."""
+    done = ctl(*arguments.split())
+    assert done.status == 2
+    assert complaint in done.err
+    assert scripted_server.received == []
 
 
 def test_a_terminal_gets_the_same_table_with_or_without_rich(ctl, monkeypatch):

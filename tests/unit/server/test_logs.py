@@ -22,7 +22,7 @@ from metad.log_events import EVENTS, Event
 from metad.logs import DISTINCT_MAX, REPEAT_S, JsonLines, Repeats, configure, event, logger
 from metad.node.group_status import GroupStatuses
 from metad.node.observer import Observer
-from metad.server.peers.refusals import LASTS_S, Answer, Refusals
+from metad.server.peers.refusals import COUNTS_S, LASTS_S, Answer, Refusals, majority_of
 from metad_wire.group import GroupId
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -285,9 +285,10 @@ BANS, TAKES, REFUSES, NONE = Answer.BANS, Answer.TAKES, Answer.REFUSES, Answer.N
 
 
 def ends(*answers: Answer, after_s: float = LASTS_S) -> bool:
-    refusals = Refusals()
-    peers = {str(number): answer for number, answer in enumerate(answers)}
-    return refusals.are_final(peers, 5.0) or refusals.are_final(peers, 5.0 + after_s)
+    """Whether a node ends that hears these answers once a second for so long."""
+    refusals, peers = Refusals(), {str(number): answer for number, answer in enumerate(answers)}
+    ended = [bool(refusals.final(peers, 5.0 + at, majority_of(len(peers)))) for at in range(int(after_s) + 1)]
+    return ended[-1]
 
 
 @pytest.mark.parametrize(
@@ -310,12 +311,35 @@ def test_only_a_majority_that_agrees_ends_a_node(answers: tuple[Answer, ...], fi
     assert not ends(*answers, after_s=LASTS_S - 1)
 
 
+def final(refusals: Refusals, now_s: float, a: Answer, b: Answer) -> list[str]:
+    return refusals.final({"a": a, "b": b}, now_s, majority_of(2))
+
+
 def test_a_refusal_that_was_interrupted_begins_anew() -> None:
     refusals = Refusals()
-    assert not refusals.are_final({"a": BANS, "b": BANS}, 0.0)
-    assert not refusals.are_final({"a": BANS, "b": TAKES}, LASTS_S - 1)
-    assert not refusals.are_final({"a": BANS, "b": BANS}, LASTS_S)
-    assert refusals.are_final({"a": BANS, "b": BANS}, 2 * LASTS_S)
+    assert not final(refusals, 0.0, BANS, BANS)
+    assert not final(refusals, LASTS_S - 1, BANS, TAKES)
+    assert not final(refusals, LASTS_S, BANS, BANS)
+    assert final(refusals, 2 * LASTS_S, BANS, BANS) == ["a", "b"]
+
+
+def test_a_peer_that_is_being_dialled_has_taken_nothing_back() -> None:
+    """Once wrong: on a busy machine one of the dials was always under way, so the node never ended."""
+    refusals = Refusals()
+    for second in range(0, int(LASTS_S), 2):
+        assert not final(refusals, second, BANS, NONE)
+        assert not final(refusals, second + 1, NONE, BANS)
+    assert not final(refusals, LASTS_S, BANS, NONE)
+    assert final(refusals, LASTS_S + 1, NONE, BANS) == ["a", "b"]
+
+
+def test_a_refusal_is_forgotten_where_nothing_more_is_heard() -> None:
+    refusals = Refusals()
+    assert not final(refusals, 0.0, BANS, BANS)
+    for second in range(1, 2 * int(LASTS_S)):
+        assert not final(refusals, second, BANS, NONE)
+    assert not final(refusals, 2 * LASTS_S, BANS, BANS)
+    assert not final(refusals, 2 * LASTS_S + COUNTS_S + 1, BANS, NONE)
 
 
 # --- who leads ---

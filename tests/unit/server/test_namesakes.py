@@ -95,3 +95,18 @@ async def test_a_namesake_that_asks_everybody_to_join_ends(monkeypatch: pytest.M
         assert isinstance(second.health.failure, RefusedError)
         assert "another node named b is alive at b:1 with its own data directory" in str(second.health.failure)
         assert nodes.servers["b"].node.health.failure is None
+
+
+async def test_a_namesake_whose_only_contact_refuses_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once wrong: one refusal is no majority, so a node that was to join through one other asked for ever."""
+    monkeypatch.setattr(refusals, "LASTS_S", 0.3)
+    async with fleet("abc") as nodes:
+        await nodes.start("a", "b", "c")
+        await nodes.formed("a", "b", "c")
+        deciding, identity = nodes.servers["a"].node, nodes.servers["b"].node.identity
+        await until(lambda: knows(deciding, identity) and "b" in deciding.replicas.connected)
+        await nodes.start("second", node_id="b", listen="second:2", cluster={"join": ["a:1"], "listen": "second:1"})
+        second = nodes.servers["second"].node
+        await until(lambda: second.health.failure is not None)
+        assert isinstance(second.health.failure, RefusedError)
+        assert str(second.health.failure).startswith("a:1 refuses this node: another node named b is alive at b:1")
