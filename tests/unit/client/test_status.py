@@ -458,7 +458,7 @@ def examine(changes: Iterable[str], *, formed: bool = True) -> None:
     else:
         assert judged == "unknown"
     # Whatever is wrong can be shown.
-    row = overview.status(cluster.view, {}, judged, found)
+    row = overview.unknown("gone") if judged == "unknown" else overview.status(cluster.view, {}, judged, found)
     json.dumps(row)
     assert len(overview.summary(row, found)) <= 1 + len(found)
     assert all({"code", "severity", "text"} <= {*problem} for problem in row["problems"])
@@ -466,6 +466,7 @@ def examine(changes: Iterable[str], *, formed: bool = True) -> None:
 
 def test_the_verdict_is_ok_only_if_nothing_is_wrong() -> None:
     examine([])
+    examine(["fails n1", "fails n2", "fails n3"])  # once wrong: nobody is left to say how the cluster is
     for change in CHANGES:
         examine([change])
     for pair in itertools.combinations(CHANGES, 2):
