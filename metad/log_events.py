@@ -415,7 +415,9 @@ FILES_UNUSABLE = _error(
     error="why",
 )
 FILES_GONE = _warning("files_gone", "Files were deleted: nothing is accepted any more.", "what", what="which")
-TLS_REFUSED = _info("tls_refused", "A TLS handshake failed.", detail="why")
+TLS_REFUSED = _info(
+    "tls_refused", "A peer was not let in, or hung up: its handshake over TLS or QUIC failed.", detail="why"
+)
 QUIC_FAILED = _error("quic_failed", "A QUIC connection has failed by a bug. Please report it.")
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import pytest
 from quic_rig import Handler
 
 from metad_perf.attack import certificates
-from metad_wire.transport import Listener, split_endpoint
+from metad_wire.operator.authority import issue_fleet
+from metad_wire.sparing import Sparing
+from metad_wire.transport import Listener, split_endpoint, unfinished
 from metad_wire.transport.credentials import PEERCERT, CertificateError, Role, TlsFiles, principal_of
 from metad_wire.transport.quic import QuicSettings, QuicTransport
 from metad_wire.transport.quic.carrier import Carrier
@@ -159,6 +162,44 @@ async def test_a_server_of_another_authority_is_named_so() -> None:
     async with serving(certificates.wrong("untrusted", Role.NODE)) as place:
         with pytest.raises(CertificateError, match="another authority than ours issued it"):
             await place.dial(QuicTransport(certificates.client()))
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[], Awaitable[str]]:
+    """Waits for a line about a refused handshake; its text."""
+    monkeypatch.setattr(unfinished, "_refusals", Sparing(100, 1.0))
+    caplog.set_level(logging.INFO, "metad")
+
+    async def detail() -> str:
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                for record in caplog.records:
+                    if record.getMessage() == "tls_refused":
+                        return str(vars(record)["fields"]["detail"])
+                await asyncio.sleep(0.01)
+
+    return detail
+
+
+async def test_a_client_that_does_not_trust_the_server_is_logged_there(
+    logged: Callable[[], Awaitable[str]], tmp_path: Path
+) -> None:
+    """Once wrong: nothing was, and the operator of the server did not learn of it."""
+    foreign = issue_fleet(tmp_path / "other", ["n1"], ["app"])["client-app"]
+    async with serving() as place:
+        with pytest.raises(CertificateError, match="another authority than ours issued it"):
+            await place.dial(QuicTransport(foreign))
+        said = await logged()
+    assert said.startswith("QUIC handshake refused: the peer refuses us: it does not trust the authority of our")
+    assert "127.0.0.1" in said
+
+
+async def test_a_client_of_another_authority_is_logged_where_it_is_refused(
+    logged: Callable[[], Awaitable[str]],
+) -> None:
+    async with serving() as place:
+        await _refused(place, certificates.wrong("untrusted"))
+        assert "the peer's certificate is refused: another authority than ours issued it" in await logged()
 
 
 async def test_a_clients_certificate_is_no_servers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import socket
@@ -23,8 +24,9 @@ from metad_perf.attack import certificates
 from metad_perf.attack.peer import Target, TlsPeer
 from metad_perf.attack.tokens import KeyUpdater
 from metad_wire.operator.authority import issue_fleet
+from metad_wire.sparing import Sparing
 from metad_wire.transport import reload as reloading
-from metad_wire.transport import split_endpoint
+from metad_wire.transport import split_endpoint, unfinished
 from metad_wire.transport import tls as tls_module
 from metad_wire.transport.credentials import (
     CertificateError,
@@ -34,11 +36,13 @@ from metad_wire.transport.credentials import (
     TlsFiles,
     principal_of,
 )
+from metad_wire.transport.handshakes import Handshakes
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.transport.records import Records
 from metad_wire.transport.reload import Reloaded
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
+from metad_wire.transport.tls_context import client_context
 
 TIMEOUT_S = 20.0
 
@@ -285,6 +289,123 @@ async def test_a_stream_says_when_its_keys_are_worn(monkeypatch: pytest.MonkeyPa
                 await far.heard.wait()
         assert far.stream.get_extra_info("worn"), "whoever opens knows as well"
         end.stream.abort()
+
+
+# --- what the log says -----------------------------------------------------------------------------------
+
+
+class Held(Handshakes):
+    """Does a step of a handshake only when told, in the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
+
+    def take(self, step: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.waiting.put_nowait(lambda: done(step()))
+
+    async def do_one(self) -> None:
+        (await self.waiting.get())()
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What was logged about handshakes that were not finished."""
+    monkeypatch.setattr(unfinished, "_refusals", Sparing(100, 1.0))
+    caplog.set_level(logging.INFO, "metad")
+
+    def details() -> list[str]:
+        found = [record for record in caplog.records if record.getMessage() == "tls_refused"]
+        return [vars(record)["fields"]["detail"] for record in found]
+
+    return details
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> TlsFiles:
+    """A client of another authority."""
+    return issue_fleet(tmp_path / "other", ["n1"], ["app"])["client-app"]
+
+
+async def hang_up_behind_the_flight(monkeypatch: pytest.MonkeyPatch, files: TlsFiles, kept: slice) -> None:
+    """A client sends ``kept`` of what it has to say to a server's certificate, and hangs up at once. The server hears
+    of the end before it has looked at what came before."""
+    held, lost = Held(), asyncio.Event()
+    monkeypatch.setattr(tls_module, "Handshakes", lambda: held)
+    connection_lost = tls_module._TlsEnd.connection_lost
+
+    def noted(end: Any, exc: Exception | None) -> None:
+        connection_lost(end, exc)
+        lost.set()
+
+    monkeypatch.setattr(tls_module._TlsEnd, "connection_lost", noted)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = client_context(files).wrap_bio(incoming, outgoing)
+    async with greeter(certificates.node()) as to, asyncio.timeout(TIMEOUT_S):
+        reader, writer = await asyncio.open_connection(to.host, to.port)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            tls.do_handshake()
+        writer.write(outgoing.read())
+        await held.do_one()
+        while not outgoing.pending:
+            incoming.write(await reader.read(65_536))
+            with contextlib.suppress(ssl.SSLError):
+                tls.do_handshake()
+        writer.write(outgoing.read()[kept])
+        writer.close()
+        await lost.wait()
+        if not held.waiting.empty():
+            await held.do_one()
+        assert to.accepted == []
+
+
+async def test_a_peer_that_hangs_up_behind_its_alert_is_logged_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, refused: Callable[[], list[str]], foreign: TlsFiles
+) -> None:
+    """Once wrong: the end of the connection was heard before the alert, and then nothing was logged."""
+    await hang_up_behind_the_flight(monkeypatch, foreign, slice(None))
+    (said,) = refused()
+    assert "it does not trust the authority of our certificate" in said
+    assert "127.0.0.1" in said
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+async def test_a_peer_that_hangs_up_in_the_handshake_is_logged(
+    monkeypatch: pytest.MonkeyPatch, refused: Callable[[], list[str]], foreign: TlsFiles, kept: int
+) -> None:
+    await hang_up_behind_the_flight(monkeypatch, foreign, slice(kept))
+    (said,) = refused()
+    assert said.startswith("the peer hung up in the TLS handshake (('127.0.0.1', ")
+
+
+async def test_a_peer_that_is_in_and_hangs_up_is_not_logged(
+    monkeypatch: pytest.MonkeyPatch, refused: Callable[[], list[str]]
+) -> None:
+    await hang_up_behind_the_flight(monkeypatch, certificates.client(), slice(None))
+    assert refused() == []
+
+
+async def test_a_peer_that_says_nothing_is_not_logged(refused: Callable[[], list[str]]) -> None:
+    """A probe of the port."""
+    async with greeter(certificates.node()) as to, asyncio.timeout(TIMEOUT_S):
+        reader, writer = await asyncio.open_connection(to.host, to.port)
+        writer.write_eof()
+        assert await ended(reader)
+        writer.close()
+    assert refused() == []
+
+
+async def test_who_dials_hangs_up_only_behind_its_alert(refused: Callable[[], list[str]], foreign: TlsFiles) -> None:
+    """Once wrong: the connection was cut off, and with it what was still to be sent."""
+    below = MemoryTransport()
+    listener = await TlsTransport(below, certificates.node()).listen("a", 1, End)
+    with pytest.raises(CertificateError):
+        await TlsTransport(below, foreign).dial("a", 1, End, TIMEOUT_S)
+    async with asyncio.timeout(TIMEOUT_S):
+        while not refused():  # noqa: ASYNC110 - a log does not call back
+            await asyncio.sleep(0.01)
+    assert "it does not trust the authority of our certificate" in refused()[0]
+    await listener.close()
 
 
 # --- bounds ----------------------------------------------------------------------------------------------

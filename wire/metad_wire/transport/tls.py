@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from ..sparing import Sparing
 from . import Handler, Listener, Stream, StreamHandler, Transport
 from .credentials import PEERCERT, UNFIT, WORN, CertificateError, TlsError, TlsFiles, node_behind
 from .der import CLIENT_AUTH, SERVER_AUTH
@@ -29,6 +27,7 @@ from .handshakes import Handshakes
 from .records import Records
 from .reload import Reloaded
 from .tls_context import check_purpose, client_context, explain, server_context
+from .unfinished import log_refused
 
 HANDSHAKES_MAX: Final = 512
 """Accepted connections with a handshake under way. A further one ends the oldest: honest peers take milliseconds."""
@@ -50,8 +49,7 @@ _HANDSHAKE: Final = 0x16  # the type of a connection's first record (RFC 8446, 5
 _RECORD_HEAD_BYTES: Final = 5
 _HELLO_BYTES_MAX: Final = 16 * 1024  # of that record
 _LINGER_S: Final = 1.0  # time for a refused peer to read why, before its unread bytes turn the close into a reset
-_log = logging.getLogger("metad")
-_refusals = Sparing(10, 1.0)
+_HUNG_UP: Final = "the peer hung up in the TLS handshake"
 
 
 class TlsTransport:
@@ -101,6 +99,8 @@ class TlsTransport:
             end = await self._below.dial(host, port, lambda: _TlsEnd(context, factory, None, timeout_s), timeout_s)
             try:
                 await end.ready
+            except TlsError:
+                raise  # the connection is being closed, once the peer has been told why
             except BaseException:
                 end.abort()
                 raise
@@ -134,6 +134,8 @@ class _TlsEnd:
         self._records = Records()  # that OpenSSL has been fed
         self._stepping = False
         self._greeted = False  # the first record has come
+        self._answered = False  # the first step of the handshake is done
+        self._hung_up = False  # the peer, with bytes in the hands of a step, or waiting for one
         self._below: Stream | None = None
         self.handler: StreamHandler | None = None  # once the handshake is over
         self.ready: asyncio.Future[None] = loop.create_future()
@@ -193,10 +195,14 @@ class _TlsEnd:
             self.handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._pending is not None and self.handler is None and self._greeted and not self._closing:
+            self._hung_up = self._answered and self._stepping
+            if not self._hung_up:
+                self._log_end(_HUNG_UP)
         self._closing = True
         self._settled()
         if not self.ready.done():
-            self.ready.set_exception(self._failure or exc or ConnectionResetError("the peer hung up in the handshake"))
+            self.ready.set_exception(self._failure or exc or ConnectionResetError(_HUNG_UP))
         if self.handler is not None:
             self.handler.connection_lost(self._failure or exc)
 
@@ -277,8 +283,7 @@ class _TlsEnd:
         self._failure = error
         self._settled()
         if self._pending is not None and self.handler is None:
-            peer = self._below.get_extra_info("peername") if self._below is not None else None
-            _say_refused(f"TLS handshake refused: {error} ({peer})")
+            self._log_end(f"TLS handshake refused: {error}")
         if not self.ready.done():
             self.ready.set_exception(error)
         if self._below is None:
@@ -292,6 +297,11 @@ class _TlsEnd:
         else:
             self._below.resume_reading()  # to drop what arrives: see _LINGER_S
             self._timer = self._loop.call_later(_LINGER_S, self._below.close)
+
+    def _log_end(self, text: str) -> None:
+        """Log how a handshake has ended that was accepted and did not succeed."""
+        peer = self._below.get_extra_info("peername") if self._below is not None else None
+        log_refused(f"{text} ({peer})")
 
     def _settled(self) -> None:
         """The handshake has ended, with success or without."""
@@ -329,7 +339,7 @@ class _TlsEnd:
     def _step(self) -> bool | TlsError:
         """Whether the handshake is over, or why it has failed. May run beside the loop: touches only OpenSSL's part of
         this object, which nothing else touches meanwhile."""
-        if self._closing:
+        if self._closing and not self._hung_up:
             return False
         try:
             if not hasattr(self, "_tls"):
@@ -349,6 +359,9 @@ class _TlsEnd:
 
     def _stepped(self, outcome: bool | TlsError) -> None:
         self._stepping = False
+        self._answered = True
+        if self._hung_up:
+            self._last_words(outcome)
         if self._closing:
             return
         if isinstance(outcome, TlsError):
@@ -362,6 +375,15 @@ class _TlsEnd:
             self._step_beside(self._handshakes)
         if self._below is not None:
             self._below.resume_reading()
+
+    def _last_words(self, outcome: bool | TlsError) -> None:
+        """The peer has hung up. What it sent before may say why: many hang up right behind their alert."""
+        if outcome is False and self._unshaken and self._handshakes is not None:
+            self._step_beside(self._handshakes)
+        elif isinstance(outcome, TlsError):
+            self._log_end(f"TLS handshake refused: {outcome}")
+        elif not outcome:
+            self._log_end(_HUNG_UP)
 
     def _begin(self) -> None:
         """The handshake is over: the handler takes over."""
@@ -487,13 +509,6 @@ class _TlsEnd:
         data = self._outgoing.read()
         if data and self._below is not None:
             self._below.write(data)
-
-
-def _say_refused(text: str) -> None:
-    unsaid = _refusals.admit()
-    if unsaid is not None:
-        fields = {"detail": text} | ({"left_out": unsaid} if unsaid else {})
-        _log.info("tls_refused", extra={"fields": fields})
 
 
 def _look_at(ready: asyncio.Future[None]) -> None:

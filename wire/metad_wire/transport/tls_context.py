@@ -23,7 +23,7 @@ _ALERTS: Final = {
     "ACCESS_DENIED": "access denied",
 }
 
-_FOREIGN: Final = frozenset(
+FOREIGN: Final = frozenset(
     {
         "self-signed certificate",
         "self-signed certificate in certificate chain",
@@ -37,7 +37,7 @@ _FOREIGN: Final = frozenset(
 
 def refusal(words: str) -> CertificateError:
     """The typed error for a peer's certificate that was not accepted. ``words`` are OpenSSL's."""
-    why = "another authority than ours issued it" if words in _FOREIGN else words
+    why = "another authority than ours issued it" if words in FOREIGN else words
     return CertificateError(f"the peer's certificate is refused: {why}")
 
 

@@ -18,6 +18,7 @@ from .. import StreamHandler
 from ..credentials import PEERCERT, CertificateError, PathSample, TlsError
 from ..fair_share import FairShare
 from ..tls_context import refusal
+from ..unfinished import log_refused
 from . import certificates
 from .handshake import alert_of
 from .inbox import Inbox
@@ -313,6 +314,8 @@ class Carrier:
             self._timer.cancel()
             self._timer = None
         error = self.failure = error or self._why()
+        if isinstance(error, TlsError) and not self._is_client and not self.engine.handshaken:
+            log_refused(f"QUIC handshake refused: {error} ({self.extra_info('peername', None)})")
         self._owner.over(self)
         if not self.connected.done():
             self.connected.set_exception(error or ConnectionResetError("the connection was closed"))

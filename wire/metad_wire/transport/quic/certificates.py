@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ..credentials import CertificateError, TlsFiles
-from ..tls_context import client_context, server_context
+from ..tls_context import FOREIGN, client_context, server_context
 
 _CHAIN_MAX: Final = 8  # certificates that a peer may show
 
@@ -41,6 +41,12 @@ class AlertCertificateRequired(Alert):
     """The client has shown no certificate."""
 
     description = AlertDescription.certificate_required
+
+
+class AlertUnknownAuthority(Alert):
+    """The peer's certificate was issued by none of our authorities."""
+
+    description = AlertDescription.unknown_ca
 
 
 class Material(NamedTuple):
@@ -93,7 +99,12 @@ def verify(
     """Check that it is trusted, within its dates, for this purpose, and not an authority's. Raises an Alert."""
     if len(chain) >= _CHAIN_MAX:
         raise AlertBadCertificate("the chain is too long")
-    verify_certificate(certificate, chain=chain, cadata=authorities)
+    try:
+        verify_certificate(certificate, chain=chain, cadata=authorities)
+    except AlertBadCertificate as alert:
+        if str(alert) in FOREIGN:
+            raise AlertUnknownAuthority(str(alert)) from None
+        raise
     try:
         extensions = certificate.extensions
     except ValueError:
