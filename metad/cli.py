@@ -2,7 +2,8 @@
 
 It reads the command line before it imports the server, so that it can help without the packages of the extra
 ``server``. Exit status: 0 when done, 1 with one line on stderr if the node cannot serve, 2 for a wrong command line or
-if a package is not installed, 3 if every other node refuses this one, so that starting it again would not help.
+if a package is not installed, 3 if every other node refuses this one or it has left its cluster, so that starting it
+again would not help.
 The last line of a node's log says why it ends, and the status.
 """
 
@@ -22,14 +23,14 @@ from metad_wire.extras import advice
 from metad_wire.transport.tcp import install_uvloop
 
 from . import log_events
-from .config import load_config
+from .config import Config, load_config
 from .config.environment import VARIABLES, overrides_of, unknown_variables
 from .config.files import merged, problems_in, read
 from .config.pages import reference, sample
 from .errors import ConfigError, ServerError
 from .log_events import reference as log_reference
 from .logs import configure, event
-from .server.network import Network
+from .server.network import Network, in_clear
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_to_the_end(arguments: argparse.Namespace) -> int:
     """Run a node or a local cluster, and log why it ends. Returns the exit status."""
-    configure("info", "")  # the node's name and level are in the configuration, which may be what is wrong
+    configure("info", _name(arguments))  # its level is in the configuration, which may be what is wrong
+    for variable, meant in unknown_variables(os.environ).items():  # one of them may be what is missing
+        event(log_events.UNKNOWN_VARIABLE, variable=variable, did_you_mean=meant)
     status = 1
     try:
         reason, status = _run(arguments), 0
@@ -69,6 +72,19 @@ def _run_to_the_end(arguments: argparse.Namespace) -> int:
         print(f"metad: stopped by a bug, see the log: {reason}", file=sys.stderr)
     event(log_events.ENDED_BY_ERROR if status else log_events.ENDED, reason=reason, status=int(status))
     return status
+
+
+def _name(arguments: argparse.Namespace) -> str:
+    """The name in the lines of the log, as far as it can be told from a configuration that may be wrong."""
+    if arguments.command == "cluster":
+        return "cluster"
+    settings: dict[str, Any] = {}
+    if arguments.config is not None:
+        try:
+            settings = read(arguments.config)
+        except ConfigError:
+            return os.environ.get("METAD_NODE_ID", "")
+    return os.environ.get("METAD_NODE_ID") or str(settings.get("node_id", Config().node_id))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -151,10 +167,15 @@ def _check(path: Path, overrides: dict[str, Any]) -> int:
     found = problems_in(settings)
     if not found:
         try:
-            Network.of(load_config(None, settings))  # opens the certificates
+            config = load_config(None, settings)
+            Network.of(config)  # opens the certificates
+            for field, endpoint in in_clear(config).items():
+                print(f"metad: {field}: {endpoint} is in clear text and open to all, as you confirm", file=sys.stderr)
         except ConfigError as error:
             found = [str(error)]
     print("\n".join(found) or f"{path}: no problems")
+    for variable, meant in unknown_variables(os.environ).items():
+        print(f"metad: {variable} is no variable of metad; did you mean {meant}?", file=sys.stderr)
     return 1 if found else 0
 
 
@@ -180,8 +201,6 @@ def _run(arguments: argparse.Namespace) -> str:
         config = load_config(arguments.config, _overrides(arguments))
         configs = workers_of(config, arguments.workers) if arguments.workers > 1 else [config]
     configure(config.log_level, "cluster" if arguments.command == "cluster" else config.node_id)
-    for variable, meant in unknown_variables(os.environ).items():
-        event(log_events.UNKNOWN_VARIABLE, variable=variable, did_you_mean=meant)
     install_uvloop()
     if len(configs) > 1:
         # The members have files of their own. A variable would set them all to the same.

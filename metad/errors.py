@@ -43,15 +43,18 @@ START_AGAIN: Final = "Start the node again: it receives another snapshot"
 """The remedy for a damaged snapshot."""
 
 
-class LeftError(ServerError):
-    """The node has left its cluster. It ends in order, with exit status 0."""
-
-
 class RefusedError(ServerError):
     """Every other node refuses this one. It would be refused again, so whoever starts nodes must not start it again
     before an operator has done something."""
 
     exit_status = 3
+
+
+class LeftError(ServerError):
+    """The node has left its cluster. One that serves ends in order, with exit status 0. One that is started again with
+    the directory that it had there does not start, and would not the next time either."""
+
+    exit_status = RefusedError.exit_status
 
 
 class DamagedStoreError(StorageError):

@@ -170,7 +170,8 @@ MEMBER_LEFT = _info(
 )
 MEMBER_GIVEN_UP = _error(
     "member_given_up",
-    "A process has ended because every other node refuses it. It is not started again; its own log says what to do.",
+    "A process has ended for good: every other node refuses it, or it has left the cluster. It is not started again; "
+    "its own log says what to do.",
     "member",
     member="its node id",
     status="its exit status",

@@ -19,7 +19,7 @@ from .config import Config
 from .errors import LeftError, ServerError
 from .logs import event
 from .node.node import Node
-from .server.network import Network
+from .server.network import Network, in_clear
 from .server.serve import Server
 
 _WAITING_S = 10.0  # from one line to the next that says why a node does not serve yet
@@ -50,7 +50,10 @@ async def serve(config: Config, ready_file: Path | None) -> str:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
     # A killed process leaves its ready file. The lock of the stores proves that no running process owns it.
-    server = await Server.start(config, Network.of(config), locked=lambda: _remove(ready_file))
+    network = Network.of(config)
+    for field, endpoint in in_clear(config).items():
+        event(log_events.CLEAR_TEXT, field=field, endpoint=endpoint)
+    server = await Server.start(config, network, locked=lambda: _remove(ready_file))
     settle_interpreter()
     running = asyncio.create_task(server.run())
     serving = asyncio.create_task(server.node.serving())

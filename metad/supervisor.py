@@ -46,7 +46,7 @@ class Member:
         self.quic_endpoint = ""
         self.restarts = 0
         self.given_up = False
-        """Every other node refuses it, so it is not started again."""
+        """Every other node refuses it, or it has left its cluster, so it is not started again."""
 
     @property
     def name(self) -> str:
@@ -194,7 +194,7 @@ class Supervisor:
 
     async def run(self) -> str:
         """Run until SIGTERM or SIGINT, and return which it was. Raises ServerError if a member ended before it ever
-        served, RefusedError if all of them are refused by every other node."""
+        served, RefusedError if all of them were given up."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number.name)
@@ -212,7 +212,7 @@ class Supervisor:
                 if self._ready_file is not None:
                     self._ready_file.unlink(missing_ok=True)
         if all(member.given_up for member in self.members):
-            raise RefusedError("every process was refused by every other node; their logs say what to do")
+            raise RefusedError("no process may take part in its cluster; their logs say what to do")
         return self._told
 
     async def _keep(self, member: Member, config_file: Path) -> None:
@@ -243,7 +243,7 @@ class Supervisor:
             if status == 0:  # it has left its cluster; its log says so
                 event(log_events.MEMBER_LEFT, member=member.name)
                 return
-            if status == RefusedError.exit_status:
+            if status == RefusedError.exit_status:  # LeftError has the same
                 member.given_up = True
                 event(log_events.MEMBER_GIVEN_UP, member=member.name, status=status)
                 self._look_ready()

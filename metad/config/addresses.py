@@ -89,6 +89,7 @@ def problems(config: Config) -> Iterator[str]:
     wrong = [*_not_bound(config), *_not_dialled(config)]
     yield from wrong
     if not wrong:
+        yield from _bound_twice(config)
         yield from _not_reached(config)
 
 
@@ -101,6 +102,27 @@ def _not_bound(config: Config) -> Iterator[str]:
                 split_endpoint(endpoint)
             except ValueError as error:
                 yield f"{key}: {error}"
+
+
+def _bound_twice(config: Config) -> Iterator[str]:
+    """Addresses for clients that are the one for nodes. A node binds both, for TCP and for QUIC."""
+    nodes = bound_for_nodes(config)
+    if not nodes:
+        return
+    host, port = split_endpoint(nodes)
+    for key, endpoint in {"listen": config.listen, "quic": config.quic}.items():
+        if not endpoint or not port or split_endpoint(endpoint)[1] != port:
+            continue
+        other = split_endpoint(endpoint)[0]
+        if host == other or is_every_address(host) or is_every_address(other):
+            nodes_key = _key_for_nodes(config)
+            yield f"{key}: {endpoint} is the address for other nodes ({nodes_key}); clients need another port"
+
+
+def _key_for_nodes(config: Config) -> str:
+    """The key that says where the listener for nodes is."""
+    cluster = config.cluster
+    return "cluster.listen" if cluster.listen or cluster.join else f"cluster.seeds.{config.node_id}"
 
 
 def _not_dialled(config: Config) -> Iterator[str]:
@@ -125,8 +147,7 @@ def _not_reached(config: Config) -> Iterator[str]:
     ]
     nodes = bound_for_nodes(config)
     if nodes:
-        key = "cluster.listen" if cluster.listen or cluster.join else f"cluster.seeds.{config.node_id}"
-        told.insert(0, (key, nodes, "advertise", told_to_nodes(config, nodes)))
+        told.insert(0, (_key_for_nodes(config), nodes, "advertise", told_to_nodes(config, nodes)))
     others = [*(at for node, at in cluster.seeds.items() if node != config.node_id), *cluster.join]
     far = next((at for at in others if not is_loopback(split_endpoint(at)[0])), None)
     for key, bound, field, endpoint in told:

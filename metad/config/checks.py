@@ -53,7 +53,7 @@ def _choices(config: Config) -> Iterator[str]:
     if config.storage.engine not in ("rocksdb", "memory"):
         yield f"storage.engine: {config.storage.engine!r} is neither 'rocksdb' nor 'memory'"
     if config.storage.engine == "rocksdb" and not config.data_dir:
-        yield "data_dir: give a directory (--data-dir)"
+        yield "data_dir: give a directory (--data-dir or METAD_DATA_DIR)"
     if config.log_level not in ("debug", "info", "warning", "error"):
         yield f"log_level: {config.log_level!r} is not one of debug, info, warning, error"
 

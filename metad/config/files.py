@@ -56,8 +56,9 @@ def _misfits(settings: Mapping[str, Any], section: type[Section] = Config, withi
     for key, value in settings.items():
         name, wanted = f"{within}{key}", types.get(key)
         if wanted is None:
-            like = difflib.get_close_matches(key, types, 1)
-            found.append(f"{name}: unknown key{f'; did you mean {within}{like[0]}?' if like else ''}")
+            like = _places(key) or [f"{within}{each}" for each in difflib.get_close_matches(key, types, 1)]
+            hint = f"; did you mean {' or '.join(like)}?" if like else ""
+            found.append(f"{name}: unknown key{hint}")
         elif isinstance(value, Mapping) and issubclass(typing.get_origin(wanted) or wanted, Section):
             found += _misfits(value, wanted, f"{name}.")
         else:
@@ -65,8 +66,20 @@ def _misfits(settings: Mapping[str, Any], section: type[Section] = Config, withi
                 msgspec.convert(value, wanted)
             except msgspec.ValidationError as error:
                 text, _, inside = str(error).partition(" - at `$")
+                text = text.replace("`object`", "`table`")  # TOML's word
                 found.append(f"{name}{inside.rstrip('`')}: {text[:1].lower()}{text[1:]}")
     return found
+
+
+def _places(key: str) -> list[str]:
+    """Where a key of this name is, for whoever has put it into another section."""
+    sections = {name: wanted for name, wanted in typing.get_type_hints(Config).items() if _is_section(wanted)}
+    found = [key] if key in typing.get_type_hints(Config) else []
+    return found + [f"{name}.{key}" for name, section in sections.items() if key in typing.get_type_hints(section)]
+
+
+def _is_section(wanted: Any) -> bool:
+    return isinstance(wanted, type) and issubclass(wanted, Section)
 
 
 def to_toml(config: Config) -> str:

@@ -9,10 +9,8 @@ from metad_wire.transport.credentials import CertificateError, TlsFiles
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 
-from .. import log_events
 from ..config import Config, SecurityConfig, bound_for_nodes, is_loopback
 from ..errors import ConfigError
-from ..logs import event
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Network:
         machine without ``security.plaintext``."""
         security = config.security
         if not security.encrypted:
-            _in_clear(config)
+            _refuse_clear_text(config)
             return cls.only(TcpTransport())
         files = TlsFiles(certificate=security.certificate, key=security.key, ca=security.ca, node=config.node_id)
         handshake_s = config.limits.handshake_timeout_ms / 1000
@@ -71,9 +69,11 @@ def _quic(files: TlsFiles, config: Config, *, required: bool) -> Transport:
     return QuicTransport(files, certificate_required=required)
 
 
-def _in_clear(config: Config) -> None:
-    """Check the addresses on which a node without certificates would listen."""
-    where = {"listen": config.listen}
+def in_clear(config: Config) -> dict[str, str]:
+    """The addresses beyond this machine, by key, on which a node without certificates listens. Raises ConfigError."""
+    if config.security.encrypted:
+        return {}
+    where, found = {"listen": config.listen}, {}
     if nodes := bound_for_nodes(config):
         where["cluster.listen"] = nodes
     for field, endpoint in where.items():
@@ -81,16 +81,17 @@ def _in_clear(config: Config) -> None:
             host, _ = split_endpoint(endpoint)
         except ValueError as error:
             raise ConfigError(f"{field}: {error}") from None
-        if is_loopback(host):
-            continue
+        if not is_loopback(host):
+            found[field] = endpoint
+    return found
+
+
+def _refuse_clear_text(config: Config) -> None:
+    """Raise ConfigError for clear text beyond this machine that nobody has confirmed."""
+    for field, endpoint in in_clear(config).items():
         if not config.security.plaintext:
             raise ConfigError(
                 f"{field}: {endpoint} is not a loopback address, and without certificates everything on it would be in "
                 "clear text and open to all. Give certificates (--tls-cert, --tls-key, --tls-ca; `metadctl certs` "
                 "makes them), or confirm that this is intended: plaintext = true under [security]"
             )
-        event(
-            log_events.CLEAR_TEXT,
-            field=field,
-            endpoint=endpoint,
-        )

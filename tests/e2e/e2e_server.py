@@ -124,9 +124,9 @@ class Server:
         """Its exit status, once it has ended by itself."""
         return self.process.wait(WAIT_S)
 
-    def refused(self) -> str:
+    def refused(self, status: int = 1) -> str:
         """The one line with which it refused to go on."""
-        assert self.exited() == 1, self.stderr
+        assert self.exited() == status, self.stderr
         return self.last_words()
 
     def last_words(self) -> str:

@@ -225,7 +225,7 @@ async def test_a_node_that_was_let_go_may_come_back(nodes: Nodes) -> None:
         nodes.forgotten = "n3"
         # Started again as before it says what it needs, and ends.
         for join in ("", "n1"):
-            words = await asyncio.to_thread(nodes.start("n3", join=join).refused)
+            words = await asyncio.to_thread(nodes.start("n3", join=join).refused, 3)
             assert "n3 has left cluster" in words
             assert words.endswith("To join again, give it an empty data directory and [cluster] join")
         # It was one of the founders, whom the groups began with. With an empty disk it must not believe that.

@@ -23,6 +23,8 @@ from .view import ClusterView, view
 DEADLINE_S = 600.0
 """How long the command takes at most, if nothing else is said."""
 _LOOK_S = 1.0
+_REMIND_S = 15.0
+"""What the command waits for is told again after so long: an operator must see that it still tries."""
 _STATUS_S = 2.0
 _NAMED = 3  # groups that a text names; there may be two thousand
 
@@ -36,6 +38,7 @@ class Replacement:
         self._until_s = time.monotonic() + deadline_s
         self._deadline_s = deadline_s
         self._told = ""
+        self._told_s = time.monotonic()
 
     async def run(self, *, wait: bool) -> dict[str, Any]:
         """Replace the node. Returns what was done, for the output."""
@@ -128,14 +131,23 @@ class Replacement:
             raise DeadlineExceededError(
                 f"{obstacle}, after {self._deadline_s:g} s ({self._told}). It is safe to run the command again"
             )
+        waited_s = time.monotonic() - self._told_s
+        if waited_s >= _REMIND_S:
+            self._told_s += waited_s
+            left_s = max(0.0, self._until_s - self._told_s)
+            self._write(f"still waiting, for at most {left_s:.0f} s more: {obstacle} ({self._told})")
         await asyncio.sleep(_LOOK_S)
 
     def _say(self, text: str) -> None:
         """Tell how far it is, once."""
         if text != self._told:
-            self._told = text
-            sys.stderr.write(f"metadctl: {text}\n")
-            sys.stderr.flush()
+            self._told, self._told_s = text, time.monotonic()
+            self._write(text)
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stderr.write(f"metadctl: {text}\n")
+        sys.stderr.flush()
 
 
 def _machines(known: ClusterMap) -> int:

@@ -130,6 +130,19 @@ async def test_it_gives_up_at_its_deadline_and_says_why() -> None:
         await Replacement(desk, "n3", 0.0).run(wait=False)  # type: ignore[arg-type]
 
 
+async def test_while_nothing_changes_it_says_from_time_to_time_that_it_still_waits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once wrong: with two of three nodes lost it was silent for ten minutes."""
+    monkeypatch.setattr(replacing, "_REMIND_S", 0.0)
+    no_majority = ConflictError("n3 cannot leave now: data-0 has no majority")
+    desk = Desk(lost(), whole(("n1", "n2")), leaves=[no_majority] * 3 + [NotFoundError("gone")])
+    await Replacement(desk, "n3", 600.0).run(wait=False)  # type: ignore[arg-type]
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == f"metadctl: {no_majority}"
+    assert told[1:4] == [f"metadctl: still waiting, for at most 600 s more: it has not left ({no_majority})"] * 3
+
+
 def test_the_advice_has_the_region_of_the_lost_node() -> None:
     cluster = whole()
     assert cluster.map is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -46,6 +47,30 @@ def test_a_listener_on_a_free_port_tells_the_port_that_it_got() -> None:
     presence = Presence(config(join=["127.0.0.1:1"]), "store")
     presence.meets("127.0.0.1:4711")
     assert presence.record.peer_endpoint == "127.0.0.1:4711"
+
+
+@pytest.mark.parametrize(
+    ("listen", "cluster", "key"),
+    [
+        ("10.0.0.1:7421", {"seeds": FAR}, "cluster.seeds.node-1"),
+        ("0.0.0.0:7421", {"seeds": FAR, "advertise_clients": "a.example:1"}, "cluster.seeds.node-1"),
+        ("10.0.0.1:7421", {"seeds": FAR, "listen": "0.0.0.0:7421"}, "cluster.listen"),
+        ("10.0.0.3:7421", {"join": ["10.0.0.2:7421"], "listen": "10.0.0.3:7421"}, "cluster.listen"),
+    ],
+)
+def test_clients_and_nodes_have_different_ports(listen: str, cluster: dict[str, Any], key: str) -> None:
+    """Once wrong: the check found no problem, and the node could not bind its second listener."""
+    words = f"listen: {listen} is the address for other nodes ({key}); clients need another port"
+    with pytest.raises(ConfigError, match=f"^{re.escape(words)}$"):
+        config(listen, **cluster)
+    with pytest.raises(ConfigError, match=r"^quic: .* is the address for other nodes"):
+        config("10.0.0.1:7420", listen, **cluster, advertise_quic="a.example:1")
+    assert config("10.0.0.1:7420", "10.0.0.1:7420", **cluster).quic == "10.0.0.1:7420", "TCP and QUIC share a number"
+
+
+def test_an_address_of_its_own_or_a_free_port_may_have_any_number() -> None:
+    assert config("10.0.0.9:7421", seeds=FAR).listen == "10.0.0.9:7421"
+    assert config("127.0.0.1:0", join=["127.0.0.1:1"], listen="127.0.0.1:0").listen == "127.0.0.1:0"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "0", "0.0", "[::ffff:0.0.0.0]", "[0::0]", "0x0"])

@@ -48,7 +48,7 @@ def test_a_file_is_read_and_flags_win(tmp_path: Path) -> None:
         ("surprise = 1", "surprise: unknown key"),
         ("[limits]\nsurprise = 1", r"limits\.surprise: unknown key"),
         ("[groups]\nmetadata = 1", r"groups\.metadata: unknown key"),
-        ("limits = 1", r"limits: expected `object`, got `int`"),
+        ("limits = 1", r"limits: expected `table`, got `int`"),
         ("listen = 7420", r"listen: expected `str`, got `int`"),
         ("fsync = 1", r"fsync: expected `bool`, got `int`"),
         ('[groups]\ndata = "4"', r"groups\.data: expected `int`, got `str`"),
@@ -79,7 +79,10 @@ def test_a_file_is_read_and_flags_win(tmp_path: Path) -> None:
         ("[raft]\nheartbeat_ms = 201", r"raft\.heartbeat_ms: at most a third of raft\.election_timeout_ms"),
         ("[raft]\nlog_cache_bytes = 0", r"raft\.log_cache_bytes: 0 is too small"),
         ("[cluster]\nreplicas = 0", r"cluster\.replicas: 0 is too small"),
-        ("[cluster]\nseeds = ['a:1']", r"cluster\.seeds: expected `object`, got `array`"),
+        ("[cluster]\nseeds = ['a:1']", r"cluster\.seeds: expected `table`, got `array`"),
+        ("[cluster]\nseeds = { node-1 = { a = 1 } }", r"cluster\.seeds\[\.\.\.\]: expected `str`, got `table`"),
+        ("plaintext = true", r"plaintext: unknown key; did you mean security\.plaintext\?"),
+        ("[security]\nlisten = 'h:1'", r"security\.listen: unknown key; did you mean listen or cluster\.listen\?"),
         ("[cluster]\nseeds = { node-1 = 1 }", r"cluster\.seeds\[\.\.\.\]: expected `str`, got `int`"),
         ("[cluster]\njoin = 'a:1'", r"cluster\.join: expected `array`, got `str`"),
         ("[cluster]\nseeds = { a = 'h:1', b = 'h:2' }", "cluster.seeds: this node, 'node-1', is not among them"),
@@ -112,7 +115,7 @@ def test_mistakes_are_named(tmp_path: Path, toml: str, match: str) -> None:
 
 
 def test_a_directory_is_required_for_what_shall_survive() -> None:
-    with pytest.raises(ConfigError, match=r"data_dir: give a directory \(--data-dir\)"):
+    with pytest.raises(ConfigError, match=r"data_dir: give a directory \(--data-dir or METAD_DATA_DIR\)"):
         load_config(None, {})
     assert load_config(None, {"storage": {"engine": "memory"}}).data_dir == ""
 
@@ -204,6 +207,25 @@ def test_a_check_opens_the_certificates_and_looks_where_clear_text_would_go(
     assert "none.pem" in check(capsys, path, *flags)[1][0]
 
 
+def test_a_check_says_what_is_in_clear_text_and_which_variables_mean_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once wrong: it printed the bare key of a log event, once for each address."""
+    path = tmp_path / "metad.toml"
+    path.write_text(
+        "listen = '10.0.0.1:1'\n[cluster]\nseeds = { node-1 = '10.0.0.1:2' }\n[security]\nplaintext = true\n"
+    )
+    monkeypatch.setenv("METAD_NODEID", "a")
+    assert main(["config", "--check", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{path}: no problems\n"
+    assert printed.err.splitlines() == [
+        "metad: listen: 10.0.0.1:1 is in clear text and open to all, as you confirm",
+        "metad: cluster.listen: 10.0.0.1:2 is in clear text and open to all, as you confirm",
+        "metad: METAD_NODEID is no variable of metad; did you mean METAD_NODE_ID?",
+    ]
+
+
 def test_a_file_without_problems_needs_no_data_directory_yet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,7 +272,7 @@ def test_variables_win_over_the_file_and_flags_over_variables(
         monkeypatch.setenv(variable, value)
     monkeypatch.setenv("METAD_LISTEN", "nonsense")
     assert check(capsys, path) == (1, ["listen: not HOST:PORT: 'nonsense'"])
-    assert check(capsys, path, "--listen", "h:1") == (0, [f"{path}: no problems"])
+    assert check(capsys, path, "--listen", "h:3") == (0, [f"{path}: no problems"])
 
 
 @pytest.mark.parametrize(

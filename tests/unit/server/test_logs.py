@@ -271,12 +271,18 @@ def test_the_last_line_says_why_a_process_ends(
     assert all("Traceback" in line["exception"] for line in bugs)
 
 
-def test_a_wrong_configuration_has_a_last_line_too(written: Callable[[], list[dict[str, Any]]], tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text("nonsense = 1\n")
-    assert cli.main(["serve", "--config", str(tmp_path / "c.toml")]) == ConfigError.exit_status == 1
-    (last,) = written()
-    assert (last["event"], last["status"]) == ("ended_by_error", 1)
-    assert "nonsense" in last["reason"]
+def test_a_wrong_configuration_has_a_last_line_too(
+    written: Callable[[], list[dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the node's name, as far as it is known, and beside a variable that may be what is wrong."""
+    monkeypatch.setenv("METAD_DATADIR", "d")
+    for name, text in (("n7", "node_id = 'n7'\nnonsense = 1\n"), ("node-1", "nonsense = 1\n"), ("", "nonsense")):
+        (tmp_path / "c.toml").write_text(text)
+        assert cli.main(["serve", "--config", str(tmp_path / "c.toml")]) == ConfigError.exit_status == 1
+        unknown, last = written()[-2:]
+        assert (unknown["event"], unknown["variable"]) == ("unknown_variable", "METAD_DATADIR")
+        assert (last["event"], last["status"], last["node"]) == ("ended_by_error", 1, name)
+        assert "c.toml" in last["reason"]
 
 
 # --- a node that everybody refuses ---
