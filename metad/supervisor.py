@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ from metad_wire.transport import join_endpoint, split_endpoint
 from metad_wire.transport.credentials import TlsFiles
 
 from . import log_events
-from .config import Config, is_region, to_toml, validated
+from .config import Config, bound_for_nodes, collide, is_region, to_toml, validated
 from .errors import ConfigError, RefusedError, ServerError
 from .logs import event
 
@@ -68,7 +69,7 @@ def workers_of(config: Config, workers: int) -> list[Config]:
     }
     expanded = {f"{node}/{w}": _above(endpoint, w) for node, endpoint in seeds.items() for w in range(workers)}
     regions = {f"{node}/{w}": region for node, region in cluster.seed_regions.items() for w in range(workers)}
-    return [
+    configs = [
         validated(
             msgspec.structs.replace(
                 config,
@@ -86,6 +87,13 @@ def workers_of(config: Config, workers: int) -> list[Config]:
         )
         for w in range(workers)
     ]
+    for one, other in itertools.product(configs, repeat=2):
+        if collide(one.listen, bound_for_nodes(other)) or collide(one.quic, bound_for_nodes(other)):
+            raise ConfigError(
+                f"workers: {one.node_id} would listen for clients where {other.node_id} listens for other nodes, on "
+                f"{bound_for_nodes(other)}. Each worker takes the next port: let {workers} ports lie between the two"
+            )
+    return configs
 
 
 def local_fleet(config: Config, nodes: int) -> dict[str, TlsFiles]:

@@ -104,17 +104,18 @@ def _not_bound(config: Config) -> Iterator[str]:
                 yield f"{key}: {error}"
 
 
+def collide(one: str, other: str) -> bool:
+    """Whether only one of two addresses can be bound. Empty ones are not bound."""
+    if not one or not other:
+        return False
+    (host, port), (other_host, other_port) = split_endpoint(one), split_endpoint(other)
+    return port == other_port != 0 and (host == other_host or is_every_address(host) or is_every_address(other_host))
+
+
 def _bound_twice(config: Config) -> Iterator[str]:
     """Addresses for clients that are the one for nodes. A node binds both, for TCP and for QUIC."""
-    nodes = bound_for_nodes(config)
-    if not nodes:
-        return
-    host, port = split_endpoint(nodes)
     for key, endpoint in {"listen": config.listen, "quic": config.quic}.items():
-        if not endpoint or not port or split_endpoint(endpoint)[1] != port:
-            continue
-        other = split_endpoint(endpoint)[0]
-        if host == other or is_every_address(host) or is_every_address(other):
+        if collide(endpoint, bound_for_nodes(config)):
             nodes_key = _key_for_nodes(config)
             yield f"{key}: {endpoint} is the address for other nodes ({nodes_key}); clients need another port"
 

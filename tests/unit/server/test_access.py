@@ -11,7 +11,7 @@ from metad.config import SecurityConfig, load_config
 from metad.errors import ConfigError
 from metad.server.access import Access
 from metad.server.network import Network, in_clear
-from metad.supervisor import local_cluster, local_fleet, parse_regions
+from metad.supervisor import local_cluster, local_fleet, parse_regions, workers_of
 from metad_perf.attack import certificates
 from metad_wire.errors import UnauthenticatedError
 from metad_wire.operator.tokens import line_of, new_token
@@ -248,6 +248,18 @@ def test_workers_of_an_encrypted_node_share_its_certificate_and_not_its_port(tmp
     assert [one.node_id for one in configs] == ["n1/0", "n1/1", "n2/0", "n2/1"]
     assert len({one.quic for one in configs}) == 4
     assert len({one.security.certificate for one in configs}) == 2
+
+
+@pytest.mark.parametrize("port", [7420, 7422])
+def test_workers_need_ports_between_those_for_clients_and_those_for_nodes(port: int) -> None:
+    """Once wrong: with the README's addresses and two workers, one of them found its port in use by the other."""
+    cluster = {"seeds": {"node-1": "127.0.0.1:7421", "b": "127.0.0.1:8421"}}
+    config = configured(listen=f"127.0.0.1:{port}", cluster=cluster)
+    words = rf"^workers: node-1/\d would listen .* where node-1/\d listens .*, on 127\.0\.0\.1:{max(port, 7421)}\."
+    with pytest.raises(ConfigError, match=words):
+        workers_of(config, 2)
+    apart = configured(listen="127.0.0.1:7423", cluster=cluster)
+    assert [one.listen for one in workers_of(apart, 2)] == ["127.0.0.1:7423", "127.0.0.1:7424"]
 
 
 @pytest.mark.parametrize("text", ["a,,b", "a,", "a,\n"])
