@@ -155,7 +155,12 @@ class GroupDriver:
         more could be done at once, None where the next commit or submit will do."""
         if not self._queue or not self.group.accepting:
             return None
-        if len(self._in_flight) >= self._pipeline_max or self._in_flight_bytes >= _PIPELINE_BYTES_MAX:
+        if self._in_flight_bytes >= _PIPELINE_BYTES_MAX:
+            return None
+        # What was put off because it writes a row again has waited already. Its entries, of a command or two, are on
+        # their way together, as if they were one: or many writes of one key would take a commit for every few of them.
+        put_off = self._queue.given_back and self._in_flight_items < self._window.items_max
+        if len(self._in_flight) >= self._pipeline_max and not put_off:
             return None
         if not self._queue.first().small and not self._may_begin():
             # It is the turn of what is small, or the next commit makes room. The wait may have ended just now.
@@ -164,7 +169,7 @@ class GroupDriver:
         # Few requests behind an entry in flight wait for its commit, or for company: a small entry costs every replica
         # as much work as a large one, beside its items.
         linger_s = _COMPANY_S if self._in_flight else self._window.linger_s
-        if linger_s and self._queue.items < self._window.items_max:
+        if linger_s and self._queue.items < self._window.items_max and not put_off:
             due_s = self._first_queued_s + linger_s
             if now_s < due_s:
                 return due_s
@@ -211,7 +216,7 @@ class GroupDriver:
         index = self.group.log.last_index + 1
         proposal = self.machine.evaluate([(work.command, work.identity) for work in works], index, now_ms)
         taken = len(proposal.outcomes)
-        if taken < len(works):  # they have grown more than their sizes said
+        if taken < len(works):  # they have grown more than their sizes said, or one writes a row again
             self._queue.give_back(works[taken:])
             works = works[:taken]
         entry = _InFlight(index, proposal, works)

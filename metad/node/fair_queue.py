@@ -50,6 +50,11 @@ class FairQueue(Generic[WorkT]):
         for source in self._turns:
             yield from self._lines[source]
 
+    @property
+    def given_back(self) -> bool:
+        """Whether the first request was taken before."""
+        return bool(self._back)
+
     def add(self, work: WorkT) -> None:
         """Append a request to its source's line."""
         line = self._lines.get(work.source)

@@ -4,16 +4,19 @@ single items are in :mod:`metad_wire.table`."""
 from __future__ import annotations
 
 from metad_wire.errors import TooLargeError
-from metad_wire.messages import CHANGE_BYTES_MAX
+from metad_wire.messages import BATCH_ITEMS_MAX, BROKER_BYTES_MAX, CHANGE_BYTES_MAX
 
 REPLY_BYTES_MAX = 4 * 1024 * 1024
 """Bytes of records in one reply, some milliseconds of reading and encrypting; what holds more is asked for in parts."""
 
 ENTRY_BYTES_FULL = 1024 * 1024
 """An entry that has grown to this takes no further command."""
-ENTRY_BYTES_MAX = ENTRY_BYTES_FULL + CHANGE_BYTES_MAX + 2 * 1024 * 1024
-"""No entry is larger: full but for a byte, one more command, and the deletions of what was remembered for retries. It
-fits a frame between nodes with what else travels in that (a test adds them up), or no follower could ever take it."""
+PREVIOUS_BYTES_MAX = BATCH_ITEMS_MAX * (BROKER_BYTES_MAX + 32)
+"""Of the owners that one command replaces, if each session has another one with a long name."""
+ENTRY_BYTES_MAX = ENTRY_BYTES_FULL + CHANGE_BYTES_MAX + PREVIOUS_BYTES_MAX + 2 * 1024 * 1024
+"""No entry is larger: full but for a byte, one more command with what it replaces, and the deletions of what was
+remembered for retries. It fits a frame between nodes with what else travels in that (a test adds them up), or no
+follower could ever take it."""
 LOOKED_AT_BYTES_MAX = 16 * 1024 * 1024
 """Of rows that one command reads from the engine before it writes: some 8 ms for which nobody else is served."""
 _GROWTH = 6

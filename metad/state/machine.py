@@ -15,14 +15,15 @@ from metad_wire.errors import InternalError, MetadError, StaleRouteError
 from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
+from metad_wire.watch import SlotMarker
 
 from ..errors import StorageError
 from ..storage import keys
 from ..storage.engine import Engine
 from .dedupe import DedupeWindow
-from .entry import ENTRY_FORMAT, Entry
+from .entry import ENTRY_FORMAT, Entry, Replaced
 from .limits import ENTRY_BYTES_FULL, change_estimate, check_change
-from .part import NodeMemory, PartContext, Parts, StatePart, Writes
+from .part import NodeMemory, Origin, PartContext, Parts, StatePart, Writes
 from .registry import PARTS, VERBS
 from .slot_assignment import ALL_SLOTS, AssignedSlots, SlotAssignment
 from .tables import Command, Reader
@@ -87,12 +88,19 @@ class Machine:
 
     def evaluate(self, commands: list[tuple[Command[Any], Identity | None]], index: int, now_ms: int) -> Proposal:
         """Run commands in order as entry ``index``: the first of them, and as many more of its origin as the entry has
-        room for. A command that is refused leaves no writes."""
+        room for, up to one that writes a row again: who follows the log would not see what the row was in between. A
+        step of a slot move is alone in its entry. A command that is refused, or put off, leaves no writes."""
         view, slots = self._view, self.slots
-        view.revision, view.now_ms = index + slots.holding.base, now_ms
+        view.index, view.revision, view.now_ms = index, index + slots.holding.base, now_ms
+        view.marker = None
         origin = VERBS[commands[0][0].method.code].origin
+        alone = origin is Origin.MIGRATION
         writes: Writes = {}
+        unwritten = writes.keys().isdisjoint  # says whether none of these keys is among the writes
         heard: dict[int, Writes] = {}
+        replaced: dict[int, Replaced] = {}
+        revision = view.revision
+        marker: SlotMarker | None = None
         outcomes: list[Outcome] = []
         size = looked_at = view.looked_at = 0
         for command, identity in commands:
@@ -101,6 +109,8 @@ class Machine:
                 view.looked_at = 0
             verb = VERBS[command.method.code]
             if size >= ENTRY_BYTES_FULL or looked_at >= _ENTRY_LOOKED_AT_BYTES or verb.origin is not origin:
+                break
+            if alone and outcomes:
                 break
             if identity is not None:
                 try:
@@ -118,6 +128,8 @@ class Machine:
             assert verb.evaluate is not None
             try:
                 reply = verb.evaluate(view, command)
+                if not unwritten(view.writes) or (heard and _meet(heard, view.heard)):
+                    break  # it is evaluated again, as the first of the next entry
                 if command.refused is not None:
                     reply = command.refused.widened(reply)
                 encoded = encode(reply)
@@ -147,17 +159,28 @@ class Machine:
                 writes.update(view.writes)
             else:  # nothing is copied for an entry of one command
                 writes = view.writes
+                unwritten = writes.keys().isdisjoint
             for row, written in view.heard.items():
                 if row in heard:
                     heard[row].update(written)
                 elif written:
                     heard[row] = written
+            if view.replaced is not None:
+                for row, values in view.replaced.items():
+                    size += values.size
+                    if row in replaced:
+                        replaced[row].extend(values)
+                    elif view.heard[row]:
+                        replaced[row] = values
+            if alone:
+                revision, marker = view.revision, view.marker
             outcomes.append(encoded)
             if identity is not None and (verb.may_write is None or verb.may_write(command.body)):
                 self.dedupe.remember(index, identity, command.digest, remembered)
         self.dedupe.record(index, heard)
-        entry = Entry(ENTRY_FORMAT, origin, now_ms, writes, heard)
-        return Proposal(encode(entry), entry, outcomes, size)
+        previous = {row: values.distinct() for row, values in replaced.items()}
+        entry = Entry(ENTRY_FORMAT, origin, now_ms, writes, heard, revision, marker, previous)
+        return Proposal(entry.encoded(), entry, outcomes, size)
 
     def recall(self, index: int, command: Command[Any], identity: Identity) -> bytes:
         """The encoded reply that applied entry ``index`` gave to this command."""
@@ -206,6 +229,14 @@ class Machine:
         self._view.forget()
         for part in self.parts.values():
             part.forget()
+
+
+def _meet(heard: dict[int, Writes], more: dict[int, Writes]) -> bool:
+    """Whether some key is among the writes of both."""
+    for row, writes in more.items():  # noqa: SIM110 - a generator costs twice as much
+        if row in heard and not heard[row].keys().isdisjoint(writes):
+            return True
+    return False
 
 
 def _size_of(writes: Writes) -> int:

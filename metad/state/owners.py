@@ -195,9 +195,10 @@ class SessionOwners(StatePart):
         self.cache.clear()
 
     def wrote(self, writes: Writes, rows: Rows) -> None:
-        """The command that is evaluated makes these writes, to some or all of these rows, in their order. So their
-        CRC-32s are at hand when the entry is applied, which is worth it for many."""
-        self._wrote = writes, rows
+        """The command that is evaluated makes these writes to these rows, in their order. So their CRC-32s are at hand
+        when the entry is applied, which is worth it for many. Nothing is noted if some rows are not written, or are
+        there twice: rows and writes would be as many again once another command of the entry has added to them."""
+        self._wrote = (writes, rows) if len(writes) == len(rows) else None
 
     def evaluated(self, index: int, origin: Origin, writes: Writes) -> None:
         if self._wrote is not None and self._wrote[0] is writes:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from metad_wire.errors import TooLargeError
+from metad_wire.watch import SlotMarker
 
 from ..storage.engine import Engine
 from ..storage.keys import GROUP_PREFIX_BYTES
+from .entry import Replaced
 from .limits import LOOKED_AT_BYTES_MAX, check_reply
 from .overlay import MISSING, Missing, Overlay
 from .part import Origin, Parts, Writes
@@ -32,7 +34,7 @@ def in_chunks(engine: Engine, keys: Sequence[bytes]) -> Iterator[tuple[list[byte
 
 class View:
     """Passed to ``evaluate``. A command gets the writes it has made to a row, to add to them, from :meth:`writes_of`.
-    ``now_ms`` is the leader's clock, and ``revision`` is the group's once the entry is applied."""
+    ``now_ms`` is the leader's clock, ``index`` the entry's, and ``revision`` the group's once the entry is applied."""
 
     __slots__ = (
         "_engine",
@@ -43,12 +45,15 @@ class View:
         "group",
         "grown",
         "heard",
+        "index",
         "looked_at",
+        "marker",
         "name",
         "now_ms",
         "on_accept",
         "overlays",
         "parts",
+        "replaced",
         "revision",
         "row_cache",
         "writes",
@@ -66,9 +71,12 @@ class View:
         self._hearing = parts.hearing
         self._overlays: dict[int, Overlay] = {}  # of rows that a part hears of, once a command has written one
         self.now_ms = 0
+        self.index = 0
         self.revision = 0
         self.looked_at = 0
         """Bytes of rows that the command has read from the engine."""
+        self.marker: SlotMarker | None = None
+        """Set by a step of a slot move after which the group holds other slots."""
         self.begin(False)
 
     def begin(self, row_cache: bool) -> None:
@@ -82,6 +90,8 @@ class View:
         """Called once the command is a part of the entry: until then it may be refused."""
         self.grown = 0
         """What the command changes, in bytes, if it says so itself."""
+        self.replaced: dict[int, Replaced] | None = None
+        """What the writes to some rows replace: see :meth:`replaces`."""
 
     # --- what a command does -----------------------------------------------------------------------------
 
@@ -150,6 +160,11 @@ class View:
             self.writes.update(writes)
         else:
             self.writes = writes
+
+    def replaces(self, row: int, values: list[bytes | None], found: dict[bytes | None, None]) -> None:
+        """Say what the command's writes to a row replace: see :class:`Replaced`. Either every verb that writes the row
+        says it or none does. Both are the entry's from now on."""
+        self.replaced = {row: Replaced(values, found)}
 
     def overwrite(self, rows: Writes) -> None:
         """Write rows of any table as they are; their keys are without the group's prefix."""

@@ -8,16 +8,35 @@ import pytest
 from metad.errors import DamagedStoreError
 from metad.raft.journal import REGULAR, record
 from metad.state.entry import ENTRY_FORMAT, Entry, decode_entry
-from metad.state.part import Origin
+from metad.state.part import Origin, Writes
 from metad.state.registry import PARTS
-from metad_wire.methods import encode
+from metad_wire.watch import MarkerStep, SlotMarker
 
-# format, origin, now_ms, writes, heard
+# format, origin, now_ms, writes, heard, revision; marker, previous
 ROWS = [
+    (Entry(3, Origin.CLIENT, 0, {}, {}, 7), "9603000080" + "80" + "07"),
+    (
+        Entry(3, Origin.CLIENT, 1, {b"k": b"v", b"gone": None}, {}, 128),
+        "96030001" + "82c4016bc40176c404676f6e65c0" + "80" + "cc80",
+    ),
+    (Entry(3, Origin.MIGRATION, 1, {}, {0x10: {b"k": b"v"}}, 7), "9603010180" + "811081c4016bc40176" + "07"),
+    (Entry(3, Origin.CONTROLLER, 1, {b"a": b""}, {2: {b"k": None}}), "96030301" + "81c40161c400" + "810281c4016bc000"),
+    (
+        Entry(3, Origin.MIGRATION, 1, {}, {}, 7, SlotMarker(MarkerStep.ADOPTED, 5, b"\x80", 2, 300)),
+        "980301018080" + "07" + "950305c4018002cd012c" + "80",
+    ),
+    (
+        Entry(3, Origin.CLIENT, 1, {}, {0x10: {b"k": b"v"}}, 7, None, {0x10: [(b"", [])]}),
+        "9803000180" + "811081c4016bc40176" + "07c0" + "811091" + "92c40090",
+    ),
+    (
+        Entry(3, Origin.CLIENT, 1, {}, {0x10: {b"k": b"v", b"l": None}}, 7, None, {0x10: [(b"u", [1]), (b"v", [0])]}),
+        "9803000180" + "811082c4016bc40176c4016cc0" + "07c0" + "811092" + "92c4017591" + "01" + "92c4017691" + "00",
+    ),
+]
+OLDER = [  # as they were before they had a revision
     (Entry(3, Origin.CLIENT, 0, {}, {}), "9503000080" + "80"),
-    (Entry(3, Origin.CLIENT, 1, {b"k": b"v", b"gone": None}, {}), "95030001" + "82c4016bc40176c404676f6e65c0" + "80"),
     (Entry(3, Origin.MIGRATION, 1, {}, {0x10: {b"k": b"v"}}), "9503010180" + "811081c4016bc40176"),
-    (Entry(3, Origin.CONTROLLER, 1, {b"a": b""}, {2: {b"k": None}}), "95030301" + "81c40161c400" + "810281c4016bc0"),
 ]
 
 
@@ -25,8 +44,29 @@ ROWS = [
     ("entry", "golden"), ROWS, ids=[f"{entry.origin.name}-{i}" for i, (entry, _) in enumerate(ROWS)]
 )
 def test_golden_bytes(entry: Entry, golden: str) -> None:
-    assert encode(entry).hex() == golden
+    assert entry.encoded().hex() == golden
     assert decode_entry("data-0", 7, record(1, REGULAR, bytes.fromhex(golden))) == entry
+
+
+@pytest.mark.parametrize(("entry", "golden"), OLDER)
+def test_older_entries_stay_readable(entry: Entry, golden: str) -> None:
+    assert decode_entry("data-0", 7, record(1, REGULAR, bytes.fromhex(golden))) == entry
+
+
+class EntryOfFiveFields(msgspec.Struct, array_like=True):
+    """An entry as a version without revisions reads it."""
+
+    format: int
+    origin: Origin
+    now_ms: int
+    writes: Writes
+    heard: dict[int, Writes]
+
+
+@pytest.mark.parametrize(("entry", "golden"), ROWS)
+def test_older_versions_read_what_they_know_of_an_entry(entry: Entry, golden: str) -> None:
+    read = msgspec.msgpack.decode(bytes.fromhex(golden), type=EntryOfFiveFields)
+    assert msgspec.structs.astuple(read) == msgspec.structs.astuple(entry)[:5]
 
 
 def test_the_rows_that_entries_hold_apart_belong_to_the_format() -> None:

@@ -108,12 +108,13 @@ class Rig:
         size: int = 10,
         identity: Identity | None = None,
         deadline_s: float = 1e9,
-        key: str = "k",
+        key: str | None = None,
         value: bytes = b"v",
         source: object = None,
     ) -> Work:
+        """Each request writes a key of its own, unless it is given: what writes one again takes a further entry."""
         number, self.sent = self.sent, self.sent + 1
-        body = m.KvPut([m.KvPutItem("n", key, value)] * items)
+        body = m.KvPut([m.KvPutItem("n", f"k{number}" if key is None else key, value)] * items)
         rows = VERBS[methods.KV_PUT.code].rows(body)
         command = Command(methods.KV_PUT, body, rows, size=size)
         work = Work(command, identity, deadline_s, lambda answer: self.answers.append((number, answer)), source)
@@ -178,7 +179,7 @@ def test_what_waits_together_shares_an_entry() -> None:
     rig.pump_all()
     assert len(rig.group.proposed) == 1
     rig.commit()
-    assert rig.versions() == [[1], [2], [3], [4], [5]]
+    assert rig.names() == [(number, "ok") for number in range(5)]
 
 
 @pytest.mark.parametrize("how", [{"items": 4}, {"size": 4_000}])
@@ -201,7 +202,7 @@ def test_a_request_over_the_bounds_is_an_entry_of_its_own() -> None:
     rig.pump_all()
     assert len(rig.group.proposed) == 3
     rig.commit(3)
-    assert rig.versions() == [[1], list(range(2, 52)), [52]]
+    assert rig.versions() == [[1], list(range(1, 51)), [1]]
 
 
 def test_the_pipeline_is_bounded_and_goes_on_with_each_commit() -> None:
@@ -218,6 +219,80 @@ def test_the_pipeline_is_bounded_and_goes_on_with_each_commit() -> None:
         rig.commit()
         rig.pump_all()
     assert [number for number, _ in rig.answers] == list(range(10))
+
+
+def test_writes_of_one_key_are_on_their_way_together_in_entries_of_their_own() -> None:
+    """Else a key that many write would take a commit, or the wait for company, for every few of them."""
+    rig = Rig(items_max=20, linger_s=0.5, pipeline=3)
+    for _ in range(15):
+        rig.submit(key="k")
+    rig.now_s += 0.5
+    began_s = rig.now_s
+    rig.pump_all()
+    assert (len(rig.group.proposed), rig.now_s) == (15, began_s)
+    rig.commit(15)
+    assert rig.versions() == [[version] for version in range(1, 16)]
+    assert rig.driver.idle
+    assert rig.precedence.small == 0
+
+
+def test_writes_of_one_key_that_are_on_their_way_are_bounded() -> None:
+    rig = Rig(items_max=10, pipeline=3)
+    for _ in range(50):
+        rig.submit(key="k")
+    rig.pump_all()
+    assert len(rig.group.proposed) == 10
+    rig.commit()
+    rig.pump_all()
+    assert len(rig.group.proposed) == 11
+    while not rig.driver.idle:
+        rig.commit()
+        rig.pump_all()
+    assert rig.versions() == [[version] for version in range(1, 51)]
+
+
+def test_what_is_put_off_is_next_whoever_comes_meanwhile_and_keeps_its_turn() -> None:
+    rig = Rig(items_max=256)
+    for source in ("one", "one", "two", "two"):
+        rig.submit(key="k", source=source)
+    rig.pump()
+    rig.submit(key="k", source="three")
+    rig.pump_all()
+    rig.commit(5)
+    assert [number for number, _ in rig.answers] == list(range(5))
+
+
+def test_what_is_put_off_may_still_be_cancelled_or_too_late() -> None:
+    rig = Rig()
+    works = [rig.submit(key="k", deadline_s=100.0 if number == 2 else 1e9) for number in range(4)]
+    rig.pump()
+    works[1].cancelled = True
+    rig.now_s = 100.1
+    rig.pump_all()
+    assert rig.names() == [(1, "cancelled"), (2, "deadline_exceeded")]
+    rig.commit(2)
+    assert [methods.KV_PUT.decode_reply(answer).versions for _, answer in rig.answers[2:]] == [[1], [2]]
+    assert rig.precedence.small == 0
+
+
+def test_a_repeat_of_what_was_put_off_is_answered_with_it() -> None:
+    rig = Rig()
+    rig.submit(key="k")
+    for _ in range(2):
+        rig.submit(key="k", identity=Identity(1, 1, 0))
+    rig.pump_all()
+    rig.commit(2)
+    assert rig.versions() == [[1], [2], [2]]
+
+
+def test_what_was_put_off_and_never_begun_goes_to_the_next_leader() -> None:
+    rig = Rig()
+    for _ in range(2):
+        rig.submit(key="k")
+    rig.pump()
+    rig.group.is_leader = False
+    rig.driver.demoted()
+    assert rig.names() == [(0, "unknown_outcome"), (1, "not_leader")]
 
 
 def test_entries_in_flight_are_bounded_in_items() -> None:
@@ -292,12 +367,12 @@ def test_the_first_request_lingers_for_company_but_not_past_a_full_entry() -> No
 
 def test_what_was_cancelled_before_it_began_is_not_done() -> None:
     rig = Rig()
-    works = [rig.submit() for _ in range(3)]
+    works = [rig.submit(key="k") for _ in range(3)]
     works[1].cancelled = True
     rig.pump_all()
     assert rig.names() == [(1, "cancelled")]
     works[0].cancelled = True  # too late: it is under way
-    rig.commit()
+    rig.commit(2)
     assert rig.names() == [(1, "cancelled"), (0, "ok"), (2, "ok")]
     assert [methods.KV_PUT.decode_reply(a).versions for _, a in rig.answers[1:]] == [[1], [2]]
 
@@ -333,10 +408,10 @@ def test_a_repeat_within_one_entry_gets_the_same_answer() -> None:
 
 def test_a_repeat_of_what_is_in_flight_is_answered_with_it() -> None:
     rig = Rig()
-    rig.submit(identity=Identity(1, 1, 0))
+    rig.submit(identity=Identity(1, 1, 0), key="k")
     rig.pump_all()
-    rig.submit(identity=Identity(1, 1, 0, 5))
-    rig.submit()
+    rig.submit(identity=Identity(1, 1, 0, 5), key="k")
+    rig.submit(key="k")
     rig.pump_all()
     assert len(rig.group.proposed) == 2
     rig.commit()

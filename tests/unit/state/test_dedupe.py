@@ -232,7 +232,7 @@ def test_what_the_client_has_its_answers_to_is_forgotten(group: Group, client: C
 
 def test_a_row_stays_until_all_its_clients_have_their_answers(group: Group) -> None:
     one, two = Client(group, 1), Client(group, 2)
-    group.propose([(put(), one.identity()), (put(), two.identity())], NOW)
+    group.propose([(put(), one.identity()), (put(key="l"), two.identity())], NOW)
     one.put(one.identity(low=2))
     group.apply(2)
     assert rows(group) == 2

@@ -124,15 +124,23 @@ class KvAgainstModel(RuleBasedStateMachine):
 
     @rule(commands=st.lists(bodies, min_size=1, max_size=4))
     def propose(self, commands: list[Any]) -> None:
-        index = self.group.last + 1
         prepared = []
         for body in commands:
             method = METHOD[type(body)]
             prepared.append((Command(method, body, VERBS[method.code].rows(body)), None))
-        outcomes = self.group.propose(prepared, 1_000 + index)
-        for body, outcome in zip(commands, outcomes, strict=True):
-            assert isinstance(outcome, bytes), outcome
-            assert told(body, METHOD[type(body)].decode_reply(outcome)) == self.model.run(body, index)
+        while commands:  # one that writes a row again waits for the next entry
+            index = self.group.last + 1
+            outcomes = self.group.propose(prepared, 1_000 + index)
+            written: dict[tuple[str, str], m.Kv | None] = {}
+            for body, outcome in zip(commands, outcomes, strict=False):
+                assert isinstance(outcome, bytes), outcome
+                before = dict(self.model.state)
+                assert told(body, METHOD[type(body)].decode_reply(outcome)) == self.model.run(body, index)
+                for key in before.keys() | self.model.state.keys():
+                    if before.get(key) is not (now := self.model.state.get(key)):
+                        assert key not in written, "an entry writes a row once"
+                        written[key] = now
+            prepared, commands = prepared[len(outcomes) :], commands[len(outcomes) :]
 
     @precondition(lambda self: self.group.in_flight)
     @rule(count=st.integers(1, 3))

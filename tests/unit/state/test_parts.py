@@ -108,15 +108,16 @@ def test_it_is_told_what_is_evaluated_and_what_is_applied() -> None:
     group = Group("data", 0, DedupeConfig())
     leader, follower = counter(group.machine), counter(group.follower)
     transaction = m.KvTransaction("space", [], [m.KvOperation("a", None), m.KvOperation("d", b"v")])
-    propose(group, put("a", "b"), put("b", "c"), m.KvTransact([transaction]))
-    propose(group, m.KvDelete([m.KvDeleteItem("space", "b")]), m.KvDelete([m.KvDeleteItem("space", "never")]))
+    propose(group, put("a", "b"), put("c"))
+    propose(group, put("b", "e"), m.KvTransact([transaction]))
+    propose(group, m.KvDelete([m.KvDeleteItem("space", n) for n in "be"]), m.KvDelete([m.KvDeleteItem("space", "no")]))
     assert (leader.count(), leader.applied_count, follower.count()) == (2, -1, 0)
-    group.apply(2)
+    group.apply(3)
     assert (leader.count(), leader.applied_count) == (follower.count(), follower.applied_count) == (2, 2)
     client = Origin.CLIENT
-    evaluated = [("evaluated", 1, client, 2), ("evaluated", 1, client, 2), ("evaluated", 1, client, 2)]
-    staged = [("stage", 1, client, 4), ("stage", 2, client, 1)]
-    assert leader.told == [("load", 0), *evaluated, ("evaluated", 2, client, 1), *staged]
+    evaluated = [("evaluated", index, client, count) for index, count in ((1, 2), (1, 1), (2, 2), (2, 2), (3, 2))]
+    staged = [("stage", 1, client, 3), ("stage", 2, client, 4), ("stage", 3, client, 2)]
+    assert leader.told == [("load", 0), *evaluated, *staged]
     assert follower.told == [("load", 0), *staged]
 
 
