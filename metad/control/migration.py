@@ -196,7 +196,7 @@ class _Migration:
             sealed = await self._source("seal")
             await self._send_tail()
             self._batch += 1
-            await self._target("adopt", revision=sealed)
+            await self._target("adopt", sealed=sealed)
         await self._finish()
         event(log_events.SLOTS_MOVED, move=move.move, source=move.source, target=move.target, rows=self._moved)
 
@@ -243,7 +243,8 @@ class _Migration:
         self._moved += len(rows)
         await self._target("import", rows)
 
-    async def _target(self, step: str, rows: Tail | None = None, revision: int = 0) -> GroupReply:
+    async def _target(self, step: str, rows: Tail | None = None, sealed: GroupReply | None = None) -> GroupReply:
+        """``sealed``: the source's answer to the seal, for the adoption."""
         move = self._move
         return await self._host.ask_group(
             move.target_id,
@@ -254,18 +255,18 @@ class _Migration:
                 self._batch,
                 move.slots,
                 {} if rows is None else rows,
-                revision,
+                0 if sealed is None else sealed.revisions[0].index,
+                move.source,
+                0 if sealed is None else sealed.index,
             ),
         )
 
-    async def _source(self, step: str) -> int:
-        """The source's revision then."""
+    async def _source(self, step: str) -> GroupReply:
         move = self._move
         if self._driver.group.term != self._term:  # this node leads again, but others wrote meanwhile
             raise NotLeaderError("another led the source meanwhile")
-        command = GroupCommand(step, move.move, self._attempt, 0, move.slots)
-        (revision,) = (await self._host.ask_here(self._driver.group.group_id, command)).revisions
-        return revision.index
+        command = GroupCommand(step, move.move, self._attempt, 0, move.slots, other=move.target)
+        return await self._host.ask_here(self._driver.group.group_id, command)
 
 
 def _pages(driver: Replica, row: int) -> Iterator[list[tuple[bytes, bytes]]]:

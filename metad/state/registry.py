@@ -12,7 +12,7 @@ from .dedupe import DedupeWindow
 from .part import StatePart
 from .plain import verbs_of
 from .row_cache import HeadCache, RowCache
-from .slot_assignment import SlotAssignment
+from .slot_assignment import HeldSlots, SlotAssignment
 from .tables import Verb
 
 CONTROL: frozenset[int] = frozenset(
@@ -34,6 +34,7 @@ PARTS: tuple[type[StatePart], ...] = (
     RowCache,
     DedupeWindow,
     SlotAssignment,
+    HeldSlots,
     cluster.MapChanges,
     owners.SessionOwners,
     HeadCache,

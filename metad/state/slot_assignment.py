@@ -38,7 +38,17 @@ class AssignedSlots(msgspec.Struct, frozen=True, array_like=True):
     """Those that the attempt is for."""
 
 
+class SlotMoves(msgspec.Struct, frozen=True, array_like=True):
+    """The row beside that of :class:`AssignedSlots`: which moves have brought the slots that a group holds or has
+    sealed. Who reads from the group tells by it whether it has newer rows of a slot than another group."""
+
+    brought: dict[int, bytes]
+    """Move -> bit map. The group was made with the slots that it does not name, or has adopted them before it kept this
+    row."""
+
+
 _decode = msgspec.msgpack.Decoder(AssignedSlots).decode
+_decode_moves = msgspec.msgpack.Decoder(SlotMoves).decode
 
 
 def pack(slots: Numbers) -> bytes:
@@ -51,14 +61,28 @@ def unpack(bits: bytes) -> Numbers:
     return np.unpackbits(np.frombuffer(bits, np.uint8)).astype(bool) if bits else np.zeros(SLOTS, bool)
 
 
+def state_key(group: bytes) -> bytes:
+    """Of the :class:`AssignedSlots` in a group's state."""
+    return keys.table_prefix(group, GROUP.rows["state"]) + b"slots"
+
+
+def moves_key(group: bytes) -> bytes:
+    """Of the :class:`SlotMoves` in a group's state."""
+    return keys.table_prefix(group, GROUP.rows["state"]) + b"moves"
+
+
+def decode_moves(row: bytes | None) -> SlotMoves:
+    """The :class:`SlotMoves` in a row; None: that of a group which has no row yet."""
+    return SlotMoves({}) if row is None else _decode_moves(row)
+
+
 class SlotAssignment(StatePart):
     """The slots that a group holds: those of the newest entry that was evaluated or applied."""
 
     rows = (GROUP.rows["state"],)
 
     def __init__(self, context: PartContext) -> None:
-        self.key = keys.table_prefix(context.group, GROUP.rows["state"]) + b"slots"
-        """Of the :class:`AssignedSlots`."""
+        self.key = state_key(context.group)
         self._engine = context.engine
         self._initial = AssignedSlots(context.initial_slots)
 
@@ -108,3 +132,51 @@ class SlotAssignment(StatePart):
             return
         if not self.holds(rows.crcs) if len(rows) else self.holding.sealed_move:
             raise StaleRouteError
+
+
+class HeldSlots(StatePart):
+    """The slots that a group held once the newest entry was applied, or is being applied: what is in flight on a leader
+    does not count, unlike in :class:`SlotAssignment`."""
+
+    rows = (GROUP.rows["state"],)
+
+    def __init__(self, context: PartContext) -> None:
+        self._key, self._moves_key = state_key(context.group), moves_key(context.group)
+        self._engine = context.engine
+        self._initial = AssignedSlots(context.initial_slots)
+
+    def load(self) -> None:
+        self._learn(self._engine.get(self._key))
+        self._moves = decode_moves(self._engine.get(self._moves_key))
+
+    def stage(self, index: int, origin: Origin, writes: Writes) -> None:
+        if self._key in writes:
+            self._learn(writes[self._key])
+        if self._moves_key in writes:
+            self._moves = decode_moves(writes[self._moves_key])
+
+    def _learn(self, row: bytes | None) -> None:
+        assigned = self._initial if row is None else _decode(row)
+        self.held = assigned.slots
+        """A bit map."""
+        self.sealed = assigned.sealed
+        """A bit map of those that are given up in a move that is not closed; empty if there are none."""
+        self.sealed_move = assigned.sealed_move
+        """That move."""
+        self.adopted_move = assigned.adopted_move
+        """The last move whose slots were adopted."""
+
+    @property
+    def brought(self) -> dict[int, bytes]:
+        """Move -> bit map of the slots that it brought, of all that are held or sealed. Move 0: the group was made with
+        them."""
+        left = unpack(self.held) | unpack(self.sealed)
+        found: dict[int, bytes] = {}
+        for move, slots in sorted(self._moves.brought.items(), reverse=True):
+            mine = unpack(slots) & left
+            if mine.any():
+                found[move] = pack(mine)
+                left &= ~mine
+        if left.any():
+            found[0] = pack(left)
+        return found

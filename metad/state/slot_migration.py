@@ -12,6 +12,10 @@ A target opens no attempt while slots of its own are sealed: until they are clos
 a slot comes back, a row that was deleted meanwhile would be there again. An attempt is for certain slots, which the
 target does not hold; rows of others are refused, whoever sends them.
 
+Steps 2 and 3, and a seal that is taken back, leave a marker in their entry, so that who follows the logs of both groups
+knows which group's changes of a slot count. An adoption's marker says where in the source's log the slots were sealed.
+A group also keeps which move brought each slot.
+
 A group takes part in one move at a time, in the order of their numbers. A slot is held by one group or, between 2 and
 3, by none. If the source's leader is lost, its successor opens the next attempt: the target says whether it had adopted
 already; if not, the source takes the slots back and begins again.
@@ -26,15 +30,17 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import ConflictError
 from metad_wire.tables.cluster import GROUP
+from metad_wire.watch import MarkerStep, SlotMarker
 
 from ..storage import keys
 from . import tails
 from .part import Origin, Writes
-from .slot_assignment import AssignedSlots, SlotAssignment, pack, unpack
+from .rows import Numbers
+from .slot_assignment import AssignedSlots, SlotAssignment, SlotMoves, decode_moves, moves_key, pack, unpack
 from .tables import Command, Verb
 from .view import View
 
-_FIELDS = tails.fields(AssignedSlots)
+_FIELDS, _MOVES_FIELDS = tails.fields(AssignedSlots), tails.fields(SlotMoves)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -51,10 +57,27 @@ def _evaluate(view: View, command: Command[c.GroupCommand]) -> c.GroupReply:
     changed = held if adopted else step(view, body, held)
     if changed is not held:
         view.revision += changed.base - held.base
-        written = _encode(changed)
-        written = written if stored is None else tails.keep(stored, written, _FIELDS)
-        view.writes_of(GROUP.rows["state"])[key] = written
-    return c.GroupReply([m.Revision(view.name, view.revision)], [], adopted)
+        _write(view, key, stored, changed, _FIELDS)
+    return c.GroupReply([m.Revision(view.name, view.revision)], [], adopted, view.index)
+
+
+def _write(view: View, key: bytes, stored: bytes | None, changed: AssignedSlots | SlotMoves, fields: int) -> None:
+    """Replace a row of the group's state."""
+    written = _encode(changed)
+    written = written if stored is None else tails.keep(stored, written, fields)
+    view.writes_of(GROUP.rows["state"])[key] = written
+
+
+def _note_moves(view: View, mine: Numbers, move: int = 0, moved: bytes = b"") -> None:
+    """Keep which moves have brought the slots of the mask ``mine``; ``move`` brings ``moved``."""
+    key = moves_key(view.group)
+    stored = view.get(key)
+    taken = unpack(moved)
+    kept = {number: unpack(slots) & mine & ~taken for number, slots in decode_moves(stored).brought.items()}
+    if move:
+        kept[move] = taken
+    brought = {number: pack(slots) for number, slots in kept.items() if slots.any()}
+    _write(view, key, stored, SlotMoves(brought), _MOVES_FIELDS)
 
 
 def _open(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlots:
@@ -98,7 +121,10 @@ def _import(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSl
 
 def _adopt(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlots:
     _check_open(body, held)
-    slots = pack(unpack(held.slots) | unpack(body.slots))
+    mine = unpack(held.slots) | unpack(body.slots)
+    slots = pack(mine)
+    _note_moves(view, mine | unpack(held.sealed), body.move, body.slots)
+    view.marker = SlotMarker(MarkerStep.ADOPTED, body.move, body.slots, body.other, body.sealed_index)
     base = held.base + max(0, body.revision + 1 - view.revision)
     return msgspec.structs.replace(held, slots=slots, adopted_move=body.move, base=base)
 
@@ -110,6 +136,7 @@ def _seal(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlot
     moving = unpack(body.slots)
     if (moving & ~mine).any():
         raise ConflictError("not all of the slots are here")
+    view.marker = SlotMarker(MarkerStep.SEALED, body.move, body.slots, body.other)
     return msgspec.structs.replace(held, slots=pack(mine & ~moving), sealed=body.slots, sealed_move=body.move)
 
 
@@ -117,12 +144,14 @@ def _unseal(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSl
     if held.sealed_move != body.move:
         return held
     slots = pack(unpack(held.slots) | unpack(held.sealed))
+    view.marker = SlotMarker(MarkerStep.UNSEALED, body.move, held.sealed)
     return msgspec.structs.replace(held, slots=slots, sealed=b"", sealed_move=0)
 
 
 def _close(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlots:
     if held.sealed_move != body.move:
         return held
+    _note_moves(view, unpack(held.slots))
     return msgspec.structs.replace(held, sealed=b"", sealed_move=0)
 
 

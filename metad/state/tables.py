@@ -180,6 +180,8 @@ class Verb(Generic[_Body, _Reply]):
     ) -> None:
         if not method.mutates == (evaluate is not None) == (read is None):
             raise TypeError(f"{method.name}: a verb either evaluates (mutates) or reads")
+        if evaluate is not None and table.routing and rows is None and method not in table.routed:
+            raise TypeError(f"{method.name}: a verb that writes rows of slots names those rows")
         self._has_items = "items" in method.body.__struct_fields__
         if (
             read is not None

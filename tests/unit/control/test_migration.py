@@ -12,6 +12,8 @@ import pytest
 from server_rig import Rig
 
 from metad.control import migration
+from metad.raft.journal import REGULAR
+from metad.state.entry import decode_entry
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, slots_in
@@ -29,6 +31,7 @@ from metad_wire.methods import (
     SESSION_TAKEOVER,
     Method,
 )
+from metad_wire.watch import MarkerStep, SlotMarker
 
 NAMESPACES = [f"n{i}" for i in range(24)]
 CLIENTS = [f"c{i}" for i in range(24)]
@@ -180,6 +183,7 @@ class Scenario:
         assert {r.namespace: (r.value, r.version) for r in records} == self.kv
         assert {r.namespace: r.mod_revision for r in records} == self.revisions
         await self.check_list()
+        self.check_markers()
         drivers = self.rig.node.drivers
         held = [set(slots_in(drivers[GroupId("data", ordinal)].machine.holding.slots)) for ordinal in (0, 1)]
         assert not held[0] & held[1]
@@ -191,6 +195,32 @@ class Scenario:
         assert [slot for slot in range(SLOTS) if slots[slot]] == sorted(held[1])
         # It still moves: back, and again.
         await self.ask(CLUSTER_REBALANCE, c.Rebalance())
+
+    def check_markers(self) -> None:
+        """The target's log says where, in that of the source, the slots were sealed for the last time."""
+        source, target = self.markers(0), self.markers(1)
+        (adoption,) = target.values()
+        assert (adoption.step, adoption.other) == (MarkerStep.ADOPTED, 0)
+        last = max(source)
+        assert adoption.sealed_index == last
+        assert source[last] == SlotMarker(MarkerStep.SEALED, adoption.move, adoption.slots, 1)
+        assert [marker.step for marker in source.values()] == [
+            MarkerStep.UNSEALED if number % 2 else MarkerStep.SEALED for number in range(len(source))
+        ]
+
+    def markers(self, ordinal: int) -> dict[int, SlotMarker]:
+        """By their index in a group's log."""
+        log = self.rig.node.drivers[GroupId("data", ordinal)].group.log
+        assert log.base_index == 0
+        records: list[bytes] = []
+        while len(records) < log.last_index:  # a part is on the disk, and a part in memory
+            records += log.records(len(records) + 1, 1 << 20, log.last_index + 1)
+        found: dict[int, SlotMarker] = {}
+        for index, record in enumerate(records, 1):
+            marker = decode_entry("data", index, record).marker if record[8] == REGULAR else None
+            if marker is not None:
+                found[index] = marker
+        return found
 
 
 async def test_every_step_happens_and_writes_meet_all_of_them() -> None:

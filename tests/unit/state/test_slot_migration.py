@@ -13,18 +13,20 @@ from state_rig import Group, contents
 from wire_strategies import values_of
 
 from metad.config import Config, DedupeConfig, StorageConfig
+from metad.state.entry import decode_entry
 from metad.state.machine import Known, Machine
 from metad.state.overlay import MISSING
 from metad.state.part import NodeMemory, PartContext
 from metad.state.registry import VERBS
 from metad.state.row_cache import HeadCache, RowCache
-from metad.state.slot_assignment import ALL_SLOTS, pack, unpack
-from metad.state.tables import Command
+from metad.state.slot_assignment import ALL_SLOTS, HeldSlots, moves_key, pack, unpack
+from metad.state.tables import Command, Verb
 from metad.storage import keys
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, GroupCommand, GroupReply, slot_bits, slots_count, slots_in
 from metad_wire.errors import ConflictError, IdentityExpiredError, MetadError, StaleRouteError
+from metad_wire.method import By
 from metad_wire.methods import (
     BETWEEN_NODES,
     GROUP_COMMAND,
@@ -40,6 +42,8 @@ from metad_wire.methods import (
     Method,
     encode,
 )
+from metad_wire.tables.session import SESSION
+from metad_wire.watch import MarkerStep, SlotMarker
 
 ALL = range(SLOTS)
 NOW_MS = 1_700_000_000_000
@@ -349,6 +353,119 @@ def test_an_adoption_that_is_never_applied_raises_nothing() -> None:
     assert pair.step(group, "adopt", batch=1, revision=405) == 406
 
 
+# --- markers, and the moves that brought slots -----------------------------------------------------------
+
+
+def marker_of(group: Group) -> SlotMarker | None:
+    """Of the newest entry."""
+    return decode_entry(group.name, group.last, group.log[-1]).marker
+
+
+def brought(group: Group) -> dict[int, set[int]]:
+    """By leader and follower alike."""
+    parts = [machine.parts[HeldSlots] for machine in (group.machine, group.follower)]
+    assert parts[0].brought == parts[1].brought
+    return {move: set(slots_in(bits)) for move, bits in parts[0].brought.items()}
+
+
+def test_only_steps_after_which_a_group_holds_other_slots_have_a_marker() -> None:
+    pair = Pair()
+    bits = slot_bits(MOVING)
+    put(pair.source, names(True, 1)[0])
+    assert marker_of(pair.source) is None
+    seen: list[tuple[str, SlotMarker | None]] = []
+
+    def step(group: Group, step: str, **fields: Any) -> None:
+        with contextlib.suppress(ConflictError):
+            pair.step(group, step, move=9, **fields)
+        seen.append((step, marker_of(group)))
+
+    step(pair.target, "open")
+    step(pair.target, "drop", rows=dict.fromkeys(pair.rows(pair.source)))
+    step(pair.target, "import", batch=1, rows=pair.rows(pair.source))
+    step(pair.source, "unseal", other=1)  # nothing is sealed
+    step(pair.source, "seal", other=1)
+    step(pair.source, "seal", other=1)  # it is done
+    step(pair.source, "unseal", other=1)
+    step(pair.source, "seal", other=1)
+    step(pair.target, "adopt", batch=9, other=0, sealed_index=7)  # out of turn
+    step(pair.target, "adopt", batch=2, other=0, sealed_index=7)
+    step(pair.target, "open")
+    step(pair.source, "close")
+    sealed, unsealed = SlotMarker(MarkerStep.SEALED, 9, bits, 1), SlotMarker(MarkerStep.UNSEALED, 9, bits)
+    assert seen == [
+        ("open", None),
+        ("drop", None),
+        ("import", None),
+        ("unseal", None),
+        ("seal", sealed),
+        ("seal", None),
+        ("unseal", unsealed),
+        ("seal", sealed),
+        ("adopt", None),
+        ("adopt", SlotMarker(MarkerStep.ADOPTED, 9, bits, 0, 7)),
+        ("open", None),
+        ("close", None),
+    ]
+
+
+def test_a_step_says_the_index_of_its_entry() -> None:
+    pair = Pair()
+    pair.step(pair.target, "open")
+    assert pair.ask(pair.target, "adopt", batch=1, revision=405).index == 2
+    reply = pair.ask(pair.target, "open", move=2, slots=slot_bits([1]))
+    assert (reply.index, reply.revisions) == (3, [m.Revision("data-1", 407)])
+
+
+def test_a_group_knows_which_move_brought_each_slot_until_it_is_closed() -> None:
+    pair = Pair()
+    whole, moving = set(ALL), set(MOVING)
+    assert (brought(pair.source), brought(pair.target)) == ({0: whole}, {})
+    pair.move(5)
+    assert (brought(pair.source), brought(pair.target)) == ({0: whole - moving}, {5: moving})
+    back = set(range(0, SLOTS, 4))
+    for group, step, more in (
+        (pair.source, "open", {}),
+        (pair.target, "seal", {}),
+        (pair.source, "adopt", {"batch": 1}),
+    ):
+        pair.step(group, step, move=8, slots=slot_bits(back), **more)
+    assert brought(pair.source) == {0: whole - moving, 8: back}
+    assert brought(pair.target) == {5: moving}, "what is sealed counts"
+    pair.step(pair.target, "close", move=8)
+    assert brought(pair.target) == {5: moving - back}
+    for group in (pair.source, pair.target):
+        before = brought(group)
+        group.restart()
+        assert brought(group) == before
+        assert contents(group.engine) == contents(group.follower_engine)
+
+
+def test_what_is_evaluated_and_not_applied_is_not_held_yet() -> None:
+    pair = Pair()
+    seal = GroupCommand("seal", 4, 1, slots=slot_bits(MOVING))
+    pair.source.propose([(Command(GROUP_COMMAND, seal, VERBS[GROUP_COMMAND.code].rows(seal)), None)], NOW_MS)
+    part = pair.source.machine.parts[HeldSlots]
+    assert (part.held, part.sealed, part.sealed_move) == (ALL_SLOTS, b"", 0)
+    assert pair.source.machine.holding.sealed_move == 4
+    pair.source.apply(1)
+    assert (set(slots_in(part.held)), part.sealed, part.sealed_move) == (set(ALL) - set(MOVING), seal.slots, 4)
+
+
+def test_slots_that_an_older_version_adopted_count_as_made_with_the_group() -> None:
+    pair = Pair()
+    pair.move(5)
+    key = moves_key(pair.target.prefix)
+    for engine in (pair.target.engine, pair.target.follower_engine):
+        engine.write({key: None})
+    pair.target.restart()
+    pair.target.follower = pair.target._machine(pair.target.follower_engine)
+    assert brought(pair.target) == {0: set(MOVING)}
+    pair.move(6, back=True)
+    pair.move(7)
+    assert brought(pair.target) == {7: set(MOVING)}
+
+
 # --- refused steps ---------------------------------------------------------------------------------------
 
 
@@ -423,6 +540,13 @@ def test_an_attempt_brings_rows_of_its_own_slots_only() -> None:
     pair.step(pair.target, "import", batch=1, rows=pair.rows(pair.source))
     pair.step(pair.target, "adopt", batch=2)
     assert held(pair.target) == set(MOVING)
+
+
+def test_a_verb_that_writes_rows_of_slots_must_name_them() -> None:
+    lists = next(method for method in SESSION.methods if method not in SESSION.routed)
+    writes = Method(0x7FFF, "session.wipe", lists.body, m.WriteReply, mutates=True, by=By.GROUP)
+    with pytest.raises(TypeError, match=r"session\.wipe: a verb that writes rows of slots names those rows"):
+        Verb(writes, SESSION, evaluate=lambda view, command: m.WriteReply([], []))
 
 
 WRITING = [verb.method for verb in VERBS.values() if verb.evaluate and verb.method.code not in BETWEEN_NODES]

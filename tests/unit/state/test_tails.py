@@ -12,7 +12,7 @@ from metad.config import DedupeConfig
 from metad.state import tails
 from metad.state.cluster import MAP_KEY
 from metad.state.registry import VERBS
-from metad.state.slot_assignment import AssignedSlots, SlotAssignment
+from metad.state.slot_assignment import AssignedSlots, SlotAssignment, SlotMoves, moves_key
 from metad.state.tables import Command
 from metad.storage import keys
 from metad_wire import cluster as c
@@ -183,6 +183,25 @@ def test_a_step_of_a_move_keeps_what_newer_leaders_put_into_the_groups_row(step:
     row = decode(group.engine.get(group.machine.parts[SlotAssignment].key) or b"")
     assert row[tails.fields(AssignedSlots) :] == LATER
     assert GROUP_COMMAND.decode_reply(outcome).revisions == [m.Revision("data-0", 41)]
+
+
+@pytest.mark.parametrize("step", ["adopt", "close"])
+def test_the_end_of_a_move_keeps_what_newer_leaders_put_into_the_row_of_moves(step: str) -> None:
+    group = Group("data", 0, DedupeConfig(), initial_slots=slot_bits([]))
+    assignment, key = group.machine.parts[SlotAssignment], moves_key(group.prefix)
+    held = AssignedSlots(
+        slot_bits([3]), slot_bits([4]), sealed_move=7, opened_move=8, opened_attempt=1, opened_slots=slot_bits([1])
+    )
+    moves = SlotMoves({5: slot_bits([3]), 6: slot_bits([4])})
+    for engine in (group.engine, group.follower_engine):
+        engine.write({assignment.key: encode(held), key: longer(moves)})
+    group.machine.forget()
+    body = GroupCommand(step, 8 if step == "adopt" else 7, 1, 1, slots=slot_bits([1]))
+    (outcome,) = group.propose([(Command(GROUP_COMMAND, body, VERBS[GROUP_COMMAND.code].rows(body)), None)], 0)
+    assert isinstance(outcome, bytes), outcome
+    group.apply(1)
+    brought = {8: slot_bits([1]), 6: slot_bits([4])} if step == "adopt" else {}
+    assert decode(group.follower_engine.get(key) or b"") == [{**brought, 5: slot_bits([3])}, *LATER]
 
 
 def test_records_without_tails_are_written_as_they_are() -> None:

@@ -13,7 +13,8 @@ from ..method import By, For
 from ..table import ANY_KIND, Table
 
 GROUP: Table[Any] = Table("group", kind=ANY_KIND, rows={"state": 0x00, "dedupe": 0x01}, row_cache=True)
-"""``state``: the applied index, the snapshot's mark, the slots that are held. ``dedupe``: request identities."""
+"""``state``: the applied index, the snapshot's mark, the slots that are held and the moves that brought
+them. ``dedupe``: request identities."""
 GROUP_COMMAND = GROUP.writes(0x000A, "command", c.GroupCommand, c.GroupReply, whose=For.NODES, routed=False)
 
 CLUSTER: Table[Any] = Table("cluster", kind="metadata", rows={"map": 0x02})
