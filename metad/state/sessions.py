@@ -38,16 +38,7 @@ from .view import View
 _OWNER, _PROPERTIES = SESSION.rows["owner"], SESSION.rows["properties"]
 
 
-class OwnerRow(m.Message, frozen=True):
-    """The owner row as stored."""
-
-    connected: bool
-    broker: str
-    broker_epoch: int
-    disconnected_ms: int
-
-
-_decode_owner = msgspec.msgpack.Decoder(OwnerRow).decode
+_decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
 _DEFAULT_PROPERTIES = encode(m.SessionProperties())
 # A Session on the wire is an array of 7: the key's 2 fields, the owner row's 4, the properties.
 _SESSION_HEADER = b"\x97"
@@ -55,7 +46,7 @@ _LIST_READ_ROWS = 32  # properties read at once for a page: of the largest size 
 
 
 def _owner(broker: str, epoch: int) -> bytes:
-    return encode(OwnerRow(True, broker, epoch, 0))
+    return encode(m.SessionOwner(True, broker, epoch, 0))
 
 
 class _Owners:
@@ -244,7 +235,7 @@ def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteRe
 def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m.WriteReply:
     broker, epoch = command.body.broker, command.body.broker_epoch
     mine = _owner(broker, epoch)
-    gone = encode(OwnerRow(False, broker, epoch, view.now_ms))
+    gone = encode(m.SessionOwner(False, broker, epoch, view.now_ms))
     errors: list[m.ItemError] = []
     owners, writes = view.parts[SessionOwners], view.writes_of(_OWNER)
     for (position, _, suffix), row in zip(command.rows, owners.before(view, command.rows), strict=True):

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import functools
 import struct
-from zlib import crc32
 
 from metad_wire.group import GroupId
-from metad_wire.key import SLOT_MASK
 from metad_wire.key import TEXT_END as TEXT_END
+from metad_wire.key import split_text as split_text
 from metad_wire.key import text as text
 from metad_wire.key import text2 as text2
 from metad_wire.key import text_prefix as text_prefix
@@ -50,12 +49,6 @@ def table_prefix(group: bytes, table: int) -> bytes:
     if table not in ROWS:
         raise ValueError(f"no table declares row {table:#04x}")
     return group + bytes((table,))
-
-
-def split_text(key: bytes, offset: int) -> tuple[str, int]:
-    """Read back one text field: (value, offset behind it)."""
-    end = key.index(TEXT_END, offset)
-    return key[offset:end].replace(b"\0\xff", b"\0").decode(), end + len(TEXT_END)
 
 
 def after_prefix(prefix: bytes) -> bytes:
@@ -94,10 +87,4 @@ def log_index(key: bytes) -> int:
 def slot_of_key(key: bytes) -> int | None:
     """The slot of a key behind its group prefix; None if its table belongs to the group itself."""
     table = ROWS.get(key[0])
-    if table is None or not table.routing:
-        return None
-    end = 1
-    for _ in table.routing:
-        end = key.index(TEXT_END, end) + len(TEXT_END)
-    slot: int = crc32(key[1:end]) & SLOT_MASK
-    return slot
+    return None if table is None else table.slot_of(key[1:])

@@ -176,6 +176,18 @@ class TooLargeError(InvalidRequestError, code=115, name="too_large"):
     """The request asks for too much at once, or changes too much; nothing was done: send its items in parts."""
 
 
+class LogCutError(_Coded, code=116, name="log_cut", retryable=True):
+    """This replica's log no longer has the entries behind the position; another replica may have them."""
+
+
+class NotReplicaError(_Coded, code=117, name="not_replica", retryable=True):
+    """This node has no replica of the group that can serve; ask another."""
+
+
+class PositionAheadError(_Coded, code=118, name="position_ahead", retryable=True):
+    """The replica has not come to the position; if it leads the group, the position is of a log that is lost."""
+
+
 # 200-299: one item of a batch.
 class NotFoundError(_Coded, code=200, name="not_found"):
     """There is no such record."""

@@ -6,7 +6,7 @@ A frame is a 4-byte length, a 12-byte header and a payload (big-endian throughou
     u8  type        FrameType
     u8  flags       reserved, sent as 0, ignored when received
     u16 method      of a REQUEST; of a PEER frame its channel; 0 elsewhere
-    u64 request_id  of REQUEST, RESPONSE, ERROR, EVENT and CANCEL; 0 elsewhere
+    u64 request_id  of REQUEST, RESPONSE, ERROR, EVENT and CANCEL, and of CREDIT from a client; 0 elsewhere
     payload         msgpack, see messages.py
 
 The decoder is incremental and holds at most one unfinished frame besides the last chunk that it was fed. It refuses a

@@ -35,3 +35,9 @@ def text2(first: str, second: str) -> bytes:
 def text_prefix(value: str) -> bytes:
     """What every text field that starts with ``value`` starts with."""
     return value.encode().replace(b"\0", b"\0\xff")
+
+
+def split_text(key: bytes, offset: int) -> tuple[str, int]:
+    """Read back one text field: (value, offset behind it)."""
+    end = key.index(TEXT_END, offset)
+    return key[offset:end].replace(b"\0\xff", b"\0").decode(), end + len(TEXT_END)

@@ -193,6 +193,15 @@ class Session(Message, frozen=True):
     properties: SessionProperties
 
 
+class SessionOwner(Message, frozen=True):
+    """The part of a session that says who owns it; a row of its own, which watches report."""
+
+    connected: bool
+    broker: str
+    broker_epoch: U63
+    disconnected_ms: U63
+
+
 class Owner(Message, frozen=True):
     """One life of a broker."""
 

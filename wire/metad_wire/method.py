@@ -25,12 +25,15 @@ encode = _encoder.encode
 
 
 class By(Enum):
-    """Which node answers a method. Any other node refuses with ``not_leader``, and names the leader if it knows it."""
+    """Which node answers a method. Any other node refuses with ``not_leader``, and names the leader if it knows it;
+    one without a replica with ``not_replica``."""
 
     ANY = "any node"
     METADATA = "leader of metadata-0"
     GROUP = "leader of the group"
     """The group that the request names."""
+    REPLICA = "replica of the group"
+    """Any of the group that the request names, whether it leads or not."""
 
 
 class For(Enum):

@@ -32,6 +32,7 @@ from .tables.session import SESSION_GET as SESSION_GET
 from .tables.session import SESSION_LIST as SESSION_LIST
 from .tables.session import SESSION_TAKEOVER as SESSION_TAKEOVER
 from .tables.session import SESSION_UPDATE as SESSION_UPDATE
+from .watch import WatchOpen, WatchOpened
 
 STATUS = Method(0x0001, "system.status", m.Status, m.StatusReply, mutates=False, by=By.ANY)
 
@@ -49,8 +50,12 @@ CLUSTER_REBALANCE = Method(
 )
 CLUSTER_MOVED = Method(0x0009, "cluster.moved", c.Moved, c.Done, mutates=False, by=By.METADATA, whose=For.NODES)
 
-READS = frozenset(method.code for method in METHODS.values() if not method.mutates and method.by is not By.METADATA)
-"""Methods that change nothing, however often they are repeated and by whomever: all that 0-RTT data may ask for."""
+WATCH_OPEN = Method(0x000B, "watch.open", WatchOpen, WatchOpened, mutates=False, by=By.REPLICA)
+"""The reply begins a stream of events, which ends with one that says so, with a CANCEL or with the connection."""
+
+READS = frozenset(method.code for method in METHODS.values() if not method.mutates and method.by in {By.ANY, By.GROUP})
+"""Methods that change nothing, however often they are repeated and by whomever: all that 0-RTT data may ask for. A
+watch is none of them: a copy of its request would make a node work for nobody."""
 
 BETWEEN_NODES = frozenset(method.code for method in METHODS.values() if method.whose is For.NODES)
 """Methods that clients may not use."""

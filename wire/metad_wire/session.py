@@ -13,7 +13,11 @@ from the window and its answer (RESPONSE or ERROR) gives it back, so in the stea
 CREDIT frame sets a new window. The server enforces a smaller window only once the peer has answered the ping behind it,
 because until then the peer may not have seen it.
 
-Memory: a session holds what its decoder holds and the lengths of the unanswered requests, which the window bounds. Its
+A watch is a request whose answer begins a stream: its credit is back with the answer, and events follow under its id.
+They have a credit of their own, which the client grants stream by stream.
+
+Memory: a session holds what its decoder holds, the ids of its streams (the driver bounds how many it begins), and the
+lengths of the unanswered requests, which the window bounds. Its
 output is at most as long as what it received plus what the driver asked it to send, so a driver that stops reading
 while the peer does not read is bounded too.
 """
@@ -49,6 +53,7 @@ from .frame import (
 )
 from .method import MALFORMED, encode
 from .peer import PEER_MAGIC
+from .watch import WatchCredit
 
 _RESPONSE = int(FrameType.RESPONSE)
 _ERROR = int(FrameType.ERROR)
@@ -77,7 +82,7 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
-_SERVER_OPEN = (FrameType.REQUEST, FrameType.CANCEL, FrameType.PING, FrameType.PONG)
+_SERVER_OPEN = (FrameType.REQUEST, FrameType.CANCEL, FrameType.CREDIT, FrameType.PING, FrameType.PONG)
 _CLIENT_OPEN = (
     FrameType.RESPONSE,
     FrameType.ERROR,
@@ -146,6 +151,8 @@ class Session:
         self.decoder = FrameDecoder(HANDSHAKE_BYTES_MAX)
         self.unanswered: dict[int, int] = {}  # request id -> frame length
         self.unanswered_bytes = 0
+        self.streams: set[int] = set()
+        """Ids of the watches that have begun and not ended."""
         self.window_bytes = 0
         self.version = 0
         self.features = 0
@@ -243,7 +250,8 @@ class Session:
 
 class ServerSession(Session):
     """The server's end. Events: HELLO (answer with :meth:`welcome` or :meth:`fail_connection`), REQUEST (answer exactly
-    once with :meth:`respond` or :meth:`fail`), CANCEL (even after the answer), PING (already answered), PONG."""
+    once with :meth:`respond`, :meth:`begin_stream` or :meth:`fail`), CANCEL (even after the answer), CREDIT of a
+    stream, PING (already answered), PONG."""
 
     role = Role.SERVER
 
@@ -278,6 +286,19 @@ class ServerSession(Session):
         self._answered(request_id)
         self._send(FrameType.ERROR, encode(error.body()), request_id)
 
+    def begin_stream(self, request_id: int, payload: bytes) -> None:
+        """Answer a request, and send events under its id from now on."""
+        self.respond(request_id, payload)
+        if self.state is not State.CLOSED:
+            self.streams.add(request_id)
+
+    def event(self, request_id: int, payload: bytes, *, last: bool = False) -> None:
+        """Send an event of a stream. Nothing follows the last one."""
+        assert request_id in self.streams, "begin_stream() comes before its events"
+        self._send(FrameType.EVENT, payload, request_id)
+        if last:
+            self.streams.discard(request_id)
+
     def set_window(self, window_bytes: int) -> None:
         """Grant another window of unanswered request bytes. The server enforces the largest window that the peer may
         still believe in: a larger one at once, a smaller one from the pong of the ping behind it."""
@@ -311,7 +332,7 @@ class ServerSession(Session):
     def _received(self, frame: Frame) -> bool:
         if frame.type == _REQUEST:
             request_id, length = frame.request_id, frame.length
-            if request_id in self.unanswered or not request_id:
+            if request_id in self.unanswered or not request_id or request_id in self.streams:
                 raise UnexpectedFrameError(f"request id {request_id} is 0 or already in flight")
             # A frame that is alone in its window may be larger than it: a window shrunk below one frame must not
             # deadlock.
@@ -323,7 +344,10 @@ class ServerSession(Session):
             self.unanswered_bytes += length
             return True
         if frame.type == FrameType.CANCEL:
+            self.streams.discard(frame.request_id)
             return True  # also for a request that is already answered: see below
+        if frame.type == FrameType.CREDIT:
+            return frame.request_id in self.streams  # or the stream has ended meanwhile
         if frame.type == FrameType.HELLO:
             self._negotiate(_hello(frame.payload))
             return True
@@ -349,8 +373,8 @@ class ServerSession(Session):
 
 
 class ClientSession(Session):
-    """The client's end. Events: WELCOME, RESPONSE and ERROR of a request, EVENT, GOAWAY, CREDIT, PONG. An ERROR with
-    request id 0 ends the connection and is raised."""
+    """The client's end. Events: WELCOME, RESPONSE and ERROR of a request, EVENT of a stream, GOAWAY, CREDIT, PONG. An
+    ERROR with request id 0 ends the connection and is raised."""
 
     role = Role.CLIENT
 
@@ -395,9 +419,25 @@ class ClientSession(Session):
         return request_id
 
     def cancel(self, request_id: int) -> None:
-        """Tell the server that the answer is not wanted. An answer still comes, and still gives the credit back."""
-        if request_id in self.unanswered:
+        """Tell the server that the answer is not wanted, or no event any more. An answer still comes, and still gives
+        the credit back; events still on their way do not."""
+        if request_id in self.unanswered or request_id in self.streams:
+            self.streams.discard(request_id)
             self._send(FrameType.CANCEL, b"", request_id)
+
+    def grant(self, request_id: int, count: int) -> None:
+        """Let the server send so many bytes of events more. Dropped if the stream has ended."""
+        if request_id in self.streams:
+            self._send(FrameType.CREDIT, encode(WatchCredit(count)), request_id)
+
+    def stream_begun(self, request_id: int) -> None:
+        """The RESPONSE to this request has begun a stream. Call it before the next event is taken: events of other ids
+        are dropped."""
+        self.streams.add(request_id)
+
+    def stream_ended(self, request_id: int) -> None:
+        """The stream has said that nothing follows."""
+        self.streams.discard(request_id)
 
     def _received(self, frame: Frame) -> bool:
         kind = frame.type
@@ -423,6 +463,8 @@ class ClientSession(Session):
             self.decoder.frame_bytes_max = min(welcome.frame_bytes_max, FRAME_BYTES_MAX)
         elif kind == FrameType.GOAWAY:
             self.goaway = _decode(m.Goaway, frame.payload)
+        elif kind == FrameType.EVENT:
+            return frame.request_id in self.streams  # or the client has cancelled it
         elif kind == FrameType.CREDIT:
             self.window_bytes = _decode(m.Credit, frame.payload).window_bytes
         return self._control(frame)

@@ -14,7 +14,7 @@ import msgspec
 
 from . import messages as m
 from .fields import KEY_FIELDS_MAX, U32
-from .key import text, u32
+from .key import SLOT_MASK, TEXT_END, split_text, text, u32
 from .method import Body, By, For, Method, Reply
 
 Record = TypeVar("Record", bound=m.Message)
@@ -42,6 +42,18 @@ class Plain(NamedTuple):
     """Its other fields."""
 
 
+class Shown(NamedTuple):
+    """What a watch shows of a row."""
+
+    key: type[m.Message] | None
+    """Has the first fields of the table's key, or all; None if the row has one record only."""
+    record: Any
+    """The type of the value as stored."""
+    counted: bool = False
+    """Whether the record has ``version``, ``create_revision`` and ``mod_revision``, so that it says by itself whether
+    this write created it."""
+
+
 class Table(Generic[Record]):
     """One kind of record.
 
@@ -53,6 +65,7 @@ class Table(Generic[Record]):
     ``key_bytes`` says how long the longest key is that an item names, as encoded; by default that of the item, which
     has the fields of the key.
     ``value_bytes_max``: of one record's value; ``value_bytes`` says how many an item has.
+    ``shows``: the rows that a watch may show, by name. A plain table shows its row.
 
     ``code`` makes it a plain table, with :class:`Plain` methods from that code on: it needs no code of its own.
     ``writers`` are those who may use the two that write.
@@ -75,6 +88,7 @@ class Table(Generic[Record]):
         value_bytes: Callable[[Any], int] | None = None,
         code: int | None = None,
         writers: For = For.CLIENTS,
+        shows: Mapping[str, Shown] = types.MappingProxyType({}),
         crcs: Callable[[Sequence[Any]], Iterable[int]] | None = None,
         keys: Callable[[Sequence[Any]], Keys] | None = None,
     ) -> None:
@@ -103,6 +117,10 @@ class Table(Generic[Record]):
             if byte in ROWS:
                 raise TypeError(f"{name}: {ROWS[byte].name} has row {byte:#04x} already")
         self.plain = None if code is None else self._plain(code, writers)
+        if self.plain is not None:
+            shows = dict.fromkeys(self.rows, Shown(self.plain.key, m.TableRecord[self.record], counted=True))  # type: ignore[name-defined]
+        self.shows: dict[int, Shown] = {self.rows[row]: shown for row, shown in shows.items()}
+        """What a watch shows, by the byte of the row."""
         TABLES[name] = self
         ROWS.update(dict.fromkeys(self.rows.values(), self))
 
@@ -136,6 +154,30 @@ class Table(Generic[Record]):
     def key_of(self, fields: Sequence[Any]) -> bytes:
         """The first fields of a key, encoded."""
         return b"".join([encode(value) for value, (_, encode) in zip(fields, self._encoders, strict=False)])
+
+    def fields_of(self, key: bytes, count: int) -> list[Any]:
+        """The first ``count`` fields of an encoded key. Raises ValueError if it is no such key."""
+        fields: list[Any] = []
+        at = 0
+        for _, encode in self._encoders[:count]:
+            if encode is text:
+                value, at = split_text(key, at)
+                fields.append(value)
+            else:
+                fields.append(int.from_bytes(key[at : at + 4], "big"))
+                at += 4
+        if at > len(key):
+            raise ValueError(f"{key!r} is no key of {self.name}")
+        return fields
+
+    def slot_of(self, key: bytes) -> int | None:
+        """The slot of an encoded key; None if the table is not routed. Raises ValueError if it is no such key."""
+        if not self.routing:
+            return None
+        end = 0
+        for _ in self.routing:
+            end = key.index(TEXT_END, end) + len(TEXT_END)
+        return crc32(key[:end]) & SLOT_MASK
 
     def is_text(self, number: int) -> bool:
         """Whether this field of the key is text; else it is an integer of 32 bits."""

@@ -10,12 +10,12 @@ import pytest
 from state_rig import MIB
 
 from metad.state.owners import _SLOTS_MIN, OwnerCache
-from metad.state.sessions import OwnerRow
+from metad_wire.messages import SessionOwner
 from metad_wire.methods import encode
 
 
 def owner(broker: str, epoch: int = 1, *, connected: bool = True) -> bytes:
-    return encode(OwnerRow(connected, broker, epoch, 0 if connected else 99))
+    return encode(SessionOwner(connected, broker, epoch, 0 if connected else 99))
 
 
 def key(number: int) -> tuple[bytes, int]:

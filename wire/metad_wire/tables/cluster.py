@@ -10,12 +10,12 @@ from typing import Any
 from .. import cluster as c
 from .. import messages as m
 from ..method import By, For
-from ..table import ANY_KIND, Table
+from ..table import ANY_KIND, Shown, Table
 
 GROUP: Table[Any] = Table("group", kind=ANY_KIND, rows={"state": 0x00, "dedupe": 0x01}, row_cache=True)
 """``state``: the applied index, the snapshot's mark, the slots that are held and the moves that brought
 them. ``dedupe``: request identities."""
 GROUP_COMMAND = GROUP.writes(0x000A, "command", c.GroupCommand, c.GroupReply, whose=For.NODES, routed=False)
 
-CLUSTER: Table[Any] = Table("cluster", kind="metadata", rows={"map": 0x02})
+CLUSTER: Table[Any] = Table("cluster", kind="metadata", rows={"map": 0x02}, shows={"map": Shown(None, c.ClusterMap)})
 CLUSTER_STORE = CLUSTER.writes(0x0003, "store", c.StoreMap, m.WriteReply, by=By.METADATA, whose=For.NODES, routed=False)

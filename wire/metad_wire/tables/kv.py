@@ -8,7 +8,7 @@ from zlib import crc32
 
 from .. import messages as m
 from ..key import text, text2
-from ..table import Keys, Table
+from ..table import Keys, Shown, Table
 
 
 def _crcs(items: Sequence[Any]) -> Iterable[int]:
@@ -49,6 +49,7 @@ KV = Table(
     routing=("namespace",),
     key_bytes=_key_bytes,
     value_bytes=_value_bytes,
+    shows={"record": Shown(m.KvKey, m.Kv, counted=True)},
     crcs=_crcs,
     keys=_keys,
 )

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from .. import messages as m
 from ..key import text, text2, u32
-from ..table import Keys, Table
+from ..table import Keys, Shown, Table
 
 
 def _crcs(items: Sequence[Any]) -> Iterable[int]:
@@ -64,6 +64,7 @@ OFFSET = Table(
     key_bytes=_key_bytes,
     value_bytes=_value_bytes,
     row_cache=True,
+    shows={"offset": Shown(m.OffsetKey, m.Offset), "generation": Shown(m.ConsumerGroup, int)},
     crcs=_crcs,
     keys=_keys,
 )

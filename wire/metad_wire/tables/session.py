@@ -8,7 +8,7 @@ from zlib import crc32
 
 from .. import messages as m
 from ..key import text2
-from ..table import Keys, Table
+from ..table import Keys, Shown, Table
 
 
 def _encoded(items: Sequence[Any]) -> list[bytes]:
@@ -40,6 +40,7 @@ SESSION = Table(
     record=m.Session,
     key=("tenant", "client_id"),
     value_bytes=_value_bytes,
+    shows={"owner": Shown(m.SessionKey, m.SessionOwner), "properties": Shown(m.SessionKey, m.SessionProperties)},
     crcs=_crcs,
     keys=_keys,
 )
