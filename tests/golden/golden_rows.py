@@ -12,7 +12,7 @@ import msgspec
 
 from metad.raft.messages import AnyMessage
 from metad.raft.snapshot_transfer import AnyStreamMessage
-from metad_wire import cluster, errors, messages, peer, tables
+from metad_wire import cluster, errors, messages, peer, tables, watch
 from metad_wire.frame import FrameType, encode_frame
 
 HERE = Path(__file__).parent
@@ -24,7 +24,7 @@ PAYLOAD = list[tuple[bytes, AnyMessage]]
 _ROW = re.compile(r"^(?P<name>\w\S*)\n  value (?P<value>.+)\n(?:  bytes (?P<hex>[0-9a-f]*)\n)?", re.MULTILINE)
 
 
-MODULES = (messages, cluster, peer, *(sys.modules[f"{tables.__name__}.{name}"] for name in tables.NAMES))
+MODULES = (messages, cluster, peer, watch, *(sys.modules[f"{tables.__name__}.{name}"] for name in tables.NAMES))
 """That have messages."""
 
 

@@ -12,7 +12,7 @@ from wire_document import PROTOCOL, fields_of, hex_blocks, table_rows, tables
 from metad.raft import messages as raft
 from metad.raft.snapshot_transfer import StreamMessage
 from metad.state.registry import VERBS
-from metad_wire import cluster, fields, frame, messages, peer
+from metad_wire import cluster, fields, frame, messages, peer, watch
 from metad_wire.errors import ERRORS, ErrorBody
 from metad_wire.frame import FrameType, encode_frame
 from metad_wire.methods import KV_PUT, METHODS, READS, encode
@@ -28,7 +28,7 @@ MESSAGE_CLASSES = {
     "ErrorBody": ErrorBody,
     **{
         name: class_
-        for module in (messages, cluster, peer)
+        for module in (messages, cluster, peer, watch)
         for name, class_ in vars(module).items()
         if inspect.isclass(class_) and messages.Message in class_.__mro__[1:]
     },
@@ -136,7 +136,7 @@ def test_states(role: Role) -> None:
 
 
 def test_limits() -> None:
-    constants = {**vars(messages), **vars(fields), **vars(frame)}
+    constants = {**vars(messages), **vars(fields), **vars(frame), **vars(watch)}
     listed = {row[0]: int(row[1]) for row in TABLES["Limits"]}
     assert listed == {name: value for name, value in constants.items() if name.endswith("_MAX")}
 

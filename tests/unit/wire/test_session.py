@@ -39,7 +39,7 @@ from metad_wire.frame import (
     FrameType,
     encode_frame,
 )
-from metad_wire.methods import KV_GET, encode
+from metad_wire.methods import KV_GET, WATCH_OPEN, encode
 from metad_wire.peer import PEER_MAGIC, PeerHello
 from metad_wire.session import (
     SHRINKING_MAX,
@@ -51,6 +51,7 @@ from metad_wire.session import (
     State,
     decode_error,
 )
+from metad_wire.watch import WatchCredit
 
 WINDOW = 1000
 WELCOME = m.Welcome(1, 0, "node-1", "cluster-a", WINDOW, FRAME_BYTES_MAX, 60_000)
@@ -682,9 +683,69 @@ def test_a_malformed_goaway_is_refused() -> None:
     peer.fails(frame(FrameType.GOAWAY, b"\x91\xa1x"), FrameError, "Goaway")
 
 
-def test_an_event_reaches_the_driver() -> None:
-    _, peer = client()
-    assert peer >> frame(FrameType.EVENT, b"\x90", request_id=3) == ["EVENT#3"]
+# --- watches ---------------------------------------------------------------------------------------------
+
+
+def test_events_of_a_stream_reach_the_driver_until_it_ends() -> None:
+    session, peer = client()
+    number = session.request(WATCH_OPEN.code, b"")
+    event = frame(FrameType.EVENT, b"\x90", request_id=number)
+    assert peer >> event == []  # before the answer there is no stream
+    assert peer >> frame(FrameType.RESPONSE, b"\x90", request_id=number) == [f"RESPONSE#{number}"]
+    assert session.unanswered_bytes == 0
+    session.stream_begun(number)
+    assert peer >> event + event == [f"EVENT#{number}"] * 2
+    session.stream_ended(number)
+    assert peer >> event == []
+
+
+def test_events_on_their_way_are_dropped_after_a_cancel() -> None:
+    session, peer = client()
+    number = session.request(WATCH_OPEN.code, b"")
+    assert peer >> frame(FrameType.RESPONSE, b"\x90", request_id=number) == [f"RESPONSE#{number}"]
+    session.stream_begun(number)
+    session.grant(number, 500)
+    session.cancel(number)
+    session.grant(number, 500)
+    session.cancel(number)
+    assert peer.sent() == [f"REQUEST#{number}", "CREDIT 500", f"CANCEL#{number}"]
+    assert peer >> frame(FrameType.EVENT, b"\x90", request_id=number) == []
+
+
+def test_a_stream_gives_the_credit_of_its_request_back_and_keeps_its_id() -> None:
+    session, peer = server()
+    assert peer >> request(7, WINDOW - HEADER_BYTES) == ["REQUEST#7"]
+    session.begin_stream(7, b"\x90")
+    assert session.unanswered_bytes == 0
+    assert peer >> request(8, WINDOW - HEADER_BYTES) == ["REQUEST#8"]
+    session.event(7, b"\x90")
+    assert peer.sent() == ["RESPONSE#7", "EVENT#7"]
+    assert peer >> frame(FrameType.CREDIT, WatchCredit(9), request_id=7) == ["CREDIT#7"]
+    assert peer >> frame(FrameType.CREDIT, WatchCredit(9), request_id=9) == []  # it may have ended meanwhile
+    session.respond(8, b"")
+    peer.fails(request(7), UnexpectedFrameError, "already in flight")
+
+
+@pytest.mark.parametrize("ends", ["cancel", "last"])
+def test_the_id_of_a_stream_is_free_once_it_has_ended(ends: str) -> None:
+    session, peer = server()
+    assert peer >> request(7) == ["REQUEST#7"]
+    session.begin_stream(7, b"\x90")
+    if ends == "cancel":
+        assert peer >> frame(FrameType.CANCEL, b"", request_id=7) == ["CANCEL#7"]
+    else:
+        session.event(7, b"\x90", last=True)
+    assert not session.streams
+    assert peer >> request(7) == ["REQUEST#7"]
+
+
+def test_a_stream_that_begins_once_the_session_has_closed_is_dropped() -> None:
+    session, peer = server()
+    assert peer >> request(7) == ["REQUEST#7"]
+    session.close()
+    session.begin_stream(7, b"\x90")
+    assert not session.streams
+    assert peer.sent() == []
 
 
 # --- both ends -------------------------------------------------------------------------------------------

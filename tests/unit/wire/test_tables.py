@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from wire_strategies import values_of
 
 from metad_wire import messages as m
+from metad_wire.cluster import SLOTS
 from metad_wire.errors import InvalidRequestError
 from metad_wire.fields import U32
 from metad_wire.key import text
@@ -179,3 +180,30 @@ def test_how_long_a_value_is(notes: Table[Note]) -> None:
     )
     for table, item in zip((kv, session, offset, notes), keys, strict=True):
         assert table.value_bytes(item) == 0
+
+
+@given(st.lists(st.text(max_size=8), min_size=3, max_size=3), st.integers(0, 2**32 - 1))
+def test_a_key_is_read_back_as_its_fields(texts: list[str], partition: int) -> None:
+    table = TABLES["offset"]
+    key = table.key_of([*texts, partition])
+    assert table.fields_of(key, 4) == [*texts, partition]
+    assert table.fields_of(key, 2) == texts[:2]
+    assert table.slot_of(key) == crc32(table.key_of(texts[:2])) % SLOTS
+
+
+@pytest.mark.parametrize("key", [b"", b"a", b"a\0\x01", b"a\0\x01b\0\x01c\0\x01\0\0"])
+def test_what_is_no_key_is_refused(key: bytes) -> None:
+    with pytest.raises(ValueError, match=r"no key|not found"):
+        TABLES["offset"].fields_of(key, 4)
+
+
+def test_what_a_watch_shows_has_fields_of_the_key() -> None:
+    for table in TABLES.values():
+        assert not table.routing or table.shows, f"{table.name}: nobody can watch it"
+        for row, shown in table.shows.items():
+            assert row in table.rows.values()
+            fields = () if shown.key is None else shown.key.__struct_fields__
+            assert fields == table.key[: len(fields)]
+            assert len(fields) >= len(table.routing)
+            if shown.counted:
+                assert {"version", "create_revision", "mod_revision"} <= {*shown.record.__struct_fields__}
