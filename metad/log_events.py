@@ -360,6 +360,28 @@ CHECKPOINT = _debug(
     seconds="duration",
 )
 
+# --- watches ---
+
+WATCHES_FULL = _warning(
+    "watches_full",
+    "A watch was refused because this node has no room for it.",
+    reason="which bound is reached",
+)
+WATCHES_SENT_AWAY = _warning(
+    "watches_sent_away",
+    "The watches of a replica were ended because it does not hear its leader; they go on at other nodes.",
+    "group",
+    group="its name",
+    streams="how many",
+)
+WATCHES_CUT = _warning(
+    "watches_cut",
+    "The log was cut although a watch is behind, because it is behind by too much. It goes on from a snapshot.",
+    "group",
+    group="its name",
+    bytes="bytes of log before the cut",
+)
+
 # --- slots that move ---
 
 SLOT_MOVE_BEGAN = _info(

@@ -30,6 +30,11 @@ class StorageConfig(Section, frozen=True):
     node."""
     log_retained_bytes: int = 64 * MIB
     """After the log has grown by this much, the node flushes the state and truncates the log behind it."""
+    watch_retained_bytes: int = 256 * MIB
+    """Bytes of a group's log that are kept for open watches that are behind. Beyond it the log is truncated all the
+    same, and such a watch goes on from a snapshot."""
+    watch_retained_ms: int = 600_000
+    """For how long the log is kept for a watch that is behind."""
 
 
 class GroupsConfig(Section, frozen=True):
@@ -67,6 +72,16 @@ class LimitsConfig(Section, frozen=True):
     """A connection that has sent nothing for this long is closed. Clients ping three times in it."""
     write_stall_timeout_ms: int = 10_000
     """A connection that does not read its replies for this long is closed."""
+    watch_streams_max: int = 20_000
+    """Streams of watches on this node. A watch has one for each group of its tables' kinds."""
+    connection_watch_streams_max: int = 4_096
+    """Streams of watches on one connection."""
+    watch_held_bytes_max: int = 16 * MIB
+    """Bytes of changes that are ready for all watches together and not sent yet. A watch that finds no room reads them
+    from the log later."""
+    watch_silence_ms: int = 10_000
+    """A replica that has not heard its leader for this long although it should have ends its watches, so that they go
+    on elsewhere."""
     deadline_default_ms: int = 30_000
     """Deadline of a request that gives none."""
 

@@ -14,6 +14,7 @@ from .environment import Environment
 from .groups import Groups
 from .health import Health
 from .node_snapshots import NodeSnapshots
+from .watches import Watches
 
 
 class Checkpoints:
@@ -25,6 +26,7 @@ class Checkpoints:
         state: Engine,
         groups: Groups,
         snapshots: NodeSnapshots,
+        watches: Watches,
         agenda: Agenda,
         environment: Environment,
         health: Health,
@@ -32,6 +34,7 @@ class Checkpoints:
         self._state = state
         self._groups = groups
         self._snapshots = snapshots
+        self._watches = watches
         self._agenda = agenda
         self._environment = environment
         self._health = health
@@ -42,6 +45,7 @@ class Checkpoints:
     def log_grown(self, size: int) -> None:
         """Note that so many bytes more are in the log, or have been applied from it."""
         self._log_bytes += size
+        self._watches.log_grown(size)
         if self._log_bytes >= self._log_retained_bytes and not self._running:
             self.make()
 
@@ -59,7 +63,9 @@ class Checkpoints:
             elif self._health.failure is None:
                 for driver, through in applied.items():
                     held = self._snapshots.streams.held_index(driver.group)
-                    driver.group.compact(through if held is None else min(through, held))
+                    driver.group.compact(
+                        self._watches.held_index(driver, through if held is None else min(through, held))
+                    )
                 self._agenda.schedule()
                 event(log_events.CHECKPOINT, log_bytes=grown, seconds=round(time.monotonic() - started_s, 3))
             if then is not None:

@@ -309,14 +309,23 @@ class GroupDriver:
         for listener in self._listeners:
             listener(entry)
 
+    def listen(self, listener: Listener) -> None:
+        """Call the listener with every entry that is applied from now on, whatever its origin. :attr:`machine` counts
+        the entry as applied already."""
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        """Call it no more."""
+        self._listeners.remove(listener)
+
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
-        """Call the listener with every entry that is applied meanwhile, whatever its origin."""
-        self._listeners.append(listener)
+        """:meth:`listen` meanwhile."""
+        self.listen(listener)
         try:
             yield
         finally:
-            self._listeners.remove(listener)
+            self.unlisten(listener)
 
     def finish(self) -> None:
         """What was staged is applied: answer."""

@@ -3,6 +3,8 @@ known no leader."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from metad_wire import messages as m
 from metad_wire.cluster import slots_count
 from metad_wire.group import GroupId
@@ -33,11 +35,18 @@ class GroupStatuses:
         self._told_s: float | None = None  # when it was last logged that there is no leader
         self._longest_s = 0.0  # that one of those groups has had none
         self._timer: Timer | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call the listener whenever the node looks."""
+        self._listeners.append(listener)
 
     def start(self) -> None:
         """Begin to look."""
         self._look()
         self._tell()
+        for listener in self._listeners:
+            listener()
         self._timer = self._environment.call_at(self._environment.now() + LOOK_S, self.start)
 
     def stop(self) -> None:

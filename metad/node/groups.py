@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metad_wire.cluster import ClusterMap, MapReply, MapRequest
-from metad_wire.errors import InvalidRequestError, NotLeaderError
+from metad_wire.errors import InvalidRequestError, NotLeaderError, NotReplicaError
 from metad_wire.group import GroupId
 from metad_wire.table import ANY_KIND
 
@@ -72,6 +72,15 @@ class Groups:
         if group is None or kind not in (group.kind, ANY_KIND):
             raise NotLeaderError(f"this node knows no such group: {name}")
         raise self.elsewhere(group)
+
+    def replica(self, name: str) -> GroupDriver:
+        """The driver of the group with this name, whether this node leads it or not. Raises MetadError."""
+        driver = self._by_name.get(name)
+        if driver is not None:
+            return driver
+        if not name:
+            raise InvalidRequestError("the request names no group")
+        raise NotReplicaError(f"this node has no replica of {name}")
 
     def driver_of(self, group: RaftGroup) -> GroupDriver | None:
         """The driver of this replica. None means that the replica is being opened, or is closed."""

@@ -16,8 +16,8 @@ from typing import Any
 
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
-from metad_wire.errors import UnknownOutcomeError
-from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, Method, encode
+from metad_wire.errors import NotReplicaError, UnknownOutcomeError, UnsupportedError
+from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
 
 from .. import __version__, log_events
 from ..config import Config
@@ -54,6 +54,7 @@ from .replica_lifecycle import ReplicaLifecycle
 from .requests import Requests
 from .scheduler import Scheduler
 from .stores import StoreIdentity, Stores, open_stores
+from .watches import Watches
 
 _LOOK_S = 0.002  # how often a node that ends looks whether it may
 
@@ -84,8 +85,13 @@ class Node:
         groups = self.groups = Groups(environment, health)
         self.drivers = groups.drivers
         self._statuses = GroupStatuses(groups, environment)
+        precedence = Precedence(environment.now)
+        watches = self.watches = Watches(config, stores.state, groups, precedence, environment, health)
+        self._statuses.listen(watches.look)
         machines = Machines(config, stores.state, groups, environment)
-        snapshots = self.snapshots = NodeSnapshots(stores, groups, machines, agenda, outbound, environment, health)
+        snapshots = self.snapshots = NodeSnapshots(
+            stores, groups, machines, agenda, outbound, watches, environment, health
+        )
         replicas = self.replicas = Replicas(
             config.node_id,
             writer,
@@ -100,11 +106,10 @@ class Node:
             ),
             rng=environment.rng,
         )
-        precedence = Precedence(environment.now)
         self.lifecycle = ReplicaLifecycle(
-            config, stores, writer, groups, replicas, machines, snapshots, agenda, precedence, health
+            config, stores, writer, groups, replicas, machines, snapshots, agenda, watches, precedence, health
         )
-        self.checkpoints = Checkpoints(config, stores.state, groups, snapshots, agenda, environment, health)
+        self.checkpoints = Checkpoints(config, stores.state, groups, snapshots, watches, agenda, environment, health)
         self._scheduler = Scheduler(
             stores.state,
             writer,
@@ -216,6 +221,8 @@ class Node:
             done(encode(self.status()))
         elif method is CLUSTER_MAP:
             done(encode(self.groups.map_reply(body)))
+        elif method is WATCH_OPEN:
+            raise UnsupportedError("a watch needs a connection of its client")
         elif self.failure is not None:
             raise UnknownOutcomeError("the node has stopped; its log says why")
         else:
@@ -251,6 +258,7 @@ class Node:
             region=self.config.cluster.region,
             links=self.outbound.statuses(),
             failing=self._failing(),
+            watch_streams=self.watches.count,
         )
 
     def _failing(self) -> str:
@@ -366,6 +374,7 @@ class Node:
         """Answer everything that waits."""
         self.groups.abandon(reason)
         self._reads.abandon(reason)
+        self.watches.abandon(NotReplicaError(reason))
 
     async def hand_over(self, timeout_s: float) -> None:
         """Have others lead what this node leads, where they can, and wait until they do. It works on meanwhile."""
@@ -383,6 +392,7 @@ class Node:
     async def drain(self, timeout_s: float) -> bool:
         """Take no more writes and wait for those taken. True if all were answered in time."""
         self.requests.drain()
+        self.watches.drain()
         deadline_s = self.environment.now() + timeout_s
         while not all(driver.idle for driver in self.drivers.values()):
             if self.environment.now() >= deadline_s:
@@ -420,6 +430,7 @@ class Node:
         self._statuses.stop()
         self._scheduler.stop()
         self._reads.stop()
+        self.watches.stop()
         self.snapshots.stop()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from metad_wire.errors import LogCutError
+
 from .. import log_events
 from ..logs import event
 from ..raft.messages import Snapshot
@@ -18,6 +20,7 @@ from .health import Health
 from .machines import Machines
 from .peer_sender import PeerSender
 from .stores import Stores
+from .watches import Watches
 
 
 class NodeSnapshots:
@@ -30,6 +33,7 @@ class NodeSnapshots:
         machines: Machines,
         agenda: Agenda,
         outbound: PeerSender,
+        watches: Watches,
         environment: Environment,
         health: Health,
     ) -> None:
@@ -37,6 +41,7 @@ class NodeSnapshots:
         self._groups = groups
         self._machines = machines
         self._agenda = agenda
+        self._watches = watches
         self._environment = environment
         self._health = health
         self._timer: Timer | None = None
@@ -70,6 +75,7 @@ class NodeSnapshots:
         parts = None if driver.installing else self.streams.install(driver.group, message)
         if parts is None:
             return
+        self._watches.end(driver, LogCutError(f"a snapshot is put in place of {driver.group.name} on this node"))
         driver.install()
         self._agenda.hold(driver)
         done = partial(self._installed, driver, message, self._environment.now())

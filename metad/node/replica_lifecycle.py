@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from metad_wire.errors import NotReplicaError
 from metad_wire.group import METADATA, GroupId
 from metad_wire.policy import BatchWindow
 
@@ -26,6 +27,7 @@ from .machines import Machines
 from .node_snapshots import NodeSnapshots
 from .precedence import Precedence
 from .stores import Stores
+from .watches import Watches
 
 
 class ReplicaLifecycle:
@@ -41,6 +43,7 @@ class ReplicaLifecycle:
         machines: Machines,
         snapshots: NodeSnapshots,
         agenda: Agenda,
+        watches: Watches,
         precedence: Precedence,
         health: Health,
     ) -> None:
@@ -52,6 +55,7 @@ class ReplicaLifecycle:
         self._machines = machines
         self._snapshots = snapshots
         self._agenda = agenda
+        self._watches = watches
         self._precedence = precedence
         self._health = health
         self._window = BatchWindow(
@@ -159,7 +163,9 @@ class ReplicaLifecycle:
         prefix, term, vote = group.prefix, group.term, group.vote
         event(log_events.REPLICA_REMOVED, group=group.name, term=term)
         self._agenda.forget(driver)
-        driver.abandon(f"this node has no replica of {group.name} any more")
+        gone = f"this node has no replica of {group.name} any more"
+        driver.abandon(gone)
+        self._watches.end(driver, NotReplicaError(gone))
         self._replicas.close(group)
         self._snapshots.streams.group_closed(group)
 

@@ -16,6 +16,7 @@ from .activity import Activity
 from .base import CANDIDATE, FOLLOWER, LEADER, NEVER, BoundHost, UnsafeStateError
 from .election_timer import ElectionTimer
 from .elections import Elections
+from .freshness import Freshness
 from .journal import RaftLog
 from .membership import Membership
 from .messages import Append, AppendReply, Snapshot
@@ -33,6 +34,7 @@ class Follower:
     _activity: Activity
     _elections: Elections
     _membership: Membership
+    _freshness: Freshness
     _verified: int = 0  # the log agrees with the leader's up to here
     _acknowledged: int = -1  # the match last sent
     _round: int = 0  # the newest round heard of
@@ -52,6 +54,7 @@ class Follower:
             self._follow(peer)
         self._timer.heard_leader(now)
         self._activity.rouse()
+        self._freshness.heard(now, message.commit)
         self._round = max(self._round, message.probe)
 
         commit = state.commit

@@ -217,7 +217,7 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
                 if bytes_max <= 0:
                     break
             return found
-        for index, data in self._store.read(self.prefix, begin, min(end, self._cached_from), self.name):
+        for index, data in self._store.read(self.prefix, begin, min(end, self._cached_from), self.name, bytes_max):
             if len(data) < HEADER.size or _term_of(data)[0] != self.term_at(index) or data[8] > CONFIGURATION:
                 raise DamagedStoreError(
                     f"entry {index} of group {self.name} in the log is unreadable (no record of its term)"

@@ -55,6 +55,12 @@ class Reads:
             and self._host.now() < self._reign.lease_until_s()
         )
 
+    def led_until_s(self) -> float:
+        """The time until which nobody else can have led since; minus infinity if that is not known."""
+        if not self.ready or not self._state.is_voter or self._lease_given_up:
+            return float("-inf")
+        return self._reign.lease_until_s()
+
     def read(self, done: Callable[[bool], None]) -> None:
         """Call ``done(True)`` once a client that asks now may read the state, ``done(False)`` if it may not."""
         if self._state.role != LEADER:

@@ -20,6 +20,7 @@ from .disk_watch import DiskWatch
 from .election_timer import ElectionTimer
 from .elections import Elections
 from .follower import Follower
+from .freshness import Freshness
 from .journal import REGULAR, RaftLog, record
 from .leader import Leader
 from .membership import Membership, Transfer
@@ -74,7 +75,8 @@ class RaftGroup:
         self._transfer = transfer = Transfer(state, bound, reign, activity, reads)
         self._leader = leader = Leader(state, log, bound, disk, reign, activity, elections, reads)
         membership = Membership(state, bound, timer, reign, activity, transfer)
-        self._follower = follower = Follower(state, log, bound, timer, activity, elections, membership)
+        self._freshness = freshness = Freshness(state, activity, reads, now)
+        self._follower = follower = Follower(state, log, bound, timer, activity, elections, membership, freshness)
 
         # What other layers see, besides the methods of this class. The rules document it.
         self.connected = state.connected
@@ -84,6 +86,8 @@ class RaftGroup:
         self.read = reads.read
         self.may_read = reads.may_read
         self.applied_to = reads.applied_to
+        self.behind_s = freshness.behind_s
+        self.silent_s = freshness.silent_s
         self.transfer = transfer.begin
         self.add_learner = membership.add_learner
         self.promote = membership.promote

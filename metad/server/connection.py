@@ -14,9 +14,17 @@ from collections.abc import Callable
 from functools import partial
 
 from metad_wire import messages as m
-from metad_wire.errors import MetadError, OverloadedError, SlowReaderError, TooEarlyError, UnknownOutcomeError
+from metad_wire.errors import (
+    DrainingError,
+    FrameError,
+    MetadError,
+    OverloadedError,
+    SlowReaderError,
+    TooEarlyError,
+    UnknownOutcomeError,
+)
 from metad_wire.frame import Frame, FrameType
-from metad_wire.methods import READS
+from metad_wire.methods import READS, WATCH_OPEN
 from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, WORN
@@ -30,6 +38,7 @@ from ..node.precedence import is_small
 from .access import Access
 from .receive_budget import ReceiveBudget
 from .send_budget import SMALL_BYTES, SendBudget
+from .watching import Watching
 
 _REQUEST = int(FrameType.REQUEST)  # comparing with the enum's member takes several times as long
 
@@ -73,6 +82,7 @@ class Connection:
         self._session = ServerSession()
         self._stream: Stream | None = None
         self._works: dict[int, Work] = {}  # by request id, for CANCEL
+        self._watching: Watching | None = None
         self._unflushed_bytes = 0
         self._flush_scheduled = False
         self._processing = False
@@ -121,8 +131,7 @@ class Connection:
     def resume_writing(self) -> None:
         self.paused_since_s = None
         self._unsent.update(self, self._loop.time())
-        self._steer_reading()
-        self._loop.call_soon(self._process)
+        self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stream = None
@@ -130,6 +139,8 @@ class Connection:
         for work in self._works.values():
             self._node.requests.cancel(work)
         self._works.clear()
+        if self._watching is not None:
+            self._watching.forget()
         self._intake.update(self, 0, self.last_heard_s, progress=False)
         self._unsent.forget(self)
         self._closed(self)
@@ -208,6 +219,13 @@ class Connection:
         """Whether the peer reads its replies."""
         return self.paused_since_s is None and not self._waiting_unsent
 
+    def _go_on(self) -> None:
+        """The peer reads again, or others have made room."""
+        self._steer_reading()
+        self._loop.call_soon(self._process)
+        if self._watching is not None:
+            self._watching.wake()
+
     def _steer_reading(self) -> None:
         if self._stream is None:
             return
@@ -222,6 +240,11 @@ class Connection:
             if self._early and self._too_early(frame.method):
                 self._session.fail(request_id, TooEarlyError())
                 return
+            if frame.method == WATCH_OPEN.code:
+                if self._watching is None:
+                    self._watching = Watching(self._node.watches, self, self._limits.connection_watch_streams_max)
+                self._watching.open(request_id, frame.payload)
+                return
             work = self._node.requests.submit(
                 frame.method,
                 frame.payload,
@@ -235,6 +258,15 @@ class Connection:
         elif frame.type == FrameType.CANCEL:
             if (begun := self._works.get(frame.request_id)) is not None:
                 self._node.requests.cancel(begun)
+            elif self._watching is not None:
+                self._watching.cancel(frame.request_id)
+        elif frame.type == FrameType.CREDIT:
+            if self._watching is not None:
+                try:
+                    self._watching.grant(frame.request_id, frame.payload)
+                except FrameError as error:
+                    self._session.fail_connection(error)
+                    raise
         elif frame.type == FrameType.HELLO:
             self._welcome()
 
@@ -285,6 +317,9 @@ class Connection:
         else:
             session.respond(request_id, result)
             self._unflushed_bytes += len(result)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if not self._processing and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -311,6 +346,41 @@ class Connection:
             if self._stalled_bytes > _STALLED_BYTES_MAX:
                 self.abort(f"{self._stalled_bytes} bytes of replies are unread")
 
+    # --- watches -----------------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """How many bytes of events may be sent now."""
+        if self._stream is None or not self._may_begin:
+            return 0
+        return _FLUSH_BYTES if self._unsent.has_room(self._loop.time()) else SMALL_BYTES
+
+    def wait_for_room(self) -> None:
+        """Wake the watches once there may be more."""
+        if self._stream is not None and self._may_begin:  # otherwise the peer wakes them
+            self._unsent.wait(self)
+
+    def begin_stream(self, request_id: int, payload: bytes) -> None:
+        """Answer a request, which begins a stream."""
+        if self._session.state is not State.CLOSED:
+            self._session.begin_stream(request_id, payload)
+            self._unflushed_bytes += len(payload)
+            self._flush_soon()
+
+    def refuse_stream(self, request_id: int, error: MetadError) -> None:
+        """Answer it with an error."""
+        self._answer(request_id, error)
+
+    def send_event(self, request_id: int, payload: bytes, *, last: bool) -> None:
+        """Send an event of a stream."""
+        if self._session.state is State.CLOSED:
+            return
+        self._session.event(request_id, payload, last=last)
+        self._unflushed_bytes += len(payload)
+        if self._unflushed_bytes >= _FLUSH_BYTES:
+            self._flush()
+        else:
+            self._flush_soon()
+
     # --- called by the server ----------------------------------------------------------------------------
 
     @property
@@ -332,6 +402,8 @@ class Connection:
         """Ask the client to go elsewhere."""
         if self._session.state is State.OPEN:
             self._session.goaway(0, reason)
+            if self._watching is not None:
+                self._watching.end(DrainingError(reason))
             self._flush()
 
     def unsent_bytes(self) -> int:
@@ -341,9 +413,10 @@ class Connection:
     def wait_unsent(self, waiting: bool) -> None:
         """Begin no request until the peer has taken more of its replies, or go on."""
         self._waiting_unsent = waiting
-        self._steer_reading()
-        if not waiting:
-            self._loop.call_soon(self._process)
+        if waiting:
+            self._steer_reading()
+        else:
+            self._go_on()
 
     def wait_intake(self, waiting: bool) -> None:
         """Stop reading until others have finished their frames, or go on."""

@@ -61,6 +61,16 @@ class SendBudget:
         self._count(holder, self._of(holder, now_s), size)
         return True
 
+    def has_room(self, now_s: float) -> bool:
+        """Whether anything long may go to a stream."""
+        if self.held_bytes >= self._bytes_max:
+            self._measure(now_s)
+        return self.held_bytes < self._bytes_max
+
+    def wait(self, holder: Holder) -> None:
+        """Have a holder go on, by ``wait_unsent(False)``, once there may be room. It takes requests meanwhile."""
+        self._waiting[holder] = None
+
     def update(self, holder: Holder, now_s: float) -> None:
         """Measure again: bytes were written to the stream, or read from it."""
         size = holder.unsent_bytes()

@@ -29,6 +29,17 @@ class Export(Iterator[bytes], Protocol):
         are no more pairs. Closing an engine with files also closes its exports."""
 
 
+class Pin(Protocol):
+    """A range as it was when the pin was made, whatever is written later. It keeps data that has been overwritten or
+    deleted since, so close it. May raise the errors of an engine. Not for two threads at once."""
+
+    def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = UNBOUNDED_BYTES) -> list[tuple[bytes, bytes]]:
+        """:meth:`Engine.scan` of that moment, within the range of the pin. Scans that follow each other are cheap."""
+
+    def close(self) -> None:
+        """Release everything. A scan afterwards is an error. Closing an engine with files also closes its pins."""
+
+
 class Engine(Protocol):
     """An ordered map. Every method may raise :class:`metad.errors.StorageError`, or its subclass
     :class:`~metad.errors.DamagedStoreError` if a checksum fails."""
@@ -53,6 +64,9 @@ class Engine(Protocol):
     def export(self, begin: bytes, end: bytes, part_bytes: int = PART_BYTES) -> Export:
         """The pairs with ``begin <= key < end`` as they are now, whatever is written while the parts are taken. A part
         is opaque, carries its own checksum, and goes into :meth:`replace` of an engine of the same kind."""
+
+    def pin(self, begin: bytes, end: bytes) -> Pin:
+        """The pairs with ``begin <= key < end`` as they are now."""
 
     def replace(self, begin: bytes, end: bytes, parts: Sequence[bytes | Path], writes: Writes = NO_WRITES) -> None:
         """Replace all pairs with ``begin <= key < end`` by the pairs of ``parts`` (in the order of their export; a Path

@@ -64,11 +64,14 @@ class LogStore:
             if self._mark is not None:
                 self._mark.lower(group, last_index)
 
-    def read(self, group: bytes, begin: int, end: int, name: str) -> list[tuple[int, bytes]]:
-        """Entries from ``begin`` on, below ``end``: at least one, and as many as fit into 4 MiB. Raises
-        DamagedStoreError on a gap."""
+    def read(
+        self, group: bytes, begin: int, end: int, name: str, bytes_max: int = _READ_BYTES
+    ) -> list[tuple[int, bytes]]:
+        """Entries from ``begin`` on, below ``end``: at least one, and as many as fit into ``bytes_max`` and 4 MiB.
+        Raises DamagedStoreError on a gap."""
         end = min(end, begin + _READ_ENTRIES)
-        found = self.engine.scan(keys.log_entry(group, begin), keys.log_entry(group, end), end - begin, _READ_BYTES)
+        size = min(bytes_max, _READ_BYTES)
+        found = self.engine.scan(keys.log_entry(group, begin), keys.log_entry(group, end), end - begin, size)
         entries = [(keys.log_index(key), value) for key, value in found]
         # A short result is not yet a gap: the next read begins at the missing entry and finds nothing there.
         if not entries or entries[-1][0] != begin + len(entries) - 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -61,6 +62,9 @@ class MemoryEngine:
     def export(self, begin: bytes, end: bytes, part_bytes: int = PART_BYTES) -> PackedExport:
         return PackedExport(self.scan(begin, end, len(self._map)), part_bytes)
 
+    def pin(self, begin: bytes, end: bytes) -> CopiedPin:
+        return CopiedPin(self.scan(begin, end, len(self._map)))
+
     def replace(self, begin: bytes, end: bytes, parts: Sequence[bytes | Path], writes: Writes = NO_WRITES) -> None:
         self.write(unpack(begin, end, parts), writes, delete_ranges=[(begin, end)])
         self.sync()
@@ -86,6 +90,29 @@ class MemoryEngine:
             self._map.pop(key, None)
         else:
             self._map[key] = value
+
+
+class CopiedPin:
+    """An :class:`.engine.Pin` of a copy."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs: Pairs | None = pairs
+
+    def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = UNBOUNDED_BYTES) -> Pairs:
+        pairs = self._pairs
+        if pairs is None:
+            raise StorageError("this pin was closed")
+        found: Pairs = []
+        for position in range(bisect_left(pairs, (begin, b"")), len(pairs)):
+            key, value = pairs[position]
+            if key >= end or len(found) >= limit or bytes_max <= 0:
+                break
+            found.append((key, value))
+            bytes_max -= len(key) + len(value)
+        return found
+
+    def close(self) -> None:
+        self._pairs = None
 
 
 class PackedExport:

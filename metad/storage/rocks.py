@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
@@ -123,6 +123,7 @@ class RocksEngine:
         self._write_options = write_options
         self._options = options
         self._exports: WeakSet[sst.SstExport] = WeakSet()
+        self._pins: WeakSet[IteratorPin] = WeakSet()
         self._ingest = IngestDirectory(path / "ingest")
         self._replacing = threading.Lock()  # several threads may replace groups
         _refuse_headless(path)
@@ -219,6 +220,11 @@ class RocksEngine:
         self._exports.add(export)
         return export
 
+    def pin(self, begin: bytes, end: bytes) -> IteratorPin:
+        pin = IteratorPin(self._db, begin, end, self._mapped)
+        self._pins.add(pin)
+        return pin
+
     def replace(self, begin: bytes, end: bytes, parts: Sequence[bytes | Path], writes: Writes = NO_WRITES) -> None:
         with self._replacing:
             manifest = self._ingest.prepare(begin, end, sst.files(begin, end, parts), writes)
@@ -275,6 +281,8 @@ class RocksEngine:
     def close(self) -> None:
         for export in self._exports:
             export.close()  # its iterator would keep the files and their lock
+        for pin in self._pins:
+            pin.close()
         with contextlib.suppress(AttributeError):
             del self._family  # a live handle would keep the files and their lock
         try:
@@ -289,6 +297,58 @@ class RocksEngine:
                 f"{self.path} is damaged: {text}. Stop this node, and keep the directory for analysis"
             )
         return StorageError(f"{self.path}: {text}")
+
+
+class IteratorPin:
+    """A :class:`.engine.Pin`: an iterator sees the moment at which it was made. ``mapped`` converts the errors of
+    RocksDB."""
+
+    def __init__(self, db: Any, begin: bytes, end: bytes, mapped: Callable[[Exception], StorageError]) -> None:
+        self._begin, self._end = begin, end
+        self._mapped = mapped
+        options: Any = r.ReadOptions()
+        options.fill_cache(False)  # nobody reads it again soon
+        try:
+            self._iterator: Any = db.iter(options)
+        except Exception as error:
+            raise mapped(error) from None
+        self._at: bytes | None = None  # the iterator is at the first pair from here on
+
+    def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = UNBOUNDED_BYTES) -> list[tuple[bytes, bytes]]:
+        iterator = self._iterator
+        if iterator is None:
+            raise StorageError("this pin was closed")
+        begin, end = max(begin, self._begin), min(end, self._end)
+        found: list[tuple[bytes, bytes]] = []
+        if begin >= end or limit <= 0 or bytes_max <= 0:
+            return found
+        try:
+            at, self._at = self._at, None
+            if begin != at:
+                iterator.seek(begin)
+            append, valid, of_key, of_value, go_on = (
+                found.append,
+                iterator.valid,
+                iterator.key,
+                iterator.value,
+                iterator.next,
+            )
+            while valid():
+                key = of_key()
+                if key >= end or len(found) >= limit or bytes_max <= 0:
+                    self._at = found[-1][0] + b"\0" if found else begin
+                    return found
+                value = of_value()
+                append((key, value))
+                bytes_max -= len(key) + len(value)
+                go_on()
+            iterator.status()  # an iterator ends silently at data that it cannot read
+        except Exception as error:
+            raise self._mapped(error) from None
+        return found
+
+    def close(self) -> None:
+        self._iterator = None
 
 
 def _one_line(error: Exception) -> str:

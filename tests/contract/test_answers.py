@@ -19,7 +19,14 @@ from metad.testing.nodes.loop import Process
 from metad.testing.nodes.scenarios import Scene
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.errors import InvalidItemError, InvalidRequestError, MetadError, NotLeaderError, UnknownMethodError
+from metad_wire.errors import (
+    InvalidItemError,
+    InvalidRequestError,
+    MetadError,
+    NotLeaderError,
+    NotReplicaError,
+    UnknownMethodError,
+)
 from metad_wire.frame import FrameType
 from metad_wire.group import GroupId
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, Method
@@ -27,6 +34,7 @@ from metad_wire.routing import KINDS, ROUTES, split
 from metad_wire.session import ClientSession, decode_error
 from metad_wire.transport import Transport
 from metad_wire.transport.memory import MemoryTransport
+from metad_wire.watch import WatchFilter, WatchOpen
 
 Answer = bytes | MetadError
 
@@ -182,6 +190,8 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
             return c.Transfer(f"data-{GROUP}", record.preferred)
         case "cluster.add_group":
             return c.AddGroup("metadata")  # which is refused
+        case "watch.open":
+            return WatchOpen([WatchFilter("kv")])
     if method.by is not By.GROUP:
         return method.body()
     make = ITEMS[method.name]
@@ -199,13 +209,14 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
 def test_a_method_is_answered_by_whom_it_declares(cluster: Cluster, method: Method[Any, Any]) -> None:
     known = cluster.map
     body = body_of(method, known)
-    group = METADATA if method.by is By.METADATA else f"{KINDS.get(method.code)}-{GROUP}"
+    kind = "data" if method.by is By.REPLICA else KINDS.get(method.code)
+    group = METADATA if method.by is By.METADATA else f"{kind}-{GROUP}"
     for node in ("n1", "n2", "n3"):
-        answer = cluster.ask(node, method, body, group if method.by is By.GROUP else "")
+        answer = cluster.ask(node, method, body, group if method.by in (By.GROUP, By.REPLICA) else "")
         if method.code in BETWEEN_NODES:
             assert isinstance(answer, UnknownMethodError)
             continue
-        if method.by is By.ANY or cluster.leader(group) == node:
+        if method.by in (By.ANY, By.REPLICA) or cluster.leader(group) == node:
             assert not isinstance(answer, NotLeaderError | UnknownMethodError), f"{node}: {answer}"
         else:
             assert isinstance(answer, NotLeaderError), f"{node}: {answer!r}"
@@ -218,6 +229,18 @@ def test_a_method_of_groups_needs_a_group(cluster: Cluster, method: Method[Any, 
     for node in ("n1", "n2", "n3"):
         answer = cluster.ask(node, method, body)
         assert isinstance(answer, InvalidRequestError), f"{node}: {answer!r}"
+
+
+@pytest.mark.parametrize(
+    "method", [method for method in METHODS.values() if method.by is By.REPLICA], ids=lambda method: method.name
+)
+def test_a_method_of_replicas_needs_one(cluster: Cluster, method: Method[Any, Any]) -> None:
+    body = body_of(method, cluster.map)
+    for node in ("n1", "n2", "n3"):
+        nameless = cluster.ask(node, method, body)
+        assert isinstance(nameless, InvalidRequestError), f"{node}: {nameless!r}"
+        elsewhere = cluster.ask(node, method, body, "data-77")
+        assert isinstance(elsewhere, NotReplicaError), f"{node}: {elsewhere!r}"
 
 
 def with_a_long_key(method: Method[Any, Any], item: Any) -> Any:

@@ -256,6 +256,63 @@ operation = st.one_of(
 )
 
 
+def test_a_pin_is_of_the_moment_of_its_call_however_slowly_it_is_read(engine: Engine) -> None:
+    before = filled(engine, b"b")
+    filled(engine, b"c")
+    pin = engine.pin(b"b", b"c")
+    engine.write({b"b!": b"too late"}, dict.fromkeys(before, b"too late"))
+    found = pin.scan(b"a", b"z", 100)
+    engine.write(delete_ranges=[(b"b001000", b"b002000")])
+    engine.sync()
+    while more := pin.scan(found[-1][0] + b"\0", b"z", 700):
+        found += more
+    assert found == sorted(before.items())
+    engine.replace(b"b", b"c", [])
+    assert pin.scan(b"b", b"c", 1_000_000) == sorted(before.items()), "a pin can be read again"
+    pin.close()
+
+
+def test_scans_of_a_pin_keep_their_bounds_wherever_the_last_one_ended(engine: Engine) -> None:
+    pairs = sorted(filled(engine, b"b").items())
+    keys = [key for key, _ in pairs]
+    pin = engine.pin(b"b", b"c")
+    engine.write(delete_ranges=[(b"b", b"c")])
+    rng = random.Random(5)
+    behind = keys[0]
+    for _ in range(300):
+        begin = behind if rng.random() < 0.5 else rng.choice([*keys, b"", b"zz"])
+        end = rng.choice([*keys, b"c", b"zz", begin])
+        limit, bytes_max = rng.choice([0, 1, 3, 5_000]), rng.choice([1, 500, 1 << 40])
+        wanted, size = [], 0
+        for key, value in pairs:
+            if begin <= key < end and len(wanted) < limit and size < bytes_max:
+                wanted.append((key, value))
+                size += len(key) + len(value)
+        found = pin.scan(begin, end, limit, bytes_max)
+        assert found == wanted
+        behind = found[-1][0] + b"\0" if found else begin
+    pin.close()
+
+
+def test_a_closed_pin_is_an_error_and_not_an_empty_range(opener: Opener) -> None:
+    engine = opener.open()
+    filled(engine, b"b")
+    pins = [engine.pin(b"b", b"c") for _ in range(2)]
+    pins[0].scan(b"b", b"c", 10)
+    for pin in pins:
+        pin.close()
+        pin.close()
+        with pytest.raises(StorageError, match="closed"):
+            pin.scan(b"b", b"c", 10)
+    if opener.kind not in ROCKS:
+        return
+    open_pin = engine.pin(b"b", b"c")
+    open_pin.scan(b"b", b"c", 10)
+    opener.reopen()  # an iterator that lives on would keep the lock
+    with pytest.raises(StorageError, match="closed"):
+        open_pin.scan(b"b", b"c", 10)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=st.lists(operation, max_size=20), bounds=st.tuples(st.binary(max_size=3), st.binary(max_size=3)))
@@ -501,6 +558,7 @@ def _filled(opener: Opener) -> None:
 
 READS: dict[str, Callable[[Engine], object]] = {
     "export": lambda engine: list(engine.export(b"k", b"l")),
+    "pin": lambda engine: engine.pin(b"k", b"l").scan(b"k", b"l", 10_000),
     "get": lambda engine: [engine.get(b"k%06d" % i) for i in range(4000)],
     "get_many": lambda engine: engine.get_many([b"k%06d" % i for i in range(4000)]),
     "scan": lambda engine: engine.scan(b"k", b"l", 10_000),

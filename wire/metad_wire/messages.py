@@ -732,3 +732,4 @@ class StatusReply(Message, frozen=True):
     region: str = ""
     links: list[PeerLink] = []
     failing: str = ""  # why this node can store nothing; empty if it can
+    watch_streams: U63 = 0  # of watches, on this node

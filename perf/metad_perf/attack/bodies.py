@@ -36,7 +36,8 @@ def _made(rng: random.Random, kind: inspect.Type) -> Any:
         return [_made(rng, field.type) for field in kind.fields]
     if isinstance(kind, inspect.UnionType):
         some = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
-        return None if rng.random() < _NONE_SHARE else _made(rng, rng.choice(some))
+        may_lack = len(some) < len(kind.types)
+        return None if may_lack and rng.random() < _NONE_SHARE else _made(rng, rng.choice(some))
     if isinstance(kind, inspect.ListType):
         return [_made(rng, kind.item_type) for _ in range(rng.randrange(_ITEMS_MAX))]
     if isinstance(kind, inspect.DictType):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.errors import InvalidRequestError, MetadError, NotLeaderError, UnknownMethodError
+from metad_wire.errors import InvalidRequestError, MetadError, NotLeaderError, NotReplicaError, UnknownMethodError
 from metad_wire.frame import Frame, FrameType
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_MAP, METHODS, By, encode
 from metad_wire.refused import Refused, without
@@ -22,6 +22,7 @@ from metad_wire.session import ServerSession
 from metad_wire.tables import TABLES
 from metad_wire.transport import Listener
 from metad_wire.transport.memory import MemoryTransport
+from metad_wire.watch import WatchOpen, WatchOpened
 
 METADATA = "metadata-0"
 ENDPOINTS = {"n1": "a:7420", "n2": "b:7420", "n3": "c:7420"}
@@ -114,6 +115,8 @@ def all_well(body: Any) -> m.Message:
             return m.OffsetListReply([m.Offset(body.tenant, body.group, "topic", 0, 42, 1, 0, "")], b"")
         case m.KvScan():
             return m.KvScanReply([m.Kv(body.namespace, "k", b"v", 1, 1, 1)], b"")
+        case WatchOpen():
+            return WatchOpened(1, pinned=True, held=b"")
     return m.WriteReply(revisions, [])
 
 
@@ -314,6 +317,8 @@ class Nodes:
             received.fail(UnknownMethodError())
             return True
         group = self.group_of(received)
+        if received.method.by is By.REPLICA:
+            return self._refuse_elsewhere(received, group)
         if group is None and received.method.by is By.GROUP:
             received.fail(InvalidRequestError("the request names no group"))
             return True
@@ -321,6 +326,14 @@ class Nodes:
         if received.peer.node != leader:
             received.fail(NotLeaderError(leader=leader if self.hints else ""))
         return received.peer.node != leader
+
+    def _refuse_elsewhere(self, received: Received, group: str | None) -> bool:
+        """What any replica answers; each node has one of each group."""
+        if group is None:
+            received.fail(InvalidRequestError("the request names no group"))
+        elif group not in self.leaders:
+            received.fail(NotReplicaError())
+        return group not in self.leaders
 
     def answer(self, received: Received) -> None:
         if not self.refuse(received):

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 import metad.server.connection as connection_module
@@ -19,6 +20,7 @@ from metad.server.network import Network
 from metad.server.send_budget import SendBudget
 from metad.server.serve import Server
 from metad.state.tables import SCAN_ROWS_MAX
+from metad.watch.frames import FRAME_BYTES
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import MetadError
@@ -26,6 +28,7 @@ from metad_wire.frame import FrameDecoder, FrameType, encode_frame
 from metad_wire.methods import encode
 from metad_wire.session import decode_error
 from metad_wire.transport.memory import MemoryTransport
+from metad_wire.watch import WatchCredit, WatchEvents, WatchFilter, WatchOpen
 
 HELLO = encode_frame(FrameType.HELLO, encode(m.Hello("metad", 1, 1)))
 MIB = 1024 * 1024
@@ -387,3 +390,145 @@ async def test_draining_tells_who_is_connected_and_who_comes(server: Server) -> 
     assert [error.name for error in stream.errors()] == ["draining"]
     connection.connection_lost(None)
     late.connection_lost(None)
+
+
+# --- watches ----------------------------------------------------------------------------------------------------
+
+
+def watching(request_id: int, **opening: Any) -> bytes:
+    payload = methods.WATCH_OPEN.encode_request(WatchOpen([WatchFilter("kv")], **opening), group="data-0")
+    return encode_frame(FrameType.REQUEST, payload, request_id, methods.WATCH_OPEN.code)
+
+
+def grant(request_id: int, size: int) -> bytes:
+    return encode_frame(FrameType.CREDIT, encode(WatchCredit(size)), request_id)
+
+
+def events(stream: FakeStream, request_id: int) -> list[WatchEvents]:
+    return [
+        msgspec.msgpack.decode(payload, type=WatchEvents)
+        for kind, number, payload in stream.frames()
+        if kind == FrameType.EVENT and number == request_id
+    ]
+
+
+def reported(stream: FakeStream, request_id: int) -> int:
+    return sum(len(one.changes) for event in events(stream, request_id) for one in event.entries)
+
+
+async def write(server: Server, count: int, size: int = 10) -> None:
+    for i in range(count):
+        item = m.KvPutItem("n", f"k{i}", bytes(size))
+        await server.node.requests.call(methods.KV_PUT, m.KvPut([item]), group="data-0")
+
+
+async def test_a_watch_is_a_request_whose_answer_begins_a_stream(server: Server) -> None:
+    connection, stream = connect(server)
+    connection.data_received(watching(1) + watching(2))
+    assert [frame[:2] for frame in stream.frames()[1:]] == [(FrameType.RESPONSE, 1), (FrameType.RESPONSE, 2)]
+    assert connection._session.unanswered_bytes == 0
+    await write(server, 3)
+    await until(lambda: reported(stream, 1) == reported(stream, 2) == 3)
+    connection.data_received(encode_frame(FrameType.CANCEL, b"", 1) + put(3))
+    await until(lambda: reported(stream, 2) == 4)
+    assert reported(stream, 1) == 3
+    assert server.node.watches.count == 1
+    connection.data_received(watching(1))  # the id is free again
+    await until(lambda: server.node.watches.count == 2)
+    connection.connection_lost(None)
+    assert server.node.watches.count == 0
+
+
+async def test_a_refused_watch_is_an_error_of_its_request(server: Server) -> None:
+    connection, stream = connect(server)
+    payload = methods.WATCH_OPEN.encode_request(WatchOpen([]), group="data-0")
+    connection.data_received(encode_frame(FrameType.REQUEST, payload, 1, methods.WATCH_OPEN.code) + put(2))
+    await until(lambda: len(stream.frames()) == 3)
+    assert [error.name for error in stream.errors()] == ["invalid_request"]
+    connection.data_received(watching(1) + encode_frame(FrameType.CANCEL, b"", 1))
+    await until(lambda: server.node.watches.count == 0)
+    connection.data_received(watching(5, position=1 << 40))
+    await until(lambda: server.node.watches.count == 1)
+    connection.data_received(encode_frame(FrameType.CANCEL, b"", 5))
+    await until(lambda: len(stream.errors()) == 2)
+    assert [error.name for error in stream.errors()] == ["invalid_request", "cancelled"]
+    assert server.node.watches.count == 0
+    connection.connection_lost(None)
+
+
+async def test_credit_is_of_one_stream(server: Server) -> None:
+    await write(server, 20, 1_000)
+    connection, stream = connect(server)
+    connection.data_received(watching(1, position=0, credit_bytes=0) + watching(2, position=0))
+    await until(lambda: reported(stream, 2) == 20)
+    assert not events(stream, 1)
+    connection.data_received(grant(1, 5_000))
+    await until(lambda: events(stream, 1))
+    first = reported(stream, 1)
+    assert 0 < first < 10
+    connection.data_received(grant(1, 100_000) + grant(77, 5))  # the second is of no stream
+    await until(lambda: reported(stream, 1) == 20)
+    connection.data_received(encode_frame(FrameType.CREDIT, b"\xc1", 1))
+    assert [error.name for error in stream.errors()] == ["bad_frame"]
+    assert stream.closed
+    connection.connection_lost(None)
+
+
+async def test_a_peer_that_does_not_read_is_told_later(server: Server) -> None:
+    await write(server, 3)
+    connection, stream = connect(server)
+    connection.data_received(watching(1))
+    connection.pause_writing()
+    await write(server, 10, 100_000)
+    await asyncio.sleep(0.005)
+    assert reported(stream, 1) == 0
+    assert server.node.watches.held_bytes <= 400_000
+    connection.resume_writing()
+    await until(lambda: reported(stream, 1) > 0 or events(stream, 1))
+    connection.data_received(grant(1, 10_000_000))
+    await until(lambda: reported(stream, 1) == 10)
+    connection.connection_lost(None)
+
+
+async def test_events_that_nobody_reads_are_bounded_for_all_connections_together(server: Server) -> None:
+    await write(server, 100, 30_000)
+    server._unsent = SendBudget(400_000)
+    connections = [connect(server) for _ in range(4)]
+    for connection, stream in connections:
+        stream.read = False
+        connection.data_received(watching(1, snapshot=b"\xff" * 128, credit_bytes=1 << 30))
+    await asyncio.sleep(0.05)
+    assert server._unsent.held_bytes < 400_000 + 2 * FRAME_BYTES
+    for _, stream in connections:
+        stream.read = True
+    server._unsent.review(0.0)
+    done = lambda stream: any(event.snapshot_done for event in events(stream, 1))  # noqa: E731
+    await until(lambda: server._unsent.review(0.0) or all(done(stream) for _, stream in connections))
+    for connection, stream in connections:
+        rows = [key for event in events(stream, 1) for rows in event.rows for key in rows.keys]
+        assert len(rows) == len(set(rows)) == 100
+        connection.connection_lost(None)
+
+
+async def test_watches_of_a_connection_are_bounded(server: Server) -> None:
+    connection, stream = connect(server)
+    connection._limits = msgspec.structs.replace(connection._limits, connection_watch_streams_max=2)
+    connection.data_received(watching(1) + watching(2) + watching(3))
+    await until(lambda: stream.errors())
+    assert [error.name for error in stream.errors()] == ["overloaded"]
+    assert server.node.watches.count == 2
+    connection.connection_lost(None)
+
+
+async def test_a_connection_that_is_sent_away_ends_its_watches(server: Server) -> None:
+    connection, stream = connect(server)
+    connection.data_received(watching(1))
+    await write(server, 2)
+    connection.goaway("the keys are used up")
+    assert [frame[0] for frame in stream.frames()[-2:]] == [FrameType.GOAWAY, FrameType.EVENT]
+    ended = events(stream, 1)[-1].ended
+    assert ended is not None
+    assert ended.message == "the keys are used up"
+    assert reported(stream, 1) == 2
+    assert server.node.watches.count == 0
+    connection.connection_lost(None)

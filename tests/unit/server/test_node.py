@@ -93,7 +93,11 @@ async def test_nothing_is_answered_before_it_is_durable(make: MakeRig) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [row for row in methods.METHODS.values() if row.code not in CLUSTER | methods.BETWEEN_NODES],
+    [
+        row
+        for row in methods.METHODS.values()
+        if row.code not in CLUSTER | methods.BETWEEN_NODES | {methods.WATCH_OPEN.code}
+    ],
     ids=lambda method: method.name,
 )
 async def test_a_request_of_no_items_has_an_answer(make: MakeRig, method: methods.Method[Any, Any]) -> None:

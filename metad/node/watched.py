@@ -1,0 +1,72 @@
+"""A replica of this node, as the streams of its changes see it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from metad_wire.watch import WatchOpened
+
+from ..raft.journal import REGULAR
+from ..state.entry import NO_WRITES, Entry, decode_entry
+from ..storage.engine import Engine, Pin
+from ..storage.keys import after_prefix
+from .driver import GroupDriver
+
+_FOREVER_S = 1e9
+
+
+class WatchedReplica:
+    """A :class:`metad.watch.seams.Replica`."""
+
+    def __init__(self, driver: GroupDriver, state: Engine, now: Callable[[], float]) -> None:
+        self.name = driver.group.name
+        self.kind = driver.group.group_id.kind
+        self.prefix = driver.group.prefix
+        self._driver = driver
+        self._log = driver.group.log
+        self._state = state
+        self._now = now
+
+    @property
+    def applied(self) -> int:
+        return self._driver.machine.applied
+
+    @property
+    def base(self) -> int:
+        return self._log.base_index
+
+    def entries(self, begin: int, end: int, bytes_max: int) -> list[Entry]:
+        return [
+            decode_entry(self.name, index, data) if data[8] == REGULAR else NO_WRITES
+            for index, data in enumerate(self._log.records(begin, bytes_max, end), begin)
+        ]
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._state.get(key)
+
+    def pin(self) -> Pin:
+        return self._state.pin(self.prefix, after_prefix(self.prefix))
+
+    def opened(self, *, pinned: bool) -> WatchOpened:
+        machine = self._driver.machine
+        slots = machine.slots.decode(self._state.get(machine.slots.key))
+        return WatchOpened(
+            machine.applied,
+            pinned,
+            slots.slots,
+            slots.sealed,
+            slots.sealed_move,
+            leader=self._driver.group.ready,
+        )
+
+    def behind_ms(self) -> int:
+        return _milliseconds(self._driver.group.behind_s(self._now()))
+
+    def silent_ms(self) -> int:
+        return _milliseconds(self._driver.group.silent_s(self._now()))
+
+
+def _milliseconds(seconds: float) -> int:
+    """Rounded up: 0 is nothing at all."""
+    return math.ceil(min(seconds, _FOREVER_S) * 1000)

@@ -1,0 +1,308 @@
+"""The watches of a node: streams of its replicas begin here and are served in turns.
+
+Live streams are served first: a frame of what has just been applied. Those that read the log or a snapshot take turns
+with each other in small pieces, and wait like other heavy work while small writes are unanswered (:mod:`.precedence`).
+A stream for which there is nothing to do costs memory and nothing else: what has to be looked at now and then, the
+node's status looks at anyway.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from metad_wire import messages as m
+from metad_wire.cluster import SLOTS
+from metad_wire.errors import (
+    DrainingError,
+    InvalidRequestError,
+    MetadError,
+    NotReplicaError,
+    OverloadedError,
+    SlowReaderError,
+    UnsupportedError,
+)
+from metad_wire.methods import WATCH_OPEN
+from metad_wire.session import FEATURES
+from metad_wire.transport.fair_share import FairShare
+
+from .. import log_events
+from ..config import Config
+from ..logs import event
+from ..storage.engine import Engine
+from ..watch.filters import compiled
+from ..watch.hub import Hub
+from ..watch.seams import Outlet
+from ..watch.stream import Stream
+from .deadlines import Deadlines
+from .driver import GroupDriver
+from .environment import Environment, Timer
+from .groups import Groups
+from .health import Health
+from .precedence import Precedence
+from .reads import failed
+from .watched import WatchedReplica
+
+_WAIT_S = 5.0  # for a position that the replica has not come to
+_LIVE_FRAMES = 32  # sent in one turn of the loop, half a millisecond
+_PINS_MAX = 256  # snapshots under way: each keeps what is overwritten meanwhile
+_INTEREST_BYTES_MAX = 64 * 1024 * 1024  # memory of all filters
+_SLOW_S = 60.0  # a snapshot that cannot be sent for so long ends
+_PROGRESS_S = 0.25  # how exact the intervals of progress events are
+_AGAIN_MS = 500  # when to come again, if there is no room
+
+
+class Watches:
+    """Serves all streams of this node."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: Engine,
+        groups: Groups,
+        precedence: Precedence,
+        environment: Environment,
+        health: Health,
+    ) -> None:
+        self.draining = False
+        self.held_bytes = 0
+        """Of changes that live streams wait to send."""
+        self.count = 0
+        """Of streams."""
+        self._limits = config.limits
+        self._retained_bytes = config.storage.watch_retained_bytes
+        self._retained_s = config.storage.watch_retained_ms / 1000
+        self._mark_bytes = config.storage.log_retained_bytes // 4
+        self._grown_bytes = 0  # of the logs, since live streams were told how far they are
+        self._state = state
+        self._groups = groups
+        self._precedence = precedence
+        self._environment = environment
+        self._health = health
+        self._hubs: dict[GroupDriver, Hub] = {}
+        self._interest_bytes = 0
+        self._pinned: dict[Stream, None] = {}
+        self._progress: dict[Stream, float] = {}  # when each says next how far it is
+        self._progress_timer: Timer | None = None
+        self._live: deque[Stream] = deque()
+        self._behind: deque[Stream] = deque()
+        self._at_live = self._at_behind = False
+        self._expiry = Deadlines(environment, self._expire)
+
+    # --- their beginnings and ends -----------------------------------------------------------------------
+
+    def open(self, payload: bytes, outlet: Outlet) -> Stream | None:
+        """Begin the stream of a request. Never raises: what is wrong with it goes to the outlet."""
+        try:
+            return self._open(WATCH_OPEN.decode_request(payload), outlet)
+        except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
+            outlet.refused(failed(WATCH_OPEN.name, error, self._health))
+            return None
+
+    def _open(self, request: m.Request[Any], outlet: Outlet) -> Stream:
+        if request.requires & ~FEATURES:
+            raise UnsupportedError(
+                f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
+            )
+        if self.draining:
+            raise DrainingError
+        if self._health.failure is not None:
+            raise NotReplicaError("the node has stopped; its log says why")
+        driver = self._groups.replica(request.group)
+        if driver.installing:
+            raise NotReplicaError(f"a snapshot is being put in place of {request.group} on this node")
+        body = request.body
+        interests = compiled(body.filters, driver.group.group_id.kind)
+        if len(body.snapshot) not in (0, SLOTS // 8):
+            raise InvalidRequestError(f"a bit map of slots takes {SLOTS // 8} bytes, this one has {len(body.snapshot)}")
+        self._check_room(bool(body.snapshot))
+        stream = Stream(self._hub(driver), outlet, interests, body)
+        self.count += 1
+        self._interest_bytes += stream.cost
+        wait_s = min(_WAIT_S, request.deadline_ms / 1000 or _WAIT_S)
+        hub = self._hubs[driver]
+        try:
+            hub.open(stream, self._environment.now() + wait_s)
+        except BaseException:
+            stream.forget()
+            raise
+        if hub.waiting:
+            self._expiry.arm()
+        if stream.progress_ms and not stream.ended:
+            self._progress[stream] = self._environment.now() + stream.progress_ms / 1000
+            self._arm_progress()
+        return stream
+
+    def _check_room(self, snapshot: bool) -> None:
+        why = ""
+        if self.count >= self._limits.watch_streams_max:
+            why = f"this node has {self.count} streams of watches already (limits.watch_streams_max)"
+        elif self._interest_bytes >= _INTEREST_BYTES_MAX:
+            why = "the filters of all watches on this node take too much memory"
+        elif snapshot and len(self._pinned) >= _PINS_MAX:
+            why = f"{_PINS_MAX} snapshots of watches are under way on this node"
+        if why:
+            event(log_events.WATCHES_FULL, reason=why)
+            raise OverloadedError(why, retry_after_ms=_AGAIN_MS, retry_jitter_ms=_AGAIN_MS)
+
+    def _hub(self, driver: GroupDriver) -> Hub:
+        hub = self._hubs.get(driver)
+        if hub is None:
+            replica = WatchedReplica(driver, self._state, self._environment.now)
+            hub = self._hubs[driver] = Hub(replica, self, self._environment.now)
+            driver.listen(hub.stage)
+        return hub
+
+    def left(self, stream: Stream) -> None:
+        """A stream has ended."""
+        self.count -= 1
+        self._interest_bytes -= stream.cost
+        self._pinned.pop(stream, None)
+        self._progress.pop(stream, None)
+        for driver, hub in list(self._hubs.items()):
+            if not hub.streams and not hub.waiting:
+                driver.unlisten(hub.stage)
+                del self._hubs[driver]
+
+    def end(self, driver: GroupDriver, why: MetadError) -> None:
+        """End the streams of a replica."""
+        hub = self._hubs.get(driver)
+        if hub is not None:
+            hub.end(why)
+
+    def drain(self) -> None:
+        """The node is about to end: others serve from now on."""
+        self.draining = True
+        self.abandon(DrainingError("the node is shutting down"))
+
+    def abandon(self, why: MetadError) -> None:
+        """End all streams."""
+        for hub in list(self._hubs.values()):
+            hub.end(why)
+
+    def stop(self) -> None:
+        """Stop the timers."""
+        self._expiry.stop()
+        if self._progress_timer is not None:
+            self._progress_timer.cancel()
+
+    def _expire(self, now_s: float) -> bool:
+        waiting = [hub.expire(now_s) for hub in list(self._hubs.values())]
+        return any(waiting)
+
+    # --- what is looked at now and then ------------------------------------------------------------------
+
+    def look(self) -> None:
+        """End the streams of replicas that do not hear their leader, and snapshots that nobody takes."""
+        silent_ms = self._limits.watch_silence_ms
+        for hub in list(self._hubs.values()):
+            replica = hub.replica
+            if replica.silent_ms() > silent_ms:
+                event(log_events.WATCHES_SENT_AWAY, group=replica.name, streams=len(hub.streams))
+                hub.end(NotReplicaError(f"this replica of {replica.name} has not heard its leader for {silent_ms} ms"))
+        slow_s = self._environment.now() - _SLOW_S
+        for stream in [stream for stream in self._pinned if 0 < stream.stalled_since_s <= slow_s]:
+            stream.end(SlowReaderError(f"nothing of the snapshot was taken for {_SLOW_S:.0f} s"))
+
+    def log_grown(self, size: int) -> None:
+        """The logs are longer by so much. Now and then live streams that have had nothing to report say how far they
+        are, or their clients would hold positions that the log no longer has."""
+        self._grown_bytes += size
+        if self._grown_bytes >= self._mark_bytes:
+            self._grown_bytes = 0
+            for hub in self._hubs.values():
+                hub.mark()
+
+    def held_index(self, driver: GroupDriver, through: int) -> int:
+        """Up to where the log may be cut, ``through`` at most, as far as streams have a say in it."""
+        hub = self._hubs.get(driver)
+        if hub is None:
+            return through
+        log = driver.group.log
+        entries = log.last_index - log.base_index
+        least = log.last_index - int(entries * self._retained_bytes / max(1, log.bytes))
+        floor = hub.floor(self._environment.now() - self._retained_s)
+        if floor < min(least, through):
+            event(log_events.WATCHES_CUT, group=hub.replica.name, bytes=log.bytes)
+        return min(through, max(floor, least))
+
+    def _arm_progress(self) -> None:
+        if self._progress_timer is None and self._progress:
+            self._progress_timer = self._environment.call_at(self._environment.now() + _PROGRESS_S, self._tell_progress)
+
+    def _tell_progress(self) -> None:
+        self._progress_timer = None
+        now_s = self._environment.now()
+        for stream in [stream for stream, due_s in self._progress.items() if due_s <= now_s]:
+            self._progress[stream] = now_s + stream.progress_ms / 1000
+            stream.tell_progress()
+        self._arm_progress()
+
+    # --- what the hubs ask for ---------------------------------------------------------------------------
+
+    def wake(self, stream: Stream) -> None:
+        """Serve a stream soon."""
+        if stream.queued:
+            return
+        stream.queued = True
+        if stream.live:
+            self._live.append(stream)
+            if not self._at_live:
+                self._at_live = True
+                FairShare.here().take(self._serve_live)
+        else:
+            self._behind.append(stream)
+            if not self._at_behind:
+                self._at_behind = True
+                self._take_turns()
+
+    def may_hold(self, size: int) -> bool:
+        """Whether live streams may hold so many bytes more."""
+        return self.held_bytes + size <= self._limits.watch_held_bytes_max
+
+    def held(self, size: int) -> None:
+        """So many bytes more are held, or less."""
+        self.held_bytes += size
+
+    def pinned(self, stream: Stream, begins: bool) -> None:
+        """The snapshot of a stream begins, or is over."""
+        if begins:
+            self._pinned[stream] = None
+        else:
+            self._pinned.pop(stream, None)
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call back once what is being applied is in the engine."""
+        self._environment.call_soon(callback)
+
+    # --- their turns -------------------------------------------------------------------------------------
+
+    def _serve_live(self) -> bool:
+        for _ in range(min(len(self._live), _LIVE_FRAMES)):
+            self._serve(self._live.popleft())
+        self._at_live = bool(self._live)
+        return self._at_live
+
+    def _take_turns(self) -> None:
+        FairShare.here().take(self._serve_behind)
+
+    def _serve_behind(self) -> bool:
+        """A piece of one stream's work; whether there is more that can be done at once."""
+        if self._behind and (wait_s := self._precedence.heavy_wait_s):
+            self._environment.call_at(self._environment.now() + wait_s, self._take_turns)
+            return False
+        if self._behind:
+            begun_s = self._environment.now()
+            self._serve(self._behind.popleft())
+            self._precedence.heavy_done(begun_s)
+        self._at_behind = bool(self._behind)
+        return self._at_behind
+
+    def _serve(self, stream: Stream) -> None:
+        stream.queued = False
+        try:
+            if stream.serve():
+                self.wake(stream)
+        except Exception as error:  # noqa: BLE001 - told to the client, and logged
+            stream.end(failed(WATCH_OPEN.name, error, self._health))

@@ -1,0 +1,108 @@
+"""The filters of a watch, checked and compiled: which rows, and which beginnings of their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire.errors import InvalidRequestError
+from metad_wire.key import text_prefix
+from metad_wire.table import Shown, Table
+from metad_wire.tables import TABLES
+from metad_wire.tables.session import SESSION
+from metad_wire.watch import WatchFilter
+
+OWNER = SESSION.rows["owner"]
+
+
+class Interest(NamedTuple):
+    """Rows whose keys, encoded, begin so. ``broker``: only owners that are this broker, or were; empty: all."""
+
+    row: int
+    prefix: bytes
+    broker: str = ""
+
+
+def compiled(filters: Sequence[WatchFilter], kind: str) -> list[Interest]:
+    """What the filters of a watch of a group of this kind ask for, without what another of them covers. Raises
+    InvalidRequestError."""
+    if not filters:
+        raise InvalidRequestError("a watch needs a filter: name a table at least")
+    return _without_covered(interest for filter in filters for interest in _interests(filter, kind))
+
+
+def _interests(filter: WatchFilter, kind: str) -> list[Interest]:
+    table = TABLES.get(filter.table)
+    if table is None or not table.shows:
+        shown = ", ".join(sorted(name for name, table in TABLES.items() if table.shows))
+        raise InvalidRequestError(f"there is no table {filter.table!r} to watch; there are {shown}")
+    if table.kind != kind:
+        raise InvalidRequestError(f"table {table.name} is kept by {table.kind} groups; this is a {kind} group")
+    rows = _rows(filter, table)
+    found: list[Interest] = []
+    why = ""
+    for row in rows:
+        fault = _fault(filter, table, table.shows[row])
+        if fault and filter.rows:
+            raise InvalidRequestError(fault)
+        if fault:
+            why = why or fault
+            continue
+        prefix = table.key_of(filter.fields) + text_prefix(filter.prefix)
+        if len(prefix) > m.KEY_BYTES_MAX:
+            raise InvalidRequestError(
+                f"a filter of table {table.name} takes {len(prefix)} bytes, but a key takes {m.KEY_BYTES_MAX} at most"
+            )
+        found.append(Interest(row, prefix, filter.broker))
+    if not found:
+        raise InvalidRequestError(why)
+    return found
+
+
+def _rows(filter: WatchFilter, table: Table[Any]) -> list[int]:
+    """The rows that a filter names, or all that the table shows."""
+    named = [*filter.rows]
+    if filter.broker:
+        if table is not SESSION:
+            raise InvalidRequestError(f"only sessions have a broker; table {table.name} has none")
+        named = named or ["owner"]
+        if named != ["owner"]:
+            raise InvalidRequestError("a filter by broker is about the row owner, and no other")
+    for name in named:
+        if table.rows.get(name) not in table.shows:
+            shown = ", ".join(name for name, row in table.rows.items() if row in table.shows)
+            raise InvalidRequestError(f"table {table.name} has no row {name!r} to watch; it has {shown}")
+    return [table.rows[name] for name in named] or list(table.shows)
+
+
+def _fault(filter: WatchFilter, table: Table[Any], shown: Shown) -> str:
+    """Why no key of a row can be what the filter says; empty if one can."""
+    names = [] if shown.key is None else [field.name for field in msgspec.structs.fields(shown.key)]
+    if len(filter.fields) > len(names):
+        return f"a filter of table {table.name} has {len(filter.fields)} fields; the key has {len(names)}"
+    for number, value in enumerate(filter.fields):
+        if table.is_text(number) is not isinstance(value, str):
+            wanted = "text" if table.is_text(number) else "a number"
+            return f"the key of table {table.name} has {wanted} in field {names[number]}, the filter has {value!r}"
+    if filter.prefix and not (len(filter.fields) < len(names) and table.is_text(len(filter.fields))):
+        return f"a filter of table {table.name} has a prefix where the key has no further field of text"
+    return ""
+
+
+def _without_covered(interests: Iterable[Interest]) -> list[Interest]:
+    """One stream reports a change once, so an interest that a wider one includes is dropped."""
+    kept: list[Interest] = []
+    widest: dict[tuple[int, str], bytes] = {}  # the last that was kept; in order, what it covers follows it
+    for interest in sorted(set(interests)):
+        row, prefix, broker = interest
+        for known in {"", broker}:
+            last = widest.get((row, known))
+            if last is not None and prefix.startswith(last):
+                break
+        else:
+            widest[row, broker] = prefix
+            kept.append(interest)
+    return kept

@@ -1,0 +1,193 @@
+"""The streams of one replica. The hub hears of each entry when it is applied and gives it to the live streams that want
+it; :mod:`.stream` has the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from metad_wire.errors import MetadError, PositionAheadError
+
+from ..state.entry import Entry
+from .changes import Change, EntryChanges
+from .filters import Interest
+from .frames import Pending
+from .index import Index
+from .seams import Replica
+from .stream import Stream
+
+
+class Keeper(Protocol):
+    """What serves the streams of all hubs of a node."""
+
+    def wake(self, stream: Stream) -> None:
+        """Serve a stream soon."""
+
+    def may_hold(self, size: int) -> bool:
+        """Whether live streams may hold so many bytes more."""
+
+    def held(self, size: int) -> None:
+        """So many bytes more are held, or less."""
+
+    def pinned(self, stream: Stream, begins: bool) -> None:
+        """The snapshot of a stream begins, or is over."""
+
+    def left(self, stream: Stream) -> None:
+        """A stream has ended."""
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call back once what is being applied is in the engine."""
+
+
+class Hub:
+    """All streams of one replica."""
+
+    def __init__(self, replica: Replica, keeper: Keeper, now: Callable[[], float]) -> None:
+        self.replica = replica
+        self.now = now
+        self.streams: dict[Stream, None] = {}
+        """Those that have begun."""
+        self.waiting: dict[Stream, float] = {}
+        """Those whose position is ahead of the replica, and until when they wait."""
+        self._keeper = keeper
+        self._live: dict[Stream, None] = {}
+        self._index: Index[Stream] = Index(replica.prefix)
+        self.kept = replica.applied
+        """Live streams were told that they are this far at least, or are about to be told."""
+        self._marked = replica.applied
+        self._previous = 0  # live streams that want the values before
+        self._unwritten: dict[bytes, bytes | None] = {}  # by entries that are staged and not in the engine yet
+
+    # --- streams -----------------------------------------------------------------------------------------
+
+    def open(self, stream: Stream, wait_until_s: float) -> None:
+        """Begin a stream, or have it wait until the replica has come to its position. Raises MetadError."""
+        wanted = stream.wanted
+        if wanted is not None and wanted > self.replica.applied:
+            self.waiting[stream] = wait_until_s
+            return
+        self.streams[stream] = None
+        try:
+            stream.open()
+        except BaseException:
+            del self.streams[stream]
+            raise
+
+    def level(self, stream: Stream, interests: Sequence[Interest]) -> None:
+        """A stream is live from now on."""
+        self._live[stream] = None
+        self._index.add(stream, interests)
+        self._previous += stream.wants_previous
+
+    def behind(self, stream: Stream, interests: Sequence[Interest]) -> None:
+        """It is live no longer."""
+        del self._live[stream]
+        self._index.remove(stream, interests)
+        self._previous -= stream.wants_previous
+
+    def wake(self, stream: Stream) -> None:
+        """Serve it soon."""
+        self._keeper.wake(stream)
+
+    def may_hold(self, size: int) -> bool:
+        """Whether live streams may hold so many bytes more, all together."""
+        return self._keeper.may_hold(size)
+
+    def held(self, size: int) -> None:
+        """So many bytes more are held, or less."""
+        self._keeper.held(size)
+
+    def pinned(self, stream: Stream, begins: bool) -> None:
+        """Its snapshot begins, or is over."""
+        self._keeper.pinned(stream, begins)
+
+    def left(self, stream: Stream) -> None:
+        """It has ended."""
+        self.streams.pop(stream, None)
+        self.waiting.pop(stream, None)
+        self._keeper.left(stream)
+
+    def end(self, why: MetadError) -> None:
+        """End all streams."""
+        for stream in [*self.waiting, *self.streams]:
+            stream.end(why)
+
+    def expire(self, now_s: float) -> bool:
+        """Refuse those that have waited too long; whether others wait."""
+        for stream in [stream for stream, until_s in self.waiting.items() if until_s <= now_s]:
+            stream.end(
+                PositionAheadError(
+                    f"this replica of {self.replica.name} has applied {self.replica.applied}, and the position is "
+                    f"{stream.wanted}"
+                )
+            )
+        return bool(self.waiting)
+
+    # --- the log that is kept for them -------------------------------------------------------------------
+
+    def floor(self, since_s: float) -> int:
+        """Entries behind this one are needed: by streams that are behind, but not since before ``since_s``, and by
+        those who go on from what live streams were told last."""
+        floor = self.kept
+        for stream in self.streams:
+            if stream.has_pending if stream.live else stream.behind_since_s >= since_s:
+                floor = min(floor, stream.floor)
+        return floor
+
+    def mark(self) -> None:
+        """Tell live streams that have said nothing since the last time how far they are."""
+        self.kept, self._marked = self._marked, self.replica.applied
+        for stream in list(self._live):
+            if stream.sent < self.kept:
+                stream.mark_due = True
+                stream.wake()
+
+    # --- entries -----------------------------------------------------------------------------------------
+
+    def stage(self, entry: Entry) -> None:
+        """An entry is being applied. The engine does not have it yet."""
+        index = self.replica.applied
+        if self.waiting:
+            self._keeper.soon(self._arrived)
+        if not self._live:
+            return
+        changes = EntryChanges(entry)
+        matched = self._index.matches(changes)
+        if self._previous:
+            self._find_previous(matched)
+            for writes in entry:
+                self._unwritten.update(writes)
+            self._keeper.soon(self._written)
+        if entry.marker is not None:
+            for stream in self._live:
+                matched.setdefault(stream, [])
+        revision = entry.revision or index
+        for stream, found in matched.items():
+            stream.take(Pending(index, revision, entry.now_ms, found, entry.marker))
+            self.wake(stream)
+
+    def _find_previous(self, matched: dict[Stream, list[Change]]) -> None:
+        """Read the values that the changes replace, for those who asked for them."""
+        for stream, found in matched.items():
+            if stream.wants_previous:
+                for change in found:
+                    if not change.before_known:
+                        change.replaces(self._value(change.key))
+
+    def _value(self, key: bytes) -> bytes | None:
+        if key in self._unwritten:
+            return self._unwritten[key]
+        return self.replica.get(key)
+
+    def _written(self) -> None:
+        self._unwritten.clear()
+
+    def _arrived(self) -> None:
+        applied = self.replica.applied
+        for stream in [stream for stream in self.waiting if (stream.wanted or 0) <= applied]:
+            del self.waiting[stream]
+            self.streams[stream] = None
+            try:
+                stream.open()
+            except MetadError as error:
+                stream.end(error)

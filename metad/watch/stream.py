@@ -1,0 +1,401 @@
+"""One watch of one group: from where it is to where the log is, then live.
+
+A stream is *live* when it has sent, or holds, everything that is applied: then the hub gives it each entry that it
+wants. Otherwise it is *behind*: it reads the log, a piece at a time, until it is level. A stream whose client gives no
+credit, or whose connection does not read, does nothing, and once more waits for it than it may hold it falls behind. So
+it keeps a position and no data.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from metad_wire.cluster import SLOTS
+from metad_wire.errors import LogCutError, MetadError
+from metad_wire.methods import encode
+from metad_wire.watch import StreamFlag, WatchOpen
+
+from ..state.entry import Entry
+from . import frames
+from .changes import Change, EntryChanges
+from .filters import Interest
+from .frames import FRAME_BYTES, Pending
+from .index import Index
+from .rows import PinnedRows
+from .seams import Outlet, Replica
+from .seen import Seen
+
+_CREDIT_MAX: Final = 1 << 40  # a sum that a client cannot make grow for ever
+_PIECE_BYTES: Final = 64 * 1024
+"""Of the log, read in one piece of catching up; one entry may take more."""
+PENDING_BYTES: Final = FRAME_BYTES
+"""A live stream that cannot send holds so many bytes of changes at most, or one entry."""
+_LOOK_BACK_ENTRIES: Final = 256
+"""Entries before its position that a stream reads for the values before."""
+_INTEREST_BYTES: Final = 500  # of an interest, with its places in the index
+_SILENT_BYTES: Final = 4 * 1024 * 1024
+"""While a stream that catches up finds nothing, it says how far it is after so many bytes of the log."""
+
+
+class Home(Protocol):
+    """The hub, as a stream sees it."""
+
+    replica: Replica
+    now: Callable[[], float]
+
+    def wake(self, stream: Stream) -> None:
+        """Serve it soon."""
+
+    def may_hold(self, size: int) -> bool:
+        """Whether live streams may hold so many bytes more, all together."""
+
+    def held(self, size: int) -> None:
+        """So many bytes more are held, or less."""
+
+    def level(self, stream: Stream, interests: Sequence[Interest]) -> None:
+        """It is live from now on."""
+
+    def behind(self, stream: Stream, interests: Sequence[Interest]) -> None:
+        """It is live no longer."""
+
+    def pinned(self, stream: Stream, begins: bool) -> None:
+        """Its snapshot begins, or is over."""
+
+    def left(self, stream: Stream) -> None:
+        """It has ended."""
+
+
+class Stream:
+    """The stream of one request. The owner calls :meth:`serve` after each ``wake`` of the hub."""
+
+    __slots__ = (
+        "_hub",
+        "_interests",
+        "_looked_back_to",
+        "_own",
+        "_pending",
+        "_pinned_at",
+        "_rows",
+        "_seen",
+        "_silent_bytes",
+        "behind_since_s",
+        "cost",
+        "credit",
+        "ended",
+        "flags",
+        "live",
+        "mark_due",
+        "opened",
+        "outlet",
+        "pending_bytes",
+        "position",
+        "progress_ms",
+        "queued",
+        "sent",
+        "snapshot",
+        "stalled_since_s",
+        "wanted",
+    )
+
+    def __init__(self, hub: Home, outlet: Outlet, interests: Sequence[Interest], opening: WatchOpen) -> None:
+        self._hub = hub
+        self._interests = interests
+        self.outlet = outlet
+        self.cost = sum([_INTEREST_BYTES + len(interest.prefix) for interest in interests])
+        """Bytes of memory that its interests take, about."""
+        self.wanted = opening.position
+        """Where the client wants it to begin; None: at a pin."""
+        self.snapshot = opening.snapshot
+        """The slots whose rows are wanted and not sent yet."""
+        self.progress_ms = opening.progress_ms
+        self.flags = opening.flags
+        self.credit = opening.credit_bytes
+        self.opened = False
+        self.ended = False
+        self.live = False
+        self.queued = False
+        """Whether it waits to be served."""
+        self.position = 0
+        """Everything up to here was looked at. Of a live stream it is that of the hub."""
+        self.sent = 0
+        """The index of the last event."""
+        self.pending_bytes = 0
+        self.behind_since_s = 0.0
+        """Since when it reads the log, or is to read it."""
+        self.mark_due = False
+        """Whether to say how far it is although nothing happens."""
+        self.stalled_since_s = 0.0
+        """Since when a snapshot could not be sent; 0 if it can."""
+        self._pending: deque[Pending] = deque()
+        self._rows: PinnedRows | None = None
+        self._pinned_at = 0
+        self._own: Index[None] | None = None
+        self._seen: Seen | None = None
+        self._looked_back_to = 0
+        self._silent_bytes = 0
+
+    @property
+    def wants_previous(self) -> bool:
+        """Whether changes have the value before, too."""
+        return bool(self.flags & StreamFlag.PREVIOUS)
+
+    @property
+    def floor(self) -> int:
+        """Entries behind this one are still to be sent."""
+        if self._pending:
+            return self._pending[0].at - 1
+        return self._hub.replica.applied if self.live else self.position
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether it holds entries that are not sent yet."""
+        return bool(self._pending)
+
+    @property
+    def has_pin(self) -> bool:
+        """Whether its snapshot is under way."""
+        return self._rows is not None
+
+    # --- its beginning -----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Begin: the replica has come to the position. Raises MetadError."""
+        replica, wanted = self._hub.replica, self.wanted
+        if wanted is not None and wanted < replica.base:
+            raise LogCutError(f"the log of {replica.name} here begins behind {replica.base}")
+        said = replica.opened(pinned=wanted is None or bool(self.snapshot))
+        self.position = said.index if wanted is None else wanted
+        self.sent = self.position
+        if self.snapshot:
+            here = int.from_bytes(said.held, "big") | int.from_bytes(said.sealed, "big")
+            slots = (int.from_bytes(self.snapshot, "big") & here).to_bytes(SLOTS // 8, "big")
+            self._rows = PinnedRows(replica.pin(), replica.prefix, self._interests, slots, self.flags)
+            self._pinned_at = said.index
+            self._hub.pinned(self, True)
+            self.snapshot = b""
+        self.opened = True
+        self.outlet.opened(encode(said))
+        if self._rows is None and self.position == replica.applied:
+            self._go_live()
+        else:
+            self._begin_reading()
+            self._hub.wake(self)
+
+    def grant(self, size: int) -> None:
+        """The client takes so many bytes more."""
+        self.credit = min(self.credit + size, _CREDIT_MAX)
+        if self.credit > 0:
+            self.wake()
+
+    def wake(self) -> None:
+        """Something has changed: look whether there is something to do."""
+        if not self.ended and self.opened and (self._pending or self.mark_due or not self.live):
+            self._hub.wake(self)
+
+    # --- its work ----------------------------------------------------------------------------------------
+
+    def take(self, pending: Pending) -> None:
+        """An applied entry that a live stream wants."""
+        size = pending.size
+        full = bool(self._pending) and self.pending_bytes + size > PENDING_BYTES
+        if full or not self._hub.may_hold(size):
+            self._fall_behind(self._pending[0].at if self._pending else pending.at)
+            return
+        self._hold(pending, size)
+
+    def serve(self) -> bool:
+        """Do a piece of what there is to do, and send a frame at most; whether there is more that can be done now."""
+        if self.ended or not self.opened:
+            return False
+        room = self.outlet.room() if self.credit > 0 else 0
+        if room < self._wanted_room():
+            self._stall()
+            return False
+        self.stalled_since_s = 0.0
+        if self._pending:
+            self._send_entries(room)
+        elif not self.live:
+            self._advance(room)
+        elif self.mark_due:
+            self.mark()
+        return not self.ended and (bool(self._pending) or not self.live)
+
+    def _wanted_room(self) -> int:
+        """Without so much room nothing is done: what is behind waits until there is plenty."""
+        if not self.live:
+            return FRAME_BYTES
+        return min(self._pending[0].size, FRAME_BYTES) if self._pending else 1
+
+    def _stall(self) -> None:
+        if self.credit > 0:
+            self.outlet.wait()
+        if self._rows is not None:
+            self.stalled_since_s = self.stalled_since_s or self._hub.now()
+        if not self.live:
+            self._drop_pending()
+
+    def _advance(self, room: int) -> None:
+        """Read on in the log, or in the snapshot, until there is something to send."""
+        replica, rows = self._hub.replica, self._rows
+        end = replica.applied if rows is None else self._pinned_at
+        if self.position < end:
+            if self.position < replica.base:
+                self.end(LogCutError(f"the log of {replica.name} here begins behind {replica.base}"))
+                return
+            if self._looked_back_to < self.position:
+                self._look_back()
+                return
+            self._read_log(end, room)
+        elif rows is not None:
+            found, done = rows.next()
+            if done:
+                self._unpin()
+            if found or done:
+                self._send(frames.rows(self.position, found, done=done), self.position)
+        if self._rows is None and self.position == replica.applied and not self._pending:
+            self._go_live()
+
+    def _begin_reading(self) -> None:
+        """Read the log from :attr:`position` on. Who wants values before looks back first."""
+        self.behind_since_s = self._hub.now()
+        self._own = Index(self._hub.replica.prefix)
+        self._own.add(None, self._interests)
+        self._go_back()
+
+    def _go_back(self) -> None:
+        """What was read last is to be read again."""
+        self._looked_back_to = self.position
+        if self.wants_previous:
+            self._seen = Seen()
+            self._looked_back_to -= _LOOK_BACK_ENTRIES
+
+    def _look_back(self) -> None:
+        replica = self._hub.replica
+        self._looked_back_to = max(self._looked_back_to, replica.base)
+        if self._looked_back_to < self.position:
+            for entry in replica.entries(self._looked_back_to + 1, self.position + 1, _PIECE_BYTES):
+                self._find(entry)
+                self._looked_back_to += 1
+
+    def _find(self, entry: Entry) -> list[Change]:
+        """The changes of an entry that this stream wants."""
+        assert self._own is not None
+        changes = EntryChanges(entry)
+        found = self._own.matches(changes).get(None, [])
+        if self._seen is not None:
+            self._seen.pass_by(changes, found)
+        return found
+
+    def _read_log(self, end: int, room: int) -> None:
+        for entry in self._hub.replica.entries(self.position + 1, end + 1, _PIECE_BYTES):
+            self.position = self._looked_back_to = self.position + 1
+            found = self._find(entry)
+            if found or entry.marker is not None:
+                pending = Pending(self.position, entry.revision or self.position, entry.now_ms, found, entry.marker)
+                self._hold(pending, pending.size)
+        if self._pending:
+            self._send_entries(room)
+            return
+        self._silent_bytes += _PIECE_BYTES
+        if self._silent_bytes >= _SILENT_BYTES:
+            self._send(frames.mark(self.position), self.position)
+
+    def _go_live(self) -> None:
+        """Everything that is applied was looked at."""
+        if self.sent < self.position:
+            self._send(frames.mark(self.position), self.position)
+        self.live = True
+        self._own = self._seen = None
+        self._hub.level(self, self._interests)
+
+    def _fall_behind(self, index: int) -> None:
+        """From this entry on, read from the log what cannot be held."""
+        self._hub.behind(self, self._interests)
+        self.live = False
+        self._drop_pending()
+        self.position = index - 1
+        self._begin_reading()
+        self.wake()
+
+    def mark(self, behind_ms: int | None = None) -> None:
+        """Say how far the stream is, if it can be said now."""
+        if self.ended or not self.opened or self._pending or self.credit <= 0 or not self.outlet.room():
+            return
+        self.mark_due = False
+        index = self.floor
+        self._send(frames.mark(index, behind_ms=behind_ms), index)
+
+    def tell_progress(self) -> None:
+        """Say how far the stream and its replica are."""
+        self.mark(self._hub.replica.behind_ms())
+
+    # --- what it holds and sends -------------------------------------------------------------------------
+
+    def _hold(self, pending: Pending, size: int) -> None:
+        self._pending.append(pending)
+        self.pending_bytes += size
+        self._hub.held(size)
+
+    def _drop_pending(self) -> None:
+        if self._pending:
+            self.position = self.floor
+            self._go_back()
+            self._pending.clear()
+            self._hub.held(-self.pending_bytes)
+            self.pending_bytes = 0
+
+    def _send_entries(self, room: int) -> None:
+        """One frame of what is pending."""
+        pending = self._pending
+        room = min(FRAME_BYTES, self.credit, room)
+        taken = [pending.popleft()]
+        size = taken[0].size
+        while pending and size + (more := pending[0].size) <= room:
+            size += more
+            taken.append(pending.popleft())
+        self.pending_bytes -= size
+        self._hub.held(-size)
+        index = taken[-1].at if pending else self.floor
+        self._send(frames.entries(index, taken, self.flags), index)
+
+    def _send(self, payload: bytes, index: int) -> None:
+        self.sent = index
+        self._silent_bytes = 0
+        self.credit -= len(payload)
+        self.outlet.event(payload)
+
+    # --- its end -----------------------------------------------------------------------------------------
+
+    def end(self, why: MetadError) -> None:
+        """Tell the client why nothing follows."""
+        if self.ended:
+            return
+        if not self.opened:
+            self.forget()
+            self.outlet.refused(why)
+            return
+        while self._pending and self.credit > 0 and (room := self.outlet.room()):
+            self._send_entries(room)
+        index = self.floor
+        self.forget()
+        self.outlet.event(frames.end(index, why), last=True)
+
+    def forget(self) -> None:
+        """Nobody wants to hear of it any more."""
+        if self.ended:
+            return
+        self.ended = True
+        if self.live:
+            self._hub.behind(self, self._interests)
+            self.live = False
+        self._drop_pending()
+        self._unpin()
+        self._hub.left(self)
+
+    def _unpin(self) -> None:
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
+            self._hub.pinned(self, False)

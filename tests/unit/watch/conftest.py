@@ -1,0 +1,6 @@
+"""Makes this folder's helpers importable: the tests have no packages."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -1,0 +1,509 @@
+"""A stream reports every change that its filters want, once, in order, whole entries at a time: live, from the log, and
+behind a snapshot; whatever its credit does and whoever else watches."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from watch_rig import ALL, PREFIX, World, entry, key, kv, owner
+
+import metad.watch.rows as rows_module
+import metad.watch.stream as stream_module
+from metad.state.part import Origin
+from metad.watch.frames import FRAME_BYTES
+from metad_wire import messages as m
+from metad_wire.errors import LogCutError, NotReplicaError
+from metad_wire.key import SLOT_MASK
+from metad_wire.methods import encode
+from metad_wire.tables import TABLES
+from metad_wire.watch import ChangeKind, MarkerStep, SlotMarker, StreamFlag, WatchFilter
+
+CREATED, CHANGED, DELETED, WRITTEN = ChangeKind.CREATED, ChangeKind.CHANGED, ChangeKind.DELETED, ChangeKind.WRITTEN
+MARKER = SlotMarker(MarkerStep.SEALED, 3, ALL, 1)
+NEVER_LIVE = 1 << 30
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def puts(*names: str, namespace: str = "a", size: int = 1) -> list[object]:
+    return [entry(kv(namespace, name, b"v" * size)) for name in names]
+
+
+# --- live -------------------------------------------------------------------------------------------------------
+
+
+def test_a_live_stream_reports_what_it_wants_and_how_far_it_is(world: World) -> None:
+    client = world.open(WatchFilter("kv", ["a"]))
+    other = world.open(WatchFilter("kv", ["b"]))
+    world.apply(entry(kv("a", "x")), entry(kv("b", "y")), entry(kv("a", "x", None), revision=17))
+    assert client.kinds == [(1, CREATED), (3, DELETED)]
+    assert [(one.index, one.revision, one.time_ms) for one in client.entries] == [(1, 1, 7), (3, 17, 7)]
+    assert [(change.row, change.key, change.value) for change in client.changes] == [
+        (0x30, b"a\0\x01x\0\x01", encode(m.Kv("a", "x", b"v", 1, 1, 1))),
+        (0x30, b"a\0\x01x\0\x01", None),
+    ]
+    assert [(frame.index, len(frame.entries)) for frame in client.frames] == [(1, 1), (3, 1)]
+    assert [frame.index for frame in other.frames] == [2]
+
+
+def test_a_stream_that_wants_nothing_of_an_entry_costs_nothing(world: World) -> None:
+    world.open(WatchFilter("kv", ["b"]))
+    world.apply(*puts("x", "y", "z"))
+    assert world.pieces == 0
+
+
+def test_what_is_applied_in_one_turn_comes_in_one_event(world: World) -> None:
+    client = world.open()
+    world.stage(*puts("x", "y"))
+    world.stage(*puts("z"))
+    world.settle()
+    assert [(frame.index, [one.index for one in frame.entries]) for frame in client.frames] == [(3, [1, 2, 3])]
+
+
+def test_nothing_is_reported_before_it_is_in_the_state(world: World) -> None:
+    client = world.open()
+    for one in puts("x", "y"):
+        world.replica.log.append(one)
+        world.hub.stage(one)
+        assert not client.frames
+
+
+def test_filters_are_exact(world: World) -> None:
+    """Every change that a filter wants is reported, no other, and none twice, live as well as from the log."""
+    rng = random.Random(7)
+    names = ["", "a", "ab", "abc", "b", "a\0", "é"]
+    filters = [
+        WatchFilter(table, fields, prefix, rows, broker)
+        for table, fields, prefix, rows, broker in [
+            ("kv", [], "", [], ""),
+            ("kv", [], "a", [], ""),
+            ("kv", ["a"], "", [], ""),
+            ("kv", ["a"], "a", [], ""),
+            ("kv", ["ab", "abc"], "", [], ""),
+            ("session", [], "", ["owner"], ""),
+            ("session", ["a"], "b", [], ""),
+            ("session", [], "", [], "b1"),
+            ("session", ["a"], "", [], "b2"),
+            ("session", [], "", ["properties"], ""),
+        ]
+    ]
+    chosen = [rng.sample(filters, rng.randint(1, 4)) for _ in range(30)]
+    live = [world.open(*some) for some in chosen]
+    brokers: dict[bytes, str] = {}
+    wanted: list[list[tuple[int, bytes]]] = [[] for _ in chosen]
+    for index in range(1, 200):
+        writes: dict[bytes, bytes | None] = {}
+        for _ in range(rng.randint(0, 3)):
+            writes.update(kv(rng.choice(names), rng.choice(names), rng.choice([b"v", None])))
+            if rng.random() < 0.3:
+                writes[key("session", "properties", rng.choice(names), rng.choice(names))] = b"\x92\0\xc4\0"
+        owners: dict[bytes, bytes | None] = {}
+        for _ in range(rng.randint(0, 3)):
+            owners.update(owner(rng.choice(names), rng.choice(names), rng.choice(["b1", "b2", None])))
+        named = {at: brokers.get(at, "") for at in owners}
+        values = [owner("", "", named[at])[key("session", "owner", "", "")] if named[at] else b"" for at in owners]
+        previous = {0x10: [(value or b"", [at]) for at, value in enumerate(values)]} if owners else {}
+        world.apply(entry(writes, owners=owners, previous=previous))
+        for at, value in owners.items():
+            now = "" if value is None else ("b1" if b"b1" in value else "b2")
+            passing = {named[at], now} - {""}
+            for some, expected in zip(chosen, wanted, strict=True):
+                if any(wants(filter, at, passing) for filter in some):
+                    expected.append((index, at))
+            brokers[at] = now
+        for at in writes:
+            for some, expected in zip(chosen, wanted, strict=True):
+                if any(wants(filter, at, set()) for filter in some):
+                    expected.append((index, at))
+    late = [world.open(*some, position=0) for some in chosen]
+    world.settle()
+    for clients in (live, late):
+        for client, expected in zip(clients, wanted, strict=True):
+            seen = [(one.index, PREFIX + bytes((c.row,)) + c.key) for one in client.entries for c in one.changes]
+            assert sorted(seen) == sorted(expected)
+
+
+def wants(filter: WatchFilter, at: bytes, brokers: set[str]) -> bool:
+    """As the protocol says it, field by field."""
+    table = TABLES[filter.table]
+    row = next((name for name, number in table.rows.items() if number == at[3]), None)
+    if row is None or (filter.rows and row not in filter.rows):
+        return False
+    if filter.broker and (row != "owner" or filter.broker not in brokers):
+        return False
+    fields = table.fields_of(at[4:], 2)
+    count = len(filter.fields)
+    return fields[:count] == filter.fields and (not filter.prefix or fields[count].startswith(filter.prefix))
+
+
+# --- the kinds --------------------------------------------------------------------------------------------------
+
+
+def test_a_counted_record_says_whether_it_was_created(world: World) -> None:
+    client = world.open()
+    world.apply(
+        entry(kv("a", "x", mod=1, created=1)),
+        entry(kv("a", "x", version=2, mod=300, created=1)),
+        entry(kv("a", "x", version=2, mod=300, created=300)),
+        entry(kv("a", "x", None)),
+    )
+    assert [kind for _, kind in client.kinds] == [CREATED, CHANGED, CREATED, DELETED]
+
+
+def test_an_owner_is_created_or_changed_as_the_entry_says(world: World) -> None:
+    client = world.open(WatchFilter("session"))
+    properties = {key("session", "properties", "t", "c1"): b"\x92\0\xc4\0"}
+    owners = owner("t", "c1", "b") | owner("t", "c2", "b")
+    old = owner("t", "c2", "old")[key("session", "owner", "t", "c2")]
+    assert old is not None
+    world.apply(
+        entry(properties, owners=owners, previous={0x10: [(b"", [0]), (old, [1])]}),
+        entry(properties),
+        entry(owners=owner("t", "c1", "b"), previous={0x10: [(old, [])]}),
+        entry(properties, owners=owner("t", "c1", "b")),  # of a version that did not say
+        entry(owners=owner("t", "c1", None), previous={0x10: [(old, [])]}),
+    )
+    kinds: dict[int, dict[tuple[int, bytes], int]] = {}
+    for one in client.entries:
+        kinds[one.index] = {(change.row, change.key[3:5]): change.kind for change in one.changes}
+    assert kinds == {
+        1: {(0x10, b"c1"): CREATED, (0x10, b"c2"): CHANGED, (0x11, b"c1"): CREATED},
+        2: {(0x11, b"c1"): CHANGED},
+        3: {(0x10, b"c1"): CHANGED},
+        4: {(0x10, b"c1"): WRITTEN, (0x11, b"c1"): WRITTEN},
+        5: {(0x10, b"c1"): DELETED},
+    }
+
+
+def test_a_slot_move_is_a_marker_and_no_change(world: World) -> None:
+    client = world.open(WatchFilter("kv", ["b"]))
+    world.apply(entry(kv("b", "x"), origin=Origin.MIGRATION), entry(origin=Origin.MIGRATION, marker=MARKER))
+    late = world.open(WatchFilter("kv", ["b"]), position=0)
+    world.settle()
+    for one in (client, late):
+        assert [(one.index, one.marker, one.changes) for one in one.entries] == [(2, MARKER, [])]
+
+
+# --- flags ------------------------------------------------------------------------------------------------------
+
+
+def test_the_value_before_is_read_before_it_is_replaced(world: World) -> None:
+    client = world.open(flags=StreamFlag.PREVIOUS)
+    plain = world.open()
+    world.apply(entry(kv("a", "x", b"1")))
+    world.stage(entry(kv("a", "x", b"2")), entry(kv("a", "x", b"3")), entry(kv("a", "x", None)))
+    world.settle()
+    world.apply(entry(kv("a", "x", b"4")))
+    values = [kv("a", "x", value)[key("kv", "record", "a", "x")] for value in (b"1", b"2", b"3")]
+    assert [change.previous for change in client.changes] == [None, *values, None]
+    assert all(change.previous_known for change in client.changes)
+    assert not any(change.previous_known or change.previous for change in plain.changes)
+
+
+def test_keys_only_has_no_values(world: World) -> None:
+    world.apply(entry(kv("a", "x")))
+    client = world.open(flags=StreamFlag.KEYS_ONLY | StreamFlag.PREVIOUS, position=None, snapshot=ALL)
+    plain = world.open()
+    world.settle()
+    world.apply(entry(kv("a", "x", version=2, mod=2)))
+    assert [(c.kind, c.value, c.previous, c.previous_known) for c in client.changes] == [(CHANGED, None, None, True)]
+    assert [rows.values for frame in client.frames for rows in frame.rows] == [[None]]
+    assert plain.changes[0].value is not None
+
+
+def test_coalescing_keeps_the_newest_of_what_is_ready_at_once(world: World) -> None:
+    client = world.open(flags=StreamFlag.COALESCE)
+    both = kv("a", "x", b"1") | kv("a", "y", b"1")
+    world.stage(entry(both), entry(kv("a", "x", b"2")), entry(marker=MARKER), entry(kv("a", "x", b"3")))
+    world.settle()
+    assert [(one.index, [c.key[3:4] for c in one.changes]) for one in client.entries] == [
+        (1, [b"y"]), (3, []), (4, [b"x"]),
+    ]  # fmt: skip
+    assert client.index == 4
+
+
+# --- from the log -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("position", [0, 1, 7, 19, 20])
+def test_a_stream_goes_on_from_its_position(world: World, position: int) -> None:
+    world.apply(*[entry(kv("a" if number % 2 else "b", f"k{number}")) for number in range(1, 21)])
+    client = world.open(WatchFilter("kv", ["a"]), position=position)
+    world.settle()
+    world.apply(entry(kv("a", "k21")))
+    assert [one.index for one in client.entries] == [*range(position + 1 + position % 2, 20, 2), 21]
+    assert client.index == 21
+    assert client.opens[0].pinned is False
+    assert world.replica.pins == 0
+
+
+def test_the_log_is_read_in_pieces_and_the_stream_joins_where_it_ends(world: World) -> None:
+    """While it catches up the log goes on; nothing falls between the last piece and the first live entry."""
+    world.replica.record_bytes = 10_000
+    world.apply(*puts(*map(str, range(100))))
+    client = world.open(position=0)
+    number = 100
+    while world.serve_one():
+        if number < 130:
+            world.stage(*puts(str(number)))
+            number += 1
+    assert [one.index for one in client.entries] == list(range(1, 131))
+    assert all(begin < end for begin, end in world.replica.reads)
+    world.apply(*puts("last"))
+    assert client.index == 131
+    assert len(world.replica.reads) > 10
+
+
+def test_a_stream_that_finds_nothing_says_how_far_it_is(world: World) -> None:
+    world.replica.record_bytes = 64 * 1024
+    world.apply(*puts(*map(str, range(200))))
+    client = world.open(WatchFilter("kv", ["b"]), position=0)
+    world.settle()
+    assert [frame.index for frame in client.frames] == [64, 128, 192, 200]
+    assert not client.entries
+
+
+def test_a_position_that_the_log_no_longer_has_is_refused(world: World) -> None:
+    world.apply(*puts(*map(str, range(10))))
+    world.replica.base = 5
+    with pytest.raises(LogCutError):
+        world.open(position=4)
+    client = world.open(position=5)
+    world.settle()
+    assert [one.index for one in client.entries] == [6, 7, 8, 9, 10]
+    assert not world.hub.waiting
+    assert len(world.hub.streams) == 1
+
+
+def test_a_stream_whose_log_is_cut_meanwhile_ends(world: World) -> None:
+    world.apply(*puts(*map(str, range(10))))
+    client = world.open(position=2, credit_bytes=1)
+    world.serve_one()
+    world.serve_one()
+    assert client.index == 10 or client.entries
+    slow = world.open(position=2, credit_bytes=0)
+    world.settle()
+    world.replica.base = 9
+    assert slow.stream is not None
+    slow.stream.grant(1_000)
+    world.settle()
+    ended = slow.frames[-1].ended
+    assert ended is not None
+    assert ended.code == LogCutError.code
+    assert slow.index == 2
+    assert slow.over
+    assert slow.stream not in world.hub.streams
+
+
+def test_a_position_ahead_of_the_replica_waits_for_it(world: World) -> None:
+    world.apply(*puts("x"))
+    client = world.open(position=3)
+    late = world.open(position=9)
+    world.apply(*puts("y"))
+    assert not client.opens
+    world.apply(*puts("z"))
+    assert client.opens[0].index == 3
+    world.apply(*puts("w"))
+    assert [one.index for one in client.entries] == [4]
+    assert world.hub.expire(world.now_s + 4.9)
+    assert not late.refusals
+    assert not world.hub.expire(world.now_s + 5)
+    assert [error.name for error in late.refusals] == ["position_ahead"]
+    assert len(world.hub.streams) == 1
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------
+
+
+def snapshot_world(world: World, count: int = 30) -> None:
+    world.apply(*[entry(kv(f"n{number % 7}", f"k{number:03}", created=number, mod=number)) for number in range(count)])
+
+
+def test_a_snapshot_has_every_row_once_and_then_what_follows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "_PIECE_ROWS", 4)
+    snapshot_world(world)
+    client = world.open(snapshot=ALL)
+    assert client.opens[0] == world.replica.opened(pinned=True)
+    number = 30
+    while world.serve_one():
+        world.stage(entry(kv("n1", f"k{number:03}"), revision=number)) if number < 40 else None
+        world.stage(entry(kv("n2", "k002", None))) if number == 35 else None
+        number += 1
+    assert len(client.rows) == 30
+    assert client.rows == sorted(set(client.rows))
+    assert [frame.snapshot_done for frame in client.frames if frame.rows or frame.snapshot_done].count(True) == 1
+    done = [frame.snapshot_done for frame in client.frames].index(True)
+    assert all(frame.index == 30 and not frame.entries for frame in client.frames[: done + 1])
+    assert [one.index for one in client.entries] == list(range(31, 42))
+    assert (world.replica.pins, world.replica.pins_closed) == (1, 1)
+
+
+def test_a_snapshot_behind_a_position_comes_after_the_log_up_to_its_pin(world: World) -> None:
+    snapshot_world(world)
+    client = world.open(position=10, snapshot=ALL)
+    world.apply(entry(kv("n1", "later")))
+    order = ["rows" if frame.rows else [one.index for one in frame.entries] for frame in client.frames]
+    assert order == [list(range(11, 31)), "rows", [31]]
+    assert client.opens[0].pinned
+    assert len(client.rows) == 30
+
+
+def test_only_rows_of_wanted_slots_that_the_group_has_are_sent(world: World) -> None:
+    snapshot_world(world)
+    slots = {f"n{number}": TABLES["kv"].slot_of(f"n{number}".encode() + b"\0\x01") for number in range(7)}
+    bits = {name: 1 << (SLOT_MASK - slot) for name, slot in slots.items() if slot is not None}
+    everything = int.from_bytes(ALL, "big")
+    world.replica.held = (everything & ~bits["n1"] & ~bits["n2"]).to_bytes(128, "big")
+    world.replica.sealed = bits["n2"].to_bytes(128, "big")
+    whole = world.open(snapshot=ALL)
+    some = world.open(snapshot=(bits["n1"] | bits["n2"] | bits["n3"]).to_bytes(128, "big"))
+    world.settle()
+    assert {key[:2] for key in whole.rows} == {b"n0", b"n2", b"n3", b"n4", b"n5", b"n6"}
+    assert {key[:2] for key in some.rows} == {b"n2", b"n3"}
+
+
+def test_a_snapshot_passes_the_filters(world: World) -> None:
+    for number in range(6):
+        properties = {key("session", "properties", "t", f"c{number}"): b"\x92\0\xc4\0"}
+        world.apply(entry(kv("n", f"k{number}") | properties, owners=owner("t", f"c{number}", f"b{number % 3}")))
+    filters = [
+        WatchFilter("session", broker="b1"),
+        WatchFilter("session", ["t"], broker="b2"),
+        WatchFilter("session", ["t", "c0"], rows=["properties"]),
+        WatchFilter("kv", ["n"], "k3"),
+    ]
+    client = world.open(*filters, snapshot=ALL)
+    world.settle()
+    found = {rows.row: [key[-4:-2] for key in rows.keys] for frame in client.frames for rows in frame.rows}
+    assert found == {0x10: [b"c1", b"c2", b"c4", b"c5"], 0x11: [b"c0"], 0x30: [b"k3"]}
+
+
+def test_without_slots_a_stream_begins_at_a_pin_that_holds_nothing(world: World) -> None:
+    snapshot_world(world)
+    client = world.open()
+    world.apply(entry(kv("n1", "later")))
+    assert client.opens[0].pinned
+    assert world.replica.pins == 0
+    assert [one.index for one in client.entries] == [31]
+
+
+# --- credit -----------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_without_credit_keeps_its_position_and_nothing_else(world: World) -> None:
+    client = world.open(credit_bytes=100)
+    fast = world.open(credit_bytes=1 << 30)
+    world.apply(*puts("x", size=200))
+    assert len(client.entries) == 1, "the credit may be exceeded by one event"
+    for number in range(20):
+        world.apply(*puts(f"k{number}", size=100_000))
+    assert len(fast.entries) == 21
+    assert len(client.entries) == 1
+    assert world.held_bytes <= stream_module.PENDING_BYTES
+    assert client.stream is not None
+    for _ in range(40):
+        client.stream.grant(100_000)
+        world.settle()
+    assert [one.index for one in client.entries] == list(range(1, 22))
+    assert world.held_bytes == 0
+    world.apply(*puts("last"))
+    assert client.index == 22
+
+
+def test_an_event_exceeds_the_credit_by_one_at_most(world: World) -> None:
+    world.apply(*puts(*map(str, range(50)), size=1_000))
+    client = world.open(position=0, credit_bytes=5_000)
+    world.settle()
+    assert sum(client.sizes[:-1]) < 5_000
+    assert sum(client.sizes) < 5_000 + 1_200
+    before = len(client.entries)
+    assert client.stream is not None
+    client.stream.grant(3_000)
+    world.settle()
+    assert len(client.entries) > before
+
+
+def test_a_client_that_does_not_read_is_only_behind(world: World) -> None:
+    client = world.open(credit_bytes=1 << 30)
+    world.apply(*puts("x"))
+    client.ready = False
+    for number in range(20):
+        world.apply(*puts(f"k{number}", size=100_000))
+    assert len(client.entries) == 1
+    assert world.held_bytes <= stream_module.PENDING_BYTES
+    client.ready = True
+    assert client.stream is not None
+    client.stream.wake()
+    world.settle()
+    assert [one.index for one in client.entries] == list(range(1, 22))
+
+
+def test_what_all_live_streams_hold_together_is_bounded(world: World) -> None:
+    world.held_max = 250_000
+    clients = [world.open(credit_bytes=1) for _ in range(10)]
+    world.apply(*puts("x"))
+    world.apply(*puts("y", size=100_000))
+    assert world.held_bytes <= 250_000
+    for client in clients:
+        assert client.stream is not None
+        client.stream.grant(1 << 20)
+    world.settle()
+    assert all([one.index for one in client.entries] == [1, 2] for client in clients)
+
+
+def test_frames_are_bounded_but_one_entry_always_fits(world: World) -> None:
+    world.apply(*puts(*map(str, range(40)), size=20_000), *puts("large", size=2_000_000), *puts("x", "y"))
+    live = world.open(credit_bytes=1 << 30)
+    late = world.open(position=0, credit_bytes=1 << 30)
+    world.settle()
+    world.stage(*puts(*map(str, range(40)), size=20_000), *puts("large", size=900_000))
+    world.settle()
+    assert [one.index for one in late.entries] == list(range(1, 85))
+    assert [one.index for one in live.entries] == list(range(44, 85))
+    for client in (live, late):
+        for frame, size in zip(client.frames, client.sizes, strict=True):
+            assert size <= FRAME_BYTES + 25_000 or len(frame.entries) == 1
+
+
+# --- the end ----------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_that_ends_sends_what_it_holds_and_says_why(world: World) -> None:
+    client, poor, behind = world.open(), world.open(credit_bytes=1), world.open()
+    world.apply(*puts("x"))
+    world.stage(*puts("y", "z"))
+    behind = world.open(position=1, credit_bytes=0)
+    waiting = world.open(position=50)
+    world.hub.end(NotReplicaError("gone"))
+    for one, indexes, index in ((client, [1, 2, 3], 3), (poor, [1], 1), (behind, [], 1)):
+        assert [entry.index for entry in one.entries] == indexes
+        ended = one.frames[-1].ended
+        assert ended is not None
+        assert (ended.code, ended.message, one.index, one.over) == (NotReplicaError.code, "gone", index, True)
+    assert [error.name for error in waiting.refusals] == ["not_replica"]
+    assert not world.hub.streams
+    assert not world.hub.waiting
+    assert world.held_bytes == 0
+    world.apply(*puts("later"))
+    assert len(world.lefts) == 5
+
+
+def test_a_stream_that_is_cancelled_leaves_nothing_behind(world: World) -> None:
+    snapshot_world(world)
+    client = world.open(snapshot=ALL)
+    live = world.open()
+    world.stage(*puts("x"))
+    for one in (client, live):
+        assert one.stream is not None
+        one.stream.forget()
+        one.stream.forget()
+    world.settle()
+    world.apply(*puts("y"))
+    assert not client.frames
+    assert not live.frames
+    assert (world.replica.pins, world.replica.pins_closed) == (1, 1)
+    assert (world.held_bytes, len(world.hub.streams), len(world.lefts)) == (0, 0, 2)
