@@ -1,19 +1,28 @@
 """From the keys that an entry writes to the streams that want to hear of them.
 
 A dictionary per length of prefix: a key costs one look-up for each length that occurs, and no work for the streams that
-do not want it. Interests by broker are found by the brokers that an owner row names, now and before.
+do not want it. Most keys are wanted by nobody, and those are to cost one look-up only, however many lengths there are.
+So the shortest lengths are *sieves*: they know the beginnings of all longer prefixes, too, and a key that begins like
+none of these is looked at no further.
+
+Interests by broker are found by the brokers that an owner row names, now and before.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from operator import attrgetter
+from typing import Final, Generic, TypeVar
 
 from ..state.part import Origin
-from .changes import Change, EntryChanges, broker_of
+from .changes import KEY_AT, Change, EntryChanges, broker_of
 from .filters import Interest
 
 Member = TypeVar("Member")
+
+_SIEVES_MAX: Final = 3
+"""A sieve costs memory for each longer prefix, and a look-up for each key that passes the ones before."""
 
 
 class _Interested(Generic[Member]):
@@ -23,7 +32,19 @@ class _Interested(Generic[Member]):
 
     def __init__(self) -> None:
         self.all: dict[Member, None] = {}
-        self.by_broker: dict[str, dict[Member, None]] = {}
+        self.by_broker: dict[str, dict[Member, None]] | None = None
+
+
+class _Length(Generic[Member]):
+    """The prefixes of one length."""
+
+    __slots__ = ("by_prefix", "length", "stems")
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.by_prefix: dict[bytes, _Interested[Member]] = {}
+        self.stems: dict[bytes, int] | None = None
+        """Of a sieve: how many prefixes, of this length and longer ones, begin so."""
 
 
 class Index(Generic[Member]):
@@ -31,14 +52,20 @@ class Index(Generic[Member]):
 
     def __init__(self, group: bytes) -> None:
         self._group = group
-        self._by_length: dict[int, dict[bytes, _Interested[Member]]] = {}
+        self._lengths: list[_Length[Member]] = []  # ascending
 
     def add(self, member: Member, interests: Iterable[Interest]) -> None:
         """Have a member hear of what it is interested in."""
         for interest in interests:
             prefix = self._prefix(interest)
-            found = self._by_length.setdefault(len(prefix), {}).setdefault(prefix, _Interested())
+            by_prefix = self._of(len(prefix)).by_prefix
+            found = by_prefix.get(prefix)
+            if found is None:
+                found = by_prefix[prefix] = _Interested()
+                self._count(prefix, 1)
             if interest.broker:
+                if found.by_broker is None:
+                    found.by_broker = {}
                 found.by_broker.setdefault(interest.broker, {})[member] = None
             else:
                 found.all[member] = None
@@ -47,9 +74,10 @@ class Index(Generic[Member]):
         """Take back what :meth:`add` did."""
         for interest in interests:
             prefix = self._prefix(interest)
-            by_prefix = self._by_length[len(prefix)]
-            found = by_prefix[prefix]
+            of_length = self._of(len(prefix))
+            found = of_length.by_prefix[prefix]
             if interest.broker:
+                assert found.by_broker is not None
                 members = found.by_broker[interest.broker]
                 del members[member]
                 if not members:
@@ -57,12 +85,41 @@ class Index(Generic[Member]):
             else:
                 del found.all[member]
             if not found.all and not found.by_broker:
-                del by_prefix[prefix]
-                if not by_prefix:
-                    del self._by_length[len(prefix)]
+                del of_length.by_prefix[prefix]
+                self._count(prefix, -1)
+                if not of_length.by_prefix:
+                    self._lengths.remove(of_length)
 
     def _prefix(self, interest: Interest) -> bytes:
         return self._group + bytes((interest.row,)) + interest.prefix
+
+    def _of(self, length: int) -> _Length[Member]:
+        """The prefixes of this length. The first lengths beyond whole rows become sieves."""
+        for known in self._lengths:
+            if known.length == length:
+                return known
+        new: _Length[Member] = _Length(length)
+        if length > KEY_AT and sum([known.stems is not None for known in self._lengths]) < _SIEVES_MAX:
+            new.stems = {}
+            for known in self._lengths:
+                if known.length > length:
+                    for prefix in known.by_prefix:
+                        new.stems[prefix[:length]] = new.stems.get(prefix[:length], 0) + 1
+        insort(self._lengths, new, key=attrgetter("length"))
+        return new
+
+    def _count(self, prefix: bytes, by: int) -> None:
+        """A prefix is there from now on (1), or no longer (-1)."""
+        for known in self._lengths:
+            if known.stems is not None and known.length <= len(prefix):
+                stem = prefix[: known.length]
+                count = known.stems.get(stem, 0) + by
+                if count:
+                    known.stems[stem] = count
+                else:
+                    del known.stems[stem]
+
+    # --- looking -----------------------------------------------------------------------------------------
 
     def matches(self, changes: EntryChanges) -> dict[Member, list[Change]]:
         """The members that want changes of an entry, with those. What a slot move writes is no change."""
@@ -71,10 +128,14 @@ class Index(Generic[Member]):
         if entry.origin == Origin.MIGRATION:
             return {}
         for writes in entry:
-            if not writes:
-                continue
-            for length, by_prefix in self._by_length.items():
-                for key in [key for key in writes if key[:length] in by_prefix]:
+            keys: Iterable[bytes] = writes
+            for of_length in self._lengths:
+                length, by_prefix, stems = of_length.length, of_length.by_prefix, of_length.stems
+                if stems is not None:
+                    keys = [key for key in keys if key[:length] in stems]
+                    if not keys:
+                        break
+                for key in [key for key in keys if key[:length] in by_prefix]:
                     self._find(by_prefix[key[:length]], changes, key, writes[key], found)
         return {member: list(by_key.values()) for member, by_key in found.items()}
 
@@ -97,8 +158,8 @@ class Index(Generic[Member]):
 
     def wants(self, key: bytes, value: bytes) -> bool:
         """Whether any member is interested in a row as it is."""
-        for length, by_prefix in self._by_length.items():
-            interested = by_prefix.get(key[:length])
+        for of_length in self._lengths:
+            interested = of_length.by_prefix.get(key[: of_length.length])
             if interested is not None and (
                 interested.all or (interested.by_broker and broker_of(value) in interested.by_broker)
             ):

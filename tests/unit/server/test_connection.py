@@ -425,6 +425,7 @@ async def write(server: Server, count: int, size: int = 10) -> None:
 async def test_a_watch_is_a_request_whose_answer_begins_a_stream(server: Server) -> None:
     connection, stream = connect(server)
     connection.data_received(watching(1) + watching(2))
+    await until(lambda: len(stream.frames()) == 3)
     assert [frame[:2] for frame in stream.frames()[1:]] == [(FrameType.RESPONSE, 1), (FrameType.RESPONSE, 2)]
     assert connection._session.unanswered_bytes == 0
     await write(server, 3)
