@@ -269,7 +269,7 @@ def test_a_wrong_configuration(tmp_path: Path, toml: str, match: str) -> None:
 
 
 def test_no_directory_and_no_file(tmp_path: Path) -> None:
-    assert run() == (1, "metad: data_dir: give a directory (--data-dir)")
+    assert run() == (1, "metad: data_dir: give a directory (--data-dir or METAD_DATA_DIR)")
     code, words = run("--config", tmp_path / "missing.toml")
     assert (code, "cannot read" in words) == (1, True)
 
