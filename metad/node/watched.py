@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from metad_wire.watch import WatchOpened
+from metad_wire.watch import Brought, WatchOpened
 
 from ..raft.journal import REGULAR
 from ..state.entry import NO_WRITES, Entry, decode_entry
+from ..state.slot_assignment import HeldSlots
 from ..storage.engine import Engine, Pin
 from ..storage.keys import after_prefix
 from .driver import GroupDriver
@@ -50,15 +51,18 @@ class WatchedReplica:
 
     def opened(self, *, pinned: bool) -> WatchOpened:
         machine = self._driver.machine
-        slots = machine.slots.decode(self._state.get(machine.slots.key))
+        slots = machine.parts[HeldSlots]
+        brought = [Brought(move, of_move) for move, of_move in sorted(slots.brought.items())]
         return WatchOpened(
-            machine.applied,
-            pinned,
-            slots.slots,
-            slots.sealed,
-            slots.sealed_move,
-            leader=self._driver.group.ready,
+            machine.applied, pinned, slots.held, slots.sealed, slots.sealed_move, brought, self._driver.group.ready
         )
+
+    def prove(self, done: Callable[[], None]) -> None:
+        group = self._driver.group
+        if group.is_leader and not group.may_read():
+            group.read(lambda _: done())
+        else:
+            done()
 
     def behind_ms(self) -> int:
         return _milliseconds(self._driver.group.behind_s(self._now()))

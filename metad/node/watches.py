@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from metad_wire import messages as m
@@ -29,14 +30,16 @@ from metad_wire.transport.fair_share import FairShare
 
 from .. import log_events
 from ..config import Config
+from ..errors import StorageError
 from ..logs import event
+from ..state.entry import Entry
 from ..storage.engine import Engine
 from ..watch.filters import compiled
 from ..watch.hub import Hub
-from ..watch.seams import Outlet
+from ..watch.seams import Outlet, Replica
 from ..watch.stream import Stream
 from .deadlines import Deadlines
-from .driver import GroupDriver
+from .driver import GroupDriver, Listener
 from .environment import Environment, Timer
 from .groups import Groups
 from .health import Health
@@ -45,7 +48,11 @@ from .reads import failed
 from .watched import WatchedReplica
 
 _WAIT_S = 5.0  # for a position that the replica has not come to
-_LIVE_FRAMES = 32  # sent in one turn of the loop, half a millisecond
+# What has just been applied is sent in slices of a turn of the loop each. In a simulation no time passes, and the count
+# ends them.
+_LIVE_S = 0.0005
+_LIVE_FRAMES = 64
+_REST = 5  # in durations of a piece of catching up: what others have of the loop meanwhile
 _PINS_MAX = 256  # snapshots under way: each keeps what is overwritten meanwhile
 _INTEREST_BYTES_MAX = 64 * 1024 * 1024  # memory of all filters
 _SLOW_S = 60.0  # a snapshot that cannot be sent for so long ends
@@ -81,6 +88,7 @@ class Watches:
         self._environment = environment
         self._health = health
         self._hubs: dict[GroupDriver, Hub] = {}
+        self._listeners: dict[GroupDriver, Listener] = {}
         self._interest_bytes = 0
         self._pinned: dict[Stream, None] = {}
         self._progress: dict[Stream, float] = {}  # when each says next how far it is
@@ -88,6 +96,7 @@ class Watches:
         self._live: deque[Stream] = deque()
         self._behind: deque[Stream] = deque()
         self._at_live = self._at_behind = False
+        self._rest_until_s = 0.0
         self._expiry = Deadlines(environment, self._expire)
 
     # --- their beginnings and ends -----------------------------------------------------------------------
@@ -151,8 +160,18 @@ class Watches:
         if hub is None:
             replica = WatchedReplica(driver, self._state, self._environment.now)
             hub = self._hubs[driver] = Hub(replica, self, self._environment.now)
-            driver.listen(hub.stage)
+            listener = self._listeners[driver] = partial(self._stage, hub)
+            driver.listen(listener)
         return hub
+
+    def _stage(self, hub: Hub, entry: Entry) -> None:
+        """Tell a hub of an entry. The entry is applied, whatever becomes of the streams. Raises StorageError."""
+        try:
+            hub.stage(entry)
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - told to the clients, and logged
+            hub.end(failed(WATCH_OPEN.name, error, self._health))
 
     def left(self, stream: Stream) -> None:
         """A stream has ended."""
@@ -162,7 +181,7 @@ class Watches:
         self._progress.pop(stream, None)
         for driver, hub in list(self._hubs.items()):
             if not hub.streams and not hub.waiting:
-                driver.unlisten(hub.stage)
+                driver.unlisten(self._listeners.pop(driver))
                 del self._hubs[driver]
 
     def end(self, driver: GroupDriver, why: MetadError) -> None:
@@ -234,9 +253,12 @@ class Watches:
     def _tell_progress(self) -> None:
         self._progress_timer = None
         now_s = self._environment.now()
+        due: dict[Replica, list[Stream]] = {}
         for stream in [stream for stream, due_s in self._progress.items() if due_s <= now_s]:
             self._progress[stream] = now_s + stream.progress_ms / 1000
-            stream.tell_progress()
+            due.setdefault(stream.replica, []).append(stream)
+        for replica, streams in due.items():
+            replica.prove(partial(_tell, streams))
         self._arm_progress()
 
     # --- what the hubs ask for ---------------------------------------------------------------------------
@@ -250,7 +272,7 @@ class Watches:
             self._live.append(stream)
             if not self._at_live:
                 self._at_live = True
-                FairShare.here().take(self._serve_live)
+                self._environment.call_soon(self._serve_live)
         else:
             self._behind.append(stream)
             if not self._at_behind:
@@ -278,26 +300,38 @@ class Watches:
 
     # --- their turns -------------------------------------------------------------------------------------
 
-    def _serve_live(self) -> bool:
-        for _ in range(min(len(self._live), _LIVE_FRAMES)):
-            self._serve(self._live.popleft())
-        self._at_live = bool(self._live)
-        return self._at_live
+    def _serve_live(self) -> None:
+        live, now = self._live, self._environment.now
+        until_s = now() + _LIVE_S
+        for _ in range(min(len(live), _LIVE_FRAMES)):
+            self._serve(live.popleft())
+            if now() >= until_s:
+                break
+        self._at_live = bool(live)
+        if live:
+            self._environment.call_soon(self._serve_live)
 
     def _take_turns(self) -> None:
         FairShare.here().take(self._serve_behind)
 
     def _serve_behind(self) -> bool:
         """A piece of one stream's work; whether there is more that can be done at once."""
-        if self._behind and (wait_s := self._precedence.heavy_wait_s):
-            self._environment.call_at(self._environment.now() + wait_s, self._take_turns)
+        now = self._environment.now
+        if self._behind and (wait_s := max(self._rest_until_s - now(), self._precedence.heavy_wait_s)) > 0:
+            self._environment.call_at(now() + wait_s, self._take_turns)
             return False
         if self._behind:
-            begun_s = self._environment.now()
+            begun_s = now()
             self._serve(self._behind.popleft())
             self._precedence.heavy_done(begun_s)
+            if self._is_busy():
+                self._rest_until_s = now() + _REST * (now() - begun_s)
         self._at_behind = bool(self._behind)
         return self._at_behind
+
+    def _is_busy(self) -> bool:
+        """Whether the loop has other things to do."""
+        return not all(driver.idle for driver in self._groups.drivers.values())
 
     def _serve(self, stream: Stream) -> None:
         stream.queued = False
@@ -306,3 +340,8 @@ class Watches:
                 self.wake(stream)
         except Exception as error:  # noqa: BLE001 - told to the client, and logged
             stream.end(failed(WATCH_OPEN.name, error, self._health))
+
+
+def _tell(streams: list[Stream]) -> None:
+    for stream in streams:
+        stream.tell_progress()

@@ -37,10 +37,18 @@ def broker_of(owner: bytes | None) -> str:
     return _decode_owner(owner).broker if owner else ""
 
 
-def _is_created(value: bytes) -> bool:
-    """Whether the entry that wrote a counted record also created it: its last two fields say so."""
+@functools.cache
+def _revisions_at(row: int) -> tuple[int, int]:
+    """Where a counted record has the revision that created it, and the one that wrote it."""
+    names = [field.name for field in msgspec.structs.fields(ROWS[row].shows[row].record)]
+    return names.index("create_revision"), names.index("mod_revision")
+
+
+def _is_created(row: int, value: bytes) -> bool:
+    """Whether the entry that wrote a counted record also created it."""
+    created, written = _revisions_at(row)
     fields = _decode_values(value)
-    return bytes(fields[-1]) == bytes(fields[-2])
+    return bytes(fields[created]) == bytes(fields[written])
 
 
 class Change:
@@ -61,9 +69,8 @@ class Change:
         self._encoded: dict[int, msgspec.Raw] = {}
 
     def replaces(self, before: bytes | None) -> None:
-        """The value that the change replaces is known."""
+        """The value that the change replaces is known. Not once it was reported."""
         self.before, self.before_known = before, True
-        self._encoded.clear()
 
     def encoded(self, flags: int) -> msgspec.Raw:
         """As a stream with these flags reports it."""
@@ -114,7 +121,7 @@ class EntryChanges:
         if row == _CLUSTER_MAP:
             return ChangeKind.CHANGED
         if ROWS[row].shows[row].counted:
-            return ChangeKind.CREATED if _is_created(value) else ChangeKind.CHANGED
+            return ChangeKind.CREATED if _is_created(row, value) else ChangeKind.CHANGED
         return ChangeKind.WRITTEN
 
     def _kind_of_owner(self, key: bytes) -> ChangeKind:

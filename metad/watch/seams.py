@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from metad_wire.errors import MetadError
@@ -57,6 +58,9 @@ class Replica(Protocol):
 
     def opened(self, *, pinned: bool) -> WatchOpened:
         """What a stream that begins now is told."""
+
+    def prove(self, done: Callable[[], None]) -> None:
+        """Call ``done`` once :meth:`behind_ms` is as good as it gets: a leader may ask first whether it still leads."""
 
     def behind_ms(self) -> int:
         """For how long the replica may have lacked what was acknowledged; 0 if it lacks nothing."""

@@ -137,6 +137,11 @@ class Stream:
         self._silent_bytes = 0
 
     @property
+    def replica(self) -> Replica:
+        """The one that it follows."""
+        return self._hub.replica
+
+    @property
     def wants_previous(self) -> bool:
         """Whether changes have the value before, too."""
         return bool(self.flags & StreamFlag.PREVIOUS)

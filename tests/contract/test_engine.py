@@ -278,10 +278,13 @@ def test_scans_of_a_pin_keep_their_bounds_wherever_the_last_one_ended(engine: En
     pin = engine.pin(b"b", b"c")
     engine.write(delete_ranges=[(b"b", b"c")])
     rng = random.Random(5)
-    behind = keys[0]
-    for _ in range(300):
-        begin = behind if rng.random() < 0.5 else rng.choice([*keys, b"", b"zz"])
-        end = rng.choice([*keys, b"c", b"zz", begin])
+    assert pin.scan(b"b", b"c", 1) == pairs[:1]
+    for _ in range(2):  # from where the first ended to the end of everything, and again
+        assert pin.scan(keys[0] + b"\0", b"zz", 1_000_000) == pairs[1:]
+    begin = behind = keys[0]
+    for _ in range(600):
+        begin = rng.choice([behind, behind, begin, rng.choice([*keys, b"", b"zz"])])
+        end = rng.choice([b"c", b"zz", begin, rng.choice(keys)])
         limit, bytes_max = rng.choice([0, 1, 3, 5_000]), rng.choice([1, 500, 1 << 40])
         wanted, size = [], 0
         for key, value in pairs:

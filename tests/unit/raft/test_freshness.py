@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metad.raft.base import Timing
+from metad.raft.messages import AppendReply
 from metad.testing.replicas.scenarios.scene import ELECTION_S, Scene, started
 
 
@@ -73,13 +74,27 @@ def test_a_follower_of_a_new_leader_is_level_once_that_leader_has_committed() ->
     scene.write("n1", 1)
     scene.run(0.3)
     scene.isolate("n1")
+    scene.hold(AppendReply, source="n3", target="n2")
     scene.elect("n2")
+    scene.run(0.3)
+    assert silent_s(scene, "n3") < 0.15
     assert behind_s(scene, "n3") > ELECTION_S / 2
     assert behind_s(scene, "n2") > ELECTION_S / 2, "it is not ready"
+    scene.open()
+    scene.release()
     scene.ready("n2")
     scene.run(0.3)
     assert behind_s(scene, "n3") < 0.25
     assert behind_s(scene, "n2") == 0
+
+
+def test_a_follower_that_is_always_a_little_behind_is_level_with_an_older_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = started()
+    monkeypatch.setattr(scene.node("n3"), "fsync_s", lambda: 0.05)
+    for number in range(200):
+        scene.put("n1", number)
+        scene.run(0.005)
+    assert behind_s(scene, "n3") < 0.25
 
 
 def test_a_sleeping_group_is_not_silent_between_two_looks() -> None:

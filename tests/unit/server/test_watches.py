@@ -8,23 +8,39 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from server_rig import Rig
+from server_rig import Answer, Rig
 from wire_strategies import values_of
 
 import metad.node.watches as watches_module
+import metad.watch.hub as hub_module
+import metad.watch.stream as stream_module
 from metad.errors import StorageError
+from metad.state.slot_assignment import pack, unpack
 from metad.watch.stream import Stream
+from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import MetadError, error_of
-from metad_wire.methods import WATCH_OPEN
-from metad_wire.watch import ChangeKind, StreamFlag, WatchEvents, WatchFilter, WatchOpen, WatchOpened
+from metad_wire.methods import GROUP_COMMAND, WATCH_OPEN
+from metad_wire.tables.kv import KV
+from metad_wire.watch import (
+    Brought,
+    ChangeKind,
+    MarkerStep,
+    SlotMarker,
+    StreamFlag,
+    WatchEvents,
+    WatchFilter,
+    WatchOpen,
+    WatchOpened,
+)
 
 ALL = b"\xff" * 128
-KV = [WatchFilter("kv")]
+FILTERS = [WatchFilter("kv")]
 
 
 class Client:
@@ -55,7 +71,9 @@ class Client:
         self.over = last
         self.frames.append(msgspec.msgpack.decode(payload, type=WatchEvents))
 
-    def open(self, filters: list[WatchFilter] = KV, *, group: str = "data-0", requires: int = 0, **fields: Any) -> None:
+    def open(
+        self, filters: list[WatchFilter] = FILTERS, *, group: str = "data-0", requires: int = 0, **fields: Any
+    ) -> None:
         payload = WATCH_OPEN.encode_request(WatchOpen(filters, **fields), group=group, requires=requires)
         self.stream = self._node.watches.open(payload, self)
 
@@ -192,7 +210,7 @@ async def test_bytes_that_are_no_request_are_refused(make: Make) -> None:
 
 async def test_a_watch_needs_a_connection(make: Make) -> None:
     rig = await make()
-    answer = rig.send(WATCH_OPEN, WatchOpen(KV), group="data-0")
+    answer = rig.send(WATCH_OPEN, WatchOpen(FILTERS), group="data-0")
     assert answer.error.name == "unsupported"
 
 
@@ -222,17 +240,37 @@ async def test_a_node_that_fails_ends_its_watches(make: Make) -> None:
 
 async def test_storage_that_fails_under_a_stream_ends_it(make: Make) -> None:
     rig = await make()
-    await put(rig, "a")
     client = Client(rig.node)
     client.open(flags=StreamFlag.PREVIOUS)
-    stream = client.stream
-    assert stream is not None
-    broken = Client(rig.node)
+    answer = rig.send(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "a", b"")]))
+    rig.turn()
     rig.state_engine.broken["get"] = StorageError("cannot read")
-    broken.open()
-    assert broken.refusal == "internal"
+    await rig.settle()
+    assert answer.error.outcome_known is False
     assert rig.node.failure is not None
     assert client.ended == "not_replica"
+    assert not client.keys
+
+
+async def test_a_bug_in_a_stream_costs_streams_and_nothing_else(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await make()
+    client, behind = Client(rig.node), Client(rig.node)
+    client.open()
+
+    def broken(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hub_module, "EntryChanges", broken)
+        await put(rig, "a")
+        assert client.ended == "internal"
+        patched.setattr(stream_module, "EntryChanges", broken)
+        behind.open(position=rig.driver("data-0").group.log.base_index)
+        await until(rig, lambda: behind.over)
+        assert behind.ended == "internal"
+    assert rig.node.failure is None
+    await put(rig, "b")
+    assert rig.node.watches.count == 0
 
 
 async def test_a_replica_that_is_taken_from_the_node_ends_its_watches(make: Make) -> None:
@@ -448,6 +486,69 @@ async def test_the_value_before_comes_from_the_log_or_is_unknown(make: Make) -> 
         if not change.previous_known:
             assert change.previous is None
     assert False in known, "the log has been cut: nobody knows what was there"
+
+
+# --- slots that move --------------------------------------------------------------------------------------------
+
+
+async def step(rig: Rig, group: str, name: str, move: int, **fields: Any) -> c.GroupReply:
+    """A step of a slot move, as the mover takes it."""
+    answer = Answer()
+    body = c.GroupCommand(name, move, **fields)
+    rig.node.requests.submit_peer(GROUP_COMMAND.code, GROUP_COMMAND.encode_request(body, group=group), answer)
+    return (await rig.answered(answer)).reply(GROUP_COMMAND)
+
+
+def record(namespace: str, value: bytes, version: int) -> dict[bytes, bytes | None]:
+    """A row as a slot move carries it."""
+    return {b"\x30" + KV.key_of([namespace, "k"]): methods.encode((namespace, "k", value, version, 1, version))}
+
+
+async def test_slots_that_move_are_markers_in_every_stream_and_no_changes(make: Make) -> None:
+    rig = await make(groups={"data": 2})
+    names = [f"n{number}" for number in range(40)]
+    slot = {name: KV.slot_of(KV.key_of([name])) or 0 for name in names}
+    held = rig.driver("data-0").machine.holding.slots
+    name = next(name for name in names if unpack(held)[slot[name]])
+    bits = pack(np.arange(c.SLOTS) == slot[name])
+    clients = {group: Client(rig.node) for group in ("data-0", "data-1")}
+    for group, client in clients.items():
+        client.open([WatchFilter("session", ["nobody"]), WatchFilter("kv", [name])], group=group)
+        assert client.opens[0].brought == [Brought(0, client.opens[0].held)]
+    await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem(name, "k", b"1")]))
+    await step(rig, "data-0", "seal", 1, slots=bits, other=1)
+    during, unsealed = Client(rig.node), Client(rig.node)
+    during.open(snapshot=bits)
+    await step(rig, "data-0", "unseal", 1)
+    unsealed.open(snapshot=bits)
+    sealed_index = (await step(rig, "data-0", "seal", 2, slots=bits, other=1)).index
+    await step(rig, "data-1", "open", 2, attempt=1, slots=bits)
+    await step(rig, "data-1", "import", 2, attempt=1, batch=1, slots=bits, rows=record(name, b"1", 1))
+    before, after = Client(rig.node), Client(rig.node)
+    before.open(snapshot=ALL, group="data-1")
+    await step(rig, "data-1", "adopt", 2, attempt=1, batch=2, slots=bits, other=0, sealed_index=sealed_index)
+    await step(rig, "data-0", "close", 2)
+    after.open(snapshot=ALL, group="data-1")
+    await until(rig, lambda: after.rows and unsealed.rows and during.rows and before.frames)
+
+    def markers(client: Client) -> list[SlotMarker]:
+        return [one.marker for frame in client.frames for one in frame.entries if one.marker is not None]
+
+    seals = [SlotMarker(MarkerStep.SEALED, move, bits, 1) for move in (1, 2)]
+    assert markers(clients["data-0"]) == [seals[0], SlotMarker(MarkerStep.UNSEALED, 1, bits), seals[1]]
+    assert markers(clients["data-1"]) == [SlotMarker(MarkerStep.ADOPTED, 2, bits, 0, sealed_index)]
+    assert [len(clients[group].keys) for group in clients] == [1, 0], "an imported row is no change"
+    assert (during.rows, unsealed.rows, before.rows, after.rows) == (1, 1, 0, 1)
+    (said,) = during.opens
+    assert (said.sealed, said.sealed_move) == (bits, 1)
+    assert not unpack(said.held)[slot[name]]
+    (said,) = after.opens
+    assert unpack(said.held)[slot[name]]
+    assert Brought(2, bits) in said.brought
+    late = Client(rig.node)
+    late.open([WatchFilter("session", ["nobody"])], position=rig.driver("data-0").group.log.base_index)
+    await until(rig, lambda: late.frames)
+    assert markers(late) == markers(clients["data-0"])
 
 
 # --- strangers --------------------------------------------------------------------------------------------------

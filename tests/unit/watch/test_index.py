@@ -59,6 +59,9 @@ def test_whoever_comes_and_goes_the_right_ones_are_found() -> None:
         assert {member: {change.key for change in changes} for member, changes in found.items()} == {
             member: keys for member, keys in expected.items() if keys
         }
+    for of_length in index._lengths:
+        longer = {at for one in index._lengths if one.length >= of_length.length for at in one.by_prefix}
+        assert of_length.stems is None or sum(of_length.stems.values()) == len(longer), "what is gone is remembered"
     for member, interests in members.items():
         index.remove(member, interests)
     assert not index._lengths, "what nobody wants is still looked for"

@@ -8,6 +8,7 @@ import random
 import pytest
 from watch_rig import ALL, PREFIX, World, entry, key, kv, owner
 
+import metad.watch.changes as changes_module
 import metad.watch.rows as rows_module
 import metad.watch.stream as stream_module
 from metad.state.part import Origin
@@ -299,6 +300,18 @@ def test_a_stream_whose_log_is_cut_meanwhile_ends(world: World) -> None:
     assert slow.stream not in world.hub.streams
 
 
+@pytest.mark.parametrize("base", [2, 3])
+def test_a_cut_takes_away_no_entry_in_silence(world: World, base: int) -> None:
+    world.apply(*puts(*map(str, range(10))))
+    slow = world.open(position=2, credit_bytes=0)
+    world.replica.base = base
+    assert slow.stream is not None
+    slow.stream.grant(1 << 20)
+    world.settle()
+    assert slow.over is (base == 3)
+    assert [one.index for one in slow.entries] == ([] if base == 3 else list(range(3, 11)))
+
+
 def test_a_position_ahead_of_the_replica_waits_for_it(world: World) -> None:
     world.apply(*puts("x"))
     client = world.open(position=3)
@@ -378,7 +391,9 @@ def test_a_snapshot_passes_the_filters(world: World) -> None:
     ]
     client = world.open(*filters, snapshot=ALL)
     world.settle()
-    found = {rows.row: [key[-4:-2] for key in rows.keys] for frame in client.frames for rows in frame.rows}
+    found: dict[int, list[bytes]] = {}
+    for rows in [rows for frame in client.frames for rows in frame.rows]:
+        found.setdefault(rows.row, []).extend(key[-4:-2] for key in rows.keys)
     assert found == {0x10: [b"c1", b"c2", b"c4", b"c5"], 0x11: [b"c0"], 0x30: [b"k3"]}
 
 
@@ -401,9 +416,9 @@ def test_a_stream_without_credit_keeps_its_position_and_nothing_else(world: Worl
     assert len(client.entries) == 1, "the credit may be exceeded by one event"
     for number in range(20):
         world.apply(*puts(f"k{number}", size=100_000))
+        assert world.held_bytes <= stream_module.PENDING_BYTES
     assert len(fast.entries) == 21
     assert len(client.entries) == 1
-    assert world.held_bytes <= stream_module.PENDING_BYTES
     assert client.stream is not None
     for _ in range(40):
         client.stream.grant(100_000)
@@ -433,8 +448,8 @@ def test_a_client_that_does_not_read_is_only_behind(world: World) -> None:
     client.ready = False
     for number in range(20):
         world.apply(*puts(f"k{number}", size=100_000))
+        assert world.held_bytes <= stream_module.PENDING_BYTES
     assert len(client.entries) == 1
-    assert world.held_bytes <= stream_module.PENDING_BYTES
     client.ready = True
     assert client.stream is not None
     client.stream.wake()
@@ -507,3 +522,21 @@ def test_a_stream_that_is_cancelled_leaves_nothing_behind(world: World) -> None:
     assert not live.frames
     assert (world.replica.pins, world.replica.pins_closed) == (1, 1)
     assert (world.held_bytes, len(world.hub.streams), len(world.lefts)) == (0, 0, 2)
+
+
+def test_a_record_of_a_newer_version_says_too_whether_it_was_created(world: World) -> None:
+    """It has further fields behind those that this version knows."""
+    client = world.open()
+    at = key("kv", "record", "a", "x")
+    world.apply(
+        entry({at: encode(("a", "x", b"v", 1, 5, 5, 77, 88))}), entry({at: encode(("a", "x", b"v", 2, 5, 6, 77, 77))})
+    )
+    assert [kind for _, kind in client.kinds] == [CREATED, CHANGED]
+
+
+def test_every_counted_row_says_where_its_revisions_are() -> None:
+    rows = [row for table in TABLES.values() for row, shown in table.shows.items() if shown.counted]
+    assert rows
+    for row in rows:
+        created, written = changes_module._revisions_at(row)
+        assert written == created + 1

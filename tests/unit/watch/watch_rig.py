@@ -107,6 +107,9 @@ class Replica:
     def opened(self, *, pinned: bool) -> WatchOpened:
         return WatchOpened(self.applied, pinned, self.held, self.sealed, 0, [Brought(0, self.held)], leader=True)
 
+    def prove(self, done: Callable[[], None]) -> None:
+        done()
+
     def behind_ms(self) -> int:
         return self.behind
 
@@ -156,7 +159,13 @@ class Client:
         assert self.opens, "an event before the answer"
         self.over = last
         self.sizes.append(len(payload))
-        self.frames.append(msgspec.msgpack.decode(payload, type=WatchEvents))
+        frame = msgspec.msgpack.decode(payload, type=WatchEvents)
+        before = self.frames[-1].index if self.frames else 0
+        indexes = [one.index for one in frame.entries]
+        assert all(before < index <= frame.index for index in indexes), "sent behind what was said to be sent"
+        assert indexes == sorted(set(indexes))
+        assert frame.index >= before
+        self.frames.append(frame)
 
     @property
     def entries(self) -> list[WatchEntry]:
