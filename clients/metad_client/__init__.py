@@ -13,6 +13,7 @@ Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. Th
 - :mod:`metad_client.namespaces`: the verbs of ``m.sessions``, ``m.offsets``, ``m.kv``, ``m.cluster``, ``m.table(…)``
 - :mod:`metad_client.requests`: encodes items as requests of one group each; joins singles
 - :mod:`metad_client.dispatch`: each request from submission to outcome: waiting, in flight, redirected, retried, late
+- :mod:`metad_client.watch`: changes of all groups as one iterator
 - :mod:`metad_client.connections`: a connection to each node, kept up
 - :mod:`metad_client.client`: the whole; :mod:`metad_client.blocking`: the same, without asyncio
 - :mod:`metad_client.observer`: what a program may be told about its client
@@ -36,6 +37,7 @@ from metad_wire.messages import (
     KvPutItem,
     KvTransaction,
     KvTransactionResult,
+    Message,
     Offset,
     OffsetCommitItem,
     OffsetKey,
@@ -44,6 +46,7 @@ from metad_wire.messages import (
     Revision,
     Session,
     SessionKey,
+    SessionOwner,
     SessionProperties,
     SessionTakeoverItem,
     SessionUpdateItem,
@@ -53,9 +56,11 @@ from metad_wire.messages import (
 )
 from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.transport.credentials import TlsFiles, client_files
+from metad_wire.watch import ChangeKind
 
 from . import limits
 from .client import Client, Statistics, connect
+from .dispatch.states import ClientState
 from .endpoint import PORT_DEFAULT
 from .errors import (
     CancelledError,
@@ -73,13 +78,16 @@ from .errors import (
     InternalError,
     InvalidItemError,
     InvalidRequestError,
+    LogCutError,
     MetadError,
     NotFoundError,
     NotLeaderError,
     NotOwnerError,
+    NotReplicaError,
     OffsetRegressionError,
     OverloadedError,
     PermissionDeniedError,
+    PositionAheadError,
     SlowReaderError,
     StaleRouteError,
     TooEarlyError,
@@ -98,12 +106,17 @@ from .namespaces.sessions import Sessions
 from .observer import Connected, Disconnected, Ended, Observer, Redirected, Retried
 from .options import Options
 from .results import PutResult, ReadResult, Takeover, TakeoverResult, TransactResult, WriteResult
+from .watch.events import WatchBatch, WatchEvent
+from .watch.filters import Watched
+from .watch.watch import Watch
 
 __all__ = [
     "PORT_DEFAULT",
     "Backoff",
     "CancelledError",
+    "ChangeKind",
     "Client",
+    "ClientState",
     "ClosedError",
     "Cluster",
     "ClusterMap",
@@ -139,12 +152,15 @@ __all__ = [
     "KvPutItem",
     "KvTransaction",
     "KvTransactionResult",
+    "LogCutError",
     "MapReply",
+    "Message",
     "MetadError",
     "NodeRecord",
     "NotFoundError",
     "NotLeaderError",
     "NotOwnerError",
+    "NotReplicaError",
     "Observer",
     "Offset",
     "OffsetCommitItem",
@@ -157,6 +173,7 @@ __all__ = [
     "PathRule",
     "PeerLink",
     "PermissionDeniedError",
+    "PositionAheadError",
     "PutResult",
     "ReadResult",
     "Records",
@@ -166,6 +183,7 @@ __all__ = [
     "Revision",
     "Session",
     "SessionKey",
+    "SessionOwner",
     "SessionProperties",
     "SessionTakeoverItem",
     "SessionUpdateItem",
@@ -188,6 +206,10 @@ __all__ = [
     "UnknownMethodError",
     "UnknownOutcomeError",
     "UnsupportedError",
+    "Watch",
+    "WatchBatch",
+    "WatchEvent",
+    "Watched",
     "WriteResult",
     "__version__",
     "client_files",

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
 from metad_wire import methods
-from metad_wire.messages import Status, StatusReply
+from metad_wire.messages import Message, Status, StatusReply
 from metad_wire.table import Table
 from metad_wire.transport import Transport
 
 from .connections.manager import ConnectionManager
 from .connections.transport_choice import TransportChoice, transports_of
 from .dispatch.dispatcher import Dispatcher
+from .dispatch.states import ClientState
 from .endpoint import name_of, parse_url, scheme_of
 from .errors import ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
 from .namespaces.cluster import Cluster
@@ -28,6 +29,9 @@ from .namespaces.sessions import Sessions
 from .observer import Observer
 from .options import Options
 from .requests.requests import Requests
+from .watch.filters import Wanted
+from .watch.streams import Start
+from .watch.watch import BUFFER_BYTES, Watch, open_watch
 
 # After close, what is buffered has this long to leave.
 CLOSE_GRACE_S = 1.0
@@ -152,6 +156,71 @@ class Client:
     def table(self, table: Table[Record]) -> Records[Record]:
         """The records of a plain table. Raises ValueError if the table has rules of its own."""
         return Records(self._requests, table)
+
+    def watch(
+        self,
+        tables: Wanted | Sequence[Wanted] = (),
+        *,
+        tenant: str | None = None,
+        prefix: str = "",
+        keys: Sequence[Message] | None = None,
+        broker: str = "",
+        token: str | None = None,
+        start: Start = "now",
+        previous: bool = False,
+        keys_only: bool = False,
+        coalesce: bool = False,
+        progress_s: float | None = None,
+        idle_timeout_s: float | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> Watch:
+        """The changes of records, as they are made (without ``async`` in a blocking client)::
+
+            async for batch in m.watch("kv", tenant="config", token=stored):
+                for event in batch.events:
+                    print(event.kind.name, event.key, event.record)
+                stored = batch.token
+
+        ``tables``: names of tables, or :class:`Watched` for what is wanted of one. ``tenant``, ``prefix`` and
+        ``broker`` are those of :class:`Watched`, and hold for all tables that are named alone. ``keys``: these records
+        only (:class:`KvKey`, :class:`SessionKey`, …).
+
+        It begins behind ``token``, which an earlier watch of the same kinds of tables gave; else now, or with
+        ``start="snapshot"`` with the records as they are, followed by all changes. ``previous``: events have the record
+        before, too. ``keys_only``: no records. ``coalesce``: of several changes of a key that are ready at once, only
+        the newest. ``progress_s``: how often, without events, a batch says how far the watch is.
+
+        ``idle_timeout_s``: end with DeadlineExceededError if a group has had no stream for so long; without it the
+        watch tries for ever, and :attr:`state` says how the client is. ``buffer_bytes``: what may come before the
+        program takes it, about.
+
+        Raises InvalidRequestError if the arguments make no sense. The iteration raises what a node refuses for good.
+        """
+        return open_watch(
+            self._dispatcher,
+            tables,
+            tenant=tenant,
+            prefix=prefix,
+            keys=keys,
+            broker=broker,
+            token=token,
+            start=start,
+            previous=previous,
+            keys_only=keys_only,
+            coalesce=coalesce,
+            progress_s=progress_s,
+            idle_timeout_s=idle_timeout_s,
+            buffer_bytes=buffer_bytes,
+        )
+
+    @property
+    def state(self) -> ClientState:
+        """Whether the client reaches the cluster."""
+        return self._dispatcher.states.state
+
+    def on_state(self, listener: Callable[[ClientState], None]) -> Callable[[], None]:
+        """Call ``listener`` with each new :attr:`state`, in the client's own thread. Returns what ends that."""
+        return self._dispatcher.states.listen(listener)
 
     def statistics(self) -> Statistics:
         """Counters and gauges of this client."""

@@ -56,6 +56,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     costs the server a credit window, and every packet a look; the transport lets eight share a connection."""
     path_rule: PathRule = PathRule()
     """When ``metad+auto://`` takes QUIC."""
+    lost_after_s: float = 30.0
+    """A client that no node has taken requests of for this long is LOST. Until then it is SUSPENDED."""
+    region: str = ""
+    """Where the client is. Watches prefer nodes of this region; empty: any."""
     client_name: str = ""
     """Shown in the server's logs."""
 
@@ -65,7 +69,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             wrong = fault(getattr(self, known.name), known.type)
             if wrong is not None:
                 raise ValueError(f"{known.name}: {wrong}")
-        for field in ("deadline_s", "handshake_timeout_s", "ping_interval_s"):
+        for field in ("deadline_s", "handshake_timeout_s", "ping_interval_s", "lost_after_s"):
             if not getattr(self, field) > 0:
                 raise ValueError(f"{field} must be over 0, not {getattr(self, field)!r}")
         for field in ("linger_s", "connect_timeout_s"):

@@ -15,11 +15,23 @@ requests.
 
 - :mod:`metad_client.blocking.portal`: the thread
 - :mod:`metad_client.blocking.verbs`: turns one async method into a blocking one, its signature included
+- :mod:`metad_client.blocking.watching`: watches
 - :mod:`metad_client.blocking.namespaces` and :mod:`metad_client.blocking.client`: which methods there are
 """
 
 from .client import BlockingClient, connect
 from .namespaces import Cluster, KeyValue, Offsets, Records, Sessions
 from .verbs import CHUNK_RECORDS
+from .watching import Watch
 
-__all__ = ["CHUNK_RECORDS", "BlockingClient", "Cluster", "KeyValue", "Offsets", "Records", "Sessions", "connect"]
+__all__ = [
+    "CHUNK_RECORDS",
+    "BlockingClient",
+    "Cluster",
+    "KeyValue",
+    "Offsets",
+    "Records",
+    "Sessions",
+    "Watch",
+    "connect",
+]

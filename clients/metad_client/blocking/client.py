@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import random
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -11,12 +14,17 @@ from metad_wire.table import Table
 from metad_wire.transport import Transport
 
 from .. import client
+from ..dispatch.states import ClientState
 from ..errors import ClosedError
 from ..observer import Observer
 from ..options import Options
+from ..watch.filters import Wanted
+from ..watch.streams import Start
+from ..watch.watch import BUFFER_BYTES
 from .namespaces import Cluster, KeyValue, Offsets, Records, Sessions
 from .portal import Portal
 from .verbs import Call, Twin
+from .watching import Watch
 
 Record = TypeVar("Record", bound=Message)
 
@@ -59,6 +67,79 @@ class BlockingClient(Twin):
     def statistics(self) -> client.Statistics:
         """Counters and gauges of this client."""
         return self._portal.call(self._client.statistics)
+
+    def watch(
+        self,
+        tables: Wanted | Sequence[Wanted] = (),
+        *,
+        tenant: str | None = None,
+        prefix: str = "",
+        keys: Sequence[Message] | None = None,
+        broker: str = "",
+        token: str | None = None,
+        start: Start = "now",
+        previous: bool = False,
+        keys_only: bool = False,
+        coalesce: bool = False,
+        progress_s: float | None = None,
+        idle_timeout_s: float | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> Watch:
+        """The changes of records, as they are made (without ``async`` in a blocking client)::
+
+            async for batch in m.watch("kv", tenant="config", token=stored):
+                for event in batch.events:
+                    print(event.kind.name, event.key, event.record)
+                stored = batch.token
+
+        ``tables``: names of tables, or :class:`Watched` for what is wanted of one. ``tenant``, ``prefix`` and
+        ``broker`` are those of :class:`Watched`, and hold for all tables that are named alone. ``keys``: these records
+        only (:class:`KvKey`, :class:`SessionKey`, …).
+
+        It begins behind ``token``, which an earlier watch of the same kinds of tables gave; else now, or with
+        ``start="snapshot"`` with the records as they are, followed by all changes. ``previous``: events have the record
+        before, too. ``keys_only``: no records. ``coalesce``: of several changes of a key that are ready at once, only
+        the newest. ``progress_s``: how often, without events, a batch says how far the watch is.
+
+        ``idle_timeout_s``: end with DeadlineExceededError if a group has had no stream for so long; without it the
+        watch tries for ever, and :attr:`state` says how the client is. ``buffer_bytes``: what may come before the
+        program takes it, about.
+
+        Raises InvalidRequestError if the arguments make no sense. The iteration raises what a node refuses for good.
+        """
+        return Watch(
+            self._portal,
+            self._portal.call(
+                self._client.watch,
+                tables,
+                tenant=tenant,
+                prefix=prefix,
+                keys=keys,
+                broker=broker,
+                token=token,
+                start=start,
+                previous=previous,
+                keys_only=keys_only,
+                coalesce=coalesce,
+                progress_s=progress_s,
+                idle_timeout_s=idle_timeout_s,
+                buffer_bytes=buffer_bytes,
+            ),
+        )
+
+    @property
+    def state(self) -> ClientState:
+        """Whether the client reaches the cluster."""
+        return self._client.state
+
+    def on_state(self, listener: Callable[[ClientState], None]) -> Callable[[], None]:
+        """Call ``listener`` with each new :attr:`state`, in the client's own thread. Returns what ends that."""
+        forget = self._portal.call(self._client.on_state, listener)
+        return functools.partial(self._forget, forget)
+
+    def _forget(self, forget: Callable[[], None]) -> None:
+        with contextlib.suppress(ClosedError):
+            self._portal.call(forget)
 
     def table(self, table: Table[Record]) -> Records[Record]:
         """The records of a plain table. Raises ValueError if the table has rules of its own."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from metad_wire.errors import ConnectionLostError, MetadError, UnauthenticatedError
+from metad_wire.errors import ConnectionLostError, DrainingError, MetadError, UnauthenticatedError
 from metad_wire.frame import FrameType
 from metad_wire.messages import Welcome
 from metad_wire.session import ClientSession, State, decode_error
@@ -17,13 +17,30 @@ from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, CertificateError, PathSample, principal_of
 from metad_wire.transport.path import path_of
 
-from ..dispatch.call import Call
+from ..dispatch.call import Call, Events
 from ..dispatch.node_connection import ConnectionListener
 
 _RESPONSE = int(FrameType.RESPONSE)
 _ERROR = int(FrameType.ERROR)
 _WELCOME = int(FrameType.WELCOME)
 _GOAWAY = int(FrameType.GOAWAY)
+_EVENT = int(FrameType.EVENT)
+
+
+class _EventStream:
+    """One watch on a connection."""
+
+    __slots__ = ("_connection", "_request_id")
+
+    def __init__(self, connection: Connection, request_id: int) -> None:
+        self._connection = connection
+        self._request_id = request_id
+
+    def grant(self, count: int) -> None:
+        self._connection.grant(self._request_id, count)
+
+    def end(self, *, ended: bool = False) -> None:
+        self._connection.end_stream(self._request_id, ended=ended)
 
 
 class Connection:
@@ -47,6 +64,7 @@ class Connection:
         self._assumed = assumed
         self.session = ClientSession(credentials, client_name)
         self._calls: dict[int, Call] = {}  # in flight, by request id
+        self._streams: dict[int, Events] = {}  # of watches, by request id
         self.welcomed: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.was_useful = False  # the peer has sent more than its greeting
@@ -77,6 +95,11 @@ class Connection:
     def frame_bytes_max(self) -> int:
         return self.session.decoder.frame_bytes_max
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """Bytes of unanswered requests, and watches."""
+        return self.session.unanswered_bytes, len(self._streams)
+
     def calls(self) -> list[Call]:
         return list(self._calls.values())
 
@@ -101,12 +124,25 @@ class Connection:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
+    def grant(self, request_id: int, count: int) -> None:
+        """Let the server send so many bytes of a watch's events more."""
+        self.session.grant(request_id, count)
+        self._flush_soon()
+
+    def end_stream(self, request_id: int, *, ended: bool) -> None:
+        """Take no more events of a watch. ``ended``: the server sends none."""
+        if self._streams.pop(request_id, None) is None:
+            return
+        if ended:
+            self.session.stream_ended(request_id)
+        else:
+            self.session.cancel(request_id)
+            self._flush_soon()
+
     def cancel(self, call: Call) -> None:
         if self._calls.pop(call.request_id, None) is not None:
             self.session.cancel(call.request_id)
-            if not self._flush_scheduled:
-                self._flush_scheduled = True
-                self._loop.call_soon(self._flush)
+            self._flush_soon()
             self._close_if_done()
 
     def leave(self) -> None:
@@ -121,6 +157,11 @@ class Connection:
         self.close()
         if self._stream is not None:
             self._stream.abort()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -155,7 +196,13 @@ class Connection:
                 if kind == _RESPONSE:
                     call = calls.pop(frame.request_id, None)
                     if call is not None:  # otherwise the caller gave it up; the session has taken the credit back
+                        if call.events is not None:
+                            self._begin(call, call.events)
                         listener.answered(call, frame.payload)
+                elif kind == _EVENT:
+                    events = self._streams.get(frame.request_id)
+                    if events is not None:
+                        events.received(frame.payload)
                 elif kind == _ERROR:
                     call = calls.pop(frame.request_id, None)
                     if call is not None:
@@ -228,10 +275,25 @@ class Connection:
         self._tick_sent, self._tick_received = self.bytes_sent, received
         self._keepalive = self._loop.call_later(self._ping_interval_s, self._tick)
 
+    def _begin(self, call: Call, events: Events) -> None:
+        """The answer to this call begins a stream."""
+        self.session.stream_begun(call.request_id)
+        self._streams[call.request_id] = events
+        call.began(_EventStream(self, call.request_id))
+
     def _retire(self, error: MetadError | None) -> None:
         if not self._retired:
             self._retired = True
             self._listener.retired(self, error)
+            # Watches go on elsewhere from where they are: this connection waits for its answers only.
+            self._lose_streams(error or DrainingError(f"the connection to {self.endpoint} ends"))
+
+    def _lose_streams(self, error: MetadError) -> None:
+        streams, self._streams = self._streams, {}
+        for request_id, events in streams.items():
+            self.session.cancel(request_id)
+            self._flush_soon()
+            events.lost(error)
 
     def _close_if_done(self) -> None:
         """After a goaway, the last answer ends the connection."""
@@ -246,8 +308,9 @@ class Connection:
             self._keepalive.cancel()
             self._keepalive = None
         self._flush()  # the ERROR frame that tells the peer why
-        self.session.close()
         self._retire(error)
+        self._lose_streams(error)
+        self.session.close()
         if not self.welcomed.done():
             self.welcomed.set_exception(error)
             self.welcomed.exception()  # the dialer may have given up already: then nobody else reads it

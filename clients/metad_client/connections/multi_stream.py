@@ -2,7 +2,8 @@
 
 For transports whose dials share a path but no order, such as QUIC. The first stream is the connection as it comes up;
 more join while it is in use. Each has its own protocol session, and a request goes to the stream with the fewest
-unanswered bytes. All lead to one process over one path. So if one breaks, all are given up; if the server asks one to
+unanswered bytes, and of those to the one with the fewest watches. The events of a watch come on the stream that its
+request went to. All lead to one process over one path. So if one breaks, all are given up; if the server asks one to
 leave, all leave once their requests are answered.
 
 The dispatcher sees one :class:`~metad_client.dispatch.node_connection.NodeConnection`; the streams see a
@@ -98,7 +99,7 @@ class MultiStreamConnection:
     def send(self, call: Call, payload: bytes) -> None:
         size = len(payload)
         fitting = [stream for stream in self._streams if stream.can_send(size)] or self._streams
-        min(fitting, key=_unanswered_bytes).send(call, payload)
+        min(fitting, key=_load).send(call, payload)
 
     def leave(self) -> None:
         self._retire(None)
@@ -160,5 +161,5 @@ class MultiStreamConnection:
             self.closed.set_result(None)
 
 
-def _unanswered_bytes(stream: Connection) -> int:
-    return stream.session.unanswered_bytes
+def _load(stream: Connection) -> tuple[int, int]:
+    return stream.load

@@ -27,6 +27,29 @@ class Carrier(Protocol):
         """The answer to the attempt is no longer wanted. Nothing happens if it has come."""
 
 
+class EventStream(Protocol):
+    """The events of a watch on a connection."""
+
+    def grant(self, count: int) -> None:
+        """Let the server send so many bytes more."""
+
+    def end(self, *, ended: bool = False) -> None:
+        """No events are wanted any more. ``ended``: the server has said that none follow."""
+
+
+class Events(Protocol):
+    """Takes the events of a watch. It hears nothing after the stream has ended."""
+
+    def opened(self, stream: EventStream, reply: Any) -> None:
+        """The stream has begun."""
+
+    def received(self, payload: bytes) -> None:
+        """An event has come."""
+
+    def lost(self, error: MetadError) -> None:
+        """The connection carries no events any more."""
+
+
 class Queue(Protocol):
     """The place where a call waits to be sent."""
 
@@ -52,6 +75,8 @@ class Call:
     version: int = 0  # of the map that assigned the items to ``group``
     once: bool = False  # never sent again if it may have been done
     internal: bool = False  # a question of the client itself
+    events: Events | None = None  # the reply begins a stream
+    stream: EventStream | None = None  # that has begun
     carrier: Carrier | None = None  # of the attempt in flight; after the reply, of the last one
     request_id: int = 0  # of that attempt
     queue: Queue | None = None  # where the call waits to be sent
@@ -98,6 +123,10 @@ class Call:
     def carried(self, carrier: Carrier, request_id: int) -> None:
         """The attempt is in flight on this carrier."""
         self.carrier, self.request_id = carrier, request_id
+
+    def began(self, stream: EventStream) -> None:
+        """The reply has come, and events follow it."""
+        self.stream = stream
 
     def withdraw(self) -> None:
         """Give up the attempt in flight, if there is one, and tell the peer."""
@@ -153,6 +182,10 @@ class Call:
             self.identities.release(self.seq)
         if not self.future.done():
             self.future.set_result(reply)
+            if self.events is not None and self.stream is not None:
+                self.events.opened(self.stream, reply)
+        elif self.stream is not None:
+            self.stream.end()
 
     def fail(self, error: MetadError, *, moved: bool = False) -> None:
         """End with an error. ``moved``: a newer map says that other groups hold the items."""
@@ -161,5 +194,7 @@ class Call:
             error = another(error, outcome_known=known)
         self.moved = moved
         self.release()
+        if self.stream is not None:
+            self.stream.end()
         if not self.future.done():
             self.future.set_exception(error)

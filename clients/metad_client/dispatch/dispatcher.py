@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import Any, Protocol
 
 from metad_wire.cluster import MapReply
 from metad_wire.frame import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, HEADER_BYTES
-from metad_wire.methods import Method
+from metad_wire.methods import WATCH_OPEN, Method
 
 from ..errors import (
     CancelledError,
@@ -35,7 +35,7 @@ from ..errors import (
 )
 from ..observer import Observer
 from ..options import Options
-from .call import ENVELOPE_BYTES_MAX, Call
+from .call import ENVELOPE_BYTES_MAX, Call, Events
 from .call_queue import Backlog
 from .deadlines import Deadlines
 from .discovery import Discovery
@@ -49,6 +49,7 @@ from .retry import deadline_error, lost
 from .router import Router
 from .routes import ANY, Routes
 from .sender import Sender
+from .states import States
 from .suspects import SUSPECT_S, Suspects
 
 _UNOPENED = 'the client is not opened: enter it with "async with", or await its open(); nothing was done'
@@ -62,6 +63,16 @@ BODY_BYTES_MIN = HANDSHAKE_BYTES_MAX - HEADER_BYTES - ENVELOPE_BYTES_MAX
 """Every server takes bodies of this size."""
 
 
+class Follower(Protocol):
+    """What has streams of its own over the client's connections: a watch."""
+
+    def changed(self) -> None:
+        """A node was connected, could not be, or is no longer; or there is a newer map."""
+
+    def closed(self) -> None:
+        """The client is closed."""
+
+
 class Dispatcher:
     """The calls of one client. It listens to the connections that carry them."""
 
@@ -72,6 +83,8 @@ class Dispatcher:
         self.reports = Reports(loop, observer)
         self.requests = 0
         self.answers = 0
+        self.options = options
+        self.rng = rng
         self._loop = loop
         self._closed = False
         self._refusal = _UNOPENED  # why no call is accepted; empty: they are
@@ -85,6 +98,8 @@ class Dispatcher:
         self.sender = Sender(loop, rng, self._suspects)
         self._router = Router(self.nodes, self._leaders, self.routes, self.sender, self.backlog, rng, self.seek)
         self._deadlines = Deadlines(loop, self._calls, self._expire)
+        self.states = States(loop, options.lost_after_s)
+        self._followers: dict[Follower, None] = {}
         self.asked: asyncio.Future[None] = loop.create_future()
         """Ends with the first answer to the question for the map, or when that question fails."""
         self._discovery = Discovery(
@@ -153,6 +168,32 @@ class Dispatcher:
         self._deadlines.alarm.set(deadline)
         return call
 
+    def open_stream(self, queue: NodeQueue, body: bytes, group: str, events: Events, deadline: float) -> Call | None:
+        """Ask a node for a stream of a group's changes. The call is sent once, and not retried. None if the node takes
+        no requests now."""
+        connection = queue.open_for(len(body))
+        if connection is None:
+            return None
+        call = Call(
+            WATCH_OPEN, body, deadline, self._loop.create_future(), group, queue.node, internal=True, events=events
+        )
+        self.sender.send(connection, call)
+        self._deadlines.alarm.set(deadline)
+        return call
+
+    def follow(self, follower: Follower) -> None:
+        """Tell a watch what it has to know, until it is forgotten."""
+        self.check()
+        self._followers[follower] = None
+
+    def forget(self, follower: Follower) -> None:
+        """The watch has ended."""
+        self._followers.pop(follower, None)
+
+    def leader(self, group: str) -> str:
+        """The node that is believed to lead a group; empty if none is."""
+        return self._leaders.by_group.get(group, "")
+
     def abandon(self, call: Call) -> None:
         """The caller no longer waits. An attempt in flight is cancelled at the server."""
         call.release()
@@ -192,6 +233,8 @@ class Dispatcher:
             instead_of.leave()
         elif self.routes.map is None or queue.connects > 1 or not self._router.has_leaders():
             self.seek(at_once=True)
+        self.states.up()
+        self._tell_followers()
         return True
 
     def unreachable(self, queue: NodeQueue, obstacle: MetadError) -> None:
@@ -199,6 +242,7 @@ class Dispatcher:
         queue.unreachable(obstacle)
         self.reports.unreached(f"node {queue.node}", obstacle)
         self.seek()
+        self._tell_followers()
 
     def seek(self, *, at_once: bool = False) -> None:
         """Ask for the map and the leaders soon: the known ones may be out of date."""
@@ -223,10 +267,17 @@ class Dispatcher:
                 call.fail(ClosedError("" if call.method.changes else _CLOSED_UNANSWERED))
             else:
                 call.fail(ClosedError(_CLOSED, outcome_known=True))
+        self.states.close()
+        for follower in list(self._followers):
+            follower.closed()
         connections = list(self.nodes.connections)
         for connection in connections:
             connection.close()
         return connections
+
+    def _tell_followers(self) -> None:
+        for follower in list(self._followers):
+            follower.changed()
 
     # --- connections: their ConnectionListener ---
 
@@ -270,8 +321,10 @@ class Dispatcher:
         self.reports.disconnected(queue.node, connection.endpoint, None if self._closed else error)
         if self.nodes.any_up() is None:
             self.routes.doubt()
+            self.states.down()
         self._router.reroute(call for call in queue.waiting if not call.node)
         self.seek(at_once=True)  # a node that stops in order has handed over its groups by then
+        self._tell_followers()
 
     def lost(self, connection: NodeConnection, calls: list[Call], error: MetadError) -> None:
         """A connection has ended. A retry with the same identity finds out whether its calls were carried out."""
@@ -369,6 +422,7 @@ class Dispatcher:
             self._follow(self.routes.endpoints)
             for call in self._retries.calls():
                 self._moved(call)
+            self._tell_followers()
         now = self._loop.time()
         queue.told(reply.leaders.keys())
         for group, node in reply.leaders.items():
@@ -393,7 +447,8 @@ class Dispatcher:
         # a connection that leaves ends with its last call
         for connection, queue in list(self.nodes.connections.items()):
             for call in connection.calls() if connection in self._suspects.connections else ():
-                leader = self._router.leading(call.group) if call.group and now - call.sent >= SUSPECT_S else None
+                late = not call.internal and now - call.sent >= SUSPECT_S
+                leader = self._router.leading(call.group) if call.group and late else None
                 if leader is not None and leader is not queue and not call.once:
                     call.withdraw()
                     call.lost()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from metad_wire.cluster import ClusterMap, MapReply, unpack_slots
+from metad_wire.cluster import ClusterMap, GroupRecord, MapReply, unpack_slots
 from metad_wire.group import GroupId
 from metad_wire.methods import Method
 from metad_wire.routing import KINDS, ROUTES, SLOT_MASK, split
@@ -62,10 +62,19 @@ class Routes:
         nodes = self.map.nodes if self.map is not None else []
         return {node.endpoint: node.quic_endpoint for node in nodes if node.endpoint and node.quic_endpoint}
 
+    def record(self, group: str) -> GroupRecord | None:
+        """What the map says of a group; None if it does not know it."""
+        return None if self.map is None else self.map.group(GroupId.parse(group))
+
     def replicas(self, group: str) -> list[str]:
         """The nodes that have a replica of a group, as far as known."""
-        record = None if self.map is None else self.map.group(GroupId.parse(group))
+        record = self.record(group)
         return [] if record is None else record.replicas
+
+    @property
+    def regions(self) -> dict[str, str]:
+        """Node id -> the region that it is in."""
+        return {node.node_id: node.region for node in self.map.nodes} if self.map is not None else {}
 
     def preferred(self) -> dict[str, str]:
         """Group -> the node that should lead it, where the map names one."""

@@ -38,7 +38,12 @@ class Suspects:
     def _look(self) -> None:
         self.timer = None
         now = self.loop.time()
-        oldest = {connection: calls[0] for connection in self.nodes.connections if (calls := connection.calls())}
+        oldest = {
+            connection: call
+            for connection in self.nodes.connections
+            # a node may take long to begin a watch: another one may not know the position it begins at yet
+            if (call := next((call for call in connection.calls() if call.events is None), None)) is not None
+        }
         self.connections = {connection for connection, call in oldest.items() if now - call.sent >= SUSPECT_S}
         if self.connections:
             self.found()

@@ -90,6 +90,10 @@ class Position:
             begun._assign(offered & slots, reader)
         return begun
 
+    def unread(self) -> None:
+        """Nothing of what the groups have is known: all slots are missing, until their rows are read."""
+        self._change(ALL, _unread)
+
     def copy(self) -> Self:
         """Another position like this one."""
         return type(self)(self.indexes, self.readers)
@@ -212,6 +216,10 @@ def _adopted(group: int, move: int, reader: Reader) -> Reader:
 
 def _lost(group: int, reader: Reader) -> Reader:
     return Reader(NOBODY, reader.move) if reader.group == group else reader
+
+
+def _unread(reader: Reader) -> Reader:
+    return Reader(NOBODY, reader.move)
 
 
 def _unheard(move: int, reader: Reader) -> Reader:

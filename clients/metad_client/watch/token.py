@@ -49,7 +49,7 @@ _decode = msgspec.msgpack.Decoder(_Token).decode
 
 def packed_slots(position: Position) -> bytes:
     """The part of a token that only moves and gaps change."""
-    readers = list(position.readers)
+    readers = sorted(position.readers)
     numbers = [0] * SLOTS
     for number, reader in enumerate(readers):
         slots = f"{position.readers[reader]:0{SLOTS}b}"
@@ -62,7 +62,15 @@ def packed_slots(position: Position) -> bytes:
 
 def to_text(cluster_id: str, kinds: Mapping[str, tuple[Mapping[int, int], bytes]]) -> str:
     """The token of a position: per kind its indexes, and its :func:`packed_slots`."""
-    data = encode((cluster_id, {kind: (indexes, msgspec.Raw(slots)) for kind, (indexes, slots) in kinds.items()}))
+    data = encode(
+        (
+            cluster_id,
+            {
+                kind: (dict(sorted(indexes.items())), msgspec.Raw(slots))
+                for kind, (indexes, slots) in sorted(kinds.items())
+            },
+        )
+    )
     return FORMAT + base64.urlsafe_b64encode(crc32(data).to_bytes(CHECK_BYTES, "big") + data).rstrip(b"=").decode()
 
 

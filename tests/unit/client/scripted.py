@@ -192,6 +192,8 @@ class Peer:
             server.received.append(received)
             if server.answer is not None:
                 server.answer(received)
+        elif frame.type == FrameType.CREDIT:
+            server.granted(self, frame)
         elif frame.type == FrameType.CANCEL:
             for received in server.received:
                 if received.peer is self and received.request_id == frame.request_id:
@@ -234,6 +236,7 @@ class Server:
         self.received: list[Received] = []
         self.chunks = 0
         self.answer: Callable[[Received], None] | None = Received.reply
+        self.granted: Callable[[Peer, Frame], None] = lambda _, __: None
         self.greets = True
         self.greeting_error: MetadError | None = None
         self.deaf = False

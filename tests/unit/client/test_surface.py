@@ -29,6 +29,7 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.KeyValue, blocking.KeyValue),
     (metad_client.Cluster, blocking.Cluster),
     (metad_client.Records, blocking.Records),
+    (metad_client.Watch, blocking.Watch),
     (metad_client.Client, blocking.BlockingClient),
 ]
 README = (ROOT / "clients" / "README.md").read_text()
@@ -71,6 +72,9 @@ def test_the_blocking_client_has_each_method_of_the_async_one_and_no_other(one: 
             assert face.verb is method
         elif inspect.iscoroutinefunction(method) and isinstance(face, Call):
             assert face.verb is method, name
+        elif isinstance(method, property):
+            assert isinstance(face, property), name
+            assert inspect.getdoc(face) == inspect.getdoc(method), name
         else:  # written out, as its signature says the same of another class
             assert inspect.isfunction(face), name
             assert inspect.signature(face).parameters == inspect.signature(method).parameters, name

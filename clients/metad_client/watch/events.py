@@ -1,0 +1,193 @@
+"""What a watch tells: events in batches. They are decoded when they are looked at."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from metad_wire.cluster import SLOTS
+from metad_wire.messages import Message, Revision
+from metad_wire.table import ROWS
+from metad_wire.watch import ChangeKind, WatchChange, WatchEntry, WatchRows
+
+from .token import to_text
+
+BatchKind = Literal["changes", "snapshot", "gap", "progress"]
+Where = dict[str, tuple[dict[int, int], bytes]]
+"""What a token is made of."""
+
+
+class WatchEvent(msgspec.Struct, frozen=True):
+    """One change, or one record of a snapshot."""
+
+    table: str
+    row: str
+    """Of the table: ``owner`` or ``properties`` of a session, ``offset`` or ``generation`` of a consumer group;
+    ``record`` of most tables."""
+    kind: ChangeKind
+    """What has happened. Of a record of a snapshot: WRITTEN."""
+    key: Any
+    """:class:`KvKey`, :class:`SessionKey`, … None for the cluster map, which is one record."""
+    record: Any
+    """As it is since the change: :class:`Kv`, :class:`SessionOwner`, … None if it was deleted, or only keys are
+    wanted."""
+    previous: Any
+    """As it was before, if the watch asks for it. None: there was none, or it is not known."""
+    previous_known: bool
+    revision: Revision
+    """Of the entry that made the change. All changes of an entry have it in common. Of a record of a snapshot: of the
+    change that made it what it is, or 0 if the record does not say."""
+    version: int
+    """Grows with each change of a key, whatever group the key moves to: the number of the revision."""
+    time_ms: int
+    """Unix time of the change, by the clock of the group's leader; 0 for a record of a snapshot."""
+
+
+class Shape(NamedTuple):
+    """How a row is decoded."""
+
+    table: str
+    row: str
+    key: Callable[[bytes], Any]
+    record: Callable[[bytes], Any]
+    records: Callable[[bytes], list[Any]]
+    """Of an encoded array of them."""
+    counted: bool
+
+
+@functools.cache
+def shape_of(row: int) -> Shape:
+    """Raises KeyError if there is no such row to be watched."""
+    table = ROWS[row]
+    shown = table.shows[row]
+    name = next(name for name, byte in table.rows.items() if byte == row)
+    make, count = shown.key, 0 if shown.key is None else len(shown.key.__struct_fields__)
+
+    def key(encoded: bytes) -> Any:
+        return None if make is None else make(*table.fields_of(encoded, count))
+
+    return Shape(
+        table.name,
+        name,
+        key,
+        msgspec.msgpack.Decoder(shown.record).decode,
+        msgspec.msgpack.Decoder(list[shown.record]).decode,  # type: ignore[name-defined]
+        shown.counted,
+    )
+
+
+class WatchBatch:
+    """Events of one group of the cluster, all that one message brought: whole entries, in order.
+
+    ``kind``:
+
+    - ``changes``: what has happened. ``events`` are in the order in which it happened.
+    - ``snapshot``: records as they are. They replace all that the program has of the slots in ``slots``: with the batch
+      that is ``first``, it begins to collect; with the one that is ``last``, it drops what was not among them.
+    - ``gap``: changes of the slots in ``slots`` are lost, because no node has them in its log any more. A snapshot of
+      these slots follows; until then nothing else of them does.
+    - ``progress``: nothing older than ``token`` follows. ``age_ms`` says how old the picture may be.
+    """
+
+    def __init__(
+        self,
+        kind: BatchKind,
+        group: str,
+        cluster_id: str,
+        where: Where,
+        *,
+        entries: Sequence[tuple[WatchEntry, Sequence[WatchChange]]] = (),
+        rows: Sequence[WatchRows] = (),
+        slots: int = 0,
+        first: bool = False,
+        last: bool = False,
+        age_ms: float = 0.0,
+    ) -> None:
+        self.kind: BatchKind = kind
+        self.group = group
+        """Its name; empty for ``progress``."""
+        self.first = first
+        """The first batch of a snapshot: one that began before and is not complete is void."""
+        self.last = last
+        """The snapshot of these slots is complete."""
+        self.age_ms = age_ms
+        """Of ``progress``: since when the picture may lack something."""
+        self.entries: Final = entries
+        """As they came; ``events`` shows them decoded."""
+        self.rows: Final = rows
+        """Of a snapshot, as they came."""
+        self.slot_bits = slots
+        self._cluster_id = cluster_id
+        self._where = where
+
+    def __repr__(self) -> str:
+        count = sum(len(changes) for _, changes in self.entries) + sum(len(rows.keys) for rows in self.rows)
+        return f"<WatchBatch {self.kind} {self.group} events={count}>"
+
+    @cached_property
+    def token(self) -> str:
+        """Where a watch resumes, so that it delivers exactly what follows this batch."""
+        return to_text(self._cluster_id, self._where)
+
+    @cached_property
+    def slots(self) -> frozenset[int]:
+        """The hash buckets of keys that a snapshot or a gap is about."""
+        bits = self.slot_bits
+        return frozenset(slot for slot in range(SLOTS) if bits >> (SLOTS - 1 - slot) & 1)
+
+    @cached_property
+    def events(self) -> list[WatchEvent]:
+        """What has happened, in order; of a snapshot, its records."""
+        found: list[WatchEvent] = []
+        for entry, changes in self.entries:
+            revision = Revision(self.group, entry.revision)
+            found += [_event(change, revision, entry) for change in changes]
+        for rows in self.rows:
+            found += _of_snapshot(rows, self.group)
+        return found
+
+
+def _event(change: WatchChange, revision: Revision, entry: WatchEntry) -> WatchEvent:
+    shape = shape_of(change.row)
+    return WatchEvent(
+        shape.table,
+        shape.row,
+        ChangeKind(change.kind),
+        shape.key(change.key),
+        None if change.value is None else shape.record(change.value),
+        None if change.previous is None else shape.record(change.previous),
+        change.previous_known,
+        revision,
+        revision.index,
+        entry.time_ms,
+    )
+
+
+def array_of(values: Sequence[bytes]) -> bytes:
+    """An encoded array of encoded values."""
+    return b"\xdd" + len(values).to_bytes(4, "big") + b"".join(values)
+
+
+def _of_snapshot(rows: WatchRows, group: str) -> Iterable[WatchEvent]:
+    shape = shape_of(rows.row)
+    for key, value in zip(rows.keys, rows.values, strict=True):
+        record = None if value is None else shape.record(value)
+        number = 0
+        if shape.counted and isinstance(record, Message):
+            number = getattr(record, "mod_revision", 0)
+        yield WatchEvent(
+            shape.table,
+            shape.row,
+            ChangeKind.WRITTEN,
+            shape.key(key),
+            record,
+            None,
+            False,
+            Revision(group, number),
+            number,
+            0,
+        )

@@ -1,0 +1,128 @@
+"""What a program wants to watch, as the filters that go to the groups of each kind. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import Any, Final
+
+import msgspec
+
+from metad_wire.faults import UNFIT
+from metad_wire.messages import Message
+from metad_wire.table import ANY_KIND, TABLES, Table
+from metad_wire.watch import FILTERS_MAX, WatchFilter
+
+from ..errors import InvalidRequestError
+
+Filters = dict[str, list[WatchFilter]]
+"""By the kind of the groups."""
+
+
+class Watched(msgspec.Struct, frozen=True):
+    """Records of one table to watch: all, or those that every further field lets pass.
+
+    ``tenant``: the first field of their key, exactly (of ``kv`` it is the namespace). ``prefix``: what the next field
+    starts with; without a tenant, the first. ``broker``: of sessions, only what a broker has come to own or owns no
+    more. ``rows``: only these rows of the table, by name: ``owner`` or ``properties`` of a session, ``offset`` or
+    ``generation`` of a consumer group.
+    """
+
+    table: str
+    tenant: str | None = None
+    prefix: str = ""
+    broker: str = ""
+    rows: tuple[str, ...] = ()
+
+
+Wanted = str | Table[Any] | Watched
+"""A table, or records of one."""
+
+
+def filters_of(
+    tables: Wanted | Sequence[Wanted],
+    *,
+    tenant: str | None = None,
+    prefix: str = "",
+    keys: Sequence[Message] | None = None,
+    broker: str = "",
+) -> Filters:
+    """The filters of a watch. What is given beside the tables holds for all that are named alone. ``keys`` name
+    records; they are of the tables that have such keys. Raises InvalidRequestError."""
+    wanted = [tables] if isinstance(tables, str | Table | Watched) else tables
+    if not isinstance(wanted, Sequence | Set):
+        raise InvalidRequestError(f"tables: expected names of tables, got {type(tables).__name__}")
+    found: Filters = {}
+    if keys is not None:
+        names = [_table(_named(each)).name for each in wanted]
+        for key in keys:
+            for table, one in _of_key(key, names):
+                found.setdefault(table.kind, []).append(one)
+    else:
+        for each in wanted:
+            watched = each if isinstance(each, Watched) else Watched(_named(each), tenant, prefix, broker)
+            table, one = _of_table(watched)
+            found.setdefault(table.kind, []).append(one)
+    if not found:
+        raise InvalidRequestError("tables: a watch needs at least one, or keys")
+    for kind, filters in found.items():
+        if len(filters) > FILTERS_MAX:
+            raise InvalidRequestError(f"keys: {len(filters)} in groups of kind {kind}, {FILTERS_MAX} are allowed")
+    return found
+
+
+def _named(wanted: Wanted) -> str:
+    if isinstance(wanted, Watched):
+        return wanted.table
+    return wanted.name if isinstance(wanted, Table) else wanted
+
+
+def _table(name: str) -> Table[Any]:
+    table = TABLES.get(name) if isinstance(name, str) else None
+    if table is None or not table.shows or table.kind == ANY_KIND:
+        known = ", ".join(sorted(name for name, table in TABLES.items() if table.shows))
+        raise InvalidRequestError(f"tables: no table {name!r} can be watched; there is {known}")
+    return table
+
+
+def _of_table(watched: Watched) -> tuple[Table[Any], WatchFilter]:
+    try:
+        msgspec.convert(msgspec.structs.asdict(watched), Watched)
+    except UNFIT as error:
+        raise InvalidRequestError(f"tables: {watched.table}: {error}") from None
+    table = _table(watched.table)
+    shown = {name: table.shows[row] for name, row in table.rows.items() if row in table.shows}
+    for row in watched.rows:
+        if row not in shown:
+            raise InvalidRequestError(f"tables: {table.name} has no row {row!r}; it has {', '.join(shown)}")
+    fields = [] if watched.tenant is None else [watched.tenant]
+    if (fields or watched.prefix) and not table.key:
+        raise InvalidRequestError(f"tables: {table.name} has no tenant and no prefix")
+    if watched.prefix and (len(fields) >= len(table.key) or not table.is_text(len(fields))):
+        raise InvalidRequestError(f"tables: the key of {table.name} has no text behind {table.key[0]}")
+    if watched.broker and table.name != "session":
+        raise InvalidRequestError(f"tables: only sessions have a broker, {table.name} has none")
+    return table, WatchFilter(table.name, list(fields), watched.prefix, list(watched.rows), watched.broker)
+
+
+_FITS: Final = "keys: {key!r} is the key of no table that is watched; {known}"
+
+
+def _of_key(key: Any, names: Sequence[str]) -> list[tuple[Table[Any], WatchFilter]]:
+    found: list[tuple[Table[Any], WatchFilter]] = []
+    for table in TABLES.values():
+        if names and table.name not in names:
+            continue
+        rows = [name for name, row in table.rows.items() if row in table.shows and table.shows[row].key is type(key)]
+        if rows:
+            fields = [getattr(key, field) for field in key.__struct_fields__]
+            try:
+                table.key_of(fields)
+            except UNFIT as error:
+                raise InvalidRequestError(f"keys: {key!r}: {error}") from None
+            found.append((table, WatchFilter(table.name, fields, rows=rows)))
+    if not found:
+        known = ", ".join(
+            sorted({s.key.__name__ for t in TABLES.values() for s in t.shows.values() if s.key is not None})
+        )
+        raise InvalidRequestError(_FITS.format(key=key, known=f"there is {known}"))
+    return found

@@ -1,0 +1,506 @@
+"""The streams of one watch, one for each group of the kinds that it reads, put together as batches.
+
+It is pulled: a batch is made when the program wants one, out of what the streams hold. A program that takes nothing
+grants no credit, so the servers send nothing more, and memory is bounded. Nothing here is a task; the only timers are
+those of repeated attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+from metad_wire.cluster import SLOTS, unpack_slots
+from metad_wire.group import GroupId
+from metad_wire.method import MALFORMED
+from metad_wire.table import ROWS
+from metad_wire.watch import WatchChange, WatchEntry, WatchOpen, WatchRows
+
+from ..dispatch.dispatcher import Dispatcher
+from ..errors import ClosedError, DeadlineExceededError, InternalError, InvalidRequestError, MetadError, another
+from .events import WatchBatch, Where
+from .filters import Filters
+from .position import ALL, Pin, Position
+from .stream import Cut, Frame, GroupStream
+from .token import packed_slots
+
+CREDIT_BYTES_MIN: Final = 64 * 1024
+"""Of one stream: less would make it wait for every event."""
+MAP_RETRY_S: Final = 0.25
+"""How often the map is asked for while a marker names a group that it does not know."""
+_ALL_BYTES: Final = ALL.to_bytes(SLOTS // 8, "big")
+
+Start = Literal["now", "snapshot"]
+
+
+class Streams:
+    """``positions``: where the watch is, per kind; empty until it has begun."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        filters: Filters,
+        *,
+        cluster_id: str = "",
+        positions: dict[str, Position] | None = None,
+        start: Start = "now",
+        flags: int = 0,
+        progress_ms: int = 0,
+        buffer_bytes: int,
+        idle_timeout_s: float | None = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.positions: dict[str, Position] = positions or {}
+        self.credit_bytes = CREDIT_BYTES_MIN
+        self.begun: asyncio.Future[None] = loop.create_future()
+        """Ends once every group has a stream."""
+        self.error: MetadError | None = None
+        self.ended = False
+        self._loop = loop
+        self._dispatcher = dispatcher
+        self._filters = filters
+        self._cluster_id = cluster_id
+        self._start = start
+        self._flags = flags
+        self._progress_ms = progress_ms
+        self._buffer_bytes = buffer_bytes
+        self._idle_timeout_s = idle_timeout_s
+        self._streams: dict[GroupId, GroupStream] = {}
+        self._turn: list[GroupStream] = []
+        self._packed: dict[str, bytes] = {}
+        self._waiter: asyncio.Future[None] | None = None
+        self._unknown: set[GroupId] = set()  # named by markers, and not in the map
+        self._map_timer: asyncio.TimerHandle | None = None
+        self._repairs: dict[str, int] = {}  # per kind: attempts to read what is missing
+        self._repair_timers: dict[str, asyncio.TimerHandle] = {}
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._proved: set[GroupStream] = set()  # that have made progress since the last mark
+        dispatcher.follow(self)
+        self._look_idle()
+        self.changed()
+
+    # --- the program ---
+
+    def next_batch(self) -> WatchBatch | None:
+        """The next batch, if there is one now. Raises the error that the watch has ended with."""
+        if self.error is not None:
+            raise self._raised(self.error)
+        if self.ended or not self._is_placed():
+            return None
+        try:
+            moved = True
+            while moved and not self.ended:
+                moved = False
+                for _ in range(len(self._turn)):
+                    stream = self._turn[0]
+                    batch = self._take(stream)
+                    self._turn.append(self._turn.pop(0))
+                    if isinstance(batch, WatchBatch):
+                        return batch
+                    moved = moved or batch
+        except MALFORMED as error:
+            self.fail(InternalError(f"a node has sent an event that makes no sense: {error}"))
+        if self.error is not None:
+            raise self._raised(self.error)
+        return None
+
+    async def wait(self) -> None:
+        """Until there may be another batch, or the end."""
+        if self.error is not None or self.ended:
+            return
+        if self._waiter is not None:
+            raise RuntimeError("a watch is read by one task at a time")
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def where(self) -> Where:
+        """What a token of here is made of."""
+        for kind, position in self.positions.items():
+            if kind not in self._packed:
+                self._packed[kind] = packed_slots(position)
+        return {kind: (dict(position.indexes), self._packed[kind]) for kind, position in self.positions.items()}
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the watch has a position."""
+        return self._is_placed()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every slot is read, and every group has a stream."""
+        return (
+            self._is_placed()
+            and not any(position.missing for position in self.positions.values())
+            and all(stream.live for stream in self._turn)
+        )
+
+    def age_ms(self) -> float | None:
+        """Since when what was delivered may lack something; None if a group has not said it yet."""
+        proved = [stream.proved_at for stream in self._turn]
+        known = [at for at in proved if at is not None]
+        if not known or len(known) < len(proved):
+            return None
+        return max(0.0, (self._loop.time() - min(known)) * 1000)
+
+    def close(self) -> None:
+        """End: take no more events. Safe to call again."""
+        if self.ended:
+            return
+        self.ended = True
+        self._dispatcher.forget(self)
+        for stream in self._turn:
+            stream.stop()
+        for timer in (*self._repair_timers.values(), self._map_timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._never_begun(ClosedError("the watch is closed", outcome_known=True))
+        self._wake()
+
+    def fail(self, error: MetadError) -> None:
+        """End with an error."""
+        if self.ended:
+            return
+        self.error = error
+        self._never_begun(self._raised(error))
+        self.close()
+
+    def _never_begun(self, error: MetadError) -> None:
+        if not self.begun.done():
+            self.begun.set_exception(error)
+            self.begun.exception()  # the program may look at the next batch only
+
+    @staticmethod
+    def _raised(error: MetadError) -> MetadError:
+        return another(error, outcome_known=True)
+
+    # --- the client: Follower ---
+
+    def changed(self) -> None:
+        """Nodes came or went, or the map is another one."""
+        known = self._dispatcher.routes.map
+        if self.ended or known is None:
+            return
+        if known.cluster_id:
+            if self._cluster_id and self._cluster_id != known.cluster_id:
+                what = f"the watch is of cluster {self._cluster_id}, and this is cluster {known.cluster_id}"
+                self.fail(InvalidRequestError(f"token: {what}"))
+                return
+            self._cluster_id = known.cluster_id
+        groups = [record.group_id for record in known.groups if record.kind in self._filters]
+        missing = self._filters.keys() - {group.kind for group in groups}
+        if missing:
+            return  # the cluster is being formed
+        self.credit_bytes = max(CREDIT_BYTES_MIN, self._buffer_bytes // len(groups))
+        begins = not self._turn
+        for group in groups:
+            if group not in self._streams:
+                stream = self._streams[group] = GroupStream(self, self._dispatcher, self._loop, group)
+                self._turn.append(stream)
+                self._unknown.discard(group)
+        for stream in list(self._turn):
+            if not self.ended:
+                stream.hurry()
+        if begins and not self.ended:
+            for kind in self.positions:
+                self._repair(kind)
+
+    def closed(self) -> None:
+        """The client is closed: the iteration ends."""
+        self.close()
+
+    # --- the streams: their Owner ---
+
+    def opening(self, stream: GroupStream) -> WatchOpen:
+        """What to ask a replica for."""
+        position = self.positions.get(stream.kind)
+        credit = self.credit_bytes
+        filters = self._filters[stream.kind]
+        if stream.cut or position is None:
+            whole = stream.cut or self._start == "snapshot"
+            return WatchOpen(filters, None, _ALL_BYTES if whole else b"", credit, self._flags, self._progress_ms)
+        wanted = stream.assigned & position.missing
+        snapshot = wanted.to_bytes(SLOTS // 8, "big") if wanted else b""
+        index = stream.resume_index(position.index(stream.ordinal))
+        return WatchOpen(filters, index, snapshot, credit, self._flags, self._progress_ms)
+
+    def opened(self, stream: GroupStream, pin: Pin) -> None:
+        """A replica has begun a stream."""
+        if stream.kind not in self.positions:
+            stream.first_pin = pin
+            if stream.asked:
+                stream.assigned = pin.held | pin.sealed
+            self._place(stream.kind)
+        elif stream.asked and not (stream.items and isinstance(stream.items[-1], Cut)):
+            stream.pin = pin
+            stream.assigned &= pin.held | pin.sealed
+            self._repair(stream.kind)
+        if not self.begun.done() and self._is_placed() and all(each.has_lived for each in self._turn):
+            self.begun.set_result(None)
+        self._look_idle()
+        self._wake()
+
+    def came(self, stream: GroupStream) -> None:
+        """Something has come."""
+        self._wake()
+
+    def lost(self, stream: GroupStream) -> None:
+        """A stream is interrupted."""
+        self._look_idle()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _is_placed(self) -> bool:
+        return len(self.positions) == len(self._filters)
+
+    def _place(self, kind: str) -> None:
+        """The watch begins where all groups of a kind are pinned."""
+        streams = [stream for stream in self._turn if stream.kind == kind]
+        pins = {stream.ordinal: stream.first_pin for stream in streams if stream.first_pin is not None}
+        if len(pins) < len(streams):
+            return
+        position = self.positions[kind] = Position.at(pins)
+        if self._start == "snapshot":
+            position.unread()
+        for stream in streams:
+            if stream.asked:
+                stream.pin = stream.first_pin
+            stream.first_pin = None
+        self._repair(kind)
+
+    def _look_idle(self) -> None:
+        """Count the time without a stream of every group, if it is bounded."""
+        if self._idle_timeout_s is None or self.ended:
+            return
+        down = not self._turn or any(not stream.live for stream in self._turn)
+        if not down and self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        elif down and self._idle_timer is None:
+            self._idle_timer = self._loop.call_later(self._idle_timeout_s, self._idle)
+
+    def _idle(self) -> None:
+        groups = ", ".join(stream.name for stream in self._turn if not stream.live) or "any group"
+        self.fail(DeadlineExceededError(f"the watch has had no stream of {groups} for {self._idle_timeout_s:.3g} s"))
+
+    # --- what is missing ---
+
+    def _repair(self, kind: str, adopted_by: GroupStream | None = None) -> None:
+        """See to it that missing slots are read."""
+        position = self.positions[kind]
+        if not position.missing:
+            self._repairs.pop(kind, None)
+            return
+        uncovered = self._uncovered(kind)
+        if not uncovered or kind in self._repair_timers:
+            return
+        attempt = self._repairs.get(kind, 0)
+        self._repairs[kind] = attempt + 1
+        if adopted_by is not None:
+            adopted_by.assigned |= uncovered
+        dispatcher = self._dispatcher
+        delay_s = dispatcher.options.backoff.delay_s(attempt - 1, dispatcher.rng) if attempt else 0.0
+        self._repair_timers[kind] = self._loop.call_later(delay_s, self._assign, kind, attempt)
+
+    def _uncovered(self, kind: str) -> int:
+        covered = 0
+        for stream in self._turn:
+            if stream.kind == kind:
+                covered |= stream.assigned
+        return self.positions[kind].missing & ~covered
+
+    def _assign(self, kind: str, attempt: int) -> None:
+        """Have the missing slots read by the groups that the map names, and if that did not help, by all."""
+        self._repair_timers.pop(kind, None)
+        streams = [stream for stream in self._turn if stream.kind == kind]
+        uncovered = self._uncovered(kind)
+        if attempt:
+            self._dispatcher.seek()
+        holders = self._holders(kind) if not attempt else {}
+        for stream in streams:
+            stream.assigned |= uncovered & holders.get(stream.ordinal, 0) if holders else uncovered
+            # a snapshot that is under way is not disturbed: when it is complete, what is still missing is assigned anew
+            if stream.assigned & self.positions[kind].missing and not stream.reads_rows:
+                stream.restart()
+
+    def _holders(self, kind: str) -> dict[int, int]:
+        """Per group the slots that it holds, as the map says."""
+        known = self._dispatcher.routes.map
+        holders: dict[int, int] = {}
+        if known is not None and kind in known.slots:
+            for slot, ordinal in enumerate(unpack_slots(known.slots[kind])):
+                holders[ordinal] = holders.get(ordinal, 0) | 1 << (SLOTS - 1 - slot)
+        return holders
+
+    def _seek_group(self, group: GroupId) -> None:
+        """A marker names a group that the map does not know yet."""
+        if group in self._streams:
+            return
+        self._unknown.add(group)
+        if self._map_timer is None:
+            self._seek_map()
+
+    def _seek_map(self) -> None:
+        self._map_timer = None
+        if self._unknown and not self.ended:
+            self._dispatcher.seek(at_once=True)
+            self._map_timer = self._loop.call_later(MAP_RETRY_S, self._seek_map)
+
+    # --- what was brought ---
+
+    def _take(self, stream: GroupStream) -> WatchBatch | bool:
+        """The next batch of a stream; else whether anything has moved on."""
+        if not stream.items:
+            return False
+        item = stream.items[0]
+        position = self.positions[stream.kind]
+        if isinstance(item, Cut):
+            return self._take_cut(stream, position, item)
+        collected: list[tuple[WatchEntry, Sequence[WatchChange]]] = []
+        counts = position.counts(stream.ordinal)
+        entries = item.entries
+        while item.taken < len(entries):
+            entry = entries[item.taken]
+            if entry.marker is not None:
+                if collected:
+                    return self._batch("changes", stream, entries=collected)
+                if position.waits(entry.marker):
+                    self._seek_group(GroupId(stream.kind, entry.marker.other))
+                    return False
+                item.taken += 1
+                gap = self._take_marker(stream, position, entry)
+                if gap:
+                    return self._batch("gap", stream, slots=gap)
+                counts = position.counts(stream.ordinal)
+                continue
+            item.taken += 1
+            position.indexes[stream.ordinal] = entry.index
+            changes = entry.changes if counts == ALL else _counted(entry.changes, counts)
+            if changes:
+                collected.append((entry, changes))
+        if collected:
+            self._finish_unless_rows(stream, item, position)
+            return self._batch("changes", stream, entries=collected)
+        return self._take_rows(stream, item, position)
+
+    def _take_marker(self, stream: GroupStream, position: Position, entry: WatchEntry) -> int:
+        marker = entry.marker
+        assert marker is not None
+        gap = position.read(stream.ordinal, entry.index, marker)
+        self._packed.pop(stream.kind, None)
+        if marker.other != stream.ordinal:
+            self._seek_group(GroupId(stream.kind, marker.other))
+        if position.missing:
+            self._repair(stream.kind, stream if gap else None)
+        return gap
+
+    def _take_cut(self, stream: GroupStream, position: Position, cut: Cut) -> WatchBatch | bool:
+        stream.items.popleft()
+        gap = position.cut(stream.ordinal, cut.pin)
+        self._packed.pop(stream.kind, None)
+        stream.begin_rows(cut.pin)
+        self._repair(stream.kind)
+        return self._batch("gap", stream, slots=gap) if gap else True
+
+    def _finish_unless_rows(self, stream: GroupStream, frame: Frame, position: Position) -> None:
+        """Be done with a frame whose entries were taken, if it has nothing else."""
+        if not frame.has_rows:
+            self._finish(stream, frame, position)
+
+    def _finish(self, stream: GroupStream, frame: Frame, position: Position) -> None:
+        if frame.index > position.index(stream.ordinal):
+            position.indexes[stream.ordinal] = frame.index
+        if frame.progress is not None:
+            stream.proved(frame.came - frame.progress.behind_ms / 1000)
+            self._proved.add(stream)
+        stream.finished(frame)
+
+    def _take_rows(self, stream: GroupStream, frame: Frame, position: Position) -> WatchBatch | bool:
+        """What a frame has beside entries."""
+        pin = stream.pin
+        if pin is None or not frame.has_rows:
+            self._finish(stream, frame, position)
+            return self._mark()
+        rows = frame.rows()
+        first = not stream.rows_begun
+        if first:
+            position.indexes[stream.ordinal] = max(pin.index, position.index(stream.ordinal))
+            stream.rows_begun = True
+            stream.wanted = position.offered(stream.ordinal, pin)
+        wanted = stream.wanted
+        if stream.asked & stream.has & ~wanted:
+            rows = [_rows_in(each, wanted) for each in rows]
+        done, mine = frame.snapshot_done, wanted != 0
+        self._finish(stream, frame, position)
+        if done:
+            wanted = position.take(stream.ordinal, pin, wanted)
+            self._packed.pop(stream.kind, None)
+            stream.rows_taken()
+            self._repair(stream.kind)
+        if not mine:
+            return True
+        return self._batch("snapshot", stream, rows=rows, slots=wanted, first=first, last=done)
+
+    def _mark(self) -> WatchBatch | bool:
+        """A mark of progress, once every group has made some."""
+        if not self._progress_ms or any(position.missing for position in self.positions.values()):
+            return True
+        if not self._proved.issuperset(stream for stream in self._turn if not stream.items):
+            return True
+        self._proved.clear()
+        age_ms = self.age_ms()
+        return WatchBatch("progress", "", self._cluster_id, self.where(), age_ms=age_ms or 0.0)
+
+    def _batch(
+        self,
+        kind: Literal["changes", "snapshot", "gap"],
+        stream: GroupStream,
+        *,
+        entries: Sequence[tuple[WatchEntry, Sequence[WatchChange]]] = (),
+        rows: Sequence[WatchRows] = (),
+        slots: int = 0,
+        first: bool = False,
+        last: bool = False,
+    ) -> WatchBatch:
+        return WatchBatch(
+            kind,
+            stream.name,
+            self._cluster_id,
+            self.where(),
+            entries=entries,
+            rows=rows,
+            slots=slots,
+            first=first,
+            last=last,
+        )
+
+
+def _counted(changes: Iterable[WatchChange], slots: int) -> list[WatchChange]:
+    """Those of a slot that counts, or of no slot."""
+    found: list[WatchChange] = []
+    for change in changes:
+        slot = ROWS[change.row].slot_of(change.key)
+        if slot is None or slots >> (SLOTS - 1 - slot) & 1:
+            found.append(change)
+    return found
+
+
+def _rows_in(rows: WatchRows, slots: int) -> WatchRows:
+    """The rows of these slots, and those of no slot."""
+    slot_of = ROWS[rows.row].slot_of
+    kept = [
+        (key, value)
+        for key, value in zip(rows.keys, rows.values, strict=True)
+        if (slot := slot_of(key)) is None or slots >> (SLOTS - 1 - slot) & 1
+    ]
+    return WatchRows(rows.row, [key for key, _ in kept], [value for _, value in kept])

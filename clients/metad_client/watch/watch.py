@@ -1,0 +1,150 @@
+"""A watch as a program uses it: an iterator of batches, which reconnects and resumes by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, get_args
+
+from metad_wire.messages import Message
+from metad_wire.watch import StreamFlag
+
+from ..dispatch.dispatcher import Dispatcher
+from ..errors import InvalidRequestError
+from .events import WatchBatch
+from .filters import Wanted, filters_of
+from .streams import Start, Streams
+from .token import from_text, to_text
+
+BUFFER_BYTES: int = 4 * 1024 * 1024
+PROGRESS_MS_MAX = 0xFFFF_FFFF
+
+
+class Watch:
+    """Changes as batches, in order per key, each once: ``async for batch in watch``.
+
+    It goes on through slot moves, new leaders, restarts and lost connections. It ends if it is closed, or its client
+    is: then the iteration ends; or by an error that waiting does not repair, which the iteration raises. To leave the
+    loop does not end a watch that the program keeps: iterate again, or close it. One task reads it at a time.
+    """
+
+    def __init__(self, streams: Streams, token: str) -> None:
+        self._streams = streams
+        self._given = token
+        # A watch that the program has dropped must not go on for ever.
+        self._finalizer = weakref.finalize(self, _abandon, asyncio.get_running_loop(), streams)
+
+    def __repr__(self) -> str:
+        return f"<Watch {'ended' if self._streams.ended else 'open'}>"
+
+    async def opened(self) -> Self:
+        """Wait until every group that the watch reads has begun its stream: changes from now on are seen. Raises the
+        error that ends the watch, or ClosedError if it is closed meanwhile."""
+        await asyncio.shield(self._streams.begun)
+        return self
+
+    @property
+    def token(self) -> str:
+        """Where a watch resumes, so that it delivers exactly what this one has not delivered; the token that it was
+        given, or empty, until it has begun."""
+        if not self._streams.is_placed:
+            return self._given
+        return to_text(self._streams.cluster_id, self._streams.where())
+
+    @property
+    def age_ms(self) -> float | None:
+        """How old what was delivered may be, by the last words of the servers; None while that is not known. It is
+        known if the watch was opened with ``progress_s``."""
+        return self._streams.age_ms()
+
+    async def close(self) -> None:
+        """End it: the server sends nothing more, and the iteration ends. Safe to call again."""
+        self._streams.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> WatchBatch:
+        batch = await self.next()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+    async def next(self) -> WatchBatch | None:
+        """The next batch; None once the watch is closed, or its client."""
+        streams = self._streams
+        while True:
+            batch = streams.next_batch()
+            if batch is not None:
+                return batch
+            if streams.ended:
+                return None
+            await streams.wait()
+
+
+def _abandon(loop: asyncio.AbstractEventLoop, streams: Streams) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(streams.close)
+
+
+def open_watch(
+    dispatcher: Dispatcher,
+    tables: Wanted | Sequence[Wanted] = (),
+    *,
+    tenant: str | None = None,
+    prefix: str = "",
+    keys: Sequence[Message] | None = None,
+    broker: str = "",
+    token: str | None = None,
+    start: Start = "now",
+    previous: bool = False,
+    keys_only: bool = False,
+    coalesce: bool = False,
+    progress_s: float | None = None,
+    idle_timeout_s: float | None = None,
+    buffer_bytes: int = BUFFER_BYTES,
+) -> Watch:
+    """A watch that begins at once. Raises InvalidRequestError."""
+    dispatcher.check()
+    filters = filters_of(tables, tenant=tenant, prefix=prefix, keys=keys, broker=broker)
+    if start not in get_args(Start):
+        raise InvalidRequestError(f"start: expected 'now' or 'snapshot', got {start!r}")
+    for name, seconds in (("progress_s", progress_s), ("idle_timeout_s", idle_timeout_s)):
+        if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < PROGRESS_MS_MAX / 1000):
+            raise InvalidRequestError(f"{name}: expected a number of seconds, got {seconds!r}")
+    if not isinstance(buffer_bytes, int) or buffer_bytes < 1:
+        raise InvalidRequestError(f"buffer_bytes: expected a number of bytes, got {buffer_bytes!r}")
+    cluster_id, positions = "", None
+    if token is not None:
+        if not isinstance(token, str):
+            raise InvalidRequestError(f"token: expected str, got {type(token).__name__}")
+        cluster_id, positions = from_text(token)
+        if positions.keys() != filters.keys():
+            of, wanted = (" and ".join(sorted(kinds)) for kinds in (positions, filters))
+            raise InvalidRequestError(
+                f"token: it is of a watch of {of} groups, and these tables are in {wanted} groups"
+            )
+    flags = (StreamFlag.KEYS_ONLY * keys_only) | (StreamFlag.PREVIOUS * previous) | (StreamFlag.COALESCE * coalesce)
+    streams = Streams(
+        dispatcher,
+        filters,
+        cluster_id=cluster_id,
+        positions=positions,
+        start=start,
+        flags=int(flags),
+        progress_ms=0 if progress_s is None else max(1, round(progress_s * 1000)),
+        buffer_bytes=buffer_bytes,
+        idle_timeout_s=idle_timeout_s,
+    )
+    return Watch(streams, token or "")

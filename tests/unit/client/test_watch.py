@@ -1,0 +1,779 @@
+"""Watches: each change once and in order whatever nodes, connections, logs and slots do; their end; what they leave
+behind, which is nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from scripted import Server
+from watch_server import Group, WatchNodes, slot_of
+
+from metad_client import (
+    ChangeKind,
+    Client,
+    ClientState,
+    ClosedError,
+    DeadlineExceededError,
+    DrainingError,
+    InvalidRequestError,
+    Kv,
+    KvKey,
+    NotReplicaError,
+    OffsetKey,
+    Options,
+    OverloadedError,
+    PermissionDeniedError,
+    PositionAheadError,
+    SessionKey,
+    UnauthenticatedError,
+    UnknownMethodError,
+    Watch,
+    WatchBatch,
+    Watched,
+)
+from metad_client.connections.transport_choice import TransportChoice
+from metad_client.endpoint import parse_url
+from metad_wire.policy import PathRule
+from metad_wire.watch import WatchEvents
+
+THREE = "metad://a,b,c"
+
+
+@pytest.fixture
+async def nodes(server: Server) -> WatchNodes:
+    await server.listen("b", "n2")
+    await server.listen("c", "n3")
+    return WatchNodes(server)
+
+
+@pytest.fixture
+async def connected(server: Server, nodes: WatchNodes, dial: Any) -> Client:
+    """A client of all three nodes."""
+    client: Client = await dial(THREE)
+    await server.until(lambda: len(server.live) == 3)
+    await settled()
+    return client
+
+
+async def settled() -> None:
+    for _ in range(60):
+        await asyncio.sleep(0)
+
+
+async def take(watch: Watch, count: int) -> list[Any]:
+    """The values of the next events, gaps included."""
+    found: list[Any] = []
+    while len(found) < count:
+        batch = await anext(watch)
+        found += told(batch)
+    assert len(found) == count, found
+    return found
+
+
+def told(batch: WatchBatch) -> list[Any]:
+    if batch.kind == "gap":
+        return [("gap", batch.group)]
+    return [None if event.record is None else event.record.value for event in batch.events]
+
+
+async def nothing(watch: Watch) -> None:
+    """Nothing is there to be taken."""
+    await settled()
+    batch = watch._streams.next_batch()
+    assert batch is None, batch
+
+
+def a(nodes: WatchNodes) -> Group:
+    return nodes.group_with("ns")
+
+
+def b(nodes: WatchNodes) -> Group:
+    return next(group for group in nodes.groups if group is not a(nodes))
+
+
+# --- what is delivered ---
+
+
+async def test_changes_come_as_events_with_all_that_is_known_of_them(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv").opened()
+    index = a(nodes).put("k", b"1")
+    batch = await anext(watch)
+    assert (batch.kind, batch.group) == ("changes", a(nodes).name)
+    (event,) = batch.events
+    assert (event.table, event.row, event.kind, event.key) == ("kv", "record", ChangeKind.CREATED, KvKey("ns", "k"))
+    assert event.record == Kv("ns", "k", b"1", 1, index * 10, index * 10)
+    assert (event.revision.group, event.revision.index, event.version) == (a(nodes).name, index * 10, index * 10)
+    assert event.time_ms == 1_700_000_000_000 + index
+    assert (event.previous, event.previous_known) == (None, False)
+    a(nodes).delete("k")
+    (event,) = (await anext(watch)).events
+    assert (event.kind, event.record) == (ChangeKind.DELETED, None)
+
+
+async def test_a_token_leads_exactly_behind_its_batch(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv").opened()
+    for number in range(5):
+        a(nodes).put("k", str(number).encode())
+    tokens = [(await anext(watch)).token for _ in range(5)]
+    for number, token in enumerate(tokens):
+        again = connected.watch("kv", token=token)
+        assert await take(again, 4 - number) == [str(later).encode() for later in range(number + 1, 5)]
+        assert again.token == watch.token
+        await nothing(again)
+
+
+async def test_what_comes_with_the_answer_is_not_lost(connected: Client, nodes: WatchNodes) -> None:
+    """The first events may be in the very chunk that answers the request."""
+    token = (await connected.watch("kv").opened()).token
+    for number in range(3):
+        a(nodes).put("k", str(number).encode())
+    assert await take(connected.watch("kv", token=token), 3) == [b"0", b"1", b"2"]
+
+
+async def test_a_snapshot_comes_first_and_then_what_follows(connected: Client, nodes: WatchNodes) -> None:
+    a(nodes).put("k1", b"1")
+    a(nodes).put("k2", b"2")
+    watch = connected.watch("kv", start="snapshot")
+    batches = [await anext(watch), await anext(watch)]
+    assert [(batch.kind, batch.first, batch.last) for batch in batches] == [("snapshot", True, True)] * 2
+    assert {slot for batch in batches for slot in batch.slots} == set(range(1024))
+    assert sum(len(batch.slots) for batch in batches) == 1024
+    events = [event for batch in batches for event in batch.events]
+    assert [(event.key.key, event.kind, event.version) for event in events] == [
+        ("k1", ChangeKind.WRITTEN, 10),
+        ("k2", ChangeKind.WRITTEN, 20),
+    ]
+    a(nodes).put("k1", b"3")
+    assert await take(watch, 1) == [b"3"]
+
+
+async def test_rows_that_were_not_taken_are_void_when_a_snapshot_is_interrupted(
+    connected: Client, nodes: WatchNodes
+) -> None:
+    nodes.holds_back_rows = True
+    a(nodes).put("k1", b"1")
+    watch = await connected.watch("kv", start="snapshot").opened()
+    (stream,) = a(nodes).live
+    a(nodes).send_rows(stream, done=False)
+    b(nodes).send_rows(b(nodes).live[0])
+    await settled()
+    nodes.holds_back_rows = False
+    stream.end(DrainingError())
+    a(nodes).delete("k1")
+    a(nodes).put("k2", b"2")
+    await settled()
+    seen = [event.key.key for batch in [await anext(watch)] for event in batch.events]
+    while not watch._streams.is_whole or not seen:
+        seen += [event.key.key for event in (await anext(watch)).events]
+    assert seen == ["k2"]
+
+
+async def test_a_snapshot_that_is_interrupted_begins_anew(connected: Client, nodes: WatchNodes) -> None:
+    """Rows that were deleted meanwhile must not stay with the program: the new one says that it is the first."""
+    nodes.holds_back_rows = True
+    a(nodes).put("k1", b"1")
+    watch = await connected.watch("kv", start="snapshot").opened()
+    (stream,) = a(nodes).live
+    a(nodes).send_rows(stream, done=False)
+    batch = await anext(watch)
+    assert (batch.first, batch.last, told(batch)) == (True, False, [b"1"])
+    token = batch.token
+    nodes.holds_back_rows = False
+    stream.end(DrainingError())
+    a(nodes).put("k2", b"2")
+    for later in (watch, connected.watch("kv", token=token)):
+        seen: list[Any] = []
+        while True:
+            batch = await anext(later)
+            if batch.group == a(nodes).name:
+                seen.append((batch.kind, batch.first, batch.last, told(batch)))
+                if batch.last:
+                    break
+        # what has changed before the new pin counts with the snapshot only
+        assert seen == [("snapshot", True, True, [b"1", b"2"])]
+
+
+async def test_progress_is_marked_once_all_groups_have_made_some(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv", progress_s=1.0).opened()
+    assert watch.age_ms is None
+    a(nodes).mark()
+    await nothing(watch)
+    b(nodes).mark(behind_ms=250)
+    batch = await anext(watch)
+    assert (batch.kind, batch.events, batch.age_ms) == ("progress", [], 250.0)
+    assert watch.age_ms is not None
+    assert watch.age_ms >= 250
+    a(nodes).mark()
+    await nothing(watch)
+
+
+async def test_there_is_no_mark_of_progress_while_a_slot_is_missing(connected: Client, nodes: WatchNodes) -> None:
+    nodes.holds_back_rows = True
+    watch = await connected.watch("kv", start="snapshot", progress_s=1.0).opened()
+    for group in nodes.groups:
+        group.mark()
+    await nothing(watch)
+    for group in nodes.groups:
+        group.send_rows(group.live[0])
+        group.mark()
+    assert [(await anext(watch)).kind for _ in range(3)] == ["snapshot", "snapshot", "progress"]
+
+
+async def test_tables_of_two_kinds_are_one_watch(connected: Client, nodes: WatchNodes, server: Server) -> None:
+    offsets = Group(nodes, 0, set(range(1024)))
+    offsets.name = "offset-0"
+    nodes.groups.append(offsets)
+    watch = await connected.watch(["kv", "offset"]).opened()
+    assert len(nodes.live) == 3
+    a(nodes).put("k", b"1")
+    assert await take(watch, 1) == [b"1"]
+    with pytest.raises(InvalidRequestError, match="token: it is of a watch of data and offset groups"):
+        connected.watch("kv", token=watch.token)
+
+
+# --- filters ---
+
+
+async def test_filters_go_to_the_server(connected: Client, nodes: WatchNodes) -> None:
+    await connected.watch([Watched("kv", tenant="ns", prefix="a"), "session"], tenant="acme", broker="").opened()
+    (filters,) = {str(stream.received.body.filters) for stream in nodes.live}
+    first, second = nodes.live[0].received.body.filters
+    assert (first.table, first.fields, first.prefix) == ("kv", ["ns"], "a"), filters
+    assert (second.table, second.fields, second.prefix) == ("session", ["acme"], "")
+    await connected.watch(keys=[KvKey("ns", "a"), SessionKey("t", "c")]).opened()
+    filters_of = nodes.live[-1].received.body.filters
+    assert [(each.table, each.fields, each.rows) for each in filters_of] == [
+        ("kv", ["ns", "a"], ["record"]),
+        ("session", ["t", "c"], ["owner", "properties"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"tables": "nope"}, "no table 'nope' can be watched; there is cluster, kv, offset, session"),
+        ({"tables": "group"}, "no table 'group'"),
+        ({"tables": []}, "needs at least one"),
+        ({"tables": 7}, "tables"),
+        ({"tables": Watched("kv", rows=("owner",))}, "kv has no row 'owner'; it has record"),
+        ({"tables": "kv", "broker": "b1"}, "only sessions have a broker"),
+        ({"tables": "cluster", "tenant": "t"}, "cluster has no tenant"),
+        ({"tables": Watched("kv", tenant=7)}, "kv: "),  # type: ignore[arg-type]
+        ({"tables": "kv", "keys": [SessionKey("t", "c")]}, "is the key of no table that is watched"),
+        ({"keys": ["k"]}, "is the key of no table"),
+        ({"keys": [KvKey("ns", 7)]}, "keys: "),  # type: ignore[arg-type]
+        ({"keys": [OffsetKey("t", "g", "o", 0)] * 1001}, "1001 in groups of kind offset, 1000 are allowed"),
+        ({"tables": "kv", "start": "then"}, "start: expected 'now' or 'snapshot'"),
+        ({"tables": "kv", "token": ""}, "token: a token begins with 'w1.'"),
+        ({"tables": "kv", "token": 7}, "token: expected str"),
+        ({"tables": "kv", "progress_s": 0}, "progress_s: "),
+        ({"tables": "kv", "idle_timeout_s": "1"}, "idle_timeout_s: "),
+        ({"tables": "kv", "buffer_bytes": 0}, "buffer_bytes: "),
+    ],
+)
+async def test_arguments_that_make_no_sense_are_refused_at_once(
+    connected: Client, arguments: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=said.replace("(", "\\(")):
+        connected.watch(**arguments)
+
+
+async def test_a_token_of_another_cluster_is_refused(connected: Client, nodes: WatchNodes, server: Server) -> None:
+    from metad_client.watch.token import from_text, packed_slots, to_text
+
+    token = (await connected.watch("kv").opened()).token
+    assert server.map is not None
+    _, kinds = from_text(token)
+    other = to_text("c9", {kind: (position.indexes, packed_slots(position)) for kind, position in kinds.items()})
+    server.map = None
+    watch = connected.watch("kv", token=other)
+    assert watch.token == other
+
+
+# --- replicas and connections ---
+
+
+async def test_a_lost_connection_is_no_gap_and_no_repetition(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv").opened()
+    a(nodes).put("k", b"1")
+    assert await take(watch, 1) == [b"1"]
+    a(nodes).put("k", b"2")
+    (stream,) = a(nodes).live
+    stream.peer.cut()
+    a(nodes).put("k", b"3")
+    assert await take(watch, 2) == [b"2", b"3"]
+    (again,) = a(nodes).live
+    assert again.peer.node != stream.peer.node
+    await nothing(watch)
+
+
+@pytest.mark.parametrize("error", [DrainingError(), NotReplicaError(), OverloadedError(retry_after_ms=50)], ids=str)
+async def test_a_stream_that_ends_goes_on_at_another_replica(connected: Client, nodes: WatchNodes, error: Any) -> None:
+    watch = await connected.watch("kv").opened()
+    (stream,) = a(nodes).live
+    nodes.refusals[stream.peer.node, ""] = error
+    a(nodes).put("k", b"1")
+    stream.end(error)
+    a(nodes).put("k", b"2")
+    assert await take(watch, 2) == [b"1", b"2"]
+    assert a(nodes).live[0].peer.node != stream.peer.node
+
+
+async def test_a_node_that_says_goodbye_hands_its_watches_over_and_is_left(
+    connected: Client, nodes: WatchNodes, server: Server
+) -> None:
+    """A watch is not waited for: the connection would never end."""
+    watch = await connected.watch("kv").opened()
+    (stream,) = a(nodes).live
+    await server.stop_listening({"n1": "a", "n2": "b", "n3": "c"}[stream.peer.node])
+    stream.peer.goaway()
+    await server.until(lambda: stream.peer.gone)
+    a(nodes).put("k", b"1")
+    assert await take(watch, 1) == [b"1"]
+
+
+async def test_streams_spread_over_the_replicas(connected: Client, nodes: WatchNodes) -> None:
+    watches = [connected.watch("kv") for _ in range(30)]
+    for watch in watches:
+        await watch.opened()
+    assert {stream.peer.node for stream in nodes.live} == {"n1", "n2", "n3"}
+    assert len(nodes.server.live) == 3, "no watch has a connection of its own"
+
+
+async def test_a_snapshot_spares_the_leader(connected: Client, nodes: WatchNodes) -> None:
+    watches = [connected.watch("kv", start="snapshot") for _ in range(20)]
+    for watch in watches:
+        await watch.opened()
+    assert all(nodes.leaders[stream.group.name] != stream.peer.node for stream in nodes.live)
+
+
+async def test_nodes_of_the_own_region_are_preferred(server: Server, nodes: WatchNodes, dial: Any) -> None:
+    from msgspec.structs import replace
+
+    assert server.map is not None
+    server.map = replace(
+        server.map,
+        nodes=[replace(node, region="west" if node.node_id == "n2" else "east") for node in server.map.nodes],
+    )
+    client = await dial(THREE, region="west")
+    await server.until(lambda: len(server.live) == 3)
+    await settled()
+    watches = [client.watch("kv") for _ in range(10)]
+    for watch in watches:
+        await watch.opened()
+    assert {stream.peer.node for stream in nodes.live} == {"n2"}
+
+
+async def test_events_of_a_watch_come_by_the_quic_stream_with_the_fewest(server: Server, dial: Any) -> None:
+    nodes = WatchNodes(server)
+    nodes.place(nodes={"n1": "a:7420"}, data=2)
+    transports = TransportChoice({"quic": server.transport}, PathRule())
+    client = Client(parse_url("metadq://a"), Options(quic_streams=4), transports=transports, rng=random.Random(7))
+    dial.clients.append(client)
+    await client.open()
+    await server.until(lambda: len(server.live) == 4)
+    await settled()
+    watches = [client.watch("kv") for _ in range(4)]
+    for watch in watches:
+        await watch.opened()
+    assert sorted(len([s for s in nodes.live if s.peer is peer]) for peer in server.live) == [2, 2, 2, 2]
+    a(nodes).put("k", b"1")
+    for watch in watches:
+        assert await take(watch, 1) == [b"1"]
+    server.live[0].cut()
+    a(nodes).put("k", b"2")
+    for watch in watches:
+        assert await take(watch, 1) == [b"2"]
+
+
+async def test_an_open_watch_is_no_call_that_nobody_answers(
+    connected: Client, nodes: WatchNodes, server: Server
+) -> None:
+    """It made its connection suspect, and the client asked for the map twice a second."""
+    watch = await connected.watch("kv").opened()
+    asked = len(server.map_requests)
+    await asyncio.sleep(60)
+    assert len(server.map_requests) == asked
+    assert connected.statistics().in_flight == 0
+    a(nodes).put("k", b"1")
+    assert await take(watch, 1) == [b"1"]
+
+
+async def test_a_node_that_takes_its_time_to_begin_a_watch_is_not_suspect(
+    connected: Client, nodes: WatchNodes, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = len(server.map_requests)
+    server.answer = None
+    watch = connected.watch("kv")
+    await asyncio.sleep(5)
+    assert len(server.map_requests) == asked
+    await watch.close()
+
+
+# --- logs that are cut ---
+
+
+async def test_a_cut_log_is_no_gap_while_another_replica_has_it(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv").opened()
+    (stream,) = a(nodes).live
+    group = a(nodes).name
+    from metad_client import LogCutError
+
+    others = sorted({"n1", "n2", "n3"} - {stream.peer.node})
+    nodes.refusals[stream.peer.node, group] = nodes.refusals[others[0], group] = LogCutError()
+    stream.end(LogCutError())
+    a(nodes).put("k", b"1")
+    assert await take(watch, 1) == [b"1"]
+    assert a(nodes).live[0].peer.node == others[1]
+
+
+async def test_a_log_that_nobody_has_is_a_gap_and_then_a_snapshot(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv").opened()
+    a(nodes).put("k1", b"1")
+    b(nodes).put("k9", b"9", namespace=next(n for n in map(str, range(99)) if slot_of(n) in b(nodes).slots))
+    assert sorted(await take(watch, 2)) == [b"1", b"9"]
+    token = watch.token
+    await watch.close()
+    a(nodes).put("k1", b"2")
+    a(nodes).put("k2", b"3")
+    a(nodes).base = 2
+    watch = connected.watch("kv", token=token)
+    gap, snapshot = await anext(watch), await anext(watch)
+    assert (gap.kind, gap.group, set(gap.slots)) == ("gap", a(nodes).name, a(nodes).slots)
+    assert (snapshot.kind, snapshot.first, snapshot.last, told(snapshot)) == ("snapshot", True, True, [b"2", b"3"])
+    assert snapshot.slots == gap.slots
+    a(nodes).put("k1", b"4")
+    assert await take(watch, 1) == [b"4"]
+    # all three were asked before
+    assert len({node for node, group, at in nodes.openings if (group, at) == (a(nodes).name, 1)}) == 3
+
+
+async def test_a_gap_is_told_again_to_who_resumes_in_it(connected: Client, nodes: WatchNodes) -> None:
+    """The token of a gap has its slots as missing: a snapshot of them comes first."""
+    watch = await connected.watch("kv").opened()
+    a(nodes).put("k1", b"1")
+    token = watch.token
+    await watch.close()
+    a(nodes).base = 1
+    nodes.holds_back_rows = True
+    watch = connected.watch("kv", token=token)
+    gap = await anext(watch)
+    await watch.close()
+    nodes.holds_back_rows = False
+    again = connected.watch("kv", token=gap.token)
+    snapshot = await anext(again)
+    assert (snapshot.kind, snapshot.slots, told(snapshot)) == ("snapshot", gap.slots, [b"1"])
+
+
+async def test_a_follower_that_is_behind_is_no_gap(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv").opened()
+    leader = nodes.leaders[a(nodes).name]
+    for node in {"n1", "n2", "n3"} - {leader}:
+        nodes.refusals[node, a(nodes).name] = PositionAheadError()
+    (stream,) = a(nodes).live
+    stream.end(DrainingError())
+    a(nodes).put("k", b"1")
+    assert await take(watch, 1) == [b"1"]
+    assert a(nodes).live[0].peer.node == leader
+
+
+async def test_a_position_that_even_the_leader_lacks_is_a_gap(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv").opened()
+    a(nodes).put("k", b"1")
+    a(nodes).put("k", b"2")
+    assert await take(watch, 2) == [b"1", b"2"]
+    a(nodes).log.pop()
+    for node in ("n1", "n2", "n3"):
+        nodes.refusals[node, a(nodes).name] = PositionAheadError()
+    (stream,) = a(nodes).live
+    stream.end(DrainingError())
+    seen = len(nodes.openings)
+    await nodes.server.until(lambda: len(nodes.openings) >= seen + 4)
+    nodes.refusals.clear()
+    assert await take(watch, 2) == [("gap", a(nodes).name), b"2"]
+
+
+# --- slots that move ---
+
+
+async def test_a_moved_slot_is_read_on_in_its_new_group(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv").opened()
+    source, target = a(nodes), b(nodes)
+    source.put("k", b"1")
+    source.move_to(target, 50, {slot_of("ns")})
+    target.put("k", b"2")
+    assert await take(watch, 2) == [b"1", b"2"]
+    token = watch.token
+    target.move_to(source, 51, {slot_of("ns")})
+    source.put("k", b"3")
+    assert await take(watch, 1) == [b"3"]
+    await nothing(watch)
+    assert await take(connected.watch("kv", token=token), 1) == [b"3"]
+    source.put("k", b"4")
+    assert await take(connected.watch("kv", token=watch.token), 1) == [b"4"]
+
+
+async def test_an_adoption_waits_for_what_the_source_has_still_to_tell(connected: Client, nodes: WatchNodes) -> None:
+    token = (await connected.watch("kv").opened()).token
+    source, target = a(nodes), b(nodes)
+    refused = {(node, source.name): OverloadedError() for node in ("n1", "n2", "n3")}
+    nodes.refusals.update(refused)
+    source.put("k", b"1")
+    source.move_to(target, 50, {slot_of("ns")})
+    target.put("k", b"2")
+    watch = connected.watch("kv", token=token)
+    await nodes.server.until(lambda: bool(target.live))
+    await nothing(watch)
+    nodes.refusals.clear()
+    assert await take(watch, 2) == [b"1", b"2"]
+
+
+async def test_a_slot_whose_way_is_unknown_is_read_anew(connected: Client, nodes: WatchNodes) -> None:
+    """The log of the source is cut behind the seal: the target has the slot, and shows it."""
+    token = (await connected.watch("kv").opened()).token
+    source, target = a(nodes), b(nodes)
+    source.put("k", b"1")
+    source.move_to(target, 50, {slot_of("ns")})
+    source.base = len(source.log)
+    target.put("k", b"2")
+    watch = connected.watch("kv", token=token)
+    seen: list[Any] = []
+    while not seen or seen[-1] != b"3":
+        seen += told(await anext(watch))
+        if b"2" in seen and b"3" not in seen and not watch._streams.positions["data"].missing:
+            target.put("k", b"3")
+    assert ("gap", source.name) in seen
+    assert seen[-2:] == [b"2", b"3"]
+    assert b"1" not in seen
+
+
+async def test_a_group_that_is_added_is_followed(
+    connected: Client, nodes: WatchNodes, server: Server, a_map: Callable[..., Any]
+) -> None:
+    watch = await connected.watch("kv").opened()
+    source = a(nodes)
+    added = Group(nodes, 2, set())
+    nodes.groups.append(added)
+    leaders = dict(nodes.leaders)
+    nodes.place(version=2, data=3)
+    nodes.leaders.update(leaders)
+    source.put("k", b"1")
+    source.move_to(added, 50, {slot_of("ns")})
+    added.put("k", b"2")
+    assert await take(watch, 2) == [b"1", b"2"]
+
+
+# --- credit ---
+
+
+async def test_a_program_that_does_not_read_stops_the_servers(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv", buffer_bytes=1).opened()
+    (stream,) = a(nodes).live
+    value = b"v" * 1000
+    for number in range(200):
+        a(nodes).put("k", b"%03d" % number + value)
+    await settled()
+    assert stream.credit <= 0
+    assert 50 < stream.position < 100
+    assert watch._streams._streams
+    assert sum(each.held_bytes for each in watch._streams._turn) < 2 * 64 * 1024
+    assert [told[:3] for told in await take(watch, 200)] == [b"%03d" % number for number in range(200)]
+
+
+async def test_reconnections_do_not_collect_what_is_not_read(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv", buffer_bytes=1).opened()
+    for number in range(200):
+        a(nodes).put("k", b"%03d" % number + b"v" * 1000)
+    for _ in range(6):
+        await settled()
+        (stream,) = a(nodes).live
+        stream.end(DrainingError())
+        await nodes.server.until(lambda: bool(a(nodes).live))
+    await settled()
+    assert sum(each.held_bytes for each in watch._streams._turn) < 3 * 64 * 1024
+    assert [told[:3] for told in await take(watch, 200)] == [b"%03d" % number for number in range(200)]
+
+
+async def test_marks_of_progress_do_not_pile_up(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv", progress_s=0.1).opened()
+    for _ in range(100):
+        a(nodes).mark()
+    await settled()
+    assert sum(len(each.items) for each in watch._streams._turn) == 1
+
+
+# --- the end ---
+
+
+@pytest.mark.parametrize("error", [PermissionDeniedError("no"), InvalidRequestError("bad filter")], ids=str)
+async def test_an_error_that_waiting_does_not_repair_is_raised(
+    connected: Client, nodes: WatchNodes, error: Any
+) -> None:
+    for node in ("n1", "n2", "n3"):
+        nodes.refusals[node, ""] = error
+    watch = connected.watch("kv")
+    with pytest.raises(type(error), match=error.message):
+        await watch.opened()
+    for _ in range(2):
+        with pytest.raises(type(error), match=error.message):
+            await anext(watch)
+    assert not connected._dispatcher._followers
+
+
+async def test_a_node_of_an_older_version_is_avoided(connected: Client, nodes: WatchNodes) -> None:
+    nodes.refusals["n1", ""] = nodes.refusals["n2", ""] = UnknownMethodError()
+    watches = [connected.watch("kv") for _ in range(5)]
+    for watch in watches:
+        await watch.opened()
+    assert {stream.peer.node for stream in nodes.live} == {"n3"}
+    nodes.refusals["n3", ""] = UnknownMethodError()
+    with pytest.raises(UnknownMethodError):
+        await connected.watch("kv").opened()
+
+
+async def test_a_watch_ends_when_no_node_accepts_the_client_any_more(
+    connected: Client, nodes: WatchNodes, server: Server
+) -> None:
+    """Other clients' watches hang once their credentials have expired."""
+    watch = await connected.watch("kv").opened()
+    server.greeting_error = UnauthenticatedError("the token has expired")
+    for peer in list(server.live):
+        peer.cut()
+    with pytest.raises(UnauthenticatedError, match="the token has expired"):
+        await anext(watch)
+
+
+async def test_without_any_server_the_state_says_it_and_the_watch_goes_on_later(
+    connected: Client, nodes: WatchNodes, server: Server
+) -> None:
+    states: list[ClientState] = []
+    forget = connected.on_state(states.append)
+    assert connected.state is ClientState.CONNECTED
+    watch = await connected.watch("kv").opened()
+    for host in ("a", "b", "c"):
+        await server.stop_listening(host)
+    for peer in list(server.live):
+        peer.cut()
+    waiting = asyncio.ensure_future(anext(watch))
+    await asyncio.sleep(29)
+    assert states == [ClientState.SUSPENDED]
+    await asyncio.sleep(2)
+    assert states == [ClientState.SUSPENDED, ClientState.LOST]
+    assert not waiting.done()
+    for host, node in (("a", "n1"), ("b", "n2"), ("c", "n3")):
+        await server.listen(host, node)
+    a(nodes).put("k", b"1")
+    assert told(await waiting) == [b"1"]
+    assert states[2:] == [ClientState.CONNECTED]
+    forget()
+    await connected.close()
+    assert len(states) == 3
+    assert connected.state is ClientState.LOST
+
+
+async def test_a_listener_that_fails_is_logged_and_hinders_nobody(
+    server: Server, dial: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = dial.make()
+    states: list[ClientState] = []
+
+    def fails(state: ClientState) -> None:
+        raise ValueError("mine")
+
+    client.on_state(fails)
+    client.on_state(states.append)
+    await client.open()
+    assert states == [ClientState.CONNECTED]
+    assert "a listener of the client's state has failed" in caplog.text
+
+
+async def test_a_bounded_wait_for_streams_ends_the_watch(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv", idle_timeout_s=5).opened()
+    await asyncio.sleep(20)
+    for node in ("n1", "n2", "n3"):
+        nodes.refusals[node, a(nodes).name] = NotReplicaError()
+    a(nodes).live[0].end(NotReplicaError())
+    with pytest.raises(DeadlineExceededError, match=f"no stream of {a(nodes).name} for 5 s"):
+        await anext(watch)
+
+
+async def test_a_closed_watch_ends_its_iteration_and_its_streams(connected: Client, nodes: WatchNodes) -> None:
+    async with connected.watch("kv") as watch:
+        await watch.opened()
+        waiting = asyncio.ensure_future(collect(watch))
+        await settled()
+    assert await waiting == []
+    await settled()
+    assert not nodes.live
+    assert not connected._dispatcher._followers
+    await watch.close()
+    with pytest.raises(ClosedError):
+        await connected.watch("kv").__aexit__(None, None, None) or await closed(connected)
+
+
+async def closed(client: Client) -> None:
+    watch = client.watch("kv")
+    await watch.close()
+    await watch.opened()
+
+
+async def collect(watch: Watch) -> list[WatchBatch]:
+    return [batch async for batch in watch]
+
+
+async def test_a_closed_client_ends_the_iteration(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv").opened()
+    waiting = asyncio.ensure_future(collect(watch))
+    await settled()
+    await connected.close()
+    assert await waiting == []
+    with pytest.raises(ClosedError):
+        connected.watch("kv")
+
+
+async def test_a_watch_that_is_dropped_leaves_nothing(connected: Client, nodes: WatchNodes) -> None:
+    async def first() -> None:
+        async for _ in connected.watch("kv"):
+            return
+
+    reading = asyncio.ensure_future(first())
+    await nodes.server.until(lambda: len(nodes.live) == 2)
+    await settled()
+    a(nodes).put("k", b"1")
+    await reading
+    del reading
+    gc.collect()
+    await nodes.server.until(lambda: not nodes.live)
+    assert not connected._dispatcher._followers
+    assert len(nodes.server.live) == 3
+
+
+async def test_a_cancelled_reader_loses_nothing(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv").opened()
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(watch), 0.1)
+    a(nodes).put("k", b"1")
+    assert await take(watch, 1) == [b"1"]
+    reading = asyncio.ensure_future(anext(watch))
+    await settled()
+    with pytest.raises(RuntimeError, match="one task at a time"):
+        await anext(watch)
+    reading.cancel()
+
+
+async def test_an_event_that_makes_no_sense_ends_the_watch(connected: Client, nodes: WatchNodes) -> None:
+    from metad_client import InternalError
+
+    watch = await connected.watch("kv").opened()
+    (stream,) = a(nodes).live
+    stream.peer.session.event(stream.id, b"\xc1")
+    stream.peer.flush()
+    with pytest.raises(InternalError, match="an event that makes no sense"):
+        await anext(watch)
+    assert WatchEvents(0)
