@@ -108,6 +108,7 @@ from .options import Options
 from .results import PutResult, ReadResult, Takeover, TakeoverResult, TransactResult, WriteResult
 from .watch.events import WatchBatch, WatchEvent
 from .watch.filters import Watched
+from .watch.image import Image, ImageTable
 from .watch.watch import Watch
 
 __all__ = [
@@ -140,6 +141,8 @@ __all__ = [
     "GroupStatus",
     "HandshakeError",
     "IdentityExpiredError",
+    "Image",
+    "ImageTable",
     "InternalError",
     "InvalidItemError",
     "InvalidRequestError",

@@ -30,6 +30,7 @@ from .observer import Observer
 from .options import Options
 from .requests.requests import Requests
 from .watch.filters import Wanted
+from .watch.image import PROGRESS_S, Image, open_image
 from .watch.streams import Start
 from .watch.watch import BUFFER_BYTES, Watch, open_watch
 
@@ -210,6 +211,37 @@ class Client:
             coalesce=coalesce,
             progress_s=progress_s,
             idle_timeout_s=idle_timeout_s,
+            buffer_bytes=buffer_bytes,
+        )
+
+    def image(
+        self,
+        tables: Wanted | Sequence[Wanted] = (),
+        *,
+        tenant: str | None = None,
+        prefix: str = "",
+        keys: Sequence[Message] | None = None,
+        broker: str = "",
+        progress_s: float = PROGRESS_S,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> Image:
+        """Tables as they are, in this process, kept current by a watch (without ``await`` in a blocking client)::
+
+            image = m.image(["kv", "session"], tenant="acme")
+            await image.caught_up()
+            session = image["session"].get(SessionKey("acme", "device-1"))
+
+        The arguments are those of :meth:`watch`; ``progress_s``: how often the servers say how current it is. Raises
+        InvalidRequestError if they make no sense.
+        """
+        return open_image(
+            self._dispatcher,
+            tables,
+            tenant=tenant,
+            prefix=prefix,
+            keys=keys,
+            broker=broker,
+            progress_s=progress_s,
             buffer_bytes=buffer_bytes,
         )
 

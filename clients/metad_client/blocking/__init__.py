@@ -22,12 +22,13 @@ requests.
 from .client import BlockingClient, connect
 from .namespaces import Cluster, KeyValue, Offsets, Records, Sessions
 from .verbs import CHUNK_RECORDS
-from .watching import Watch
+from .watching import Image, Watch
 
 __all__ = [
     "CHUNK_RECORDS",
     "BlockingClient",
     "Cluster",
+    "Image",
     "KeyValue",
     "Offsets",
     "Records",

@@ -19,12 +19,13 @@ from ..errors import ClosedError
 from ..observer import Observer
 from ..options import Options
 from ..watch.filters import Wanted
+from ..watch.image import PROGRESS_S
 from ..watch.streams import Start
 from ..watch.watch import BUFFER_BYTES
 from .namespaces import Cluster, KeyValue, Offsets, Records, Sessions
 from .portal import Portal
 from .verbs import Call, Twin
-from .watching import Watch
+from .watching import Image, Watch
 
 Record = TypeVar("Record", bound=Message)
 
@@ -126,6 +127,38 @@ class BlockingClient(Twin):
                 buffer_bytes=buffer_bytes,
             ),
         )
+
+    def image(
+        self,
+        tables: Wanted | Sequence[Wanted] = (),
+        *,
+        tenant: str | None = None,
+        prefix: str = "",
+        keys: Sequence[Message] | None = None,
+        broker: str = "",
+        progress_s: float = PROGRESS_S,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> Image:
+        """Tables as they are, in this process, kept current by a watch (without ``await`` in a blocking client)::
+
+            image = m.image(["kv", "session"], tenant="acme")
+            await image.caught_up()
+            session = image["session"].get(SessionKey("acme", "device-1"))
+
+        The arguments are those of :meth:`watch`; ``progress_s``: how often the servers say how current it is. Raises
+        InvalidRequestError if they make no sense.
+        """
+        opened = self._portal.call(
+            self._client.image,
+            tables,
+            tenant=tenant,
+            prefix=prefix,
+            keys=keys,
+            broker=broker,
+            progress_s=progress_s,
+            buffer_bytes=buffer_bytes,
+        )
+        return Image(self._portal, opened)
 
     @property
     def state(self) -> ClientState:

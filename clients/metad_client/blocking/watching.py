@@ -1,16 +1,25 @@
-"""The blocking watch."""
+"""The blocking watch, and the blocking image."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from ..errors import ClosedError
-from ..watch import watch
-from ..watch.events import WatchBatch
+from ..errors import ClosedError, MetadError
+from ..watch import image, watch
+from ..watch.events import WatchBatch, WatchEvent
 from .portal import Portal
 from .verbs import Twin
+
+
+def _token(portal: Portal, target: watch.Watch | image.Image) -> str:
+    try:
+        return portal.call(lambda: target.token)
+    except ClosedError:  # nothing changes it any more
+        return target.token
 
 
 class Watch(Twin):
@@ -30,13 +39,13 @@ class Watch(Twin):
     def token(self) -> str:
         """Where a watch resumes, so that it delivers exactly what this one has not delivered; the token that it was
         given, or empty, until it has begun."""
-        return self._portal.call(lambda: self._watch.token)
+        return _token(self._portal, self._watch)
 
     @property
     def age_ms(self) -> float | None:
         """How old what was delivered may be, by the last words of the servers; None while that is not known. It is
         known if the watch was opened with ``progress_s``."""
-        return self._portal.call(lambda: self._watch.age_ms)
+        return self._watch.age_ms
 
     def close(self) -> None:
         """End it: the server sends nothing more, and the iteration ends. Safe to call again."""
@@ -66,3 +75,59 @@ class Watch(Twin):
     def next(self) -> WatchBatch | None:
         """The next batch; None once the watch is closed, or its client."""
         return next(self, None)
+
+
+class Image(Twin):
+    """Tables as they are, in this process: ``image["kv"][KvKey("config", "greeting")]``. See
+    :class:`metad_client.Image`. Any thread may read it."""
+
+    def __init__(self, portal: Portal, target: image.Image) -> None:
+        super().__init__(portal, target)
+        self._image = target
+
+    def __getitem__(self, table: str) -> image.ImageTable[Any, Any]:
+        return self._image[table]
+
+    def caught_up(self, timeout_s: float | None = None) -> Self:
+        """Wait until the image has all that was there when it was opened; after a gap, until it is whole again. Raises
+        DeadlineExceededError after ``timeout_s``, the error that has ended the image, or ClosedError."""
+        self._portal.run(self._image.caught_up(timeout_s))
+        return self
+
+    @property
+    def token(self) -> str:
+        """Where a watch of these tables goes on from what the image shows; empty until it has begun."""
+        return _token(self._portal, self._image)
+
+    @property
+    def age_ms(self) -> float | None:
+        """How old the picture may be at most: since when it may lack something that was acknowledged, by the servers'
+        last words. None until all groups have said it once."""
+        return self._image.age_ms
+
+    @property
+    def error(self) -> MetadError | None:
+        """Why the image follows no longer; None if it does, or was closed."""
+        return self._image.error
+
+    def on_change(self, listener: Callable[[WatchEvent], None]) -> Callable[[], None]:
+        """Call ``listener`` with each event, once the image shows it, in the client's own thread: also with each record
+        that a snapshot has changed. Returns what ends that."""
+        return functools.partial(self._forget, self._portal.call(self._image.on_change, listener))
+
+    def _forget(self, forget: Callable[[], None]) -> None:
+        with contextlib.suppress(ClosedError):
+            self._portal.call(forget)
+
+    def close(self) -> None:
+        """Follow no longer. Safe to call again."""
+        with contextlib.suppress(ClosedError):
+            self._portal.run(self._image.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

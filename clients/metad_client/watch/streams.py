@@ -8,7 +8,7 @@ those of repeated attempts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
 from metad_wire.cluster import SLOTS, unpack_slots
@@ -70,6 +70,8 @@ class Streams:
         self._turn: list[GroupStream] = []
         self._packed: dict[str, bytes] = {}
         self._waiter: asyncio.Future[None] | None = None
+        self._listener: Callable[[], None] | None = None
+        self._calling = False  # the listener, soon
         self._unknown: set[GroupId] = set()  # named by markers, and not in the map
         self._map_timer: asyncio.TimerHandle | None = None
         self._repairs: dict[str, int] = {}  # per kind: attempts to read what is missing
@@ -85,7 +87,7 @@ class Streams:
     def next_batch(self) -> WatchBatch | None:
         """The next batch, if there is one now. Raises the error that the watch has ended with."""
         if self.error is not None:
-            raise self._raised(self.error)
+            raise self.raised(self.error)
         if self.ended or not self._is_placed():
             return None
         try:
@@ -102,7 +104,7 @@ class Streams:
         except MALFORMED as error:
             self.fail(InternalError(f"a node has sent an event that makes no sense: {error}"))
         if self.error is not None:
-            raise self._raised(self.error)
+            raise self.raised(self.error)
         return None
 
     async def wait(self) -> None:
@@ -116,6 +118,27 @@ class Streams:
             await self._waiter
         finally:
             self._waiter = None
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call this in a turn of its own whenever there may be another batch, and at the end."""
+        self._listener = listener
+        self.again()
+
+    def again(self) -> None:
+        """Call the listener once more."""
+        if self._listener is not None and not self._calling:
+            self._calling = True
+            self._loop.call_soon(self._call)
+
+    def _call(self) -> None:
+        self._calling = False
+        if self._listener is not None:
+            self._listener()
+
+    def check_open(self) -> None:
+        """Raise ClosedError if the watch has ended."""
+        if self.ended:
+            raise ClosedError("the watch is closed", outcome_known=True)
 
     def where(self) -> Where:
         """What a token of here is made of."""
@@ -134,13 +157,14 @@ class Streams:
         return self._is_placed()
 
     @property
+    def is_missing(self) -> bool:
+        """Whether a slot is missing."""
+        return any(position.missing for position in self.positions.values())
+
+    @property
     def is_whole(self) -> bool:
         """Whether every slot is read, and every group has a stream."""
-        return (
-            self._is_placed()
-            and not any(position.missing for position in self.positions.values())
-            and all(stream.live for stream in self._turn)
-        )
+        return self._is_placed() and not self.is_missing and all(stream.live for stream in self._turn)
 
     def age_ms(self) -> float | None:
         """Since when what was delivered may lack something; None if a group has not said it yet."""
@@ -169,7 +193,7 @@ class Streams:
         if self.ended:
             return
         self.error = error
-        self._never_begun(self._raised(error))
+        self._never_begun(self.raised(error))
         self.close()
 
     def _never_begun(self, error: MetadError) -> None:
@@ -178,7 +202,8 @@ class Streams:
             self.begun.exception()  # the program may look at the next batch only
 
     @staticmethod
-    def _raised(error: MetadError) -> MetadError:
+    def raised(error: MetadError) -> MetadError:
+        """The error, to be raised once more."""
         return another(error, outcome_known=True)
 
     # --- the client: Follower ---
@@ -257,6 +282,7 @@ class Streams:
         self._wake()
 
     def _wake(self) -> None:
+        self.again()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -453,7 +479,7 @@ class Streams:
 
     def _mark(self) -> WatchBatch | bool:
         """A mark of progress, once every group has made some."""
-        if not self._progress_ms or any(position.missing for position in self.positions.values()):
+        if not self._progress_ms or self.is_missing:
             return True
         if not self._proved.issuperset(stream for stream in self._turn if not stream.items):
             return True

@@ -35,7 +35,7 @@ class Watch:
         self._streams = streams
         self._given = token
         # A watch that the program has dropped must not go on for ever.
-        self._finalizer = weakref.finalize(self, _abandon, asyncio.get_running_loop(), streams)
+        self._finalizer = weakref.finalize(self, abandon, asyncio.get_running_loop(), streams)
 
     def __repr__(self) -> str:
         return f"<Watch {'ended' if self._streams.ended else 'open'}>"
@@ -93,7 +93,15 @@ class Watch:
             await streams.wait()
 
 
-def _abandon(loop: asyncio.AbstractEventLoop, streams: Streams) -> None:
+def milliseconds(name: str, seconds: float) -> int:
+    """An interval for the wire. Raises InvalidRequestError."""
+    if not isinstance(seconds, int | float) or not 0 < seconds < PROGRESS_MS_MAX / 1000:
+        raise InvalidRequestError(f"{name}: expected a number of seconds, got {seconds!r}")
+    return max(1, round(seconds * 1000))
+
+
+def abandon(loop: asyncio.AbstractEventLoop, streams: Streams) -> None:
+    """Close the streams, soon: the program holds them no longer. May be called in any thread."""
     with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(streams.close)
 
@@ -120,9 +128,9 @@ def open_watch(
     filters = filters_of(tables, tenant=tenant, prefix=prefix, keys=keys, broker=broker)
     if start not in get_args(Start):
         raise InvalidRequestError(f"start: expected 'now' or 'snapshot', got {start!r}")
-    for name, seconds in (("progress_s", progress_s), ("idle_timeout_s", idle_timeout_s)):
-        if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < PROGRESS_MS_MAX / 1000):
-            raise InvalidRequestError(f"{name}: expected a number of seconds, got {seconds!r}")
+    progress_ms = 0 if progress_s is None else milliseconds("progress_s", progress_s)
+    if idle_timeout_s is not None:
+        milliseconds("idle_timeout_s", idle_timeout_s)
     if not isinstance(buffer_bytes, int) or buffer_bytes < 1:
         raise InvalidRequestError(f"buffer_bytes: expected a number of bytes, got {buffer_bytes!r}")
     cluster_id, positions = "", None
@@ -143,7 +151,7 @@ def open_watch(
         positions=positions,
         start=start,
         flags=int(flags),
-        progress_ms=0 if progress_s is None else max(1, round(progress_s * 1000)),
+        progress_ms=progress_ms,
         buffer_bytes=buffer_bytes,
         idle_timeout_s=idle_timeout_s,
     )

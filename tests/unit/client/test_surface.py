@@ -30,6 +30,7 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Cluster, blocking.Cluster),
     (metad_client.Records, blocking.Records),
     (metad_client.Watch, blocking.Watch),
+    (metad_client.Image, blocking.Image),
     (metad_client.Client, blocking.BlockingClient),
 ]
 README = (ROOT / "clients" / "README.md").read_text()
