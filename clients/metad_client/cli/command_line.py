@@ -36,12 +36,14 @@ from .printing import Printer
 from .replacing import DEADLINE_S, Replacement
 from .verdict import EXIT_STATUS, problems, verdict
 from .view import ClusterView, view
+from .watching import watch
 
 Record = TypeVar("Record")
 Arguments = argparse.Namespace
 Command = Callable[[Client, Arguments, Printer], Awaitable[int | None]]
 """Returns the exit status; None means 0."""
 
+WATCHED = sorted(name for name, table in TABLES.items() if table.shows)
 LIST_LIMIT_DEFAULT = 1_000
 STATUS_S = 2.0
 LOOKS_AGAIN, LOOK_AGAIN_S = 4, 0.25
@@ -64,6 +66,7 @@ examples:
   metadctl put offset acme billing orders 0 42 --monotonic
   metadctl list offsets acme billing
   metadctl get generation acme billing
+  metadctl watch kv --tenant config --from snapshot
   metadctl put generation acme billing 0 --expected 9007199254740991
 """
 
@@ -450,6 +453,19 @@ def build_parser() -> argparse.ArgumentParser:
     token.add_argument("name", metavar="NAME", help="name of the client")
     token.add_argument(
         "--file", required=True, metavar="F", help="[security] tokens_file of the nodes; a line is added"
+    )
+
+    watching = plain("watch", "print each change of a table's records, until Ctrl-C", watch)
+    watching.add_argument("table", metavar="TABLE", choices=WATCHED, help=", ".join(WATCHED))
+    watching.add_argument("--tenant", help="only records of this tenant; of kv: of this namespace")
+    watching.add_argument("--prefix", default="", help="only records whose next field has this prefix; needs --tenant")
+    watching.add_argument(
+        "--from",
+        dest="begin",
+        default="now",
+        metavar="TOKEN",
+        help="where to begin: now (the default); snapshot: with the records as they are; or the token that an earlier "
+        "watch has printed at its end",
     )
 
     get = verb("get", "read one record")
