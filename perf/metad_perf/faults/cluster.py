@@ -34,6 +34,7 @@ from ..target import open_client
 from . import disks, kinds, netns
 from .availability import Availability, Window
 from .crowd import PATIENT_S, Crowd, Size
+from .health import STATUS_S, Health
 from .members import START_S, Member, Members, temporary_members
 from .registers import History
 from .visitors import Visitors
@@ -41,9 +42,7 @@ from .visitors import Visitors
 _VOTERS_MAX = 5  # of each group
 _CALM_S = (0.5, 2.0)  # between faults
 _LEADER_SHARE = 0.7  # share of the faults that strike the leader of some group
-_SETTLE_S = 60.0
 _POLL_S = 0.1
-_STATUS_S = 2.0
 _RESTART_S = 1.0
 _BACKOFF = Backoff(base_s=0.01, cap_s=0.2)
 STEPS_MAX = 20_000_000
@@ -142,12 +141,13 @@ class Ordeal:
         """Run everything except the search. The report lists the problems."""
         await asyncio.to_thread(self._members.start)
         async with contextlib.AsyncExitStack() as stack:
-            watcher = await stack.enter_async_context(self._client("watcher", _STATUS_S))
-            before = await self._settle(watcher)
+            watcher = await stack.enter_async_context(self._client("watcher", STATUS_S))
+            health = Health(watcher, [member.name for member in self._members.all], self._problems)
+            before = await health.settle()
             prelude = await self.prelude(watcher)
             crowd = await stack.enter_async_context(self._crowd)
             visitors = Visitors(self._members, self._problems)
-            administrator = await stack.enter_async_context(self._client("visitors", _STATUS_S))
+            administrator = await stack.enter_async_context(self._client("visitors", STATUS_S))
             availability = Availability(await stack.enter_async_context(self._client("probe", PATIENT_S)))
             cluster = (await watcher.cluster.map()).map
             if cluster is None:
@@ -159,12 +159,12 @@ class Ordeal:
                 tasks.create_task(availability.run(cluster, lambda: self._writing))
                 watching = tasks.create_task(self._watch())
                 try:
-                    await self._strike(watcher)
+                    await self._strike(health)
                 finally:
                     self._writing = False
                     watching.cancel()
             seconds = time.monotonic() - self._begin
-            after = await self._settle(watcher)
+            after = await health.settle()
             retries = crowd.retries
         await crowd.read_all()
         for member in self._members.all:
@@ -208,7 +208,7 @@ class Ordeal:
         options = Options(deadline_s=deadline_s, backoff=_BACKOFF, client_name=name)
         return open_client(self._members.target, options)
 
-    async def _strike(self, watcher: Client) -> None:
+    async def _strike(self, health: Health) -> None:
         """One fault after the other until the time is over; each kind before any is repeated."""
         until = self._begin + self._seconds
         waiting: list[str] = []
@@ -216,14 +216,14 @@ class Ordeal:
             await asyncio.sleep(self._rng.uniform(*_CALM_S))
             if not waiting:
                 waiting = self._rng.sample(self._names, len(self._names))
-            await self._one(waiting.pop(), watcher)
+            await self._one(waiting.pop(), health)
 
-    async def _one(self, name: str, watcher: Client) -> None:
-        victim = self._next() if name == "term" else await self._victim(watcher)
+    async def _one(self, name: str, health: Health) -> None:
+        victim = self._next() if name == "term" else await self._victim(health)
         begin = time.monotonic()
         what = await self._faults.named(name)(victim)
         over = time.monotonic()
-        await self._settle(watcher)
+        await health.settle()
         settled = time.monotonic()
         self._windows.append(Window(fault=name, begin_s=begin, end_s=settled))
         self._struck.append(
@@ -242,49 +242,14 @@ class Ordeal:
         self._terms += 1
         return self._members.all[self._terms % len(self._members.all)]
 
-    async def _victim(self, watcher: Client) -> Member:
+    async def _victim(self, health: Health) -> Member:
         if self._rng.random() < _LEADER_SHARE:
-            statuses = await self._statuses(watcher)
+            statuses = await health.statuses()
             leaders = [one.node_id for one in statuses for group in one.groups if group.role == "leader"]
             if leaders:
                 name = self._rng.choice(leaders)
                 return next(one for one in self._members.all if one.name == name)
         return self._rng.choice(self._members.all)
-
-    async def _settle(self, watcher: Client) -> list[StatusReply]:
-        """Wait until every node answers, every group is led, and every replica has the entries that were committed at
-        the start of the wait. Returns the statuses."""
-        until = time.monotonic() + _SETTLE_S
-        goal: dict[str, int] = {}
-        seen: list[StatusReply] = []
-        while time.monotonic() < until:
-            seen = await self._statuses(watcher)
-            if len(seen) == len(self._members.all):
-                if not goal:
-                    goal = {
-                        group.name: max(g.commit for one in seen for g in one.groups if g.name == group.name)
-                        for one in seen
-                        for group in one.groups
-                    }
-                led = {group.name for one in seen for group in one.groups if group.role == "leader"}
-                behind = any(group.commit < goal.get(group.name, 0) for one in seen for group in one.groups)
-                if led >= goal.keys() and not behind:
-                    return seen
-            await asyncio.sleep(_POLL_S)
-        lag = [
-            f"{one.node_id} {g.name} {g.role} term {g.term} commit {g.commit} of {goal.get(g.name)}"
-            for one in seen
-            for g in one.groups
-            if g.commit < goal.get(g.name, 0)
-        ]
-        self._problems.append(f"not well {_SETTLE_S:g} s after a fault: {len(seen)} nodes answer; {'; '.join(lag[:6])}")
-        return seen
-
-    async def _statuses(self, watcher: Client) -> list[StatusReply]:
-        """The statuses of our own nodes, without visitors, which come and go."""
-        found = await watcher.cluster.statuses(deadline_s=_STATUS_S)
-        ours = {member.name for member in self._members.all}
-        return [one for one in found.values() if isinstance(one, StatusReply) and one.node_id in ours]
 
     async def _watch(self) -> None:
         """A node that ends without a fault that explains it is a finding; it is restarted."""
