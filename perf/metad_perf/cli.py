@@ -67,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     _drill(commands)
     _hold(commands)
     _move(commands)
+    _watch(commands)
+    _image(commands)
     _demo(commands)
     _wan(commands)
     _attack(commands)
@@ -333,6 +335,98 @@ def _run_move(args: argparse.Namespace) -> int:
     )
     shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme)
     return run(move, shape=shape, config=args.server_config, json=args.json)
+
+
+def _watch(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "watches: is every change delivered, once and in order, how soon, and what do watches cost?"
+    parser = _command(commands, "watch", text, _run_watch)
+    _server_config(parser)
+    _scheme(parser)
+    parser.add_argument("--nodes", type=int, default=3, help="nodes of the started cluster")
+    parser.add_argument(
+        "--groups", metavar="G", default="", help="groups of the started cluster, as in data=4,offset=2"
+    )
+    parser.add_argument("--watchers", type=_count, default=1_000, help="watches")
+    parser.add_argument("--fan-out", type=float, default=3.0, help="watches that each event goes to, on average")
+    parser.add_argument("--rate", type=float, default=10_000.0, help="events/s written")
+    parser.add_argument("--seconds", type=float, default=30.0, help="duration of each phase in which events are judged")
+    parser.add_argument(
+        "--faults", metavar="FAULT,...", default="kill,move,compact", help="kill, move, compact; none: no faults"
+    )
+    parser.add_argument(
+        "--only", type=_names, metavar="PHASE,...", default=None, help="steady, faults, idle, slow; default: all"
+    )
+    parser.add_argument("--skip", type=_names, metavar="PHASE,...", default=[], help="phases to leave out")
+    parser.add_argument("--processes", type=int, default=2, help="client processes, each with watches and a writer")
+    parser.add_argument("--batch", type=int, default=100, help="items in a request")
+    parser.add_argument("--spread", type=int, default=10, help="namespaces or tenants of a request's items")
+    parser.add_argument("--records", type=int, default=64, help="records of a namespace or tenant")
+    parser.add_argument("--value-bytes", type=int, default=100, help="size of a value or payload")
+    parser.add_argument("--watches-each", type=int, default=100, help="watches of one client, over its connections")
+    parser.add_argument("--idle-watchers", type=_count, default=1_000, help="watches of phase idle")
+    parser.add_argument("--behind", type=_count, default=500_000, help="events that the watch of phase slow is behind")
+    parser.add_argument("--pairs", type=int, default=5, help="pairs of windows of the phases idle and slow")
+    parser.add_argument("--window-s", type=float, default=4.0, help="length of such a window")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the writes and faults; default: random")
+
+
+def _run_watch(args: argparse.Namespace) -> int:
+    import secrets
+
+    from .spawn import Shape
+    from .watch.command import PHASES, Measurement, run
+    from .watch.delivery import Delivery
+    from .watch.strikes import parse
+
+    delivery = Delivery(
+        watchers=args.watchers,
+        fan_out=args.fan_out,
+        rate=args.rate,
+        seconds=args.seconds,
+        processes=args.processes,
+        batch=args.batch,
+        spread=args.spread,
+        records=args.records,
+        value_bytes=args.value_bytes,
+        watches_each=args.watches_each,
+        seed=secrets.randbits(32) if args.seed is None else args.seed,
+    )
+    for name in args.skip:
+        if name not in PHASES:
+            raise UsageError(f"--skip: there is no phase {name!r}, but {', '.join(PHASES)}")
+    measurement = Measurement(
+        delivery=delivery,
+        faults=parse(args.faults),
+        phases=[name for name in args.only or PHASES if name not in args.skip],
+        idle_watchers=args.idle_watchers,
+        behind=args.behind,
+        pairs=args.pairs,
+        window_s=args.window_s,
+    )
+    shape = Shape(nodes=args.nodes, groups=args.groups, scheme=args.scheme)
+    return run(measurement, shape=shape, config=args.server_config, json=args.json)
+
+
+def _image(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "image", "a local image of many records: time, and memory of the nodes", _run_image)
+    _server_config(parser)
+    _scheme(parser)
+    parser.add_argument("--nodes", type=int, default=3, help="nodes of the started cluster")
+    parser.add_argument(
+        "--groups", metavar="G", default="", help="groups of the started cluster, as in data=4,offset=2"
+    )
+    parser.add_argument("--records", type=_count, default=1_000_000, help="key-value records, as in 1e6")
+    parser.add_argument("--value-bytes", type=int, default=32, help="size of a value")
+
+
+def _run_image(args: argparse.Namespace) -> int:
+    from .image import run
+    from .spawn import Shape
+
+    shape = Shape(nodes=args.nodes, groups=args.groups, scheme=args.scheme)
+    return run(
+        records=args.records, value_bytes=args.value_bytes, shape=shape, config=args.server_config, json=args.json
+    )
 
 
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:

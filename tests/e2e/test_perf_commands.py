@@ -260,3 +260,74 @@ def test_move_moves_slots_under_writes_and_reads_everything_back(tmp_path: Path)
     done = _metad_perf("move", "--sessions", 10)
     assert done.returncode == 2
     assert "--sessions must be at least" in done.stderr
+
+
+WATCH_KEYS = {
+    "events",
+    "missed",
+    "repeated",
+    "out_of_order",
+    "phantom",
+    "gaps",
+    "p50_delivery_ms",
+    "p99_delivery_ms",
+    "server_bytes_per_watcher",
+    "write_ratio_idle_watchers",
+    "writer_p99_ratio_slow_watcher",
+}
+
+
+@pytest.mark.timeout(600)
+def test_watch_misses_nothing_through_a_kill_and_a_move(tmp_path: Path) -> None:
+    load = ("--nodes", 3, "--watchers", 24, "--fan-out", 3, "--rate", 300, "--seconds", 4, "--processes", 2)
+    flags = ("--faults", "kill,move,compact", "--only", "faults", "--records", 16, "--batch", 20, "--seed", 5)
+    report = _report(tmp_path, "watch", *load, *flags, timeout_s=500)
+    assert report.keys() >= WATCH_KEYS
+    assert (report["missed"], report["repeated"], report["out_of_order"], report["phantom"]) == (0, 0, 0, 0)
+    assert (report["wrong"], report["split"], report["problems"]) == (0, 0, [])
+    assert report["delivered"] > report["events"] > 100
+    strikes = report["phases"]["faults"]["strikes"]
+    assert strikes.keys() == {"kill", "move"}
+    assert report["phases"]["faults"]["slots_moved"] > 0
+    assert report["p99_delivery_ms"] is None  # its phase was left out
+
+
+@pytest.mark.timeout(600)
+def test_watch_measures_delivery_and_what_watches_cost(tmp_path: Path) -> None:
+    load = ("--watchers", 6, "--fan-out", 2, "--rate", 200, "--seconds", 1, "--processes", 1, "--records", 8)
+    small = ("--idle-watchers", 30, "--behind", 2_000, "--pairs", 1, "--window-s", 0.5, "--faults", "none")
+    report = _report(tmp_path, "watch", *load, *small, timeout_s=500)
+    assert report.keys() >= WATCH_KEYS
+    assert report["phases"].keys() == {"steady", "idle", "slow"}
+    assert report["missed"] == report["repeated"] == report["out_of_order"] == report["phantom"] == 0
+    assert report["events"] > 100
+    assert report["fsync"] is True
+    assert 0 < report["p50_delivery_ms"] <= report["p99_delivery_ms"]
+    assert report["write_ratio_idle_watchers"] > 0
+    assert report["writer_p99_ratio_slow_watcher"] > 0
+    slow = report["phases"]["slow"]
+    assert slow["gaps"] == 0
+    assert slow["caught_up_events_per_s"][0] > 0
+
+
+def test_watch_names_what_it_cannot_do() -> None:
+    for flags, text in (
+        (("--faults", "kill,flood"), "flood"),
+        (("--only", "steady,quick"), "quick"),
+        (("--skip", "quick"), "quick"),
+        (("--watchers", 2, "--fan-out", 3), "--fan-out"),
+        (("--rate", 0), "--rate"),
+        (("--skip", "steady,faults,idle,slow"), "nothing"),
+    ):
+        done = _metad_perf("watch", *flags)
+        assert done.returncode == 2
+        assert text in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.timeout(300)
+def test_image_is_whole(tmp_path: Path) -> None:
+    report = _report(tmp_path, "image", "--records", 5_000, timeout_s=250)
+    assert report.keys() >= {"seconds", "records_per_s", "server_rss_growth_mib"}
+    assert (report["records"], report["wrong"], report["nodes"], report["fsync"]) == (5_000, 0, 3, True)
+    assert report["records_per_s"] > 0

@@ -7,7 +7,7 @@ the histogram when it is long. Microseconds in, milliseconds out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hdrh.histogram import HdrHistogram
 
@@ -28,6 +28,12 @@ class Latencies:
         pending = self._pending
         pending.append(latency_ns // 1_000)
         if len(pending) >= _PENDING_MAX:
+            self._fold()
+
+    def extend(self, latencies_ns: Sequence[int]) -> None:
+        """Record several."""
+        self._pending += [latency_ns // 1_000 for latency_ns in latencies_ns]
+        if len(self._pending) >= _PENDING_MAX:
             self._fold()
 
     def _fold(self) -> None:

@@ -1,0 +1,177 @@
+"""``metad-perf watch``: are all changes delivered, once and in order; how soon; and what do watches cost?
+
+Four phases, each on nodes of its own: ``steady`` (delivery at an even pace), ``faults`` (delivery while nodes are
+killed, slots move and logs are cut), ``idle`` (memory of idle watches, writes beside them) and ``slow`` (a writer
+beside a watch that is far behind). Every event of the first two is judged.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import UsageError
+from ..report import output
+from ..running import run_async
+from ..spawn import Shape, disk_directory
+from . import idle, slow
+from .delivery import Delivery, steady, together, under_faults
+from .windows import configured
+
+PHASES = ("steady", "faults", "idle", "slow")
+JUDGED = ("steady", "faults")
+FAULTS = ("missed", "repeated", "out_of_order", "phantom", "wrong", "split")
+_LOG_BYTES_MIN = 64 * 1024
+_EVENT_BYTES = 100
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a run. ``idle_watchers`` and ``behind`` are for these phases, ``pairs`` of windows of
+    ``window_s`` each."""
+
+    delivery: Delivery
+    faults: Sequence[str]
+    phases: Sequence[str] = PHASES
+    idle_watchers: int = 1_000
+    behind: int = 500_000
+    pairs: int = 5
+    window_s: float = 4.0
+
+    def checked(self) -> Measurement:
+        """This. Raises UsageError."""
+        for phase in self.phases:
+            if phase not in PHASES:
+                raise UsageError(f"there is no phase {phase!r}, but {', '.join(PHASES)}")
+        if not self.phases:
+            raise UsageError("nothing is left to be measured")
+        if self.pairs < 1 or self.window_s <= 0 or self.idle_watchers < 1 or self.behind < 1:
+            raise UsageError("--pairs, --window-s, --idle-watchers and --behind must be over 0")
+        return msgspec.structs.replace(self, delivery=self.delivery.checked())
+
+
+def run(measurement: Measurement, *, shape: Shape, config: Path | None, json: Path | None) -> int:
+    """Returns the exit code: 1 if an event was missed, repeated, out of order, invented, wrong or split, or if a node
+    was not well."""
+    measurement, shape = measurement.checked(), shape.checked()
+    problems: list[str] = []
+    found: dict[str, dict[str, Any]] = {}
+    directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
+    try:
+        for phase in PHASES:
+            if phase in measurement.phases and (phase != "faults" or measurement.faults):
+                found[phase] = run_async(_phase(phase, measurement, shape, config, directory, problems))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    made = output.rounded(_report(measurement, shape, found, problems))
+    output.write_json(json, made)
+    return _show(made)
+
+
+async def _phase(
+    phase: str, measurement: Measurement, shape: Shape, config: Path | None, directory: Path, problems: list[str]
+) -> dict[str, Any]:
+    delivery = measurement.delivery
+    common: dict[str, Any] = {
+        "nodes": shape.nodes,
+        "groups": shape.groups,
+        "scheme": shape.scheme,
+        "problems": problems,
+    }
+    if phase == "steady":
+        output.say(f"steady: {delivery.watchers:,} watches, {delivery.rate:,.0f} events/s for {delivery.seconds:g} s")
+        with output.progress("seconds", round(delivery.seconds)) as progress:
+            return await steady(delivery, config=config, progress=progress, **common)
+    if phase == "faults":
+        output.say(f"faults: {', '.join(measurement.faults)} for {delivery.seconds:g} s")
+        cut = "compact" in measurement.faults
+        used = configured(config, directory, short_log(delivery.rate)) if cut else config
+        with output.progress("seconds", round(delivery.seconds)) as progress:
+            return await under_faults(
+                delivery, measurement.faults, config=used, tell=output.say, progress=progress, **common
+            )
+    steps = 1 + 2 * measurement.pairs
+    common |= {"pairs": measurement.pairs, "seconds": measurement.window_s}
+    if phase == "idle":
+        output.say(f"idle: {measurement.idle_watchers:,} watches of what nobody writes")
+        with output.progress("idle watches", steps) as progress:
+            return await idle.measure(
+                watchers=measurement.idle_watchers,
+                watches_each=delivery.watches_each,
+                config=config,
+                progress=progress,
+                **common,
+            )
+    output.say(f"slow: a watch that is {measurement.behind:,} events behind, and one that does not read")
+    used = configured(config, directory, slow.LONG_LOG)
+    with output.progress("a slow watch", steps) as progress:
+        return await slow.measure(behind=measurement.behind, config=used, progress=progress, **common)
+
+
+def short_log(rate: float) -> dict[str, dict[str, int]]:
+    """Configuration of nodes whose logs reach back for a second or so."""
+    size = max(_LOG_BYTES_MIN, round(rate * _EVENT_BYTES))
+    return {
+        "storage": {"log_retained_bytes": size, "watch_retained_bytes": size // 2, "watch_retained_ms": 1_000},
+        "raft": {"log_cache_bytes": size // 2},
+    }
+
+
+def _report(
+    measurement: Measurement, shape: Shape, found: dict[str, dict[str, Any]], problems: list[str]
+) -> dict[str, Any]:
+    """What a phase measures is None if it was left out."""
+    judged = together([found[phase] for phase in JUDGED if phase in found])
+    even, idle_, slow_ = (found.get(phase, {}) for phase in ("steady", "idle", "slow"))
+    delivery = measurement.delivery
+    return {
+        **judged,
+        "p50_delivery_ms": even.get("p50_delivery_ms"),
+        "p99_delivery_ms": even.get("p99_delivery_ms"),
+        "server_bytes_per_watcher": idle_.get("server_bytes_per_watcher"),
+        "write_ratio_idle_watchers": idle_.get("write_ratio_idle_watchers"),
+        "writer_p99_ratio_slow_watcher": slow_.get("writer_p99_ratio_slow_watcher"),
+        "delivery_counts_from": "the moment the write was sent",
+        "phases": found,
+        "problems": problems,
+        "watchers": delivery.watchers,
+        "fan_out": delivery.fan_out,
+        "rate": delivery.rate,
+        "seconds": delivery.seconds,
+        "processes": delivery.processes,
+        "batch": delivery.batch,
+        "spread": delivery.spread,
+        "records": delivery.records,
+        "value_bytes": delivery.value_bytes,
+        "watches_each": delivery.watches_each,
+        "faults": list(measurement.faults),
+        "nodes": shape.nodes,
+        "groups": shape.groups,
+        "scheme": shape.scheme,
+        "fsync": all(one["fsync"] for one in found.values()),
+        "seed": delivery.seed,
+        "setting": output.machine(),
+        "versions": output.versions(),
+    }
+
+
+def _show(made: dict[str, Any]) -> int:
+    """Print the tables; returns the exit code."""
+    for phase, one in made["phases"].items():
+        output.table(
+            phase, ["", "value"], [row for row in one.items() if not isinstance(row[1], dict | list) and row[1] != ""]
+        )
+    bad = sum(made[field] for field in FAULTS)
+    for line in (*made["examples"], *made["problems"]):
+        output.say(line)
+    if any(phase in made["phases"] for phase in JUDGED):
+        counts = ", ".join(f"{made[field]:,} {field.replace('_', ' ')}" for field in FAULTS)
+        output.say(
+            f"{made['events']:,} events were written and {made['delivered']:,} delivered: {counts}; "
+            f"{made['gaps']:,} gaps (seed {made['seed']})."
+        )
+    return 1 if bad or made["problems"] else 0

@@ -1,0 +1,114 @@
+"""The nodes of a run: started for it, looked after, and their memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from metad_client import Client, Options
+
+from ..faults.health import STATUS_S, Health
+from ..faults.members import Member, Members, temporary_members
+from ..load.measure import MIB
+from ..target import open_client
+
+_SAMPLE_S = 0.02
+_QUIET_LOOK_S = 0.5
+_QUIET_SHARE = 0.05  # of one core, each node: below it, background work is done
+_QUIET_LOOKS_MAX = 120
+
+
+class Nodes(NamedTuple):
+    """Nodes that serve: their processes, their health, a client of ours, and whether they write to disk at once."""
+
+    members: Members
+    health: Health
+    client: Client
+    fsync: bool
+
+
+@contextlib.asynccontextmanager
+async def running(
+    nodes: int, *, groups: str, config: Path | None, scheme: str, problems: list[str]
+) -> AsyncIterator[Nodes]:
+    """Nodes that are all well."""
+    with temporary_members(
+        nodes, groups=groups, config=config, namespaces=False, disks=False, replicas=min(nodes, 3), scheme=scheme
+    ) as members:
+        await asyncio.to_thread(members.start)
+        options = Options(deadline_s=STATUS_S, client_name="overseer")
+        async with open_client(members.target, options) as client:
+            health = Health(client, [member.name for member in members.all], problems)
+            statuses = await health.settle()
+            yield Nodes(members, health, client, all(one.fsync for one in statuses))
+            for member in members.all:
+                if (code := member.ended()) is not None:
+                    problems.append(f"{member.name} ended with {code}, unasked: {member.words()}")
+
+
+def rss_bytes(members: Sequence[Member]) -> int:
+    """Resident memory of all nodes."""
+    return sum(member.rss_bytes() for member in members)
+
+
+def cpu_s(members: Sequence[Member]) -> dict[str, float]:
+    """User and system time so far, by node."""
+    return {member.name: member.cpu_s() for member in members}
+
+
+async def quiet(members: Sequence[Member]) -> None:
+    """Wait until the nodes use next to no CPU; a minute at most."""
+    for _ in range(_QUIET_LOOKS_MAX):
+        before = sum(cpu_s(members).values())
+        await asyncio.sleep(_QUIET_LOOK_S)
+        if sum(cpu_s(members).values()) - before <= _QUIET_SHARE * _QUIET_LOOK_S * len(members):
+            return
+
+
+class Peak:
+    """The largest memory that was seen, of all nodes together and of each."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members = members
+        self._before = [member.rss_bytes() for member in members]
+        self._each = list(self._before)
+        self._all = sum(self._before)
+
+    def look(self) -> None:
+        """Take one sample."""
+        now = [member.rss_bytes() for member in self._members]
+        self._each = [max(pair) for pair in zip(self._each, now, strict=True)]
+        self._all = max(self._all, sum(now))
+
+    @property
+    def growth_mib(self) -> float:
+        """Of all nodes together."""
+        return (self._all - sum(self._before)) / MIB
+
+    @property
+    def growth_mib_each(self) -> list[float]:
+        """Of each node by itself."""
+        return [(peak - before) / MIB for peak, before in zip(self._each, self._before, strict=True)]
+
+
+@contextlib.contextmanager
+def sampled(members: Sequence[Member]) -> Iterator[Peak]:
+    """Samples memory from a thread, until the end."""
+    peak = Peak(members)
+    done = threading.Event()
+
+    def sample() -> None:
+        while not done.wait(_SAMPLE_S):
+            peak.look()
+
+    thread = threading.Thread(target=sample, name="rss-sampler", daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        thread.join()
