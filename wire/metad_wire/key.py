@@ -12,6 +12,8 @@ from typing import Final
 from .cluster import SLOTS
 
 TEXT_END: Final = b"\0\x01"
+ESCAPED: Final = b"\0\xff"
+"""A 0x00 in a text."""
 SLOT_MASK: Final = SLOTS - 1
 """``crc & SLOT_MASK`` is the slot."""
 
@@ -21,7 +23,7 @@ u32 = struct.Struct(">I").pack
 
 def text(value: str) -> bytes:
     """One text field: UTF-8 with every 0x00 escaped to 0x00 0xFF, ended by 0x00 0x01."""
-    return value.encode().replace(b"\0", b"\0\xff") + TEXT_END
+    return value.encode().replace(b"\0", ESCAPED) + TEXT_END
 
 
 def text2(first: str, second: str) -> bytes:
@@ -34,10 +36,10 @@ def text2(first: str, second: str) -> bytes:
 
 def text_prefix(value: str) -> bytes:
     """What every text field that starts with ``value`` starts with."""
-    return value.encode().replace(b"\0", b"\0\xff")
+    return value.encode().replace(b"\0", ESCAPED)
 
 
 def split_text(key: bytes, offset: int) -> tuple[str, int]:
     """Read back one text field: (value, offset behind it)."""
     end = key.index(TEXT_END, offset)
-    return key[offset:end].replace(b"\0\xff", b"\0").decode(), end + len(TEXT_END)
+    return key[offset:end].replace(ESCAPED, b"\0").decode(), end + len(TEXT_END)

@@ -14,9 +14,10 @@ import msgspec
 
 from . import messages as m
 from .fields import KEY_FIELDS_MAX, U32
-from .key import SLOT_MASK, TEXT_END, split_text, text, u32
+from .key import ESCAPED, SLOT_MASK, TEXT_END, split_text, text, u32
 from .method import Body, By, For, Method, Reply
 
+_TEXT_END = TEXT_END.decode()
 Record = TypeVar("Record", bound=m.Message)
 
 Keys: TypeAlias = tuple[list[bytes], Iterable[int]]
@@ -107,6 +108,8 @@ class Table(Generic[Record]):
         """Those whose items have the routing fields, or whose body has them if it has no items; and for each what of an
         item has them, None if the item itself does."""
         self._encoders = _encoders(self)
+        # The fields that the key begins with are texts for the most part, which one split parts.
+        self._first_texts = next((at for at, (_, encode) in enumerate(self._encoders) if encode is not text), len(key))
         self.crcs: Callable[[Sequence[Any]], Iterable[int]] = crcs or self.general_crcs
         """CRC-32 of the routing fields of each."""
         self.keys: Callable[[Sequence[Any]], Keys] = keys or self.general_keys
@@ -157,16 +160,27 @@ class Table(Generic[Record]):
 
     def fields_of(self, key: bytes, count: int) -> list[Any]:
         """The first ``count`` fields of an encoded key. Raises ValueError if it is no such key."""
-        fields: list[Any] = []
+        first = min(count, self._first_texts)
+        if first == len(self.key) and ESCAPED not in key:
+            named = key.decode().split(_TEXT_END, first)
+            if len(named) <= first:
+                raise ValueError(f"{key!r} is no key of {self.name}")
+            return named[:first]
+        *texts, rest = key.split(TEXT_END, first)
+        if len(texts) < first:
+            raise ValueError(f"{key!r} is no key of {self.name}")
+        if ESCAPED in key:
+            texts = [part.replace(ESCAPED, b"\0") for part in texts]
+        fields: list[Any] = [part.decode() for part in texts]
         at = 0
-        for _, encode in self._encoders[:count]:
+        for _, encode in self._encoders[first:count]:
             if encode is text:
-                value, at = split_text(key, at)
+                value, at = split_text(rest, at)
                 fields.append(value)
             else:
-                fields.append(int.from_bytes(key[at : at + 4], "big"))
+                fields.append(int.from_bytes(rest[at : at + 4], "big"))
                 at += 4
-        if at > len(key):
+        if at > len(rest):
             raise ValueError(f"{key!r} is no key of {self.name}")
         return fields
 

@@ -191,6 +191,19 @@ def test_a_key_is_read_back_as_its_fields(texts: list[str], partition: int) -> N
     assert table.slot_of(key) == crc32(table.key_of(texts[:2])) % SLOTS
 
 
+@given(st.text(alphabet="ab\0\x01\xffé", max_size=6), st.text(alphabet="ab\0\x01\xffé", max_size=6))
+def test_a_key_of_texts_is_read_back_as_its_fields(first: str, second: str) -> None:
+    key = TABLES["kv"].key_of([first, second])
+    for count in range(3):
+        assert TABLES["kv"].fields_of(key, count) == [first, second][:count]
+
+
+@pytest.mark.parametrize("key", [b"", b"a", b"a\0\x01", b"a\0\x01b", b"a\0\xff\0\x01", b"\xc3\0\x01b\0\x01"])
+def test_what_is_no_key_of_texts_is_refused(key: bytes) -> None:
+    with pytest.raises(ValueError, match=r"no key|decode"):
+        TABLES["kv"].fields_of(key, 2)
+
+
 @pytest.mark.parametrize("key", [b"", b"a", b"a\0\x01", b"a\0\x01b\0\x01c\0\x01\0\0"])
 def test_what_is_no_key_is_refused(key: bytes) -> None:
     with pytest.raises(ValueError, match=r"no key|not found"):
