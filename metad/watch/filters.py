@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from metad_wire import messages as m
 from metad_wire.errors import InvalidRequestError
 from metad_wire.key import text_prefix
@@ -80,7 +78,7 @@ def _rows(filter: WatchFilter, table: Table[Any]) -> list[int]:
 
 def _fault(filter: WatchFilter, table: Table[Any], shown: Shown) -> str:
     """Why no key of a row can be what the filter says; empty if one can."""
-    names = [] if shown.key is None else [field.name for field in msgspec.structs.fields(shown.key)]
+    names = () if shown.key is None else shown.key.__struct_fields__
     if len(filter.fields) > len(names):
         return f"a filter of table {table.name} has {len(filter.fields)} fields; the key has {len(names)}"
     for number, value in enumerate(filter.fields):
