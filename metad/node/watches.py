@@ -162,6 +162,7 @@ class Watches:
             hub = self._hubs[driver] = Hub(replica, self, self._environment.now)
             listener = self._listeners[driver] = partial(self._stage, hub)
             driver.listen(listener)
+            driver.group.watch(True)
         return hub
 
     def _stage(self, hub: Hub, entry: Entry) -> None:
@@ -182,6 +183,7 @@ class Watches:
         for driver, hub in list(self._hubs.items()):
             if not hub.streams and not hub.waiting:
                 driver.unlisten(self._listeners.pop(driver))
+                driver.group.watch(False)
                 del self._hubs[driver]
 
     def end(self, driver: GroupDriver, why: MetadError) -> None:

@@ -131,7 +131,17 @@ class Follower:
         promise_ms = self._timer.promise_ms()
         self._host.send(
             peer,
-            AppendReply(self._state.term, self._round, match, verified, rejected, hint_index, hint_term, promise_ms),
+            AppendReply(
+                self._state.term,
+                self._round,
+                match,
+                verified,
+                rejected,
+                hint_index,
+                hint_term,
+                promise_ms,
+                self._state.watched,
+            ),
         )
 
     def log_durable(self) -> None:

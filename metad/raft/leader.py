@@ -4,6 +4,8 @@
 - The leader counts itself by what is durable in its own log, and commits only entries of its own term.
 - A reply of another term changes nothing but may end a reign.
 - A leader that has not heard from a quorum within the longest election timeout steps down.
+- Followers hear of a commit with the entries that follow it, or with the next heartbeats. If somebody waits for what a
+  follower applies (a watch), and no entry follows soon, a round of heartbeats begins early.
 - A leader whose disk hangs hands over to the others if they can go on without it.
 """
 
@@ -17,7 +19,7 @@ from .. import log_events
 from ..errors import JOIN_ANEW
 from ..logs import event
 from .activity import Activity
-from .base import LEADER, BoundHost, UnsafeStateError
+from .base import LEADER, NEVER, BoundHost, UnsafeStateError
 from .disk_watch import DiskWatch
 from .elections import Elections
 from .journal import NO_OP, RaftLog, record
@@ -29,6 +31,9 @@ from .state import ReplicaState
 
 APPEND_BYTES_MAX = 1024 * 1024
 """The bound of one message's records; a larger record travels alone."""
+
+TOLD_WITHIN_HEARTBEATS = 0.1
+"""The part of the interval of heartbeats after which a watched follower hears of a commit that no entry has told of."""
 
 _match: Callable[[Progress], int] = attrgetter("match")
 
@@ -46,6 +51,8 @@ class Leader:
     _elections: Elections
     _reads: Reads
     _sent_index: int = 0  # last index when records were last sent to every peer that could take them
+    _told: int = 0  # the commit index that peers were told then
+    _tell_due_s: float = NEVER  # when they are told of a later one
 
     # --- the reign ---------------------------------------------------------------------------------------
 
@@ -55,7 +62,7 @@ class Leader:
         self._reign.begin(now)
         self._activity.begin_reign(now)
         self._log.append([record(self._state.term, NO_OP)])
-        self._sent_index = 0
+        self._sent_index, self._told, self._tell_due_s = 0, 0, NEVER
         self._host.role_changed()
         self._host.wake()
 
@@ -79,7 +86,7 @@ class Leader:
         if self._disk.hangs and self._others_go_on():
             self._leave()
             return now
-        if now >= reign.round_due_s:
+        if now >= min(reign.round_due_s, self._tell_due_s):
             reign.begin_round(now)
             for peer, progress in self._reachable():
                 progress.paused = False
@@ -87,13 +94,22 @@ class Leader:
                     self._send_empty(peer, progress)
                 if progress.snapshot is not None:
                     self._host.send(peer, progress.snapshot)  # it may not have heard of it
-            self._sent_index = last_index
+            self._told_all(last_index)
         elif self._sent_index < last_index:
-            self._sent_index = last_index
+            self._told_all(last_index)
             for peer, progress in self._reachable():
                 self._send_records(peer, progress)
         self.advance_commit()
-        return reign.round_due_s
+        if self._tell_due_s == NEVER and self._state.commit > self._told and self._is_watched():
+            self._tell_due_s = now + TOLD_WITHIN_HEARTBEATS * self._state.timing.heartbeat_s
+        return min(reign.round_due_s, self._tell_due_s)
+
+    def _told_all(self, last_index: int) -> None:
+        """The peers that can take them have everything up to here, and know what is committed."""
+        self._sent_index, self._told, self._tell_due_s = last_index, self._state.commit, NEVER
+
+    def _is_watched(self) -> bool:
+        return any(progress.watched for progress in self._reign.peers.values())
 
     def _others_go_on(self) -> bool:
         """Whether a quorum of others has durably the entry for which this leader's disk is waited for."""
@@ -188,6 +204,7 @@ class Leader:
         if message.term < state.term or state.role != LEADER or progress is None or progress.distrusted:
             return
         progress.heard_s = now
+        progress.watched = message.watched
         if self._reign.confirm(progress, message):
             self._reads.release()
         if message.match > log.last_index or message.agreed > log.last_index:

@@ -89,6 +89,8 @@ class AppendReply(Message, frozen=True, tag=6):
     promise_ms: U63 = 0
     """For how long, since it heard the append that it answers, the sender votes for nobody else. Leases rest on this
     and not on the leader's own setting. 0: it promises nothing (yet)."""
+    watched: bool = False
+    """Somebody waits for what the sender applies: it wants to hear of a commit soon, even if no entry follows."""
 
 
 class Snapshot(Message, frozen=True, tag=7):

@@ -38,6 +38,7 @@ class Progress:
         "paused",
         "sending",
         "snapshot",
+        "watched",
     )
 
     def __init__(self, next_index: int, now_s: float) -> None:
@@ -55,6 +56,8 @@ class Progress:
         self.lease_until_s = float("-inf")
         """Until when the peer votes for nobody else: the promise it gave, counted from the beginning of the round that
         it echoed with it."""
+        self.watched = False
+        """It wants to hear of a commit soon."""
         self.echoed = 0
         """The number of the newest round that the peer has echoed. Reads wait for it."""
         self.in_flight_bytes = 0

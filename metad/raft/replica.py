@@ -151,6 +151,10 @@ class RaftGroup:
     def accepting(self) -> bool:
         return self._reads.ready and not self._transfer.under_way
 
+    def watch(self, watched: bool) -> None:
+        """Somebody waits for what is applied here, or nobody does."""
+        self._state.watch(watched)
+
     # --- being driven ------------------------------------------------------------------------------------
 
     def propose(self, payload: bytes) -> int:

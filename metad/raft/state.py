@@ -47,6 +47,7 @@ class ReplicaState(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         self.timing = timing
         self.connected: set[str] = set()
         """The nodes that messages reach."""
+        self.watched = False
         others = [Node(member) for member in log.configuration.members if member != node_id]
         super().__init__(
             Node(node_id), others, conf=SyncObjConf(autoTick=False, pollerType="select"), transport=_NoTransport()
@@ -56,6 +57,10 @@ class ReplicaState(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         self._SyncObj__votedForNodeId = log.getVotedForNodeId() if log.getCurrentTerm() >= log.last_term else None
         self._SyncObj__raftLastApplied = applied
         self._SyncObj__raftCommitIndex = max(log.getRaftCommitIndex(), applied)
+
+    def watch(self, watched: bool) -> None:
+        """Somebody waits for what this replica applies, or nobody does."""
+        self.watched = watched
 
     # --- what SyncObj keeps ------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ....raft import leader as sending
+from ....raft.base import Timing
 from ....raft.messages import Append, AppendReply, VoteReply
-from .scene import Scene, diverged, scenario, started
+from .scene import ELECTION_S, Scene, diverged, scenario, started
 
 
 @scenario
@@ -61,6 +62,35 @@ def who_lost_what_it_acknowledged_counts_no_more() -> None:
     scene.until(lambda: not scene.leads("n1"), text="its word is no quorum either")
     scene.heal()
     scene.converge()
+
+
+@scenario
+def watched_followers_hear_of_a_commit_soon() -> None:
+    """Nothing follows the last entry, and the next heartbeat would be late."""
+    scene = started(timing=Timing(election_s=ELECTION_S, heartbeat_s=ELECTION_S / 3, sleep_after_s=1e9))
+    scene.group("n3").watch(True)
+    scene.run(0.5)
+    for value in range(5):
+        scene.write("n1", value)
+        scene.run(0.1)
+        assert [scene.value(name) for name in ("n2", "n3")] == [value, value]
+
+
+@scenario
+def entries_tell_of_the_commits_before_them() -> None:
+    """While entry follows entry, or nobody watches, no round of heartbeats is added."""
+    scene = started(timing=Timing(election_s=ELECTION_S, heartbeat_s=ELECTION_S / 3, sleep_after_s=1e9))
+    scene.run(0.5)
+    for watched in (True, False):
+        scene.group("n3").watch(watched)
+        scene.run(0.5)
+        before = len(scene.sent)
+        for value in range(50):
+            scene.write("n1", value)
+            if not watched:
+                scene.run(0.03)
+        rounds = [m for _, to, m in scene.sent[before:] if isinstance(m, Append) and not m.records and to == "n2"]
+        assert len(rounds) <= (2 if watched else 10)
 
 
 @scenario
