@@ -17,6 +17,7 @@ from metad_wire.watch import ChangeKind, WatchChange, WatchEntry, WatchRows
 from .token import to_text
 
 BatchKind = Literal["changes", "snapshot", "gap", "progress"]
+_KINDS = {int(kind): kind for kind in ChangeKind}  # to call the class takes longer than to decode a record
 Where = dict[str, tuple[dict[int, int], bytes]]
 """What a token is made of."""
 
@@ -156,7 +157,7 @@ def _event(change: WatchChange, revision: Revision, entry: WatchEntry) -> WatchE
     return WatchEvent(
         shape.table,
         shape.row,
-        ChangeKind(change.kind),
+        _KINDS.get(change.kind) or ChangeKind(change.kind),
         shape.key(change.key),
         None if change.value is None else shape.record(change.value),
         None if change.previous is None else shape.record(change.previous),
