@@ -105,6 +105,7 @@ class GroupDriver:
         self._listeners: list[Listener] = []
         self._awaited: dict[int, tuple[int, Callable[[bool], None]]] = {}
         self._awaited_from = 0  # the lowest revision of those, or lower
+        self._take_max = window.items_max  # requests for the next entry
         self.installing = False
         """A snapshot is being put in place of the state, which may be neither read nor applied to meanwhile."""
 
@@ -194,7 +195,7 @@ class GroupDriver:
     def _take(self, now_s: float) -> list[Work]:
         works: list[Work] = []
         items = size = 0
-        while self._queue:
+        while self._queue and len(works) < self._take_max:
             work = self._queue.first()
             command = work.command
             if works and self._window.is_full(items + command.items, size + command.size):
@@ -216,9 +217,11 @@ class GroupDriver:
         index = self.group.log.last_index + 1
         proposal = self.machine.evaluate([(work.command, work.identity) for work in works], index, now_ms)
         taken = len(proposal.outcomes)
+        self._take_max = self._window.items_max
         if taken < len(works):  # they have grown more than their sizes said, or one writes a row again
             self._queue.give_back(works[taken:])
             works = works[:taken]
+            self._take_max = 2 * taken  # the next entry likely has no room for many more
         entry = _InFlight(index, proposal, works)
         self._in_flight.append(entry)
         self._in_flight_bytes += entry.size

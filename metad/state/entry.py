@@ -87,6 +87,8 @@ class Replaced:
     @property
     def size(self) -> int:
         """Bytes in the log, at most, about."""
+        if len(self._values) == 1:
+            return len(self._values[0] or b"")
         return 3 * len(self._values) + sum(map(len, filter(None, self._found)))
 
     def distinct(self) -> list[tuple[bytes, list[int]]]:

@@ -15,7 +15,6 @@ from metad_wire.errors import InternalError, MetadError, StaleRouteError
 from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
-from metad_wire.watch import SlotMarker
 
 from ..errors import StorageError
 from ..storage import keys
@@ -91,16 +90,16 @@ class Machine:
         room for, up to one that writes a row again: who follows the log would not see what the row was in between. A
         step of a slot move is alone in its entry. A command that is refused, or put off, leaves no writes."""
         view, slots = self._view, self.slots
-        view.index, view.revision, view.now_ms = index, index + slots.holding.base, now_ms
+        base = slots.holding.base
+        view.index, view.revision, view.now_ms = index, index + base, now_ms
         view.marker = None
         origin = VERBS[commands[0][0].method.code].origin
-        alone = origin is Origin.MIGRATION
+        if origin is Origin.MIGRATION:
+            commands = commands[:1]
         writes: Writes = {}
         unwritten = writes.keys().isdisjoint  # says whether none of these keys is among the writes
         heard: dict[int, Writes] = {}
         replaced: dict[int, Replaced] = {}
-        revision = view.revision
-        marker: SlotMarker | None = None
         outcomes: list[Outcome] = []
         size = looked_at = view.looked_at = 0
         for command, identity in commands:
@@ -109,8 +108,6 @@ class Machine:
                 view.looked_at = 0
             verb = VERBS[command.method.code]
             if size >= ENTRY_BYTES_FULL or looked_at >= _ENTRY_LOOKED_AT_BYTES or verb.origin is not origin:
-                break
-            if alone and outcomes:
                 break
             if identity is not None:
                 try:
@@ -172,12 +169,13 @@ class Machine:
                         replaced[row].extend(values)
                     elif view.heard[row]:
                         replaced[row] = values
-            if alone:
-                revision, marker = view.revision, view.marker
             outcomes.append(encoded)
             if identity is not None and (verb.may_write is None or verb.may_write(command.body)):
                 self.dedupe.remember(index, identity, command.digest, remembered)
         self.dedupe.record(index, heard)
+        revision, marker = index + base, None
+        if origin is Origin.MIGRATION and isinstance(outcomes[0], bytes):
+            revision, marker = view.revision, view.marker
         previous = {row: values.distinct() for row, values in replaced.items()}
         entry = Entry(ENTRY_FORMAT, origin, now_ms, writes, heard, revision, marker, previous)
         return Proposal(entry.encoded(), entry, outcomes, size)

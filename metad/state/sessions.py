@@ -50,22 +50,18 @@ def _owner(broker: str, epoch: int) -> bytes:
 
 
 class _Owners:
-    """The owners a reply names: each life of a broker once."""
+    """The owners a reply names: each life of a broker once, whether it is connected or not."""
 
     def __init__(self) -> None:
         self.table: list[m.Owner] = []
-        self._by_row: dict[bytes, int] = {}
-        self._by_owner: dict[tuple[str, int], int] = {}
+        self._numbers: dict[tuple[str, int], int] = {}
 
     def add(self, row: bytes) -> int:
-        number = self._by_row.get(row)
-        if number is None:
-            owner = _decode_owner(row)
-            number = self._by_owner.get((owner.broker, owner.broker_epoch))
-            if number is None:
-                number = self._by_owner[owner.broker, owner.broker_epoch] = len(self.table)
-                self.table.append(m.Owner(owner.broker, owner.broker_epoch))
-            self._by_row[row] = number
+        owner = _decode_owner(row)
+        life = owner.broker, owner.broker_epoch
+        number = self._numbers.setdefault(life, len(self.table))
+        if number == len(self.table):
+            self.table.append(m.Owner(*life))
         return number
 
 

@@ -251,6 +251,26 @@ def test_writes_of_one_key_that_are_on_their_way_are_bounded() -> None:
     assert rig.versions() == [[version] for version in range(1, 51)]
 
 
+def test_a_queue_of_writes_of_one_key_is_not_taken_as_a_whole_for_each_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(items_max=256)
+    given: list[int] = []
+    evaluate = rig.driver.machine.evaluate
+
+    def counted(commands: Any, index: int, now_ms: int) -> Any:
+        given.append(len(commands))
+        return evaluate(commands, index, now_ms)
+
+    monkeypatch.setattr(rig.driver.machine, "evaluate", counted)
+    for number in range(100):
+        rig.submit(key="k" if number < 50 else None)
+    rig.pump_all()
+    assert given == [100, *[2] * 49, 49]
+    rig.commit(51)
+    assert rig.names() == [(number, "ok") for number in range(100)]
+
+
 def test_what_is_put_off_is_next_whoever_comes_meanwhile_and_keeps_its_turn() -> None:
     rig = Rig(items_max=256)
     for source in ("one", "one", "two", "two"):
