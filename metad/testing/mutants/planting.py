@@ -38,27 +38,31 @@ def planted(mutant: Mutant) -> Iterator[None]:
     """While this lasts the bug is in the code."""
     before: list[tuple[type | ModuleType, str, Any]] = []
     try:
+        pieces: dict[str, list[tuple[str, str]]] = {}
         for target, old, new in mutant.edits:
+            pieces.setdefault(target, []).append((old, new))
+        for target, replaced in pieces.items():
             module_name, _, path = target.partition(":")
             module = sys.modules[module_name if "." in module_name else f"metad.raft.{module_name}"]
             class_name, _, function_name = path.rpartition(".")
             owner = getattr(module, class_name) if class_name else module
             original = vars(owner)[function_name]
             before.append((owner, function_name, original))
-            setattr(owner, function_name, _mutated(mutant, owner, original, old, new))
+            setattr(owner, function_name, _mutated(mutant, owner, original, replaced))
         yield
     finally:
         for owner, name, original in reversed(before):
             setattr(owner, name, original)
 
 
-def _mutated(mutant: Mutant, owner: type | ModuleType, original: Any, old: str, new: str) -> Any:
+def _mutated(mutant: Mutant, owner: type | ModuleType, original: Any, pieces: list[tuple[str, str]]) -> Any:
     function: Any = original.fget if isinstance(original, property) else original
     source = textwrap.dedent(inspect.getsource(function))
-    if source.count(old) != 1:
-        raise LookupError(f"mutant {mutant.name}: {old!r} is {source.count(old)} times in {function.__qualname__}")
+    for old, new in pieces:
+        if source.count(old) != 1:
+            raise LookupError(f"mutant {mutant.name}: {old!r} is {source.count(old)} times in {function.__qualname__}")
+        source = source.replace(old, new)
     # Names that begin with two underscores are mangled, and super() looks for the class it was written in.
-    source = source.replace(old, new)
     wrapped = f"def make(__class__):\n{textwrap.indent(source, '    ')}\n    return {function.__name__}\n"
     made: dict[str, Any] = {}
     exec(compile(wrapped, f"<mutant {mutant.name}>", "exec"), vars(sys.modules[function.__module__]), made)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from metad_client import Client, Options, connect
-from metad_wire.cluster import ClusterMap
+from metad_wire.cluster import ClusterMap, SlotMove, slot_bits, slots_count
 from metad_wire.group import METADATA, GroupId
 
 from ...config import (
@@ -31,6 +31,7 @@ from ...config import (
     StorageConfig,
     validated,
 )
+from ...control.decisions import MOVES_OF_A_MAP, changed
 from ...control.repair import lacking
 from ...errors import LeftError
 from ...node.node import Node
@@ -41,6 +42,7 @@ from ...server.serve import Server
 from ...storage import keys
 from ..judges.history import History
 from ..judges.invariants import Violation
+from ..judges.written import SHOWN, Key, Written
 from .host import Disks, Pace, SimEnvironment
 from .links import SimNetwork, Wire
 from .loop import PROCESS, Process, StuckError, VirtualLoop
@@ -84,7 +86,8 @@ class SimNode:
         self.cluster = cluster
         self.name = name
         self.config = config
-        self.disks = Disks()
+        self.disks = Disks(self._applied)
+        self._applied_to: dict[GroupId, int] = {}
         self.process: Process | None = None
         self.environment: SimEnvironment | None = None
         self.server: Server | None = None
@@ -133,6 +136,29 @@ class SimNode:
                 return
             self.cluster.fail(Violation("nodes do not fail", f"{self.name}: {type(error).__name__}: {error}"))
 
+    def _applied(self, group: GroupId, index: int) -> None:
+        """Its state of a group has come to a further index, or again so far, in another life."""
+        written = self.cluster.written
+        try:
+            for at in range(min(self._applied_to.get(group, 0), index - 1) + 1, index + 1):
+                record = self._record(group, at)
+                if record is not None:
+                    written.apply(self.name, group, at, record, self.cluster.loop.now)
+        except Violation as error:
+            self.cluster.fail(error)
+        self._applied_to[group] = index
+        for hears in list(self.cluster.on_applied):
+            hears(self.name, group, index)
+
+    def _record(self, group: GroupId, index: int) -> bytes | None:
+        """An entry of its log; None if a snapshot has taken its place."""
+        driver = None if self.node is None else self.node.drivers.get(group)
+        if driver is None:  # it is starting: what it applies it has read from the disk
+            return self.disks.log.get(keys.log_entry(keys.group_prefix(group), index))
+        log = driver.group.log
+        records: list[bytes] = log.records(index, 1, index + 1) if log.base_index < index <= log.last_index else []
+        return records[0] if records else None
+
     def crash(self, *, power: bool = True) -> None:
         """The process dies, or the power fails."""
         if self.process is None:
@@ -157,7 +183,7 @@ class SimNode:
         """It dies, and nothing of its data is left."""
         self.crash()
         self.cluster.trace(f"{self.name} has lost its disk")
-        self.disks = Disks()
+        self.disks = Disks(self._applied)
         self.left = False
 
     def join(self) -> None:
@@ -220,6 +246,9 @@ class Cluster:
         self.loop.callbacks_max = _CALLBACKS_MAX
         self.network = SimNetwork(self.loop, settings.wire, self.rng.getrandbits(64))
         self.history = History()
+        self.written = Written()
+        self.on_applied: list[Callable[[str, GroupId, int], None]] = []
+        """Who hears that a node's replica of a group has come to a further index."""
         self.tracing = tracing
         self.traced: list[str] = []
         self.quiet = False
@@ -267,7 +296,7 @@ class Cluster:
         )
         self.nodes[name] = SimNode(self, name, validated(config))
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         self._log.install()
         return self
 
@@ -345,6 +374,21 @@ class Cluster:
             node.start()
         if not self.run_until(self.serving, 20.0):
             raise Violation("formation", self.describe())
+
+    def grant_move(self, source: int, target: int, slots: Iterable[int], kind: str = "data") -> int:
+        """Have the leader of the metadata put a slot move into the map. Returns its number."""
+        leader = self.leader(METADATA)
+        assert leader is not None
+        assert leader.process is not None
+        assert leader.node is not None
+        assert leader.node.map is not None
+        known, bits = leader.node.map, slot_bits(slots)
+        number = (known.version + 1) * MOVES_OF_A_MAP
+        self.trace(f"{slots_count(bits)} slots of {kind}-{source} are to go to {kind}-{target}")
+        self.moves += 1
+        decision = changed(known, "moved by hand", moves=[SlotMove(number, kind, source, target, bits)])
+        leader.process.context.run(leader.node.controller._grant, decision, lambda _: None)
+        return number
 
     def client(self, options: Options | None = None) -> SimClient:
         """One more."""
@@ -462,6 +506,7 @@ class Cluster:
         assert leader.node is not None
         assert leader.node.map is not None
         for record in leader.node.map.groups:
+            self._as_written(record.group_id)
             lead = self.leader(record.group_id)
             assert lead is not None
             assert lead.node is not None
@@ -479,6 +524,18 @@ class Cluster:
                     differ = [key for key in {*rows, *first} if rows.get(key) != first.get(key)]
                     shown = ", ".join(f"{k.hex()}: {first.get(k)!r} / {rows.get(k)!r}" for k in sorted(differ)[:3])
                     raise Violation("same states", f"{record.group_id.name}: {members[0]} / {member}: {shown}")
+
+    def _as_written(self, group: GroupId) -> None:
+        """Its leader holds what the entries say that were applied."""
+        lead, known = self.leader(group), self.written.known(group)
+        assert lead is not None
+        prefix = keys.group_prefix(group)
+        rows = {}
+        for key, value in lead.disks.state.scan(prefix, keys.after_prefix(prefix), 1 << 30):
+            if key[keys.GROUP_PREFIX_BYTES] in SHOWN:
+                rows[Key.stored(key[keys.GROUP_PREFIX_BYTES :])] = value
+        if rows != self.written.rows_at(group.name, known):
+            raise Violation("same states", f"{group.name} of {lead.name} is not what was written until {known}")
 
     def require_answers(self) -> None:
         """Nobody waits any more."""

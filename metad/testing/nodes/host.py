@@ -4,20 +4,25 @@ beside the loop take their time, clocks drift and disagree; a crash loses what w
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from metad_wire.group import GroupId
 
 from ...config import Config
 from ...errors import StorageError
 from ...node.environment import Timer
 from ...node.stores import Stores, pair_stores
+from ...storage.engine import NO_WRITES, Writes
+from ...storage.keys import GROUP_PREFIX_BYTES, KINDS, applied
 from ...storage.log import LogStore
 from ...storage.mark import DurableMark
 from ..disk import LogSync, SimDisk, SimFile
 from .loop import VirtualLoop
 
 _EPOCH_MS = 1_700_000_000_000
+_APPLIED = applied(b"")
 
 
 class Pace(NamedTuple):
@@ -33,12 +38,37 @@ class Pace(NamedTuple):
     """Calendars differ from the truth by up to this."""
 
 
-class Disks:
-    """Of one node, through all its lives."""
+class StateDisk(SimDisk):
+    """Says when a group's state has come to a further index, before anybody else can know."""
 
-    def __init__(self) -> None:
+    def __init__(self, applied: Callable[[GroupId, int], None]) -> None:
+        super().__init__()
+        self._applied = applied
+        self._replacing = False
+
+    def write(self, *batches: Writes, delete_ranges: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        super().write(*batches, delete_ranges=delete_ranges)
+        if self._replacing:
+            return
+        for writes in batches:
+            for key, value in writes.items():
+                if value is not None and key.endswith(_APPLIED) and len(key) == len(_APPLIED) + GROUP_PREFIX_BYTES:
+                    self._applied(group_of_prefix(key[:GROUP_PREFIX_BYTES]), int.from_bytes(value, "big"))
+
+    def replace(self, begin: bytes, end: bytes, parts: Sequence[bytes | Path], writes: Writes = NO_WRITES) -> None:
+        self._replacing = True  # a snapshot is installed: no entry is applied
+        try:
+            super().replace(begin, end, parts, writes)
+        finally:
+            self._replacing = False
+
+
+class Disks:
+    """Of one node, through all its lives. ``applied`` hears of every group whose state has come to a further index."""
+
+    def __init__(self, applied: Callable[[GroupId, int], None]) -> None:
         self.log = SimDisk()
-        self.state = SimDisk()
+        self.state = StateDisk(applied)
         self.mark = SimFile()
 
     def open(self, config: Config) -> Stores:
@@ -52,6 +82,11 @@ class Disks:
             self.mark.crash(rng)
         # The state has no log of its own: what was in memory is lost with the process.
         self.state.crash(rng)
+
+
+def group_of_prefix(prefix: bytes) -> GroupId:
+    """The group whose keys begin so."""
+    return GroupId(KINDS[prefix[0] - 1], int.from_bytes(prefix[1:], "big"))
 
 
 class SimSyncer:

@@ -1,11 +1,10 @@
-"""What must hold of whole nodes, played out by hand: each of these objects to a bug that :mod:`..mutants.nodes` plants.
-Seeds would find most of them as well, but not every time."""
+"""What must hold of whole nodes, played out by hand: each of these objects to a bug that :mod:`...mutants.nodes`
+plants. Seeds would find most of them as well, but not every time."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 from metad_client import (
@@ -20,110 +19,17 @@ from metad_client import (
     PutResult,
 )
 from metad_wire import messages as m
-from metad_wire.cluster import ClusterMap, unpack_slots
-from metad_wire.group import METADATA, GroupId
-from metad_wire.methods import KV_GET, KV_PUT, Method, encode
+from metad_wire.cluster import unpack_slots
+from metad_wire.group import METADATA
+from metad_wire.methods import KV_GET, KV_PUT, encode
 
-from ...config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
-from .cluster import DATA, Cluster, Settings, SimClient, SimNode
-from .host import Pace
-from .workload import Caller
+from ....config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
+from ..cluster import DATA, SimClient, SimNode
+from ..host import Pace
+from ..workload import Caller
+from .scene import Scene, scenario
 
-Scenario = Callable[[], None]
-SCENARIOS: dict[str, Scenario] = {}
 _DEADLINE_S = 5.0
-
-
-def scenario(function: Scenario) -> Scenario:
-    """Put it on the list."""
-    SCENARIOS[function.__name__] = function
-    return function
-
-
-class Scene(Cluster):
-    """A cluster that stands, with one group of each kind."""
-
-    def __init__(self, seed: int = 1, **settings: Any) -> None:
-        super().__init__(seed, Settings(**{"data": 1, "offset": 1, **settings}))
-        self.one: SimClient
-        self.two: SimClient
-
-    def __enter__(self) -> Scene:
-        super().__enter__()
-        try:
-            self.start()
-            self.one, self.two = self.client(), self.client()
-            self.ask(self.one, lambda client: client.cluster.map())
-            self.ask(self.two, lambda client: client.cluster.map())
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def begin(self, client: SimClient, what: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
-        """Have a client ask something; the task."""
-
-        async def asked() -> Any:
-            return await what(client.client or await client.open())
-
-        return client.process.start(asked())
-
-    def ask(self, client: SimClient, what: Callable[[Client], Coroutine[Any, Any, Any]], seconds: float = 10.0) -> Any:
-        """The same, and wait for the answer. Raises it where it is an error."""
-        task = self.begin(client, what)
-        assert self.run_until(task.done, seconds), "there is no answer"
-        return task.result()
-
-    def put(self, client: SimClient, key: str, value: bytes, **how: Any) -> int:
-        """Returns the version."""
-        version: int = self.ask(client, lambda c: c.kv.put("space", key, value, **how))
-        return version
-
-    def get(self, client: SimClient, key: str) -> tuple[bytes, int] | None:
-        """(value, version)"""
-        found = self.ask(client, lambda c: c.kv.get("space", key))
-        return None if found is None else (found.value, found.version)
-
-    def lead(self, group: GroupId = DATA) -> SimNode:
-        """The leader of a group, once there is one."""
-        assert self.run_until(lambda: self.leader(group) is not None, 5.0)
-        leader = self.leader(group)
-        assert leader is not None
-        return leader
-
-    def at(self, sim: SimNode, method: Method[Any, Any], body: Any, identity: m.Identity | None = None) -> Any:
-        """Ask a node itself, for the group of data."""
-        assert sim.node is not None
-        assert sim.process is not None
-        task = sim.process.start(sim.node.requests.call(method, body, group="data-0", identity=identity))
-        assert self.run_until(task.done, 5.0), "there is no answer"
-        return task.result()
-
-    def catch_up_by_snapshot(self) -> None:
-        """Write so much while a node is isolated that it needs a snapshot, and let it have one."""
-        for number in range(20):
-            self.put(self.one, f"k{number}", b"." * 200)
-        self.run(1.5)  # until its connections are given up, and what was sent on them with them
-        self.network.heal()
-        self.require_settled(20.0)
-        assert self.snapshots, "no snapshot was needed"
-
-    def transfer(self, to: str, group: GroupId = DATA) -> None:
-        """Hand a group over."""
-        self.ask(self.two, lambda c: c.cluster.transfer(group.name, to))
-
-        def led() -> bool:
-            leader = self.leader(group)
-            node = None if leader is None else leader.node
-            return leader is self.nodes[to] and node is not None and node.drivers[group].group.ready
-
-        assert self.run_until(led, 10.0), f"{to} does not lead {group.name}"
-
-    def isolate(self, name: str, *friends: SimClient) -> None:
-        """Cut a node off from all but its friends."""
-        near = {name, *(friend.name for friend in friends)}
-        others = [*self.nodes, *(client.name for client in self.clients)]
-        self.network.partition(sorted(near), [host for host in others if host not in near])
 
 
 # --- exactly once ----------------------------------------------------------------------------------------
@@ -594,18 +500,18 @@ def groups_that_have_too_few_replicas_are_repaired() -> None:
     cluster adds the replicas by itself, a few groups at a time, and moves nothing else."""
     with Scene(nodes=1, spares=4, data=4, offset=2) as scene:
         assert scene.put(scene.one, "a", b"1") == 1
-        before = _map(scene)
+        before = scene.map
         for name in ("n2", "n3"):
             scene.nodes[name].start()
-        assert scene.run_until(lambda: len(_map(scene).nodes) == 3, 20.0)
+        assert scene.run_until(lambda: len(scene.map.nodes) == 3, 20.0)
         assert scene.run_until(lambda: _on(scene) == {("n1", "n2", "n3")}, 30.0), _on(scene)
         scene.require_settled(20.0)
-        assert (before.slots, before.moves) == (_map(scene).slots, _map(scene).moves)
+        assert (before.slots, before.moves) == (scene.map.slots, scene.map.moves)
         lost = next(name for name in ("n1", "n2", "n3") if name != scene.lead(METADATA).name)
         scene.nodes[lost].crash()
         scene.run(11.0)
         scene.ask(scene.two, lambda c: c.cluster.leave(lost, lost=True))
-        assert scene.run_until(lambda: len(_map(scene).nodes) == 2, 20.0)
+        assert scene.run_until(lambda: len(scene.map.nodes) == 2, 20.0)
         scene.nodes["n4"].start()
         scene.require_settled(40.0)
         now = tuple(sorted({"n1", "n2", "n3", "n4"} - {lost}))
@@ -706,7 +612,7 @@ def node_that_others_need_does_not_leave() -> None:
     """A group has its writes on one living node, and one whose disk is lost, for the third is away. Nobody may decide
     that the lost one is not needed before the third is back."""
     with Scene(nodes=5) as scene:
-        names = {group.group_id: group.replicas for group in _map(scene).groups}[DATA]
+        names = {group.group_id: group.replicas for group in scene.map.groups}[DATA]
         leader = scene.lead().name
         away, victim = (name for name in names if name != leader)
         scene.nodes[away].crash()
@@ -797,19 +703,11 @@ def _copies(scene: Scene) -> set[str]:
     return {*leader.drivers[DATA].group.configuration.voters}
 
 
-def _map(scene: Scene) -> ClusterMap:
-    """The map that the leader of the metadata has."""
-    node = scene.lead(METADATA).node
-    assert node is not None
-    assert node.map is not None
-    return node.map
-
-
 def _members(scene: Scene) -> set[str]:
     """The nodes of the map."""
-    return {node.node_id for node in _map(scene).nodes}
+    return {node.node_id for node in scene.map.nodes}
 
 
 def _on(scene: Scene) -> set[tuple[str, ...]]:
     """The nodes that groups with records should be on."""
-    return {tuple(sorted(group.replicas)) for group in _map(scene).groups if group.group_id != METADATA}
+    return {tuple(sorted(group.replicas)) for group in scene.map.groups if group.group_id != METADATA}

@@ -1,0 +1,8 @@
+"""Situations of whole nodes, each played out by hand. A scenario fails by raising."""
+
+from __future__ import annotations
+
+from . import nodes  # each puts its own on the list
+from .scene import SCENARIOS, Scene
+
+__all__ = ["SCENARIOS", "Scene", "nodes"]
