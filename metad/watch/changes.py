@@ -1,34 +1,39 @@
-"""The changes that an entry of the log makes, as watches report them. Each is made and encoded once for all streams."""
+"""The changes that an entry of the log makes, as watches report them."""
 
 from __future__ import annotations
 
 import functools
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.methods import encode
 from metad_wire.tables import ROWS
 from metad_wire.tables.cluster import CLUSTER
 from metad_wire.tables.session import SESSION
-from metad_wire.watch import ChangeKind, StreamFlag, WatchChange
+from metad_wire.watch import ChangeKind
 
 from ..state.entry import Entry
 from ..storage.keys import GROUP_PREFIX_BYTES
 from .filters import OWNER
 
-KEY_AT: Final = GROUP_PREFIX_BYTES + 1
-"""Where the fields of a key begin, behind the group and the row."""
+Change: TypeAlias = tuple[int, int, bytes, bytes | None, bytes | None, bool]
+"""The fields of a WatchChange, in their order: row, kind, key, value, previous, previous_known. A tuple, because a
+catch-up makes a million of them, and so that an event is encoded in one go."""
+
+ROW_AT: Final = GROUP_PREFIX_BYTES
+"""Where a key has the row."""
+KEY_AT: Final = ROW_AT + 1
+"""Where the fields of a key begin."""
 _PROPERTIES: Final = SESSION.rows["properties"]
 _CLUSTER_MAP: Final = CLUSTER.rows["map"]
-_VARIANTS: Final = int(StreamFlag.KEYS_ONLY | StreamFlag.PREVIOUS)
-_KEYS_ONLY, _PREVIOUS = int(StreamFlag.KEYS_ONLY), int(StreamFlag.PREVIOUS)
-_OVERHEAD_BYTES: Final = 24  # of a change, beside its key and values
 _EXPIRY: Final = 2  # the origin of entries that delete what has expired
+# Plain numbers: an enum's member takes several times as long to encode.
+_CREATED, _CHANGED = int(ChangeKind.CREATED), int(ChangeKind.CHANGED)
+_DELETED, _EXPIRED, _WRITTEN = int(ChangeKind.DELETED), int(ChangeKind.EXPIRED), int(ChangeKind.WRITTEN)
 
 _decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
-_decode_values = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 @functools.lru_cache(4_096)  # the row is the same bytes for all sessions of a broker's life
@@ -38,101 +43,65 @@ def broker_of(owner: bytes | None) -> str:
 
 
 @functools.cache
-def _revisions_at(row: int) -> tuple[int, int]:
-    """Where a counted record has the revision that created it, and the one that wrote it."""
-    names = [field.name for field in msgspec.structs.fields(ROWS[row].shows[row].record)]
-    return names.index("create_revision"), names.index("mod_revision")
-
-
-def _is_created(row: int, value: bytes) -> bool:
-    """Whether the entry that wrote a counted record also created it."""
-    created, written = _revisions_at(row)
-    fields = _decode_values(value)
-    return bytes(fields[created]) == bytes(fields[written])
-
-
-class Change:
-    """A change of one row, shared by all streams that report it. ``before``: the value it replaced, None if there was
-    none, once ``before_known``."""
-
-    __slots__ = ("_encoded", "before", "before_known", "key", "kind", "size", "value")
-
-    def __init__(self, key: bytes, value: bytes | None, kind: ChangeKind) -> None:
-        self.key = key
-        """With group and row in front."""
-        self.value = value
-        self.kind = kind
-        self.size = len(key) + _OVERHEAD_BYTES + (0 if value is None else len(value))
-        """Bytes that it takes in a frame, about."""
-        self.before: bytes | None = None
-        self.before_known = False
-        self._encoded: dict[int, msgspec.Raw] = {}
-
-    def replaces(self, before: bytes | None) -> None:
-        """The value that the change replaces is known. Not once it was reported."""
-        self.before, self.before_known = before, True
-
-    def encoded(self, flags: int) -> msgspec.Raw:
-        """As a stream with these flags reports it."""
-        variant = flags & _VARIANTS
-        found = self._encoded.get(variant)
-        if found is None:
-            value = None if variant & _KEYS_ONLY else self.value
-            known = bool(variant & _PREVIOUS) and self.before_known
-            before = self.before if known and not variant & _KEYS_ONLY else None
-            found = self._encoded[variant] = msgspec.Raw(
-                encode(WatchChange(self.key[KEY_AT - 1], self.kind, self.key[KEY_AT:], value, before, known))
-            )
-        return found
+def _revisions_of(row: int) -> Callable[[bytes], Any] | None:
+    """Decodes the two revisions of a record that has them, and nothing else of it; None for rows without."""
+    shown = ROWS[row].shows.get(row)
+    if shown is None or not shown.counted:
+        return None
+    names = [field.name for field in msgspec.structs.fields(shown.record)]
+    fields = [(name, int if name in ("create_revision", "mod_revision") else msgspec.Raw) for name in names]
+    return msgspec.msgpack.Decoder(msgspec.defstruct("Revisions", fields, array_like=True, gc=False)).decode
 
 
 class EntryChanges:
     """The changes of one entry, made when they are asked for."""
 
-    __slots__ = ("_made", "_owners", "entry")
+    __slots__ = ("_owners", "entry")
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
-        self._made: dict[bytes, Change] = {}
         self._owners: dict[bytes, bytes] | None = None
 
     def change(self, key: bytes, value: bytes | None) -> Change:
-        """The change that this write of the entry is."""
-        change = self._made.get(key)
-        if change is None:
-            row = key[KEY_AT - 1]
-            change = self._made[key] = Change(key, value, self._kind(row, key, value))
-            if row == OWNER and (before := self._owner_before(key)) is not None:
-                change.replaces(before or None)
-        return change
+        """The change that this write of the entry is, without the value before."""
+        row = key[ROW_AT]
+        if value is None:
+            kind = _EXPIRED if self.entry.origin == _EXPIRY else _DELETED
+        elif (revisions_of := _revisions_of(row)) is not None:
+            revisions = revisions_of(value)
+            kind = _CREATED if revisions.create_revision == revisions.mod_revision else _CHANGED
+        elif row == OWNER:
+            kind = self._kind_of_owner(key)
+        elif row == _PROPERTIES:
+            owner = key[:ROW_AT] + bytes((OWNER,)) + key[KEY_AT:]
+            kind = self._kind_of_owner(owner) if owner in self.entry.heard.get(OWNER, ()) else _CHANGED
+        else:
+            kind = _CHANGED if row == _CLUSTER_MAP else _WRITTEN
+        return row, kind, key[KEY_AT:], value, None, False
 
     def brokers(self, key: bytes, value: bytes | None) -> set[str]:
         """The brokers that an owner row names, now and before."""
-        return {broker_of(value), broker_of(self._owner_before(key))} - {""}
+        return {broker_of(value), broker_of(self.owner_before(key))} - {""}
 
-    def _kind(self, row: int, key: bytes, value: bytes | None) -> ChangeKind:
-        if value is None:
-            return ChangeKind.EXPIRED if self.entry.origin == _EXPIRY else ChangeKind.DELETED
-        if row == OWNER:
-            return self._kind_of_owner(key)
-        if row == _PROPERTIES:
-            owner = key[: KEY_AT - 1] + bytes((OWNER,)) + key[KEY_AT:]
-            return self._kind_of_owner(owner) if owner in self.entry.heard.get(OWNER, ()) else ChangeKind.CHANGED
-        if row == _CLUSTER_MAP:
-            return ChangeKind.CHANGED
-        if ROWS[row].shows[row].counted:
-            return ChangeKind.CREATED if _is_created(row, value) else ChangeKind.CHANGED
-        return ChangeKind.WRITTEN
-
-    def _kind_of_owner(self, key: bytes) -> ChangeKind:
-        before = self._owner_before(key)
-        if before is None:
-            return ChangeKind.WRITTEN
-        return ChangeKind.CHANGED if before else ChangeKind.CREATED
-
-    def _owner_before(self, key: bytes) -> bytes | None:
+    def owner_before(self, key: bytes) -> bytes | None:
         """The owner row that the entry replaces; empty if there was none, None if the entry does not say."""
         if self._owners is None:
             values = self.entry.replaced(OWNER)
             self._owners = {} if values is None else dict(zip(self.entry.heard[OWNER], values, strict=True))
         return self._owners.get(key)
+
+    def _kind_of_owner(self, key: bytes) -> int:
+        before = self.owner_before(key)
+        if before is None:
+            return _WRITTEN
+        return _CHANGED if before else _CREATED
+
+
+def with_previous(change: Change, before: bytes | None) -> Change:
+    """The change, and the value that it replaces; None if there was none."""
+    return (*change[:4], before, True)
+
+
+def keys_only(change: Change) -> Change:
+    """The change without values."""
+    return (*change[:3], None, None, change[5])

@@ -1,11 +1,9 @@
-"""The payloads of EVENT frames. An entry's changes are encoded already; here they are put together."""
+"""The payloads of EVENT frames."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
-
-import msgspec
 
 from metad_wire.errors import MetadError
 from metad_wire.methods import encode
@@ -16,11 +14,12 @@ from .changes import Change
 FRAME_BYTES: Final = 256 * 1024
 """A frame takes no further entry or row beyond this."""
 _ENTRY_BYTES: Final = 40  # of an entry, beside its changes
+_CHANGE_BYTES: Final = 16  # of a change, beside key and values
 _COALESCE: Final = int(StreamFlag.COALESCE)
 
 
 class Pending(NamedTuple):
-    """An entry that a stream reports: the changes that pass its filters, and the marker."""
+    """An entry that a stream reports: the changes that pass its filters, as it wants them, and the marker."""
 
     at: int
     """Its index."""
@@ -32,29 +31,13 @@ class Pending(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that it takes in a frame, about."""
-        return _ENTRY_BYTES + sum([change.size for change in self.changes])
-
-
-class _Entries(msgspec.Struct, frozen=True, array_like=True):
-    """The first fields of WatchEvents."""
-
-    index: int
-    entries: list[tuple[int, int, int, list[msgspec.Raw], SlotMarker | None]]
+        sizes = [len(change[2]) + len(change[3] or b"") + len(change[4] or b"") for change in self.changes]
+        return _ENTRY_BYTES + _CHANGE_BYTES * len(sizes) + sum(sizes)
 
 
 def entries(index: int, pending: Iterable[Pending], flags: int) -> bytes:
     """Whole entries, the last up to ``index``."""
-    if flags & _COALESCE:
-        pending = _newest(pending)
-    return encode(
-        _Entries(
-            index,
-            [
-                (one.at, one.revision, one.time_ms, [change.encoded(flags) for change in one.changes], one.marker)
-                for one in pending
-            ],
-        )
-    )
+    return encode((index, _newest(pending) if flags & _COALESCE else pending))
 
 
 def mark(index: int, *, behind_ms: int | None = None) -> bytes:
@@ -74,11 +57,11 @@ def end(index: int, why: MetadError) -> bytes:
 
 def _newest(pending: Iterable[Pending]) -> list[Pending]:
     """Of several changes of a key only the newest."""
-    seen: set[bytes] = set()
+    seen: set[tuple[int, bytes]] = set()
     kept: list[Pending] = []
     for one in reversed(list(pending)):
-        changes = [change for change in one.changes if change.key not in seen]
-        seen.update([change.key for change in changes])
+        changes = [change for change in one.changes if (change[0], change[2]) not in seen]
+        seen.update([(change[0], change[2]) for change in changes])
         if changes or one.marker is not None:
             kept.append(one._replace(changes=changes))
     kept.reverse()

@@ -9,9 +9,8 @@ from typing import Protocol
 from metad_wire.errors import MetadError, PositionAheadError
 
 from ..state.entry import Entry
-from .changes import Change, EntryChanges
-from .filters import Interest
-from .frames import Pending
+from .changes import Change, EntryChanges, with_previous
+from .filters import OWNER, Interest
 from .index import Index
 from .seams import Replica
 from .stream import Stream
@@ -154,25 +153,31 @@ class Hub:
         changes = EntryChanges(entry)
         matched = self._index.matches(changes)
         if self._previous:
-            self._find_previous(matched)
+            self._find_previous(changes, matched)
             for writes in entry:
                 self._unwritten.update(writes)
             self._keeper.soon(self._written)
         if entry.marker is not None:
             for stream in self._live:
                 matched.setdefault(stream, [])
-        revision = entry.revision or index
         for stream, found in matched.items():
-            stream.take(Pending(index, revision, entry.now_ms, found, entry.marker))
+            stream.take(index, entry, found)
             self.wake(stream)
 
-    def _find_previous(self, matched: dict[Stream, list[Change]]) -> None:
+    def _find_previous(self, changes: EntryChanges, matched: dict[Stream, list[Change]]) -> None:
         """Read the values that the changes replace, for those who asked for them."""
-        for stream, found in matched.items():
-            if stream.wants_previous:
-                for change in found:
-                    if not change.before_known:
-                        change.replaces(self._value(change.key))
+        told: dict[tuple[int, bytes], Change] = {}
+        for stream in [stream for stream in matched if stream.wants_previous]:
+            for change in matched[stream]:
+                at = change[0], change[2]
+                if at not in told:
+                    told[at] = with_previous(change, self._before(changes, change))
+            matched[stream] = [told[change[0], change[2]] for change in matched[stream]]
+
+    def _before(self, changes: EntryChanges, change: Change) -> bytes | None:
+        key = self.replica.prefix + bytes((change[0],)) + change[2]
+        owner = changes.owner_before(key) if change[0] == OWNER else None
+        return self._value(key) if owner is None else owner or None
 
     def _value(self, key: bytes) -> bytes | None:
         if key in self._unwritten:

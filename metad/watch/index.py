@@ -11,7 +11,7 @@ Interests by broker are found by the brokers that an owner row names, now and be
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
@@ -26,13 +26,19 @@ _SIEVES_MAX: Final = 3
 
 
 class _Interested(Generic[Member]):
-    """Who wants keys with one prefix."""
+    """Who wants keys with one prefix. ``some``: members that may want a key for two reasons, one of them a broker."""
 
-    __slots__ = ("all", "by_broker")
+    __slots__ = ("all", "by_broker", "some")
 
     def __init__(self) -> None:
         self.all: dict[Member, None] = {}
+        self.some: dict[Member, None] | None = None
         self.by_broker: dict[str, dict[Member, None]] | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody is left."""
+        return not self.all and not self.some and not self.by_broker
 
 
 class _Length(Generic[Member]):
@@ -54,8 +60,9 @@ class Index(Generic[Member]):
         self._group = group
         self._lengths: list[_Length[Member]] = []  # ascending
 
-    def add(self, member: Member, interests: Iterable[Interest]) -> None:
-        """Have a member hear of what it is interested in."""
+    def add(self, member: Member, interests: Sequence[Interest]) -> None:
+        """Have a member hear of what it is interested in: no interest includes another."""
+        twice = any(interest.broker for interest in interests)
         for interest in interests:
             prefix = self._prefix(interest)
             by_prefix = self._of(len(prefix)).by_prefix
@@ -67,10 +74,14 @@ class Index(Generic[Member]):
                 if found.by_broker is None:
                     found.by_broker = {}
                 found.by_broker.setdefault(interest.broker, {})[member] = None
+            elif twice:
+                if found.some is None:
+                    found.some = {}
+                found.some[member] = None
             else:
                 found.all[member] = None
 
-    def remove(self, member: Member, interests: Iterable[Interest]) -> None:
+    def remove(self, member: Member, interests: Sequence[Interest]) -> None:
         """Take back what :meth:`add` did."""
         for interest in interests:
             prefix = self._prefix(interest)
@@ -82,9 +93,11 @@ class Index(Generic[Member]):
                 del members[member]
                 if not members:
                     del found.by_broker[interest.broker]
+            elif found.some is not None and member in found.some:
+                del found.some[member]
             else:
                 del found.all[member]
-            if not found.all and not found.by_broker:
+            if found.empty:
                 del of_length.by_prefix[prefix]
                 self._count(prefix, -1)
                 if not of_length.by_prefix:
@@ -123,10 +136,12 @@ class Index(Generic[Member]):
 
     def matches(self, changes: EntryChanges) -> dict[Member, list[Change]]:
         """The members that want changes of an entry, with those. What a slot move writes is no change."""
-        found: dict[Member, dict[bytes, Change]] = {}
         entry = changes.entry
+        found: dict[Member, list[Change]] = {}
         if entry.origin == Origin.MIGRATION:
-            return {}
+            return found
+        twice: dict[Member, dict[bytes, Change]] = {}
+        make = changes.change
         for writes in entry:
             keys: Iterable[bytes] = writes
             for of_length in self._lengths:
@@ -136,32 +151,36 @@ class Index(Generic[Member]):
                     if not keys:
                         break
                 for key in [key for key in keys if key[:length] in by_prefix]:
-                    self._find(by_prefix[key[:length]], changes, key, writes[key], found)
-        return {member: list(by_key.values()) for member, by_key in found.items()}
-
-    def _find(
-        self,
-        interested: _Interested[Member],
-        changes: EntryChanges,
-        key: bytes,
-        value: bytes | None,
-        found: dict[Member, dict[bytes, Change]],
-    ) -> None:
-        members: list[Member] = [*interested.all]
-        if interested.by_broker:
-            for broker in changes.brokers(key, value):
-                members += interested.by_broker.get(broker, ())
-        if members:
-            change = changes.change(key, value)
-            for member in members:
-                found.setdefault(member, {})[key] = change
+                    interested = by_prefix[key[:length]]
+                    value = writes[key]
+                    if interested.all:
+                        change = make(key, value)
+                        for member in interested.all:
+                            if member in found:
+                                found[member].append(change)
+                            else:
+                                found[member] = [change]
+                    if interested.some or interested.by_broker:
+                        for member in _some(interested, changes, key, value):
+                            twice.setdefault(member, {})[key] = make(key, value)
+        for member, by_key in twice.items():
+            found[member] = [*by_key.values()]
+        return found
 
     def wants(self, key: bytes, value: bytes) -> bool:
         """Whether any member is interested in a row as it is."""
         for of_length in self._lengths:
             interested = of_length.by_prefix.get(key[: of_length.length])
             if interested is not None and (
-                interested.all or (interested.by_broker and broker_of(value) in interested.by_broker)
+                interested.all or interested.some or (interested.by_broker and broker_of(value) in interested.by_broker)
             ):
                 return True
         return False
+
+
+def _some(interested: _Interested[Member], changes: EntryChanges, key: bytes, value: bytes | None) -> Iterable[Member]:
+    """Members that may want a key for two reasons, as far as these are here."""
+    yield from interested.some or ()
+    if interested.by_broker:
+        for broker in changes.brokers(key, value):
+            yield from interested.by_broker.get(broker, ())

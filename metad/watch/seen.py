@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Final
 
 from ..state.part import Origin
-from .changes import Change, EntryChanges
+from .changes import Change, EntryChanges, with_previous
+from .filters import OWNER
 
 _BYTES_MAX: Final = 1024 * 1024
 """Of keys and values; the oldest are forgotten."""
@@ -16,29 +17,38 @@ _KEY_BYTES: Final = 100  # of a key that is remembered, beside itself and its va
 class Seen:
     """The newest values of keys, as the log has them up to some entry."""
 
-    def __init__(self) -> None:
-        self._values: dict[bytes, bytes | None] = {}
+    def __init__(self, group: bytes) -> None:
+        self._group = group
+        self._values: dict[tuple[int, bytes], bytes | None] = {}
         self._bytes = 0
 
-    def pass_by(self, changes: EntryChanges, found: list[Change]) -> None:
-        """The stream comes to an entry, and these are the changes that it wants: give them the values before, where
-        they are known, and remember those that they bring."""
+    def passed_by(self, changes: EntryChanges, found: list[Change]) -> list[Change]:
+        """The stream comes to an entry, and these are the changes that it wants. Returns them with the values before,
+        where they are known, and remembers those that they bring."""
         if changes.entry.origin == Origin.MIGRATION and len(changes.entry):
             # It may bring newer values of the same keys, which were written in another group.
             self._values.clear()
             self._bytes = 0
-        for change in found:
-            key = change.key
-            if key in self._values:
-                before = self._values.pop(key)
-                self._bytes -= _size(key, before)
-                if not change.before_known:
-                    change.replaces(before)
-            self._values[key] = change.value
-            self._bytes += _size(key, change.value)
+        told = [self._told(changes, change) for change in found]
         while self._bytes > _BYTES_MAX:
-            key = next(iter(self._values))
-            self._bytes -= _size(key, self._values.pop(key))
+            at = next(iter(self._values))
+            self._bytes -= _size(at[1], self._values.pop(at))
+        return told
+
+    def _told(self, changes: EntryChanges, change: Change) -> Change:
+        row, _, key, value, _, _ = change
+        at = row, key
+        known = at in self._values
+        before = self._values.pop(at, None)
+        if known:
+            self._bytes -= _size(key, before)
+        self._values[at] = value
+        self._bytes += _size(key, value)
+        if row == OWNER:
+            owner = changes.owner_before(self._group + bytes((row,)) + key)
+            if owner is not None:
+                return with_previous(change, owner or None)
+        return with_previous(change, before) if known else change
 
 
 def _size(key: bytes, value: bytes | None) -> int:

@@ -19,7 +19,7 @@ from metad_wire.watch import StreamFlag, WatchOpen
 
 from ..state.entry import Entry
 from . import frames
-from .changes import Change, EntryChanges
+from .changes import Change, EntryChanges, keys_only
 from .filters import Interest
 from .frames import FRAME_BYTES, Pending
 from .index import Index
@@ -27,6 +27,7 @@ from .rows import PinnedRows
 from .seams import Outlet, Replica
 from .seen import Seen
 
+_KEYS_ONLY: Final = int(StreamFlag.KEYS_ONLY)
 _CREDIT_MAX: Final = 1 << 40  # a sum that a client cannot make grow for ever
 _PIECE_BYTES: Final = 64 * 1024
 """Of the log, read in one piece of catching up; one entry may take more."""
@@ -201,8 +202,9 @@ class Stream:
 
     # --- its work ----------------------------------------------------------------------------------------
 
-    def take(self, pending: Pending) -> None:
-        """An applied entry that a live stream wants."""
+    def take(self, index: int, entry: Entry, found: list[Change]) -> None:
+        """An entry is applied, and a live stream wants these changes of it, or its marker."""
+        pending = self._pending_of(index, entry, found)
         size = pending.size
         full = bool(self._pending) and self.pending_bytes + size > PENDING_BYTES
         if full or not self._hub.may_hold(size):
@@ -273,7 +275,7 @@ class Stream:
         """What was read last is to be read again."""
         self._looked_back_to = self.position
         if self.wants_previous:
-            self._seen = Seen()
+            self._seen = Seen(self._hub.replica.prefix)
             self._looked_back_to -= _LOOK_BACK_ENTRIES
 
     def _look_back(self) -> None:
@@ -289,16 +291,14 @@ class Stream:
         assert self._own is not None
         changes = EntryChanges(entry)
         found = self._own.matches(changes).get(None, [])
-        if self._seen is not None:
-            self._seen.pass_by(changes, found)
-        return found
+        return found if self._seen is None else self._seen.passed_by(changes, found)
 
     def _read_log(self, end: int, room: int) -> None:
         for entry in self._hub.replica.entries(self.position + 1, end + 1, _PIECE_BYTES):
             self.position = self._looked_back_to = self.position + 1
             found = self._find(entry)
             if found or entry.marker is not None:
-                pending = Pending(self.position, entry.revision or self.position, entry.now_ms, found, entry.marker)
+                pending = self._pending_of(self.position, entry, found)
                 self._hold(pending, pending.size)
         if self._pending:
             self._send_entries(room)
@@ -337,6 +337,12 @@ class Stream:
         self.mark(self._hub.replica.behind_ms())
 
     # --- what it holds and sends -------------------------------------------------------------------------
+
+    def _pending_of(self, index: int, entry: Entry, found: list[Change]) -> Pending:
+        """An entry as this stream reports it. Entries of older versions do not say their revision."""
+        if self.flags & _KEYS_ONLY:
+            found = [keys_only(change) for change in found]
+        return Pending(index, entry.revision or index, entry.now_ms, found, entry.marker)
 
     def _hold(self, pending: Pending, size: int) -> None:
         self._pending.append(pending)

@@ -538,5 +538,4 @@ def test_every_counted_row_says_where_its_revisions_are() -> None:
     rows = [row for table in TABLES.values() for row, shown in table.shows.items() if shown.counted]
     assert rows
     for row in rows:
-        created, written = changes_module._revisions_at(row)
-        assert written == created + 1
+        assert changes_module._revisions_of(row) is not None
