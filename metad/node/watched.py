@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from metad_wire.watch import Brought, WatchOpened
 
@@ -37,11 +37,11 @@ class WatchedReplica:
     def base(self) -> int:
         return self._log.base_index
 
-    def entries(self, begin: int, end: int, bytes_max: int) -> list[Entry]:
-        return [
+    def entries(self, begin: int, end: int, bytes_max: int) -> Iterator[Entry]:
+        return (
             decode_entry(self.name, index, data) if data[8] == REGULAR else NO_WRITES
             for index, data in enumerate(self._log.records(begin, bytes_max, end), begin)
-        ]
+        )
 
     def get(self, key: bytes) -> bytes | None:
         return self._state.get(key)

@@ -52,7 +52,7 @@ _WAIT_S = 5.0  # for a position that the replica has not come to
 # ends them.
 _LIVE_S = 0.0005
 _LIVE_FRAMES = 64
-_REST = 5  # in durations of a piece of catching up: what others have of the loop meanwhile
+_REST = 8  # in durations of a piece of catching up: what others have of the loop meanwhile
 _PINS_MAX = 256  # snapshots under way: each keeps what is overwritten meanwhile
 _INTEREST_BYTES_MAX = 64 * 1024 * 1024  # memory of all filters
 _SLOW_S = 60.0  # a snapshot that cannot be sent for so long ends

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
-from ..state.part import Origin
+from ..state.part import Origin, Writes
 from .changes import KEY_AT, Change, EntryChanges, broker_of
 from .filters import Interest
 
@@ -134,16 +134,18 @@ class Index(Generic[Member]):
 
     # --- looking -----------------------------------------------------------------------------------------
 
-    def matches(self, changes: EntryChanges) -> dict[Member, list[Change]]:
-        """The members that want changes of an entry, with those. What a slot move writes is no change."""
+    def matches(
+        self, changes: EntryChanges, parts: Iterable[tuple[Iterable[bytes], Writes]] | None = None
+    ) -> dict[Member, list[Change]]:
+        """The members that want changes of an entry, with those. What a slot move writes is no change. ``parts`` are
+        keys of the entry's writes that are to be looked at, and no others."""
         entry = changes.entry
         found: dict[Member, list[Change]] = {}
         if entry.origin == Origin.MIGRATION:
             return found
         twice: dict[Member, dict[bytes, Change]] = {}
         make = changes.change
-        for writes in entry:
-            keys: Iterable[bytes] = writes
+        for keys, writes in zip(entry, entry, strict=True) if parts is None else parts:
             for of_length in self._lengths:
                 length, by_prefix, stems = of_length.length, of_length.by_prefix, of_length.stems
                 if stems is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from metad_wire.errors import MetadError
@@ -47,8 +47,9 @@ class Replica(Protocol):
     def base(self) -> int:
         """The index of the last entry that the log has no more; 0 if it has all."""
 
-    def entries(self, begin: int, end: int, bytes_max: int) -> list[Entry]:
-        """The entries from ``begin`` on, below ``end``: at least one, and as many as ``bytes_max`` hold."""
+    def entries(self, begin: int, end: int, bytes_max: int) -> Iterator[Entry]:
+        """The entries from ``begin`` on, below ``end``: at least one, and as many as ``bytes_max`` hold. They are read
+        at once, and decoded one by one."""
 
     def get(self, key: bytes) -> bytes | None:
         """A row of the state."""

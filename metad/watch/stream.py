@@ -19,25 +19,22 @@ from metad_wire.watch import StreamFlag, WatchOpen
 
 from ..state.entry import Entry
 from . import frames
-from .changes import Change, EntryChanges, keys_only
+from .changes import Change, keys_only
 from .filters import Interest
 from .frames import FRAME_BYTES, Pending
-from .index import Index
+from .log_reader import LogReader
 from .rows import PinnedRows
 from .seams import Outlet, Replica
-from .seen import Seen
 
 _KEYS_ONLY: Final = int(StreamFlag.KEYS_ONLY)
 _CREDIT_MAX: Final = 1 << 40  # a sum that a client cannot make grow for ever
-_PIECE_BYTES: Final = 64 * 1024
-"""Of the log, read in one piece of catching up; one entry may take more."""
+_EVENT_BYTES: Final = 64 * 1024
+"""A stream that catches up sends an event once it has found so much."""
 PENDING_BYTES: Final = FRAME_BYTES
 """A live stream that cannot send holds so many bytes of changes at most, or one entry."""
-_LOOK_BACK_ENTRIES: Final = 256
-"""Entries before its position that a stream reads for the values before."""
 _INTEREST_BYTES: Final = 500  # of an interest, with its places in the index
-_SILENT_BYTES: Final = 4 * 1024 * 1024
-"""While a stream that catches up finds nothing, it says how far it is after so many bytes of the log."""
+_SILENT_WORK: Final = 65_536
+"""While a stream that catches up finds nothing, it says how far it is after so many writes of the log."""
 
 
 class Home(Protocol):
@@ -74,13 +71,11 @@ class Stream:
     __slots__ = (
         "_hub",
         "_interests",
-        "_looked_back_to",
-        "_own",
         "_pending",
         "_pinned_at",
+        "_reader",
         "_rows",
-        "_seen",
-        "_silent_bytes",
+        "_told_at",
         "behind_since_s",
         "cost",
         "credit",
@@ -132,10 +127,8 @@ class Stream:
         self._pending: deque[Pending] = deque()
         self._rows: PinnedRows | None = None
         self._pinned_at = 0
-        self._own: Index[None] | None = None
-        self._seen: Seen | None = None
-        self._looked_back_to = 0
-        self._silent_bytes = 0
+        self._reader: LogReader | None = None
+        self._told_at = 0  # the work of the reader when it was last said how far the stream is
 
     @property
     def replica(self) -> Replica:
@@ -186,7 +179,7 @@ class Stream:
         if self._rows is None and self.position == replica.applied:
             self._go_live()
         else:
-            self._begin_reading()
+            self.behind_since_s = self._hub.now()
             self._hub.wake(self)
 
     def grant(self, size: int) -> None:
@@ -210,7 +203,7 @@ class Stream:
         if full or not self._hub.may_hold(size):
             self._fall_behind(self._pending[0].at if self._pending else pending.at)
             return
-        self._hold(pending, size)
+        self._hold(pending)
 
     def serve(self) -> bool:
         """Do a piece of what there is to do, and send a frame at most; whether there is more that can be done now."""
@@ -221,10 +214,10 @@ class Stream:
             self._stall()
             return False
         self.stalled_since_s = 0.0
-        if self._pending:
-            self._send_entries(room)
-        elif not self.live:
+        if not self.live:
             self._advance(room)
+        elif self._pending:
+            self._send_entries(room)
         elif self.mark_due:
             self.mark()
         return not self.ended and (bool(self._pending) or not self.live)
@@ -247,14 +240,10 @@ class Stream:
         """Read on in the log, or in the snapshot, until there is something to send."""
         replica, rows = self._hub.replica, self._rows
         end = replica.applied if rows is None else self._pinned_at
-        if self.position < end:
-            if self.position < replica.base:
-                self.end(LogCutError(f"the log of {replica.name} here begins behind {replica.base}"))
-                return
-            if self._looked_back_to < self.position:
-                self._look_back()
-                return
-            self._read_log(end, room)
+        if self.pending_bytes >= _EVENT_BYTES or (self._pending and self.position == end):
+            self._send_entries(room)
+        elif self.position < end:
+            self._read_log(end)
         elif rows is not None:
             found, done = rows.next()
             if done:
@@ -264,47 +253,19 @@ class Stream:
         if self._rows is None and self.position == replica.applied and not self._pending:
             self._go_live()
 
-    def _begin_reading(self) -> None:
-        """Read the log from :attr:`position` on. Who wants values before looks back first."""
-        self.behind_since_s = self._hub.now()
-        self._own = Index(self._hub.replica.prefix)
-        self._own.add(None, self._interests)
-        self._go_back()
-
-    def _go_back(self) -> None:
-        """What was read last is to be read again."""
-        self._looked_back_to = self.position
-        if self.wants_previous:
-            self._seen = Seen(self._hub.replica.prefix)
-            self._looked_back_to -= _LOOK_BACK_ENTRIES
-
-    def _look_back(self) -> None:
-        replica = self._hub.replica
-        self._looked_back_to = max(self._looked_back_to, replica.base)
-        if self._looked_back_to < self.position:
-            for entry in replica.entries(self._looked_back_to + 1, self.position + 1, _PIECE_BYTES):
-                self._find(entry)
-                self._looked_back_to += 1
-
-    def _find(self, entry: Entry) -> list[Change]:
-        """The changes of an entry that this stream wants."""
-        assert self._own is not None
-        changes = EntryChanges(entry)
-        found = self._own.matches(changes).get(None, [])
-        return found if self._seen is None else self._seen.passed_by(changes, found)
-
-    def _read_log(self, end: int, room: int) -> None:
-        for entry in self._hub.replica.entries(self.position + 1, end + 1, _PIECE_BYTES):
-            self.position = self._looked_back_to = self.position + 1
-            found = self._find(entry)
-            if found or entry.marker is not None:
-                pending = self._pending_of(self.position, entry, found)
-                self._hold(pending, pending.size)
-        if self._pending:
-            self._send_entries(room)
+    def _read_log(self, end: int) -> None:
+        replica, reader = self._hub.replica, self._reader
+        if self.position < replica.base:
+            self.end(LogCutError(f"the log of {replica.name} here begins behind {replica.base}"))
             return
-        self._silent_bytes += _PIECE_BYTES
-        if self._silent_bytes >= _SILENT_BYTES:
+        if reader is None:
+            reader = self._reader = LogReader(replica, self._interests, self.position, previous=self.wants_previous)
+            self._told_at = 0
+        for found in reader.piece(end):
+            self.position = found.at
+            if found.wanted:
+                self._hold(self._pending_of(found.at, found.entry, found.changes))
+        if not self._pending and reader.work - self._told_at >= _SILENT_WORK:
             self._send(frames.mark(self.position), self.position)
 
     def _go_live(self) -> None:
@@ -312,7 +273,7 @@ class Stream:
         if self.sent < self.position:
             self._send(frames.mark(self.position), self.position)
         self.live = True
-        self._own = self._seen = None
+        self._reader = None
         self._hub.level(self, self._interests)
 
     def _fall_behind(self, index: int) -> None:
@@ -321,7 +282,7 @@ class Stream:
         self.live = False
         self._drop_pending()
         self.position = index - 1
-        self._begin_reading()
+        self.behind_since_s = self._hub.now()
         self.wake()
 
     def mark(self, behind_ms: int | None = None) -> None:
@@ -344,7 +305,8 @@ class Stream:
             found = [keys_only(change) for change in found]
         return Pending(index, entry.revision or index, entry.now_ms, found, entry.marker)
 
-    def _hold(self, pending: Pending, size: int) -> None:
+    def _hold(self, pending: Pending) -> None:
+        size = pending.size
         self._pending.append(pending)
         self.pending_bytes += size
         self._hub.held(size)
@@ -352,7 +314,7 @@ class Stream:
     def _drop_pending(self) -> None:
         if self._pending:
             self.position = self.floor
-            self._go_back()
+            self._reader = None  # it has read what is to be read again
             self._pending.clear()
             self._hub.held(-self.pending_bytes)
             self.pending_bytes = 0
@@ -373,7 +335,8 @@ class Stream:
 
     def _send(self, payload: bytes, index: int) -> None:
         self.sent = index
-        self._silent_bytes = 0
+        if self._reader is not None:
+            self._told_at = self._reader.work
         self.credit -= len(payload)
         self.outlet.event(payload)
 

@@ -17,7 +17,7 @@ from wire_strategies import values_of
 
 import metad.node.watches as watches_module
 import metad.watch.hub as hub_module
-import metad.watch.stream as stream_module
+import metad.watch.log_reader as reader_module
 from metad.errors import StorageError
 from metad.state.slot_assignment import pack, unpack
 from metad.watch.stream import Stream
@@ -264,7 +264,7 @@ async def test_a_bug_in_a_stream_costs_streams_and_nothing_else(make: Make, monk
         patched.setattr(hub_module, "EntryChanges", broken)
         await put(rig, "a")
         assert client.ended == "internal"
-        patched.setattr(stream_module, "EntryChanges", broken)
+        patched.setattr(reader_module, "EntryChanges", broken)
         behind.open(position=rig.driver("data-0").group.log.base_index)
         await until(rig, lambda: behind.over)
         assert behind.ended == "internal"

@@ -259,13 +259,33 @@ def test_the_log_is_read_in_pieces_and_the_stream_joins_where_it_ends(world: Wor
     assert len(world.replica.reads) > 10
 
 
-def test_a_stream_that_finds_nothing_says_how_far_it_is(world: World) -> None:
-    world.replica.record_bytes = 64 * 1024
+def test_a_stream_that_finds_nothing_says_how_far_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "_SILENT_WORK", 500)
     world.apply(*puts(*map(str, range(200))))
     client = world.open(WatchFilter("kv", ["b"]), position=0)
     world.settle()
-    assert [frame.index for frame in client.frames] == [64, 128, 192, 200]
     assert not client.entries
+    indexes = [frame.index for frame in client.frames]
+    assert indexes == sorted(set(indexes))
+    assert indexes[-1] == 200
+    assert max(after - before for before, after in zip([0, *indexes], indexes, strict=False)) < 100
+
+
+def test_a_large_entry_is_looked_at_in_parts(world: World) -> None:
+    """A thousand writes in one go would hold up everybody; they are one event all the same."""
+    writes: dict[bytes, bytes | None] = {}
+    for number in range(3_000):
+        writes |= kv("a" if number % 3 else "b", f"k{number}")
+    owners: dict[bytes, bytes | None] = {}
+    for number in range(500):
+        owners |= owner("t", f"c{number}", "b")
+    world.apply(entry(kv("a", "first")), entry(writes, owners=owners), entry(kv("a", "last")))
+    client = world.open(WatchFilter("kv", ["a"]), WatchFilter("session"), position=0, credit_bytes=1 << 30)
+    before = world.pieces
+    world.settle()
+    assert world.pieces - before >= 3_500 // 256
+    assert [(one.index, len(one.changes)) for one in client.entries] == [(1, 1), (2, 2_500), (3, 1)]
+    assert len({change.key for change in client.entries[1].changes}) == 2_500
 
 
 def test_a_position_that_the_log_no_longer_has_is_refused(world: World) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -92,10 +92,10 @@ class Replica:
     def applied(self) -> int:
         return len(self.log)
 
-    def entries(self, begin: int, end: int, bytes_max: int) -> list[Entry]:
+    def entries(self, begin: int, end: int, bytes_max: int) -> Iterator[Entry]:
         assert self.base < begin < end <= self.applied + 1
         self.reads.append((begin, end))
-        return self.log[begin - 1 : end - 1][: max(1, bytes_max // self.record_bytes)]
+        return iter(self.log[begin - 1 : end - 1][: max(1, bytes_max // self.record_bytes)])
 
     def get(self, key: bytes) -> bytes | None:
         return self.state.get(key)

@@ -1,0 +1,105 @@
+"""Reads a group's log for one stream that is behind, in pieces that are over soon whatever the entries are like: many
+small ones, or one with a thousand writes, which is looked at in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from ..state.entry import Entry
+from .changes import Change, EntryChanges
+from .filters import Interest
+from .index import Index
+from .seams import Replica
+from .seen import Seen
+
+_PIECE_WORK: Final = 256
+"""Work of one piece, in writes looked at: some 0.2 ms."""
+_ENTRY_WORK: Final = 8  # of an entry, beside its writes
+_FETCH_BYTES: Final = 64 * 1024  # of the log, fetched at once; one entry may take more
+_LOOK_BACK_ENTRIES: Final = 256
+"""Entries before its position that are read for the values before."""
+
+
+class Found(NamedTuple):
+    """An entry that has been read, and the changes that the stream wants of it."""
+
+    at: int
+    """Its index."""
+    entry: Entry
+    changes: list[Change]
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it is to be reported."""
+        return bool(self.changes) or self.entry.marker is not None
+
+
+class LogReader:
+    """Reads on behind ``position``."""
+
+    def __init__(self, replica: Replica, interests: Sequence[Interest], position: int, *, previous: bool) -> None:
+        self.work = 0
+        """Done so far, in writes looked at."""
+        self._replica = replica
+        self._index: Index[None] = Index(replica.prefix)
+        self._index.add(None, interests)
+        self._seen = Seen(replica.prefix) if previous else None
+        self._after = position
+        self._read = max(replica.base, position - _LOOK_BACK_ENTRIES) if previous else position
+        self._fetched: Iterator[Entry] = iter(())
+        self._part: _Part | None = None
+
+    def piece(self, end: int) -> list[Found]:
+        """Do a piece of work towards entry ``end``. Returns the entries that were finished with it, in order."""
+        found: list[Found] = []
+        until = self.work + _PIECE_WORK
+        while self._read < end and self.work < until:
+            part = self._part
+            if part is None:
+                part = self._part = _Part(self._next(end))
+                self.work += _ENTRY_WORK
+            self.work += part.look(self._index, until - self.work)
+            if part.done:
+                self._part = None
+                self._read += 1
+                changes = part.found if self._seen is None else self._seen.passed_by(part.changes, part.found)
+                if self._read > self._after:
+                    found.append(Found(self._read, part.changes.entry, changes))
+        return found
+
+    def _next(self, end: int) -> Entry:
+        entry = next(self._fetched, None)
+        if entry is None:
+            if self._seen is not None and self._read < self._after:
+                self._read = max(self._read, self._replica.base)  # what it looks back to may be cut meanwhile
+            self._fetched = self._replica.entries(self._read + 1, end + 1, _FETCH_BYTES)
+            entry = next(self._fetched)
+        return entry
+
+
+class _Part:
+    """An entry that is looked at in parts."""
+
+    __slots__ = ("_left", "changes", "done", "found")
+
+    def __init__(self, entry: Entry) -> None:
+        self.changes = EntryChanges(entry)
+        self.found: list[Change] = []
+        self.done = False
+        self._left = [(iter(writes), writes) for writes in entry if writes]
+
+    def look(self, index: Index[None], work: int) -> int:
+        """Look at some of the writes; returns at how many."""
+        looked_at = 0
+        while self._left and looked_at < work:
+            keys, writes = self._left[0]
+            some = list(islice(keys, max(1, work - looked_at)))
+            if not some:
+                self._left.pop(0)
+                continue
+            looked_at += len(some)
+            self.found += index.matches(self.changes, [(some, writes)]).get(None, ())
+        self.done = not self._left
+        return looked_at
