@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from itertools import groupby
 from typing import Annotated, Final
 from zlib import crc32
 
@@ -50,14 +49,16 @@ _decode = msgspec.msgpack.Decoder(_Token).decode
 def packed_slots(position: Position) -> bytes:
     """The part of a token that only moves and gaps change."""
     readers = sorted(position.readers)
-    numbers = [0] * SLOTS
+    runs: list[tuple[int, int, int]] = []
     for number, reader in enumerate(readers):
-        slots = f"{position.readers[reader]:0{SLOTS}b}"
-        slot = slots.find("1")
-        while slot >= 0:
-            numbers[slot] = number
-            slot = slots.find("1", slot + 1)
-    return encode(_Slots(readers, [(number, len(list(run))) for number, run in groupby(numbers)]))  # type: ignore[arg-type]
+        left = position.readers[reader]
+        while left:
+            begin = left.bit_length()  # the first slot is the highest bit
+            end = (~left & ((1 << begin) - 1)).bit_length()
+            runs.append((begin, number, begin - end))
+            left &= (1 << end) - 1
+    runs.sort(reverse=True)
+    return encode(_Slots(readers, [(number, count) for _, number, count in runs]))  # type: ignore[arg-type]
 
 
 def to_text(cluster_id: str, kinds: Mapping[str, tuple[Mapping[int, int], bytes]]) -> str:
