@@ -358,7 +358,7 @@ def _watch(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--skip", type=_names, metavar="PHASE,...", default=[], help="phases to leave out")
     parser.add_argument("--processes", type=int, default=2, help="client processes, each with watches and a writer")
-    parser.add_argument("--batch", type=int, default=100, help="items in a request")
+    parser.add_argument("--batch", type=int, default=250, help="items in a request")
     parser.add_argument("--spread", type=int, default=10, help="namespaces or tenants of a request's items")
     parser.add_argument("--records", type=int, default=64, help="records of a namespace or tenant")
     parser.add_argument("--value-bytes", type=int, default=100, help="size of a value or payload")

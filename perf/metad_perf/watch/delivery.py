@@ -32,7 +32,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 10_000.0
     seconds: float = 30.0
     processes: int = 2
-    batch: int = 100
+    batch: int = 250
     spread: int = 10
     records: int = 64
     value_bytes: int = 100
