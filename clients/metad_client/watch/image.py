@@ -176,8 +176,8 @@ class Picture:
         self.listeners: list[OnChange] = []
         self._loop = asyncio.get_running_loop()
         self._waiting: list[asyncio.Future[None]] = []
-        self._begun = 0
-        """Slots of which there may be records."""
+        self._begun: dict[str, int] = {}
+        """Per kind of groups the slots of which there may be records."""
         self._seen: dict[str, dict[int, set[bytes]]] = {}  # per group, what the snapshot under way has brought
         streams.listen(self._read)
 
@@ -244,9 +244,11 @@ class Picture:
         if batch.first:
             # Where nothing was, nothing is to be dropped in the end.
             self._seen.pop(batch.group, None)
-            if batch.slot_bits & self._begun:
+            kind = _kind(batch)
+            begun = self._begun.get(kind, 0)
+            if batch.slot_bits & begun:
                 self._seen[batch.group] = {}
-            self._begun |= batch.slot_bits
+            self._begun[kind] = begun | batch.slot_bits
         seen = self._seen.get(batch.group)
         for column in batch.rows:
             row = self.rows[column.row]
@@ -263,8 +265,10 @@ class Picture:
 
     def _drop(self, batch: WatchBatch, seen: dict[int, set[bytes]]) -> None:
         """What the snapshot of these slots has not brought is there no longer."""
-        slots = batch.slot_bits
+        slots, kind = batch.slot_bits, _kind(batch)
         for row in self.rows.values():
+            if ROWS[row.row].kind != kind:
+                continue  # each kind of groups has slots of its own
             slot_of, kept = ROWS[row.row].slot_of, seen.get(row.row, set())
             gone = [
                 key
@@ -293,6 +297,11 @@ class Picture:
                     listener(event)
                 except Exception:  # noqa: BLE001 - the program's own
                     log.exception("a listener of an image has failed")
+
+
+def _kind(batch: WatchBatch) -> str:
+    """Of the group that a batch is of."""
+    return batch.group.rpartition("-")[0]
 
 
 def _event(batch: WatchBatch, shape: Shape, key: bytes, record: Any, kind: ChangeKind) -> WatchEvent:

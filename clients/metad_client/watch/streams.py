@@ -462,7 +462,7 @@ class Streams:
         if first:
             position.indexes[stream.ordinal] = max(pin.index, position.index(stream.ordinal))
             stream.rows_begun = True
-            stream.wanted = position.offered(stream.ordinal, pin)
+            stream.wanted = position.offered(stream.ordinal, pin) & stream.asked
         wanted = stream.wanted
         if stream.asked & stream.has & ~wanted:
             rows = [_rows_in(each, wanted) for each in rows]

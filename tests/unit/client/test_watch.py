@@ -198,6 +198,25 @@ async def test_a_snapshot_that_is_interrupted_begins_anew(connected: Client, nod
         assert seen == [("snapshot", True, True, [b"1", b"2"])]
 
 
+async def test_a_snapshot_is_of_the_slots_that_were_asked_for(connected: Client, nodes: WatchNodes) -> None:
+    """A group has got slots of which the client's map does not know. They were counted as read, without their rows."""
+    one, two = nodes.groups
+    moved = next(name for name in map(str, range(1_000)) if slot_of(name) in two.slots)
+    nodes.holds_back_rows = True
+    watch = await connected.watch("kv", start="snapshot").opened()
+    token = watch.token
+    await watch.close()
+    two.put("k", b"1", moved)
+    two.move_to(one, 10, {slot_of(moved)})
+    nodes.holds_back_rows = False
+    watch = connected.watch("kv", token=token)
+    shown: list[Any] = []
+    async with asyncio.timeout(60):
+        while not shown or watch._streams.is_missing:
+            shown += told(await anext(watch))
+    assert b"1" in shown
+
+
 async def test_progress_is_marked_once_all_groups_have_made_some(connected: Client, nodes: WatchNodes) -> None:
     watch = await connected.watch("kv", progress_s=1.0).opened()
     assert watch.age_ms is None

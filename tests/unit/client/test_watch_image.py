@@ -38,6 +38,7 @@ from metad_wire.methods import encode
 from metad_wire.tables import TABLES
 from metad_wire.watch import WatchChange, WatchEvents, WatchRows
 
+OFFSET = TABLES["offset"].rows["offset"]
 OWNER, PROPERTIES = TABLES["session"].rows["owner"], TABLES["session"].rows["properties"]
 
 
@@ -78,6 +79,25 @@ def properties(client_id: str, payload: bytes) -> WatchChange:
 
 def values(image: Image) -> dict[str, bytes]:
     return {key.key: record.value for key, record in image["kv"].items()}
+
+
+async def test_the_slots_of_one_kind_of_groups_are_not_those_of_another(connected: Client, nodes: WatchNodes) -> None:
+    """A snapshot of a group of data dropped the offsets in slots of the same numbers."""
+    offsets = Group(nodes, 0, set(range(1024)))
+    offsets.name = "offset-0"
+    nodes.groups.append(offsets)
+    nodes.holds_back_rows = True
+    image = connected.image(["kv", "offset"])
+    await settled()
+    key = TABLES["offset"].key_of(["t", "g", "topic", 0])
+    offset = Offset("t", "g", "topic", 0, 7, 0, 0, "")
+    (stream,) = offsets.live
+    stream.send(WatchEvents(0, rows=[WatchRows(OFFSET, [key], [encode(offset)])], snapshot_done=True))
+    stream.peer.flush()
+    await settled()
+    nodes.groups[0].send_rows(nodes.groups[0].live[0])
+    await image.caught_up()
+    assert dict(image["offset"]) == {OffsetKey("t", "g", "topic", 0): offset}
 
 
 async def test_an_image_shows_the_records_and_their_changes(connected: Client, group: Group) -> None:
