@@ -67,6 +67,9 @@ class Result:
     snapshots: int = 0
     membership_changes: int = 0
     answered: int = 0
+    told: int = 0
+    """Changes that watchers were told of."""
+    gaps: int = 0
     trace: list[str] = field(default_factory=list)
 
 
@@ -104,7 +107,9 @@ def run_node_seed(seed: int, nodes: int, *, wide: bool = False, trace: bool = Fa
     result = Result(seed, "node")
     with Cluster(rng.getrandbits(64), trouble.draw(rng, nodes, wide=wide), tracing=trace) as cluster:
         try:
-            trouble.play(cluster, rng, wide=wide)
+            watchers = trouble.play(cluster, rng, wide=wide)
+            result.told = sum(watcher.told for watcher in watchers)
+            result.gaps = sum(watcher.gaps for watcher in watchers)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's result
             result.violation = _text(error)
         result.steps, result.crashes, result.snapshots = cluster.loop.callbacks, cluster.crashes, cluster.snapshots
@@ -193,7 +198,7 @@ def _run(
     console: Console, seeds: range, nodes: int, level: str, processes: int, *, wide: bool
 ) -> tuple[dict[str, int], bool]:
     totals = dict.fromkeys(
-        ("seeds", "violations", "steps", "crashes", "elections", "snapshots", "membership_changes"), 0
+        ("seeds", "violations", "steps", "crashes", "elections", "snapshots", "membership_changes", "told", "gaps"), 0
     )  # fmt: skip
     started = time.monotonic()
     with Progress(console=console) as progress:
@@ -201,7 +206,7 @@ def _run(
         for results in _chunks(seeds, nodes, level, processes, wide=wide):
             for result in results:
                 totals["seeds"] += 1
-                for name in ("steps", "crashes", "elections", "snapshots", "membership_changes"):
+                for name in ("steps", "crashes", "elections", "snapshots", "membership_changes", "told", "gaps"):
                     totals[name] += getattr(result, name)
                 if result.violation:
                     totals["violations"] += 1
@@ -219,7 +224,8 @@ def _run(
     console.print(
         f"{totals['seeds']} seeds of {nodes} nodes: {totals['violations']} violations, {totals['steps']} steps, "
         f"{totals['crashes']} crashes, {totals['elections']} elections, {totals['snapshots']} snapshots, "
-        f"{totals['membership_changes']} membership changes; {totals['seeds'] / taken:.1f} seeds/s",
+        f"{totals['membership_changes']} membership changes, {totals['told']} changes told, {totals['gaps']} gaps; "
+        f"{totals['seeds'] / taken:.1f} seeds/s",
         highlight=False,
     )
     return totals, totals["violations"] > 0

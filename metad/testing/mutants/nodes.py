@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from .planting import Mutant
 from .planting import one_edit as _m
+from .watches import WATCH_MUTANTS
 
 NODE_MUTANTS: tuple[Mutant, ...] = (
     # --- exactly once
@@ -326,4 +327,5 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "pass",
         "a_node_that_ends_hands_over_first",
     ),
+    *WATCH_MUTANTS,
 )

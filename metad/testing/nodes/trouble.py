@@ -12,22 +12,26 @@ import msgspec
 
 from metad_client import Client, MetadError, Options
 from metad_wire import messages as m
-from metad_wire.cluster import SlotMove, slot_bits, unpack_slots
+from metad_wire.cluster import unpack_slots
 from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import KV_DELETE, KV_PUT, KV_TRANSACT, OFFSET_COMMIT, SESSION_TAKEOVER, Method, encode
 
 from ...config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
-from ...control.decisions import MOVES_OF_A_MAP, changed
+from ...control.decisions import MOVES_OF_A_MAP
 from ..faults import Faults
+from ..judges.watch import Wanted
 from ..naming import group_of
 from .cluster import Cluster, Settings, SimNode
 from .host import Pace
 from .links import Wire
+from .watchers import Mirror, Watcher, draw_watcher
 from .workload import Caller
 
 TROUBLE_S = 5.0
 """How long faults go on."""
 CONVERGE_S = 40.0
+TOLD_S = 30.0
+"""Watchers come to the end within this time when nothing happens any more."""
 _QUIET_S = 9.0  # more than any call may take
 _ADMIN_S = 5.0
 _KEYS = ("a", "b")
@@ -44,8 +48,9 @@ _FORGED: list[tuple[Method[Any, Any], Any]] = [
 ]
 
 
-def play(cluster: Cluster, rng: random.Random, seconds: float = TROUBLE_S, *, wide: bool = False) -> None:
-    """Clients and faults, then none, then a look at everything. Raises what went wrong."""
+def play(cluster: Cluster, rng: random.Random, seconds: float = TROUBLE_S, *, wide: bool = False) -> list[Watcher]:
+    """Clients, watchers and faults, then none, then a look at everything. Raises what went wrong. Returns the
+    watchers."""
     cluster.start()
     trouble = Trouble(cluster, rng, wide=wide)
     cluster.run(seconds)
@@ -63,6 +68,8 @@ def play(cluster: Cluster, rng: random.Random, seconds: float = TROUBLE_S, *, wi
     cluster.do(client, look())
     cluster.require_settled(CONVERGE_S)
     cluster.history.check()
+    trouble.require_told()
+    return trouble.watchers
 
 
 class Trouble(Faults[SimNode]):
@@ -79,6 +86,9 @@ class Trouble(Faults[SimNode]):
         self._admin = cluster.client(Options(deadline_s=_ADMIN_S))
         for number in range(1, cluster.settings.clients + 1):
             self._client(number)
+        self.watchers: list[Watcher] = []
+        self.mirrors: list[Mirror] = []
+        self._watch(random.Random(rng.getrandbits(64)))
         settings = cluster.settings
         many = settings.nodes > 1
         faults: list[tuple[Callable[[], None], float, bool]] = [
@@ -132,6 +142,46 @@ class Trouble(Faults[SimNode]):
 
         client.run(callers)
 
+    def _watch(self, rng: random.Random) -> None:
+        """Some watchers, each of which dies now and then and goes on from a token; and now and then an image."""
+        cluster = self.cluster
+        for number in range(1, rng.choice([1, 2, 3]) + 1):
+            watcher = draw_watcher(cluster, rng, f"watcher {number}")
+            self.watchers.append(watcher)
+            self.later(rng.choice([0.0, rng.uniform(0.0, TROUBLE_S)]), lambda watcher=watcher: self._live(watcher, rng))  # type: ignore[misc]
+        if rng.random() < 0.5:
+            mirror = Mirror(cluster, "mirror", *rng.sample([Wanted("kv"), Wanted("session"), Wanted("offset")], 2))
+            self.mirrors.append(mirror)
+            self.later(rng.uniform(0.0, TROUBLE_S), mirror.begin)
+
+    def _live(self, watcher: Watcher, rng: random.Random) -> None:
+        """A life of a watcher, and its end."""
+        if self.over or watcher.client is not None:
+            return
+        watcher.begin()
+
+        def die() -> None:
+            if not self.over:
+                watcher.kill()
+                self.later(rng.choice([0.0, rng.uniform(0.0, 3.0)]), lambda: self._live(watcher, rng))
+
+        if rng.random() < 0.8:
+            self.later(rng.expovariate(1.0), die)
+
+    def require_told(self) -> None:
+        """In quiet, every watcher comes to the end, and so does one that begins at an old token; what they were told is
+        what was written."""
+        cluster = self.cluster
+        for watcher in [*self.watchers]:
+            if other := watcher.branch(self._rng):
+                other.begin()
+                self.watchers.append(other)
+        cluster.run_until(lambda: not any(watcher.late for watcher in self.watchers), TOLD_S)
+        for watcher in self.watchers:
+            watcher.finish()
+        for mirror in self.mirrors:
+            mirror.finish(TOLD_S)
+
     def end(self) -> None:
         """No more questions, no more faults, and everything works again."""
         cluster = self.cluster
@@ -144,6 +194,12 @@ class Trouble(Faults[SimNode]):
                 self._unhang(node)
             if not node.up and node.lives:
                 node.start()
+        for watcher in self.watchers:
+            if watcher.client is None:
+                watcher.begin()
+        for mirror in self.mirrors:
+            if mirror.client is None:
+                mirror.begin()
 
     # --- faults ------------------------------------------------------------------------------------------
 
@@ -298,12 +354,7 @@ class Trouble(Faults[SimNode]):
         source, target = rng.sample(ordinals, 2)
         slots = [slot for slot, holder in enumerate(unpack_slots(known.slots["data"])) if holder == source]
         slots = [slot for slot in slots if rng.random() < 0.5]
-        number = (known.version + 1) * MOVES_OF_A_MAP
-        moves = [SlotMove(number, "data", source, target, slot_bits(slots))]
-        cluster.trace(f"{len(slots)} slots of data-{source} are to go to data-{target}")
-        cluster.moves += 1
-        decision = changed(known, "swing", moves=moves)
-        leader.process.context.run(leader.node.controller._grant, decision, lambda _: None)
+        number = cluster.grant_move(source, target, slots)
         deadly = rng.random() < 0.6
         self.later(0.002, lambda: self._swung(source, number, cluster.loop.now + 4.0, deadly=deadly))
 

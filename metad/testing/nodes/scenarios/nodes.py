@@ -1,5 +1,5 @@
 """What must hold of whole nodes, played out by hand: each of these objects to a bug that :mod:`...mutants.nodes`
-plants. Seeds would find most of them as well, but not every time."""
+plants. Seeds would find most of them as well, but not every time. :mod:`.watches` has those of watches."""
 
 from __future__ import annotations
 
