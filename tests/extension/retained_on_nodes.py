@@ -15,7 +15,7 @@ import pytest
 from e2e_server import Server, free_ports
 from metad_wire.tables.retained import RETAINED, Retained
 
-from metad_client import Client, ConflictError, InvalidItemError, MetadError, TablePutItem, blocking, connect
+from metad_client import Client, ConflictError, InvalidItemError, MetadError, TablePutItem, Watch, blocking, connect
 from metad_wire.cluster import unpack_slots
 from metad_wire.messages import StatusReply
 from metad_wire.tables.kv import KV
@@ -84,6 +84,12 @@ async def check(client: Client, rounds: int) -> None:
     assert [(r.record.topic, r.record.payload, r.version) for r in listed] == sorted(expected)
 
 
+async def follow(watch: Watch, told: dict[str, list[int]]) -> None:
+    async for batch in watch:
+        for event in batch.events:
+            told.setdefault(event.record.record.topic, []).append(event.record.version)
+
+
 async def test_nothing_is_lost_on_the_way(nodes: dict[str, Server]) -> None:
     url = ",".join(server.endpoint for server in nodes.values())
     stopping, rounds = asyncio.Event(), 0
@@ -97,6 +103,10 @@ async def test_nothing_is_lost_on_the_way(nodes: dict[str, Server]) -> None:
             await asyncio.sleep(0.002)
 
     async with connect(f"metad://{url}") as client:
+        # A table that the program declares is watched as any other.
+        image = await client.image(RETAINED, tenant="acme", prefix="sensors/").caught_up()
+        told: dict[str, list[int]] = {}
+        watching = asyncio.create_task(follow(await client.watch(RETAINED).opened(), told))
         writer = asyncio.create_task(write(client))
 
         # Slots move under writes.
@@ -152,6 +162,17 @@ async def test_nothing_is_lost_on_the_way(nodes: dict[str, Server]) -> None:
             await check(client, rounds)
             async with connect(f"metad://{again.endpoint}") as other:
                 await check(other, rounds)
+
+            async def shown() -> bool:
+                newest = dict.fromkeys(TOPICS, (b"%d" % (rounds - 1), rounds))
+                shows = {key.topic: (found.record.payload, found.version) for key, found in image["retained"].items()}
+                return shows == newest and {topic: versions[-1] for topic, versions in told.items()} == dict.fromkeys(
+                    TOPICS, rounds
+                )
+
+            await until(shown, "what the watch and the image show")
+            assert all(versions == sorted(versions) for versions in told.values())
+            watching.cancel()
 
 
 async def test_bad_records_fail_alone(nodes: dict[str, Server]) -> None:
