@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -124,26 +123,33 @@ class WatchBatch:
         self.slot_bits = slots
         self._cluster_id = cluster_id
         self._where = where
+        self._token = ""
+        self._events: list[WatchEvent] | None = None
 
     def __repr__(self) -> str:
         count = sum(len(changes) for _, changes in self.entries) + sum(len(rows.keys) for rows in self.rows)
         return f"<WatchBatch {self.kind} {self.group} events={count}>"
 
-    @cached_property
+    @property
     def token(self) -> str:
         """Where a watch resumes, so that it delivers exactly what follows this batch."""
-        return to_text(self._cluster_id, self._where)
+        if not self._token:
+            self._token = to_text(self._cluster_id, self._where)
+        return self._token
 
-    @cached_property
+    @property
     def slots(self) -> frozenset[int]:
         """The hash buckets of keys that a snapshot or a gap is about."""
         bits = self.slot_bits
         return frozenset(slot for slot in range(SLOTS) if bits >> (SLOTS - 1 - slot) & 1)
 
-    @cached_property
+    @property
     def events(self) -> list[WatchEvent]:
         """What has happened, in order; of a snapshot, its records."""
-        found: list[WatchEvent] = []
+        found = self._events
+        if found is not None:
+            return found
+        found = self._events = []
         for entry, changes in self.entries:
             revision = Revision(self.group, entry.revision)
             found += [_event(change, revision, entry) for change in changes]

@@ -14,7 +14,7 @@ import msgspec
 from metad_wire.errors import ErrorBody, error_of
 from metad_wire.group import GroupId
 from metad_wire.method import MALFORMED, encode
-from metad_wire.watch import WatchEntry, WatchOpen, WatchOpened, WatchProgress, WatchRows
+from metad_wire.watch import MarkerStep, SlotMarker, WatchEntry, WatchOpen, WatchOpened, WatchProgress, WatchRows
 
 from ..dispatch.call import Call, EventStream
 from ..dispatch.dispatcher import Dispatcher
@@ -31,7 +31,7 @@ from ..errors import (
     UnauthenticatedError,
     UnknownMethodError,
 )
-from .position import Pin
+from .position import Pin, bits_of
 from .replicas import choose
 
 OPEN_DEADLINE_S = 10.0
@@ -160,6 +160,9 @@ class GroupStream:
         self.wanted = 0
         """Of the snapshot whose rows are coming: the slots that are read from it."""
         self.rows_begun = False
+        self._held = 0
+        """The slots that the group holds, from the index ``_held_from`` on."""
+        self._held_from = 0
         self.cut = False
         """No replica has the log from the position on: begin at a pin."""
         self.live = False
@@ -303,6 +306,7 @@ class GroupStream:
         self.live = self.has_lived = True
         self._owed = 0
         pin = Pin.of(reply)
+        self._held, self._held_from = pin.held, pin.index
         if self.cut:
             self.cut = False
             self.items.append(Cut(pin, pin.index))
@@ -324,7 +328,7 @@ class GroupStream:
             return
         frame = Frame(envelope, len(payload), self._loop.time())
         last = self.items[-1] if self.items else None
-        if frame.is_mark and isinstance(last, Frame) and last.is_mark:
+        if isinstance(last, Frame) and last.is_mark and frame.is_mark:
             frame.size += last.size
             frame.progress = frame.progress or last.progress
             self.items[-1] = frame  # a program that takes nothing does not collect them
@@ -424,6 +428,16 @@ class GroupStream:
         if self._events is not None and self._owed * 4 >= self._owner.credit_bytes:
             self._events.grant(self._owed)
             self._owed = 0
+
+    def writes_only(self, slots: int, index: int) -> bool:
+        """Whether an entry at this index changes rows of these slots only, as far as it is known without a look."""
+        return index > self._held_from and not self._held & ~slots
+
+    def moved(self, marker: SlotMarker, index: int) -> None:
+        """The entry at this index was taken, which gives the group slots or takes them."""
+        if index > self._held_from:
+            slots = bits_of(marker.slots)
+            self._held = self._held & ~slots if marker.step == MarkerStep.SEALED else self._held | slots
 
     @property
     def held_bytes(self) -> int:

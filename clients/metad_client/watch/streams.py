@@ -68,6 +68,8 @@ class Streams:
         self._idle_timeout_s = idle_timeout_s
         self._streams: dict[GroupId, GroupStream] = {}
         self._turn: list[GroupStream] = []
+        self._ready: dict[GroupStream, None] = {}  # that have something to take, in turn
+        self._waiting: dict[GroupStream, None] = {}  # that have, and must not be taken from yet
         self._packed: dict[str, bytes] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._listener: Callable[[], None] | None = None
@@ -90,17 +92,22 @@ class Streams:
             raise self.raised(self.error)
         if self.ended or not self._is_placed():
             return None
+        ready, waiting = self._ready, self._waiting
         try:
-            moved = True
-            while moved and not self.ended:
-                moved = False
-                for _ in range(len(self._turn)):
-                    stream = self._turn[0]
-                    batch = self._take(stream)
-                    self._turn.append(self._turn.pop(0))
-                    if isinstance(batch, WatchBatch):
-                        return batch
-                    moved = moved or batch
+            while ready and not self.ended:
+                stream = next(iter(ready))
+                del ready[stream]
+                batch = self._take(stream)
+                if batch is False:
+                    waiting[stream] = None  # for more of another group's log
+                    continue
+                if stream.items:
+                    ready[stream] = None  # behind the others
+                if waiting:
+                    ready.update(waiting)
+                    waiting.clear()
+                if batch is not True:
+                    return batch
         except MALFORMED as error:
             self.fail(InternalError(f"a node has sent an event that makes no sense: {error}"))
         if self.error is not None:
@@ -269,15 +276,21 @@ class Streams:
             self._repair(stream.kind)
         if not self.begun.done() and self._is_placed() and all(each.has_lived for each in self._turn):
             self.begun.set_result(None)
+        self._waiting.pop(stream, None)
+        if stream.items:
+            self._ready[stream] = None
         self._look_idle()
         self._wake()
 
     def came(self, stream: GroupStream) -> None:
         """Something has come."""
+        if stream not in self._waiting:
+            self._ready[stream] = None
         self._wake()
 
     def lost(self, stream: GroupStream) -> None:
         """A stream is interrupted."""
+        self._waiting.pop(stream, None)
         self._look_idle()
         self._wake()
 
@@ -385,9 +398,9 @@ class Streams:
     # --- what was brought ---
 
     def _take(self, stream: GroupStream) -> WatchBatch | bool:
-        """The next batch of a stream; else whether anything has moved on."""
+        """The next batch of a stream; else whether anything could be taken."""
         if not stream.items:
-            return False
+            return True
         item = stream.items[0]
         position = self.positions[stream.kind]
         if isinstance(item, Cut):
@@ -411,7 +424,8 @@ class Streams:
                 continue
             item.taken += 1
             position.indexes[stream.ordinal] = entry.index
-            changes = entry.changes if counts == ALL else _counted(entry.changes, counts)
+            all_count = counts == ALL or stream.writes_only(counts, entry.index)
+            changes = entry.changes if all_count else _counted(entry.changes, counts)
             if changes:
                 collected.append((entry, changes))
         if collected:
@@ -423,6 +437,7 @@ class Streams:
         marker = entry.marker
         assert marker is not None
         gap = position.read(stream.ordinal, entry.index, marker)
+        stream.moved(marker, entry.index)
         self._packed.pop(stream.kind, None)
         if marker.other != stream.ordinal:
             self._seek_group(GroupId(stream.kind, marker.other))
