@@ -50,8 +50,8 @@ from .watched import WatchedReplica
 _WAIT_S = 5.0  # for a position that the replica has not come to
 # What has just been applied is sent in slices of a turn of the loop each. In a simulation no time passes, and the count
 # ends them.
-_LIVE_S = 0.0005
-_LIVE_FRAMES = 64
+_LIVE_S = 0.001
+_LIVE_FRAMES = 128
 _REST = 8  # in durations of a piece of catching up: what others have of the loop meanwhile
 _PINS_MAX = 256  # snapshots under way: each keeps what is overwritten meanwhile
 _INTEREST_BYTES_MAX = 64 * 1024 * 1024  # memory of all filters

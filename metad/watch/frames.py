@@ -28,11 +28,11 @@ class Pending(NamedTuple):
     changes: Sequence[Change]
     marker: SlotMarker | None
 
-    @property
-    def size(self) -> int:
-        """Bytes that it takes in a frame, about."""
-        sizes = [len(change[2]) + len(change[3] or b"") + len(change[4] or b"") for change in self.changes]
-        return _ENTRY_BYTES + _CHANGE_BYTES * len(sizes) + sum(sizes)
+
+def size_of(pending: Pending) -> int:
+    """Bytes that an entry takes in a frame, about."""
+    sizes = [len(change[2]) + len(change[3] or b"") + len(change[4] or b"") for change in pending.changes]
+    return _ENTRY_BYTES + _CHANGE_BYTES * len(sizes) + sum(sizes)
 
 
 def entries(index: int, pending: Iterable[Pending], flags: int) -> bytes:

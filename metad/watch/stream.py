@@ -21,7 +21,7 @@ from ..state.entry import Entry
 from . import frames
 from .changes import Change, keys_only
 from .filters import Interest
-from .frames import FRAME_BYTES, Pending
+from .frames import FRAME_BYTES, Pending, size_of
 from .log_reader import LogReader
 from .rows import PinnedRows
 from .seams import Outlet, Replica
@@ -124,7 +124,7 @@ class Stream:
         """Whether to say how far it is although nothing happens."""
         self.stalled_since_s = 0.0
         """Since when a snapshot could not be sent; 0 if it can."""
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[tuple[int, Pending]] = deque()  # with its size
         self._rows: PinnedRows | None = None
         self._pinned_at = 0
         self._reader: LogReader | None = None
@@ -144,7 +144,7 @@ class Stream:
     def floor(self) -> int:
         """Entries behind this one are still to be sent."""
         if self._pending:
-            return self._pending[0].at - 1
+            return self._pending[0][1].at - 1
         return self._hub.replica.applied if self.live else self.position
 
     @property
@@ -198,12 +198,12 @@ class Stream:
     def take(self, index: int, entry: Entry, found: list[Change]) -> None:
         """An entry is applied, and a live stream wants these changes of it, or its marker."""
         pending = self._pending_of(index, entry, found)
-        size = pending.size
+        size = size_of(pending)
         full = bool(self._pending) and self.pending_bytes + size > PENDING_BYTES
         if full or not self._hub.may_hold(size):
-            self._fall_behind(self._pending[0].at if self._pending else pending.at)
+            self._fall_behind(self._pending[0][1].at if self._pending else index)
             return
-        self._hold(pending)
+        self._hold(pending, size)
 
     def serve(self) -> bool:
         """Do a piece of what there is to do, and send a frame at most; whether there is more that can be done now."""
@@ -226,7 +226,7 @@ class Stream:
         """Without so much room nothing is done: what is behind waits until there is plenty."""
         if not self.live:
             return FRAME_BYTES
-        return min(self._pending[0].size, FRAME_BYTES) if self._pending else 1
+        return min(self._pending[0][0], FRAME_BYTES) if self._pending else 1
 
     def _stall(self) -> None:
         if self.credit > 0:
@@ -264,7 +264,8 @@ class Stream:
         for found in reader.piece(end):
             self.position = found.at
             if found.wanted:
-                self._hold(self._pending_of(found.at, found.entry, found.changes))
+                pending = self._pending_of(found.at, found.entry, found.changes)
+                self._hold(pending, size_of(pending))
         if not self._pending and reader.work - self._told_at >= _SILENT_WORK:
             self._send(frames.mark(self.position), self.position)
 
@@ -305,9 +306,8 @@ class Stream:
             found = [keys_only(change) for change in found]
         return Pending(index, entry.revision or index, entry.now_ms, found, entry.marker)
 
-    def _hold(self, pending: Pending) -> None:
-        size = pending.size
-        self._pending.append(pending)
+    def _hold(self, pending: Pending, size: int) -> None:
+        self._pending.append((size, pending))
         self.pending_bytes += size
         self._hub.held(size)
 
@@ -323,11 +323,12 @@ class Stream:
         """One frame of what is pending."""
         pending = self._pending
         room = min(FRAME_BYTES, self.credit, room)
-        taken = [pending.popleft()]
-        size = taken[0].size
-        while pending and size + (more := pending[0].size) <= room:
+        size, first = pending.popleft()
+        taken = [first]
+        while pending and size + pending[0][0] <= room:
+            more, one = pending.popleft()
             size += more
-            taken.append(pending.popleft())
+            taken.append(one)
         self.pending_bytes -= size
         self._hub.held(-size)
         index = taken[-1].at if pending else self.floor
