@@ -346,4 +346,4 @@ class Watches:
 
 def _tell(streams: list[Stream]) -> None:
     for stream in streams:
-        stream.tell_progress()
+        stream.tell()

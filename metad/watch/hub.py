@@ -138,8 +138,7 @@ class Hub:
         self.kept, self._marked = self._marked, self.replica.applied
         for stream in list(self._live):
             if stream.sent < self.kept:
-                stream.mark_due = True
-                stream.wake()
+                stream.tell()
 
     # --- entries -----------------------------------------------------------------------------------------
 

@@ -214,12 +214,12 @@ class Stream:
             self._stall()
             return False
         self.stalled_since_s = 0.0
-        if not self.live:
+        if self.mark_due and not self._pending:
+            self.mark()
+        elif not self.live:
             self._advance(room)
         elif self._pending:
             self._send_entries(room)
-        elif self.mark_due:
-            self.mark()
         return not self.ended and (bool(self._pending) or not self.live)
 
     def _wanted_room(self) -> int:
@@ -286,17 +286,17 @@ class Stream:
         self.behind_since_s = self._hub.now()
         self.wake()
 
-    def mark(self, behind_ms: int | None = None) -> None:
-        """Say how far the stream is, if it can be said now."""
-        if self.ended or not self.opened or self._pending or self.credit <= 0 or not self.outlet.room():
-            return
+    def mark(self) -> None:
+        """Say how far the stream is, and its replica if the client asked for that."""
         self.mark_due = False
         index = self.floor
+        behind_ms = self._hub.replica.behind_ms() if self.progress_ms else None
         self._send(frames.mark(index, behind_ms=behind_ms), index)
 
-    def tell_progress(self) -> None:
-        """Say how far the stream and its replica are."""
-        self.mark(self._hub.replica.behind_ms())
+    def tell(self) -> None:
+        """Say soon how far the stream is, if that can be said."""
+        self.mark_due = True
+        self.wake()
 
     # --- what it holds and sends -------------------------------------------------------------------------
 
