@@ -2,7 +2,7 @@
 
 A stream is *live* when it has sent, or holds, everything that is applied: then the hub gives it each entry that it
 wants. Otherwise it is *behind*: it reads the log, a piece at a time, until it is level. A stream whose client gives no
-credit, or whose connection does not read, does nothing, and once more waits for it than it may hold it falls behind. So
+credit, or whose connection does not read, does nothing, and falls behind with the first change that it cannot send. So
 it keeps a position and no data.
 """
 
@@ -31,7 +31,7 @@ _CREDIT_MAX: Final = 1 << 40  # a sum that a client cannot make grow for ever
 _EVENT_BYTES: Final = 64 * 1024
 """A stream that catches up sends an event once it has found so much."""
 PENDING_BYTES: Final = FRAME_BYTES
-"""A live stream that cannot send holds so many bytes of changes at most, or one entry."""
+"""A live stream holds so many bytes of changes at most until it is served, or one entry."""
 _INTEREST_BYTES: Final = 500  # of an interest, with its places in the index
 _SILENT_WORK: Final = 65_536
 """While a stream that catches up finds nothing, it says how far it is after so many writes of the log."""
@@ -233,8 +233,9 @@ class Stream:
             self.outlet.wait()
         if self._rows is not None:
             self.stalled_since_s = self.stalled_since_s or self._hub.now()
-        if not self.live:
-            self._drop_pending()
+        if self._pending and self.live:
+            self._fall_behind(self._pending[0][1].at)  # many that wait would leave the others no room
+        self._drop_pending()
 
     def _advance(self, room: int) -> None:
         """Read on in the log, or in the snapshot, until there is something to send."""
@@ -284,7 +285,6 @@ class Stream:
         self._drop_pending()
         self.position = index - 1
         self.behind_since_s = self._hub.now()
-        self.wake()
 
     def mark(self) -> None:
         """Say how far the stream is, and its replica if the client asked for that."""
