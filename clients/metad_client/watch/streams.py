@@ -484,7 +484,9 @@ class Streams:
         done, mine = frame.snapshot_done, wanted != 0
         self._finish(stream, frame, position)
         if done:
-            wanted = position.take(stream.ordinal, pin, wanted)
+            taken = position.take(stream.ordinal, pin, wanted)
+            if taken != wanted:  # what has happened meanwhile leaves the others missing: their rows are too old
+                wanted, rows = taken, [_rows_in(each, taken) for each in rows]
             self._packed.pop(stream.kind, None)
             stream.rows_taken()
             self._repair(stream.kind)

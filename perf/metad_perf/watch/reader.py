@@ -148,12 +148,15 @@ class Reader:
         for event in batch.events:
             track = self._tracks.get((event.row, event.key))
             index = None if track is None else self._index(track, event.record)[0]
-            if track is None or index is None:
+            if track is None or index is None or track.slot not in batch.slots:
                 self.judge.phantom(f"{event.record!r} of {event.row} {event.key} in a snapshot")
             else:
                 rows[track] = index
         if batch.last:
-            self.judge.snapshot(batch.slots, self._snapshots.pop(batch.group))
+            # A slot that an earlier batch named and the last does not is still missing: its rows were in vain.
+            found = {track: index for track, index in rows.items() if track.slot in batch.slots}
+            del self._snapshots[batch.group]
+            self.judge.snapshot(batch.slots, found)
 
     def _index(self, track: Track, record: Any) -> tuple[int | None, Stamp | None]:
         """Which write a record is of; None if of none."""

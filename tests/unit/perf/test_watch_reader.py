@@ -71,12 +71,23 @@ class Scene:
         entry = WatchEntry(self.index, self.index, 1, list(changes))
         self.reader.take(WatchBatch("changes", "data-0", "c", {}, entries=[(entry, changes)]))
 
-    def get_rows(self, rows: Sequence[tuple[Cell, bytes]], *, first: bool = True, last: bool = True) -> None:
-        """A batch of a snapshot of all slots."""
+    def get_rows(
+        self, rows: Sequence[tuple[Cell, bytes]], *, first: bool = True, last: bool = True, slots: int | None = None
+    ) -> None:
+        """A batch of a snapshot of all slots, or of these."""
         keys, values = [_encoded(cell.key) for cell, _ in rows], [value for _, value in rows]
         columns = [WatchRows(_ROWS["record"], keys, list(values))] if rows else []
         self.reader.take(
-            WatchBatch("snapshot", "data-0", "c", {}, rows=columns, slots=_ALL_SLOTS, first=first, last=last)
+            WatchBatch(
+                "snapshot",
+                "data-0",
+                "c",
+                {},
+                rows=columns,
+                slots=_ALL_SLOTS if slots is None else slots,
+                first=first,
+                last=last,
+            )
         )
 
     def found(self) -> dict[str, int]:
@@ -210,6 +221,26 @@ def test_a_gap_and_its_snapshot_in_parts(scene: Scene) -> None:
     assert scene.reader.judge.complete()
     assert scene.found() == {}
     assert (scene.verdict.gaps, scene.verdict.excused) == (1, 3)
+
+
+def test_rows_of_slots_that_the_last_batch_does_not_name_are_in_vain(scene: Scene) -> None:
+    cell = scene.cell()
+    for _ in range(2):
+        scene.get(scene.change(cell, scene.kv(cell, scene.write(cell.tracks[0])), _kind(cell)))
+    scene.get_rows([(cell, scene.kv(cell, 0))], last=False)
+    scene.get_rows([], first=False, slots=0)
+    assert scene.found() == {}
+
+
+def test_a_row_of_a_slot_that_its_batch_does_not_name_is_a_phantom(scene: Scene) -> None:
+    cell = scene.cell()
+    scene.get(scene.change(cell, scene.kv(cell, scene.write(cell.tracks[0])), _kind(cell)))
+    scene.get_rows([(cell, scene.kv(cell, 0))], slots=0)
+    assert scene.found() == {"phantom": 1}
+
+
+def _kind(cell: Cell) -> ChangeKind:
+    return ChangeKind.CREATED if len(cell.tracks[0]) == 1 else ChangeKind.CHANGED
 
 
 def test_a_snapshot_that_lacks_a_record_is_seen(scene: Scene) -> None:
