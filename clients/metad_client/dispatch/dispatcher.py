@@ -43,7 +43,7 @@ from .leaders import Leaders
 from .node_connection import NodeConnection
 from .node_queue import NodeQueue
 from .nodes import Nodes
-from .reports import Reports
+from .reports import Reports, log
 from .retries import Retries
 from .retry import deadline_error, lost
 from .router import Router
@@ -71,6 +71,9 @@ class Follower(Protocol):
 
     def closed(self) -> None:
         """The client is closed."""
+
+    def fail(self, error: MetadError) -> None:
+        """It cannot go on."""
 
 
 class Dispatcher:
@@ -277,7 +280,11 @@ class Dispatcher:
 
     def _tell_followers(self) -> None:
         for follower in list(self._followers):
-            follower.changed()
+            try:
+                follower.changed()
+            except Exception as error:  # noqa: BLE001 - others and the client go on
+                log.exception("a watch has failed")
+                follower.fail(InternalError(f"the watch has failed: {error!r}"))
 
     # --- connections: their ConnectionListener ---
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from metad_wire.faults import UNFIT
+from metad_wire.faults import UNFIT, fault
 from metad_wire.messages import Message
 from metad_wire.table import ANY_KIND, TABLES, Table
 from metad_wire.watch import FILTERS_MAX, WatchFilter
@@ -59,8 +59,10 @@ def filters_of(
                 found.setdefault(table.kind, []).append(one)
     else:
         for each in wanted:
-            watched = each if isinstance(each, Watched) else Watched(_named(each), tenant, prefix, broker)
-            table, one = _of_table(watched)
+            if isinstance(each, Watched):
+                table, one = _of_table(each, f"tables: {_table(each.table).name}: ")
+            else:
+                table, one = _of_table(Watched(_named(each), tenant, prefix, broker), "")
             found.setdefault(table.kind, []).append(one)
     if not found:
         raise InvalidRequestError("tables: a watch needs at least one, or keys")
@@ -84,12 +86,12 @@ def _table(name: str) -> Table[Any]:
     return table
 
 
-def _of_table(watched: Watched) -> tuple[Table[Any], WatchFilter]:
-    try:
-        msgspec.convert(msgspec.structs.asdict(watched), Watched)
-    except UNFIT as error:
-        raise InvalidRequestError(f"tables: {watched.table}: {error}") from None
+def _of_table(watched: Watched, place: str) -> tuple[Table[Any], WatchFilter]:
+    """``place``: where the program has given the fields."""
     table = _table(watched.table)
+    wrong = fault(watched, Watched)
+    if wrong is not None:
+        raise InvalidRequestError(place + wrong)
     shown = {name: table.shows[row] for name, row in table.rows.items() if row in table.shows}
     for row in watched.rows:
         if row not in shown:

@@ -23,7 +23,7 @@ from .events import Shape, WatchBatch, WatchEvent, array_of, shape_of
 from .filters import Wanted, filters_of
 from .streams import Streams
 from .token import to_text
-from .watch import BUFFER_BYTES, abandon, milliseconds
+from .watch import BUFFER_BYTES, abandon, check_buffer, milliseconds
 
 PROGRESS_S: Final = 1.0
 """How often the servers say how current the picture is."""
@@ -414,6 +414,7 @@ def open_image(
     """An image that begins to fill at once. Raises InvalidRequestError."""
     dispatcher.check()
     filters = filters_of(tables, tenant=tenant, prefix=prefix, keys=keys, broker=broker)
+    check_buffer(buffer_bytes)
     streams = Streams(
         dispatcher,
         filters,

@@ -27,6 +27,8 @@ from .token import packed_slots
 
 CREDIT_BYTES_MIN: Final = 64 * 1024
 """Of one stream: less would make it wait for every event."""
+CREDIT_BYTES_MAX: Final = 0xFFFF_FFFF
+"""What a request can say."""
 MAP_RETRY_S: Final = 0.25
 """How often the map is asked for while a marker names a group that it does not know."""
 _ALL_BYTES: Final = ALL.to_bytes(SLOTS // 8, "big")
@@ -80,9 +82,14 @@ class Streams:
         self._repair_timers: dict[str, asyncio.TimerHandle] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
         self._proved: set[GroupStream] = set()  # that have made progress since the last mark
-        dispatcher.follow(self)
-        self._look_idle()
-        self.changed()
+        try:
+            self._look_idle()
+            self.changed()
+            if not self.ended:
+                dispatcher.follow(self)
+        except BaseException:
+            self.close()  # the program gets nothing that it could close
+            raise
 
     # --- the program ---
 
@@ -230,7 +237,7 @@ class Streams:
         missing = self._filters.keys() - {group.kind for group in groups}
         if missing:
             return  # the cluster is being formed
-        self.credit_bytes = max(CREDIT_BYTES_MIN, self._buffer_bytes // len(groups))
+        self.credit_bytes = min(CREDIT_BYTES_MAX, max(CREDIT_BYTES_MIN, self._buffer_bytes // len(groups)))
         begins = not self._turn
         for group in groups:
             if group not in self._streams:

@@ -100,6 +100,12 @@ def milliseconds(name: str, seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
+def check_buffer(buffer_bytes: int) -> None:
+    """Raises InvalidRequestError."""
+    if not isinstance(buffer_bytes, int) or buffer_bytes < 1:
+        raise InvalidRequestError(f"buffer_bytes: expected a number of bytes, got {buffer_bytes!r}")
+
+
 def abandon(loop: asyncio.AbstractEventLoop, streams: Streams) -> None:
     """Close the streams, soon: the program holds them no longer. May be called in any thread."""
     with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -131,8 +137,7 @@ def open_watch(
     progress_ms = 0 if progress_s is None else milliseconds("progress_s", progress_s)
     if idle_timeout_s is not None:
         milliseconds("idle_timeout_s", idle_timeout_s)
-    if not isinstance(buffer_bytes, int) or buffer_bytes < 1:
-        raise InvalidRequestError(f"buffer_bytes: expected a number of bytes, got {buffer_bytes!r}")
+    check_buffer(buffer_bytes)
     cluster_id, positions = "", None
     if token is not None:
         if not isinstance(token, str):

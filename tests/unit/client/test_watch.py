@@ -20,6 +20,7 @@ from metad_client import (
     ClosedError,
     DeadlineExceededError,
     DrainingError,
+    InternalError,
     InvalidRequestError,
     Kv,
     KvKey,
@@ -38,6 +39,7 @@ from metad_client import (
 )
 from metad_client.connections.transport_choice import TransportChoice
 from metad_client.endpoint import parse_url
+from metad_client.watch.stream import GroupStream
 from metad_wire.policy import PathRule
 from metad_wire.watch import WatchEvents
 
@@ -283,6 +285,12 @@ async def test_filters_go_to_the_server(connected: Client, nodes: WatchNodes) ->
         ({"tables": "kv", "broker": "b1"}, "only sessions have a broker"),
         ({"tables": "cluster", "tenant": "t"}, "cluster has no tenant"),
         ({"tables": Watched("kv", tenant=7)}, "kv: "),  # type: ignore[arg-type]
+        ({"tables": "kv", "tenant": 7}, "^tenant: expected str | None, got int"),
+        ({"tables": "kv", "tenant": "\ud800"}, "^tenant: the text has surrogates"),
+        ({"tables": "kv", "prefix": "a\udfff"}, "^prefix: the text has surrogates"),
+        ({"tables": "session", "broker": "\ud800"}, "^broker: the text has surrogates"),
+        ({"tables": [Watched("kv", prefix="\ud800")]}, "^tables: kv: prefix: the text has surrogates"),
+        ({"keys": [KvKey("ns", "\ud800")]}, "^keys: "),
         ({"tables": "kv", "keys": [SessionKey("t", "c")]}, "is the key of no table that is watched"),
         ({"keys": ["k"]}, "is the key of no table"),
         ({"keys": [KvKey("ns", 7)]}, "keys: "),  # type: ignore[arg-type]
@@ -298,8 +306,9 @@ async def test_filters_go_to_the_server(connected: Client, nodes: WatchNodes) ->
 async def test_arguments_that_make_no_sense_are_refused_at_once(
     connected: Client, arguments: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(InvalidRequestError, match=said.replace("(", "\\(")):
+    with pytest.raises(InvalidRequestError, match=said.replace("(", "\\(").replace("|", "\\|")):
         connected.watch(**arguments)
+    assert not connected._dispatcher._followers
 
 
 async def test_a_token_of_another_cluster_is_refused(connected: Client, nodes: WatchNodes, server: Server) -> None:
@@ -590,6 +599,14 @@ async def test_a_group_that_is_added_is_followed(
 # --- credit ---
 
 
+@pytest.mark.parametrize("buffer_bytes", [2**33 + 1, 2**80])
+async def test_no_buffer_is_too_large_for_a_request(connected: Client, nodes: WatchNodes, buffer_bytes: int) -> None:
+    watch = await connected.watch("kv", buffer_bytes=buffer_bytes).opened()
+    assert {stream.credit for stream in nodes.live} == {min(buffer_bytes // 2, 2**32 - 1)}
+    a(nodes).put("k", b"1")
+    assert await take(watch, 1) == [b"1"]
+
+
 async def test_a_program_that_does_not_read_stops_the_servers(connected: Client, nodes: WatchNodes) -> None:
     watch = await connected.watch("kv", buffer_bytes=1).opened()
     (stream,) = a(nodes).live
@@ -627,6 +644,48 @@ async def test_marks_of_progress_do_not_pile_up(connected: Client, nodes: WatchN
 
 
 # --- the end ---
+
+
+async def test_a_watch_that_cannot_begin_leaves_nothing(
+    connected: Client, nodes: WatchNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[GroupStream] = []
+
+    def hurry(stream: GroupStream) -> None:
+        if begun:
+            raise ValueError("a mistake")
+        begun.append(stream)
+        stream.start()
+
+    monkeypatch.setattr(GroupStream, "hurry", hurry)
+    with pytest.raises(ValueError, match="a mistake"):
+        connected.watch("kv", idle_timeout_s=1)
+    await settled()
+    assert not connected._dispatcher._followers
+    assert not nodes.live
+    monkeypatch.undo()
+    assert await connected.watch("kv").opened()
+
+
+async def test_a_watch_that_fails_hinders_no_other(
+    connected: Client, nodes: WatchNodes, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = await connected.watch("kv").opened()
+    other = await connected.watch("kv").opened()
+
+    def changed() -> None:
+        raise ValueError("a mistake")
+
+    failing._streams.changed = changed  # type: ignore[method-assign]
+    for peer in list(server.live):
+        peer.cut()
+    await server.until(lambda: len(nodes.live) == 2)
+    a(nodes).put("k", b"1")
+    assert await take(other, 1) == [b"1"]
+    with pytest.raises(InternalError, match=r"the watch has failed: .*a mistake"):
+        await anext(failing)
+    assert list(connected._dispatcher._followers) == [other._streams]
+    assert caplog.text.count("a watch has failed") == 1
 
 
 @pytest.mark.parametrize("error", [PermissionDeniedError("no"), InvalidRequestError("bad filter")], ids=str)

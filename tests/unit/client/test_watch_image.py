@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 from scripted import Server
-from watch_server import Group, WatchNodes, kv_key
+from watch_server import RECORD, Group, WatchNodes, kv_key
 
 from metad_client import (
     ChangeKind,
@@ -98,6 +99,65 @@ async def test_the_slots_of_one_kind_of_groups_are_not_those_of_another(connecte
     nodes.groups[0].send_rows(nodes.groups[0].live[0])
     await image.caught_up()
     assert dict(image["offset"]) == {OffsetKey("t", "g", "topic", 0): offset}
+
+
+@pytest.mark.parametrize("first", ["data", "offset"])
+async def test_a_gap_of_one_kind_of_groups_touches_no_record_of_another(
+    connected: Client, nodes: WatchNodes, group: Group, first: str
+) -> None:
+    """Whichever kind is read first, and whichever has the gap: all rows are in slots of the same numbers."""
+    offsets = Group(nodes, 0, set(range(1024)))
+    offsets.name = "offset-0"
+    nodes.groups.append(offsets)
+    nodes.holds_back_rows = True
+    heard: list[WatchEvent] = []
+    image = connected.image(["kv", "session", "offset"])
+    image.on_change(heard.append)
+    await nodes.server.until(lambda: bool(group.live and offsets.live))
+
+    def rows(kind: str, tenants: list[str]) -> list[WatchRows]:
+        if kind == "offset":
+            keys = [TABLES["offset"].key_of([tenant, "g", "topic", 0]) for tenant in tenants]
+            return [WatchRows(OFFSET, keys, [encode(Offset(t, "g", "topic", 0, 7, 0, 0, "")) for t in tenants])]
+        sessions = [TABLES["session"].key_of([tenant, "c"]) for tenant in tenants]
+        return [
+            WatchRows(RECORD, [kv_key("k", t) for t in tenants], [encode(Kv(t, "k", b"v", 1, 1, 1)) for t in tenants]),
+            WatchRows(OWNER, sessions, [encode(SessionOwner(True, "b", 1, 0))] * len(sessions)),
+        ]
+
+    async def send(kind: str, count: int) -> None:
+        (stream,) = (group if kind == "data" else offsets).live
+        stream.send(
+            WatchEvents(
+                stream.position, rows=rows(kind, [f"t{number:03}" for number in range(count)]), snapshot_done=True
+            )
+        )
+        stream.peer.flush()
+        await settled()
+
+    def counted() -> tuple[int, int, int]:
+        return len(image["kv"]), len(image["session"]), len(image["offset"])
+
+    second = "offset" if first == "data" else "data"
+    await send(first, 200)
+    await send(second, 200)
+    await image.caught_up()
+    assert counted() == (200, 200, 200)
+    left = {"data": 200, "offset": 200}
+    for kind in (first, second):
+        cut = group if kind == "data" else offsets
+        heard.clear()
+        (stream,) = cut.live
+        stream.end(DrainingError())
+        cut.append([])
+        cut.base = len(cut.log)
+        await nodes.server.until(partial(lambda cut: bool(cut.live), cut))
+        await send(kind, 150)
+        await image.caught_up()
+        left[kind] = 150
+        assert counted() == (left["data"], left["data"], left["offset"])
+        assert {event.kind for event in heard} == {ChangeKind.DELETED}
+        assert {event.table for event in heard} == ({"kv", "session"} if kind == "data" else {"offset"})
 
 
 async def test_an_image_shows_the_records_and_their_changes(connected: Client, group: Group) -> None:
@@ -314,6 +374,11 @@ async def test_a_refusal_is_raised_by_who_waits(connected: Client, nodes: WatchN
         connected.image("nope")
     with pytest.raises(InvalidRequestError, match="progress_s"):
         connected.image("kv", progress_s=0)
+    with pytest.raises(InvalidRequestError, match="buffer_bytes"):
+        connected.image("kv", buffer_bytes=0)
+    with pytest.raises(InvalidRequestError, match="prefix: the text has surrogates"):
+        connected.image("kv", prefix="\ud800")
+    assert not connected._dispatcher._followers
 
 
 async def test_an_image_that_is_dropped_leaves_nothing(connected: Client, group: Group, nodes: WatchNodes) -> None:
