@@ -76,14 +76,14 @@ def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransa
         for operation in transaction.then if succeeded else transaction.otherwise:
             key = base + keys.text(operation.key)
             if operation.value is None:
-                writes[key] = heads.written[key] = None
+                heads.delete(key, writes)
             else:
                 version, created = heads.next(key)
                 writes[key] = encode(
                     (transaction.namespace, operation.key, operation.value, version, created, view.revision)
                 )
             # Few bytes name a namespace for many operations, and each of their rows holds it twice.
-            view.grown += len(key) + len(writes[key] or b"")
+            view.grown += len(key) + len(writes.get(key) or b"")
             check_change(view.grown)
         records: list[msgspec.Raw | None] = []
         for name in transaction.reads:

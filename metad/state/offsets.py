@@ -106,8 +106,14 @@ def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m
         current = 0 if value is None else _decode_generation(value)
         if item.expected != current:
             errors.append(mismatch(position, ConflictError, "generation", current))
-        elif item.generation != current:
-            writes[key] = encode(item.generation) if item.generation else None
+        elif item.generation:
+            if item.generation != current:
+                writes[key] = encode(item.generation)
+        elif current:
+            # Undone, a write of the same batch shows what was there before it: if nothing was, nothing is deleted.
+            writes.pop(key, None)
+            if view.get(key) is not None:
+                writes[key] = None
     return written(view, errors)
 
 

@@ -20,6 +20,7 @@ from metad_wire.table import Table
 
 from ..storage import keys
 from .overlay import Missing
+from .part import Writes
 from .row_cache import Head, HeadCache, Heads
 from .rows import NO_ROWS, Rows, crcs_of
 from .tables import Command, Reader, Verb, mismatch, read_page, read_records, written
@@ -197,6 +198,15 @@ class CommandHeads:
         current = self.get(key)
         head = self.written[key] = (1, self._view.revision) if current is None else (current[0] + 1, current[1])
         return head
+
+    def delete(self, key: bytes, writes: Writes) -> None:
+        """Delete a record, if there is one, among the command's writes. A key without a record both before the command
+        and after it is left without a write: who follows the log must not hear of a record that nobody could see."""
+        writes.pop(key, None)
+        self.written.pop(key, None)
+        if self.get(key) is not None:  # what was there before the command, as its own write is undone
+            writes[key] = None
+        self.written[key] = None
 
 
 def verbs_of(table: Table[Any]) -> tuple[Verb[Any, Any], ...]:

@@ -23,7 +23,7 @@ FILTERS_MAX = 1_000
 class ChangeKind(enum.IntEnum):
     """What has happened to a row."""
 
-    CREATED = 1
+    CREATED = 1  # by this entry, also if the same request deleted an earlier record of the key
     CHANGED = 2
     DELETED = 3
     EXPIRED = 4  # deleted, because its time was over

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
-from state_rig import MIB, Rig, item_errors
+from state_rig import MIB, Rig, command_of, item_errors
 
 from metad.state.kv import _PLAIN
+from metad.state.row_cache import HeadCache
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import TooLargeError
@@ -15,6 +17,9 @@ from metad_wire.messages import KvOperation as Do
 from metad_wire.messages import KvPutItem as Put
 from metad_wire.messages import KvTransaction as Transaction
 from metad_wire.methods import encode
+from metad_wire.tables.kv import KV
+
+_decode_kv = msgspec.msgpack.Decoder(m.Kv).decode
 
 
 @pytest.fixture(params=(0, 3), ids=lambda lag: f"lag{lag}")
@@ -104,6 +109,49 @@ def test_transactions_of_several_namespaces_answer_in_order(rig: Rig) -> None:
     assert [result.records[0].value for result in reply.results if result and result.records[0]] == [
         b"%d" % i for i in range(30)
     ]
+
+
+def written(rig: Rig) -> dict[str, int | None]:
+    """Version by key, of what the newest entry writes; None of what it deletes."""
+    rows = rig.group.in_flight[-1][2].writes
+    names = {_PLAIN.prefix(rig.group.prefix) + KV.key_of(("n", name)): name for name in ("old", "new", "gone")}
+    return {names[key]: None if row is None else _decode_kv(row).version for key, row in rows.items()}
+
+
+def test_a_transaction_leaves_no_write_where_there_is_no_record_before_and_after_it() -> None:
+    rig = Rig(lag=1)
+    put(rig, Put("n", "old", b"1"), Put("n", "old", b"2"))
+    transact(rig, Transaction("n", [], [Do("gone"), Do("new", b"1"), Do("new"), Do("gone")]))
+    assert written(rig) == {}
+    transact(rig, Transaction("n", [], [Do("old", b"3")]), Transaction("n", [], [Do("old"), Do("old")]))
+    assert written(rig) == {"old": None}
+    transact(rig, Transaction("n", [], [Do("old"), Do("new", b"1"), Do("new"), Do("new", b"2"), Do("new", b"3")]))
+    assert written(rig) == {"new": 2}
+    transact(rig, Transaction("n", [Compare("new", 2)], [Do("new"), Do("new", b"4"), Do("old", b"4")], reads=["new"]))
+    assert written(rig) == {"new": 1, "old": 1}
+    transact(rig, Transaction("n", [], [Do("new"), Do("new", b"5"), Do("new")], reads=["new"]))
+    assert written(rig) == {"new": None}
+    assert put(rig, Put("n", "new", b"6", 0), Put("n", "gone", b"6", 0)).versions == [1, 1]
+    assert [record and record.version for record in get(rig, *(Key("n", k) for k in ("old", "new", "gone")))] == [1] * 3
+
+
+def test_a_transaction_deletes_a_record_of_which_nothing_is_remembered() -> None:
+    rig = Rig()
+    put(rig, Put("n", "old", b"1"))
+    rig.group.machine.parts[HeadCache].forget()
+    transact(rig, Transaction("n", [], [Do("old")]))
+    assert get(rig, Key("n", "old")) == [None]
+
+
+def test_a_transaction_deletes_what_an_earlier_request_of_its_entry_created() -> None:
+    rig = Rig(lag=9)
+    first = command_of(methods.KV_PUT, m.KvPut([Put("n", "new", b"1")]))
+    empty = command_of(methods.KV_TRANSACT, m.KvTransact([Transaction("n", [], [Do("gone")])]))
+    second = command_of(methods.KV_TRANSACT, m.KvTransact([Transaction("n", [], [Do("new", b"2"), Do("new")])]))
+    assert len(rig.group.propose([(first, None), (empty, None), (second, None)], rig.now_ms)) == 2
+    assert len(rig.group.propose([(second, None)], rig.now_ms)) == 1
+    assert written(rig) == {"new": None}
+    assert get(rig, Key("n", "new")) == [None]
 
 
 def test_a_key_that_is_too_long_refuses_its_item_wherever_it_is_named(rig: Rig) -> None:

@@ -121,6 +121,17 @@ def test_a_generation_is_reset_only_from_what_it_is(rig: Rig) -> None:
     assert generations(rig, "g", "none") == [9, 3]
 
 
+def test_a_generation_that_one_batch_sets_and_resets_leaves_no_write_if_there_was_none() -> None:
+    rig = Rig(lag=1)
+    commit(rig, item(1, generation=5))
+    reset_to = m.GenerationReset
+    both = [reset_to("acme", name, generation, to) for name, generation, to in (("g", 5, 0), ("none", 0, 3))]
+    assert reset(rig, *both, reset_to("acme", "g", 0, 2), reset_to("acme", "g", 2), reset_to("acme", "none", 3)) == {}
+    writes = rig.group.in_flight[-1][2].writes
+    assert [(key[3], value) for key, value in writes.items()] == [(OFFSET.rows["generation"], None)]
+    assert generations(rig, "g", "none") == [0, 0]
+
+
 def test_a_generation_over_the_bound_is_refused_and_an_old_row_of_it_can_be_reset(rig: Rig) -> None:
     """Rows from before there was a bound go up to 2^63-1."""
     over = m.OffsetCommit([item(1, generation=m.GENERATION_MAX + 1)])

@@ -205,6 +205,16 @@ def test_the_value_before_is_read_before_it_is_replaced(world: World) -> None:
     assert not any(change.previous_known or change.previous for change in plain.changes)
 
 
+def test_a_record_that_one_request_deletes_and_creates_is_created_and_has_the_one_before(world: World) -> None:
+    client = world.open(flags=StreamFlag.PREVIOUS)
+    world.apply(entry(kv("a", "x", b"1")), entry(kv("a", "x", b"2", created=2, mod=2)))
+    late = world.open(position=0, flags=StreamFlag.PREVIOUS)
+    world.settle()
+    first = kv("a", "x", b"1")[key("kv", "record", "a", "x")]
+    for one in (client, late):
+        assert [(change.kind, change.previous) for change in one.changes] == [(CREATED, None), (CREATED, first)]
+
+
 def test_keys_only_has_no_values(world: World) -> None:
     world.apply(entry(kv("a", "x")))
     client = world.open(flags=StreamFlag.KEYS_ONLY | StreamFlag.PREVIOUS, position=None, snapshot=ALL)
