@@ -54,7 +54,8 @@ _LIVE_S = 0.001
 _LIVE_FRAMES = 128
 _REST = 8  # in durations of a piece of catching up: what others have of the loop meanwhile
 _PINS_MAX = 256  # snapshots under way: each keeps what is overwritten meanwhile
-_INTEREST_BYTES_MAX = 64 * 1024 * 1024  # memory of all filters
+_PIN_S = 600.0  # and for so long at most
+_INTEREST_BYTES_MAX = 128 * 1024 * 1024  # memory of all filters, every copy counted
 _SLOW_S = 60.0  # a snapshot that cannot be sent for so long ends
 _PROGRESS_S = 0.25  # how exact the intervals of progress events are
 _AGAIN_MS = 500  # when to come again, if there is no room
@@ -90,7 +91,7 @@ class Watches:
         self._hubs: dict[GroupDriver, Hub] = {}
         self._listeners: dict[GroupDriver, Listener] = {}
         self._interest_bytes = 0
-        self._pinned: dict[Stream, None] = {}
+        self._pinned: dict[Stream, float] = {}  # since when
         self._progress: dict[Stream, float] = {}  # when each says next how far it is
         self._progress_timer: Timer | None = None
         self._live: deque[Stream] = deque()
@@ -125,7 +126,7 @@ class Watches:
         interests = compiled(body.filters, driver.group.group_id.kind)
         if len(body.snapshot) not in (0, SLOTS // 8):
             raise InvalidRequestError(f"a bit map of slots takes {SLOTS // 8} bytes, this one has {len(body.snapshot)}")
-        self._check_room(bool(body.snapshot))
+        self._check_room()
         stream = Stream(self._hub(driver), outlet, interests, body)
         self.count += 1
         self._interest_bytes += stream.cost
@@ -143,17 +144,11 @@ class Watches:
             self._arm_progress()
         return stream
 
-    def _check_room(self, snapshot: bool) -> None:
-        why = ""
+    def _check_room(self) -> None:
         if self.count >= self._limits.watch_streams_max:
-            why = f"this node has {self.count} streams of watches already (limits.watch_streams_max)"
-        elif self._interest_bytes >= _INTEREST_BYTES_MAX:
-            why = "the filters of all watches on this node take too much memory"
-        elif snapshot and len(self._pinned) >= _PINS_MAX:
-            why = f"{_PINS_MAX} snapshots of watches are under way on this node"
-        if why:
-            event(log_events.WATCHES_FULL, reason=why)
-            raise OverloadedError(why, retry_after_ms=_AGAIN_MS, retry_jitter_ms=_AGAIN_MS)
+            raise _full(f"this node has {self.count} streams of watches already (limits.watch_streams_max)")
+        if self._interest_bytes >= _INTEREST_BYTES_MAX:
+            raise _full("the filters of all watches on this node take too much memory")
 
     def _hub(self, driver: GroupDriver) -> Hub:
         hub = self._hubs.get(driver)
@@ -215,16 +210,19 @@ class Watches:
     # --- what is looked at now and then ------------------------------------------------------------------
 
     def look(self) -> None:
-        """End the streams of replicas that do not hear their leader, and snapshots that nobody takes."""
+        """End the streams of replicas that do not hear their leader, and snapshots that are not taken in time."""
         silent_ms = self._limits.watch_silence_ms
         for hub in list(self._hubs.values()):
             replica = hub.replica
             if replica.silent_ms() > silent_ms:
                 event(log_events.WATCHES_SENT_AWAY, group=replica.name, streams=len(hub.streams))
                 hub.end(NotReplicaError(f"this replica of {replica.name} has not heard its leader for {silent_ms} ms"))
-        slow_s = self._environment.now() - _SLOW_S
-        for stream in [stream for stream in self._pinned if 0 < stream.stalled_since_s <= slow_s]:
-            stream.end(SlowReaderError(f"nothing of the snapshot was taken for {_SLOW_S:.0f} s"))
+        now_s = self._environment.now()
+        for stream, since_s in list(self._pinned.items()):
+            if 0 < stream.stalled_since_s <= now_s - _SLOW_S:
+                stream.end(SlowReaderError(f"nothing of the snapshot was taken for {_SLOW_S:.0f} s"))
+            elif since_s <= now_s - _PIN_S:
+                stream.end(SlowReaderError(f"the snapshot was not over after {_PIN_S:.0f} s"))
 
     def log_grown(self, size: int) -> None:
         """The logs are longer by so much. Now and then live streams that have had nothing to report say how far they
@@ -290,11 +288,13 @@ class Watches:
         self.held_bytes += size
 
     def pinned(self, stream: Stream, begins: bool) -> None:
-        """The snapshot of a stream begins, or is over."""
-        if begins:
-            self._pinned[stream] = None
-        else:
+        """The snapshot of a stream begins, or is over. Raises OverloadedError if it would be one too many."""
+        if not begins:
             self._pinned.pop(stream, None)
+        elif len(self._pinned) >= _PINS_MAX:
+            raise _full(f"{_PINS_MAX} snapshots of watches are under way on this node")
+        else:
+            self._pinned[stream] = self._environment.now()
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back once what is being applied is in the engine."""
@@ -347,3 +347,8 @@ class Watches:
 def _tell(streams: list[Stream]) -> None:
     for stream in streams:
         stream.tell()
+
+
+def _full(why: str) -> OverloadedError:
+    event(log_events.WATCHES_FULL, reason=why)
+    return OverloadedError(why, retry_after_ms=_AGAIN_MS, retry_jitter_ms=_AGAIN_MS)

@@ -29,7 +29,7 @@ class Keeper(Protocol):
         """So many bytes more are held, or less."""
 
     def pinned(self, stream: Stream, begins: bool) -> None:
-        """The snapshot of a stream begins, or is over."""
+        """The snapshot of a stream begins, or is over. Raises OverloadedError if it would be one too many."""
 
     def left(self, stream: Stream) -> None:
         """A stream has ended."""
@@ -97,7 +97,7 @@ class Hub:
         self._keeper.held(size)
 
     def pinned(self, stream: Stream, begins: bool) -> None:
-        """Its snapshot begins, or is over."""
+        """Its snapshot begins, or is over. Raises OverloadedError if it would be one too many."""
         self._keeper.pinned(stream, begins)
 
     def left(self, stream: Stream) -> None:
@@ -187,11 +187,9 @@ class Hub:
         self._unwritten.clear()
 
     def _arrived(self) -> None:
+        """Have those whose position is applied begin, each in its turn."""
         applied = self.replica.applied
         for stream in [stream for stream in self.waiting if (stream.wanted or 0) <= applied]:
             del self.waiting[stream]
             self.streams[stream] = None
-            try:
-                stream.open()
-            except MetadError as error:
-                stream.end(error)
+            stream.arrived()

@@ -72,8 +72,10 @@ class LogReader:
     def _next(self, end: int) -> Entry:
         entry = next(self._fetched, None)
         if entry is None:
-            if self._seen is not None and self._read < self._after:
-                self._read = max(self._read, self._replica.base)  # what it looks back to may be cut meanwhile
+            if self._seen is not None and self._read < self._replica.base and self._read < self._after:
+                # What it looks back to was cut meanwhile. What it has seen may be overwritten by what it will not see.
+                self._read = self._replica.base
+                self._seen = Seen(self._replica.prefix)
             self._fetched = self._replica.entries(self._read + 1, end + 1, _FETCH_BYTES)
             entry = next(self._fetched)
         return entry

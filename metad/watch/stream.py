@@ -32,7 +32,9 @@ _EVENT_BYTES: Final = 64 * 1024
 """A stream that catches up sends an event once it has found so much."""
 PENDING_BYTES: Final = FRAME_BYTES
 """A live stream holds so many bytes of changes at most until it is served, or one entry."""
-_INTEREST_BYTES: Final = 500  # of an interest, with its places in the index
+_INTEREST_BYTES: Final = 1_500  # of an interest, with its places in the indexes of the hub and of a reader of the log
+_PREFIX_COPIES: Final = 7  # itself, and in both indexes: whole, and the beginnings in two sieves
+_PROGRESS_MS_MIN: Final = 100
 _SILENT_WORK: Final = 65_536
 """While a stream that catches up finds nothing, it says how far it is after so many writes of the log."""
 
@@ -59,7 +61,7 @@ class Home(Protocol):
         """It is live no longer."""
 
     def pinned(self, stream: Stream, begins: bool) -> None:
-        """Its snapshot begins, or is over."""
+        """Its snapshot begins, or is over. Raises OverloadedError if it would be one too many."""
 
     def left(self, stream: Stream) -> None:
         """It has ended."""
@@ -99,13 +101,13 @@ class Stream:
         self._hub = hub
         self._interests = interests
         self.outlet = outlet
-        self.cost = sum([_INTEREST_BYTES + len(interest.prefix) for interest in interests])
-        """Bytes of memory that its interests take, about."""
+        self.cost = sum([_INTEREST_BYTES + _PREFIX_COPIES * len(interest.prefix) for interest in interests])
+        """Bytes of memory that its interests take at most, about."""
         self.wanted = opening.position
         """Where the client wants it to begin; None: at a pin."""
         self.snapshot = opening.snapshot
         """The slots whose rows are wanted and not sent yet."""
-        self.progress_ms = opening.progress_ms
+        self.progress_ms = max(opening.progress_ms, _PROGRESS_MS_MIN) if opening.progress_ms else 0
         self.flags = opening.flags
         self.credit = opening.credit_bytes
         self.opened = False
@@ -170,9 +172,9 @@ class Stream:
         if self.snapshot:
             here = int.from_bytes(said.held, "big") | int.from_bytes(said.sealed, "big")
             slots = (int.from_bytes(self.snapshot, "big") & here).to_bytes(SLOTS // 8, "big")
+            self._hub.pinned(self, True)
             self._rows = PinnedRows(replica.pin(), replica.prefix, self._interests, slots, self.flags)
             self._pinned_at = said.index
-            self._hub.pinned(self, True)
             self.snapshot = b""
         self.opened = True
         self.outlet.opened(encode(said))
@@ -181,6 +183,12 @@ class Stream:
         else:
             self.behind_since_s = self._hub.now()
             self._hub.wake(self)
+
+    def arrived(self) -> None:
+        """The replica has come to the position that the stream has waited for: it begins when it is served."""
+        self.position = self.wanted or 0
+        self.behind_since_s = self._hub.now()
+        self._hub.wake(self)
 
     def grant(self, size: int) -> None:
         """The client takes so many bytes more."""
@@ -206,8 +214,12 @@ class Stream:
         self._hold(pending, size)
 
     def serve(self) -> bool:
-        """Do a piece of what there is to do, and send a frame at most; whether there is more that can be done now."""
-        if self.ended or not self.opened:
+        """Do a piece of what there is to do, and send a frame at most; whether there is more that can be done now.
+        Raises MetadError if the stream is to begin and cannot."""
+        if self.ended:
+            return False
+        if not self.opened:
+            self.open()
             return False
         room = self.outlet.room() if self.credit > 0 else 0
         if room < self._wanted_room():

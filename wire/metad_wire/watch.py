@@ -75,7 +75,7 @@ class WatchOpen(Message, frozen=True):
     begins at a pin, the state as it is now. ``snapshot``: a bit map of slots whose rows are sent as the pin has them;
     with a position, the changes up to the pin are sent before them. ``credit_bytes``: of events that may be sent until
     the client grants more. ``flags``: bits of :class:`StreamFlag`. ``progress_ms``: how often the server says how far
-    it is if nothing happens; 0: never."""
+    it is if nothing happens; 0: never, and less than 100 counts as 100."""
 
     filters: Annotated[list[WatchFilter], Meta(max_length=FILTERS_MAX)]
     position: U63 | None = None

@@ -19,6 +19,7 @@ import metad.node.watches as watches_module
 import metad.watch.hub as hub_module
 import metad.watch.log_reader as reader_module
 from metad.errors import StorageError
+from metad.node.watched import WatchedReplica
 from metad.state.slot_assignment import pack, unpack
 from metad.watch.stream import Stream
 from metad_wire import cluster as c
@@ -337,6 +338,40 @@ async def test_filters_and_snapshots_of_a_node_are_bounded(make: Make, monkeypat
     assert len(rig.node.watches._pinned) == 1
 
 
+async def test_snapshots_that_waited_are_bounded_too(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches_module, "_PINS_MAX", 2)
+    rig = await make()
+    clients = [Client(rig.node) for _ in range(5)]
+    position = rig.driver("data-0").machine.applied + 1
+    for client in clients:
+        client.open(position=position, snapshot=ALL, credit_bytes=0)
+    assert not any(client.opens or client.refusals for client in clients)
+    await put(rig, "a")
+    await until(rig, lambda: all(client.opens or client.refusals for client in clients))
+    assert [len(client.opens) for client in clients] == [1, 1, 0, 0, 0]
+    assert [client.refusal for client in clients[2:]] == ["overloaded"] * 3
+    assert len(rig.node.watches._pinned) == rig.node.watches.count == 2
+
+
+async def test_a_bug_costs_the_stream_that_waited_and_no_other(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await make()
+    broken, sound = Client(rig.node), Client(rig.node)
+    position = rig.driver("data-0").machine.applied + 1
+    broken.open(position=position, snapshot=ALL)
+    sound.open(position=position)
+
+    def pin(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(WatchedReplica, "pin", pin)
+    await put(rig, "a", "b")
+    await until(rig, lambda: broken.refusals and sound.keys)
+    assert broken.refusal == "internal"
+    assert rig.node.failure is None
+    assert rig.node.watches.count == 1
+    assert not rig.node.watches._pinned
+
+
 async def test_what_waits_to_be_sent_is_bounded(make: Make) -> None:
     rig = await make(limits={"watch_held_bytes_max": 50_000})
     clients = [Client(rig.node) for _ in range(20)]
@@ -366,6 +401,24 @@ async def test_a_snapshot_that_nobody_takes_ends(make: Make, monkeypatch: pytest
     assert not live.over
 
 
+async def test_a_snapshot_that_is_taken_for_ever_ends(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches_module, "_PIN_S", 0.05)
+    rig = await make()
+    await put(rig, "a")
+    client = Client(rig.node)
+    client.open(snapshot=ALL, credit_bytes=0)
+    stream = client.stream
+    assert stream is not None
+
+    def over() -> bool:
+        stream.stalled_since_s = 0.0  # as if it had just been taken from
+        return client.over
+
+    await until(rig, over)
+    assert client.ended == "slow_reader"
+    assert not rig.node.watches._pinned
+
+
 # --- progress, bookmarks, the log -------------------------------------------------------------------------------
 
 
@@ -376,12 +429,13 @@ async def test_progress_is_told_as_long_as_somebody_asks(make: Make, monkeypatch
     asks, silent = Client(rig.node), Client(rig.node)
     silent.open()
     assert rig.node.watches._progress_timer is None
-    asks.open(progress_ms=10)
+    asks.open(progress_ms=1)
+    assert asks.stream is not None
+    assert asks.stream.progress_ms == 100
     await until(rig, lambda: len(asks.frames) >= 3)
     assert all(frame.progress is not None and frame.progress.behind_ms == 0 for frame in asks.frames)
     assert {frame.index for frame in asks.frames} == {rig.driver("data-0").machine.applied}
     assert not silent.frames
-    assert asks.stream is not None
     asks.stream.forget()
     await until(rig, lambda: rig.node.watches._progress_timer is None)
 

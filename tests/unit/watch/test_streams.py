@@ -4,6 +4,7 @@ behind a snapshot; whatever its credit does and whoever else watches."""
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 from watch_rig import ALL, PREFIX, World, entry, key, kv, owner
@@ -13,6 +14,7 @@ import metad.watch.rows as rows_module
 import metad.watch.stream as stream_module
 from metad.state.part import Origin
 from metad.watch.frames import FRAME_BYTES
+from metad.watch.log_reader import LogReader
 from metad_wire import messages as m
 from metad_wire.errors import LogCutError, NotReplicaError
 from metad_wire.key import SLOT_MASK
@@ -215,6 +217,19 @@ def test_a_record_that_one_request_deletes_and_creates_is_created_and_has_the_on
         assert [(change.kind, change.previous) for change in one.changes] == [(CREATED, None), (CREATED, first)]
 
 
+def test_a_log_that_is_cut_while_a_stream_looks_back_leaves_no_wrong_value_before(world: World) -> None:
+    names = ["x" if number in (10, 150, 299) else f"f{number}" for number in range(300)]
+    world.apply(*[entry(kv("a", name, b"v%d" % number)) for number, name in enumerate(names)])
+    client = world.open(position=260, flags=StreamFlag.PREVIOUS)
+    world.serve_one()
+    assert world.replica.reads == [(5, 301)]
+    world.replica.base = 255
+    world.settle()
+    assert world.replica.reads[1][0] == 256, "the log was cut between two pieces of looking back"
+    (change,) = [change for change in client.changes if b"x" in change.key]
+    assert (change.previous_known, change.previous) == (False, None)
+
+
 def test_keys_only_has_no_values(world: World) -> None:
     world.apply(entry(kv("a", "x")))
     client = world.open(flags=StreamFlag.KEYS_ONLY | StreamFlag.PREVIOUS, position=None, snapshot=ALL)
@@ -357,6 +372,21 @@ def test_a_position_ahead_of_the_replica_waits_for_it(world: World) -> None:
     assert not world.hub.expire(world.now_s + 5)
     assert [error.name for error in late.refusals] == ["position_ahead"]
     assert len(world.hub.streams) == 1
+
+
+def test_streams_that_waited_begin_in_turns(world: World) -> None:
+    world.apply(*puts("x"))
+    clients = [world.open(position=2) for _ in range(5)]
+    world.stage(*puts("y"))
+    assert [len(client.opens) for client in clients] == [0] * 5
+    assert not world.hub.waiting
+    world.serve_one()
+    assert [len(client.opens) for client in clients] == [1, 0, 0, 0, 0]
+    for _ in range(2):
+        world.hub.mark()
+    assert world.hub.floor(world.now_s) == 2, "the log is kept for them meanwhile"
+    world.apply(*puts("z"))
+    assert [[one.index for one in client.entries] for client in clients] == [[3]] * 5
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------
@@ -591,3 +621,23 @@ def test_every_counted_row_says_where_its_revisions_are() -> None:
     assert rows
     for row in rows:
         assert changes_module._revisions_of(row) is not None
+
+
+@pytest.mark.parametrize("lengths", [[20, 21, 22, 40], [200, 180, 160, 140]])
+def test_filters_take_no_more_memory_than_they_are_counted_for(world: World, lengths: list[int]) -> None:
+    """A stream that is behind has the most copies of them: in the index of the hub, and in its own."""
+    world.apply(*puts("x"))
+    names = ["".join(chr(97 + (number >> shift & 15)) for shift in (0, 4, 8)) for number in range(1_000)]
+    filters = [WatchFilter("kv", [name.ljust(lengths[number % 4], "-")]) for number, name in enumerate(names)]
+    tracemalloc.start()
+    try:
+        client = world.open(*filters, position=0, credit_bytes=1 << 20)
+        stream = client.stream
+        assert stream is not None
+        world.hub.level(stream, stream._interests)
+        reader = LogReader(world.replica, stream._interests, 0, previous=False)
+        taken = tracemalloc.get_traced_memory()[0]
+        assert reader.work == 0
+    finally:
+        tracemalloc.stop()
+    assert taken <= stream.cost <= 4 * taken

@@ -258,8 +258,11 @@ class World:
         stream = self._queue.popleft()
         stream.queued = False
         self.pieces += 1
-        if stream.serve():
-            self.wake(stream)
+        try:
+            if stream.serve():
+                self.wake(stream)
+        except MetadError as error:
+            stream.end(error)
         return True
 
     def settle(self) -> None:
