@@ -338,6 +338,8 @@ class WatchJudge:
             if change not in changes or self._is_missing(change.key):
                 continue
             at, row = changes.index(change), self._rows.get(change.key)
+            if self._coalesce and at + 1 < len(changes):
+                continue  # a newer one of the key may have been ready
             if row is None:
                 if self._is_shown(change.key) or at >= self._due(changes):
                     self._no("atomic", f"{change} has not come with the others of its entry")

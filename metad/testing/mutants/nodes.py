@@ -196,9 +196,9 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "source_says_no_revision",
         "a key's revisions only grow, whatever moves",
-        "metad.control.migration:_Migration.run",
-        "revision=sealed",
-        "revision=0",
+        "metad.control.migration:_Migration._target",
+        "0 if sealed is None else sealed.revisions[0].index",
+        "0",
         "slots_move_while_clients_write",
     ),
     _m(

@@ -49,8 +49,8 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
         "entries_of_a_frame_are_swapped",
         "entries come in the order of the log",
         "metad.watch.frames:entries",
-        "for one in pending",
-        "for one in reversed(list(pending))",
+        "else pending",
+        "else list(pending)[::-1]",
         "hot_key_is_written_by_many_at_once",
     ),
     _m(
@@ -74,10 +74,10 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
         "entry_in_two_halves",
         "an entry is in one event",
         "metad.watch.stream:Stream._send_entries",
-        "taken = [pending.popleft()]",
-        "taken = [pending.popleft()]\n    if len(taken[0].changes) > 1:\n        room = 0\n"
-        "        pending.appendleft(taken[0]._replace(changes=taken[0].changes[1:]))\n"
-        "        taken = [taken[0]._replace(changes=taken[0].changes[:1])]",
+        "taken = [first]",
+        "taken = [first]\n    if len(first.changes) > 1:\n        room = 0\n"
+        "        pending.appendleft((0, first._replace(changes=first.changes[1:])))\n"
+        "        taken = [first._replace(changes=first.changes[:1])]",
         "hot_key_is_written_by_many_at_once",
     ),
     Mutant(
@@ -86,9 +86,9 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
         (
             ("metad.watch.stream:Stream.open", "wanted < replica.base", "False"),
             (
-                "metad.watch.stream:Stream._advance",
+                "metad.watch.stream:Stream._read_log",
                 "if self.position < replica.base:",
-                "self.position = max(self.position, replica.base)\n        if False:",
+                "self.position = max(self.position, replica.base)\n    if False:",
             ),
         ),
         ("watch_over_a_log_that_was_cut",),
@@ -122,17 +122,17 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "changed_for_created",
         "a change says whether the record is new",
-        "metad.watch.changes:EntryChanges._kind",
-        "ChangeKind.CREATED if _is_created(value)",
-        "ChangeKind.CHANGED if _is_created(value)",
+        "metad.watch.changes:EntryChanges.change",
+        "_CREATED if revisions.create_revision == revisions.mod_revision",
+        "_CHANGED if revisions.create_revision == revisions.mod_revision",
         "hot_key_is_written_by_many_at_once",
     ),
     _m(
         "previous_is_what_is_written",
         "the previous value is the one from before the entry",
         "metad.watch.hub:Hub._find_previous",
-        "change.replaces(self._value(change.key))",
-        "change.replaces(change.value)",
+        "with_previous(change, self._before(changes, change))",
+        "with_previous(change, change[3])",
         "previous_values_are_known_while_a_watch_is_current",
     ),
     _m(
@@ -156,7 +156,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
         "owner_before_hears_nothing",
         "a broker hears of sessions that others take from it",
         "metad.watch.changes:EntryChanges.brokers",
-        "{broker_of(value), broker_of(self._owner_before(key))}",
+        "{broker_of(value), broker_of(self.owner_before(key))}",
         "{broker_of(value)}",
         "sessions_come_and_go",
     ),

@@ -224,7 +224,7 @@ def draw_watcher(cluster: Cluster, rng: random.Random, name: str) -> Watcher:
         *wanted,
         snapshot=rng.random() < 0.35,
         keeps=lambda: rng.random() < kept,
-        pauses=lambda: rng.uniform(0.1, 2.0) if rng.random() < slow else 0.0,
+        pauses=lambda: rng.uniform(0.1, 2.0) if rng.random() < slow and not cluster.quiet else 0.0,
         options=Options(connect_timeout_s=60.0, ping_interval_s=rng.choice([0.5, 2.0])),
         **how,
     )
