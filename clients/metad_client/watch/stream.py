@@ -372,7 +372,7 @@ class GroupStream:
         elif not error.retryable and not isinstance(error, _PASSING):
             self._owner.fail(error)
             return
-        if self._log_is_lost():
+        if not self.cut and self._log_is_lost():
             self.cut = True
             self._forgive()
         if error.retry_after_ms or not set(self._up()) - self._avoid:

@@ -70,9 +70,9 @@ class OpenStream:
         self.send(WatchEvents(self.position, ended=ErrorBody(error.code, error.message)), last=True)
         self.peer.flush()
 
-    def serve(self) -> None:
+    def serve(self, *, all_of_it: bool = False) -> None:
         """Send what there is, an entry in each event, as far as there is credit."""
-        while self.open and self.position < len(self.group.log) and self.credit > 0:
+        while self.open and self.position < len(self.group.log) and (self.credit > 0 or all_of_it):
             entry = self.group.log[self.position]
             self.position += 1
             assert entry.index == self.position
@@ -113,7 +113,7 @@ class Group:
         received.peer.session.begin_stream(received.request_id, encode(said))
         stream = OpenStream(self, received, begin)
         self.streams.append(stream)
-        stream.serve()
+        stream.serve(all_of_it=bool(opening.snapshot))  # the rows are those of now
         if opening.snapshot and not self.nodes.holds_back_rows:
             self.send_rows(stream)
 
