@@ -73,6 +73,7 @@ class Streams:
         self._ready: dict[GroupStream, None] = {}  # that have something to take, in turn
         self._waiting: dict[GroupStream, None] = {}  # that have, and must not be taken from yet
         self._packed: dict[str, bytes] = {}
+        self._lost: dict[str, int] = {}  # per kind the slots that were missing when the watch began, to be told
         self._waiter: asyncio.Future[None] | None = None
         self._listener: Callable[[], None] | None = None
         self._calling = False  # the listener, soon
@@ -99,6 +100,9 @@ class Streams:
             raise self.raised(self.error)
         if self.ended or not self._is_placed():
             return None
+        if self._lost:
+            kind, slots = self._lost.popitem()
+            return self._batch("gap", next(stream for stream in self._turn if stream.kind == kind), slots=slots)
         ready, waiting = self._ready, self._waiting
         try:
             while ready and not self.ended:
@@ -318,6 +322,8 @@ class Streams:
         position = self.positions[kind] = Position.at(pins)
         if self._start == "snapshot":
             position.unread()
+        elif position.missing:  # no replica that was asked knew a holder: what is written before one does is lost
+            self._lost[kind] = position.missing
         for stream in streams:
             if stream.asked:
                 stream.pin = stream.first_pin

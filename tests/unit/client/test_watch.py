@@ -580,6 +580,23 @@ async def test_a_slot_whose_way_is_unknown_is_read_anew(connected: Client, nodes
     assert b"1" not in seen
 
 
+async def test_a_slot_that_nobody_has_when_a_watch_begins_is_a_gap(connected: Client, nodes: WatchNodes) -> None:
+    """A replica that is behind knows that the source has given a slot up, and not yet who has adopted it."""
+    one, two, slot = a(nodes), b(nodes), slot_of("ns")
+    one.brought[0].discard(slot)
+    watch = await connected.watch("kv").opened()
+    batch = await anext(watch)
+    assert (batch.kind, batch.slots) == ("gap", {slot})
+    two.adopt(10, {slot}, one, 0)
+    two.put("k", b"1")
+    shown: list[Any] = []
+    async with asyncio.timeout(60):
+        while watch._streams.is_missing:
+            shown.append(await anext(watch))
+    assert [(batch.kind, batch.slots) for batch in shown] == [("snapshot", {slot})]
+    assert told(shown[0]) == [b"1"]
+
+
 async def test_a_group_that_is_added_is_followed(
     connected: Client, nodes: WatchNodes, server: Server, a_map: Callable[..., Any]
 ) -> None:
