@@ -127,9 +127,8 @@ async def test_watches_and_images_miss_nothing_through_a_rebalance_and_the_death
         await settled(m)
         stopping = True
         await asyncio.gather(*writers)
-        until.update(written)
-        await m.kv.put("last", "last", b"")  # wakes the reader, should it have seen all
-        until["last"] = 1
+        until.update(written, last=1)
+        await m.kv.put("last", "last", b"")  # the reader goes on to it, should it have seen all others
         await reading
         assert dict(followed.versions) == {key: list(range(1, version + 1)) for key, version in until.items()}
         assert all(versions == sorted(set(versions)) for versions in followed.order.values())
