@@ -108,6 +108,17 @@ class Theatre(Scene):
         self.run(0.1)
         return watchers
 
+    def catches_up(self, before: Sequence[Watcher]) -> None:
+        """Begin further watches while a group is late where they are told; then let it be late no longer. None of them,
+        and none that were there before, has a gap."""
+        self.run(0.3)
+        after = [self.watch(snapshot=snapshot) for snapshot in (False, True)]
+        self.run(0.5)
+        self.network.heal()
+        self.run(4.0)
+        self.end()
+        assert not any(watcher.gaps for watcher in (*before, *after)), "nothing was cut"
+
     def slots(self, *spaces: str) -> list[int]:
         """Where namespaces are."""
         return [crc32(text(space)) & SLOT_MASK for space in spaces]
@@ -183,13 +194,7 @@ def source_is_late_where_the_target_is_not() -> None:
     with Theatre(data=2) as scene:
         before = scene.told_by_n1(METADATA, OTHER, late=DATA)
         scene.move(0, 1, scene.slots(*_SPACES[::2]))
-        scene.run(0.3)
-        after = [scene.watch(snapshot=snapshot) for snapshot in (False, True)]
-        scene.run(0.5)
-        scene.network.heal()
-        scene.run(4.0)
-        scene.end()
-        assert not any(watcher.gaps for watcher in (*before, *after)), "nothing was cut"
+        scene.catches_up(before)
 
 
 @scenario
@@ -201,13 +206,7 @@ def group_between_two_moves_is_late() -> None:
         slots = scene.slots_of(0)
         scene.move(0, 1, slots)
         scene.move(1, 2, slots)
-        scene.run(0.3)
-        after = [scene.watch(snapshot=snapshot) for snapshot in (False, True)]
-        scene.run(0.5)
-        scene.network.heal()
-        scene.run(4.0)
-        scene.end()
-        assert not any(watcher.gaps for watcher in (*before, *after)), "nothing was cut"
+        scene.catches_up(before)
 
 
 @scenario
