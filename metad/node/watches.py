@@ -52,7 +52,13 @@ _WAIT_S = 5.0  # for a position that the replica has not come to
 # ends them.
 _LIVE_S = 0.001
 _LIVE_FRAMES = 128
-_REST = 8  # in durations of a piece of catching up: what others have of the loop meanwhile
+# In durations of a piece of catching up: what others have of the loop after it, while there are others. Where many
+# streams are behind, as after the death of a node, each piece leaves less, or most of them would fall off the log.
+_REST, _REST_MIN = 24, 4
+_BUSY_S = 0.05  # there are others for so long after their last work: writes come one after the other
+_PIECES = 16
+"""A stream that is behind gets so many pieces before the next one does. Each reads the log for itself: if all went on
+at the same time, none would be level before the log has grown by what all of them need."""
 _PINS_MAX = 256  # snapshots under way: each keeps what is overwritten meanwhile
 _PIN_S = 600.0  # and for so long at most
 _INTEREST_BYTES_MAX = 128 * 1024 * 1024  # memory of all filters, every copy counted
@@ -96,8 +102,10 @@ class Watches:
         self._progress_timer: Timer | None = None
         self._live: deque[Stream] = deque()
         self._behind: deque[Stream] = deque()
+        self._in_turn: Stream | None = None  # of those that are behind, and its pieces so far
+        self._pieces = 0
         self._at_live = self._at_behind = False
-        self._rest_until_s = 0.0
+        self._rest_until_s = self._busy_until_s = 0.0
         self._expiry = Deadlines(environment, self._expire)
 
     # --- their beginnings and ends -----------------------------------------------------------------------
@@ -175,6 +183,8 @@ class Watches:
         self._interest_bytes -= stream.cost
         self._pinned.pop(stream, None)
         self._progress.pop(stream, None)
+        if stream is self._in_turn:
+            self._in_turn = None
         for driver, hub in list(self._hubs.items()):
             if not hub.streams and not hub.waiting:
                 driver.unlisten(self._listeners.pop(driver))
@@ -227,6 +237,7 @@ class Watches:
     def log_grown(self, size: int) -> None:
         """The logs are longer by so much. Now and then live streams that have had nothing to report say how far they
         are, or their clients would hold positions that the log no longer has."""
+        self._busy_until_s = self._environment.now() + _BUSY_S
         self._grown_bytes += size
         if self._grown_bytes >= self._mark_bytes:
             self._grown_bytes = 0
@@ -274,7 +285,10 @@ class Watches:
                 self._at_live = True
                 self._environment.call_soon(self._serve_live)
         else:
-            self._behind.append(stream)
+            if stream is self._in_turn and self._pieces < _PIECES:
+                self._behind.appendleft(stream)
+            else:
+                self._behind.append(stream)
             if not self._at_behind:
                 self._at_behind = True
                 self._take_turns()
@@ -324,10 +338,17 @@ class Watches:
             return False
         if self._behind:
             begun_s = now()
-            self._serve(self._behind.popleft())
+            stream = self._behind.popleft()
+            self._pieces = self._pieces + 1 if stream is self._in_turn else 1
+            self._in_turn = stream
+            self._serve(stream)
             self._precedence.heavy_done(begun_s)
+            done_s = now()
             if self._is_busy():
-                self._rest_until_s = now() + _REST * (now() - begun_s)
+                self._busy_until_s = done_s + _BUSY_S
+            if done_s < self._busy_until_s:
+                rest = max(_REST_MIN, _REST // (len(self._behind) + 1))
+                self._rest_until_s = done_s + rest * (done_s - begun_s)
         self._at_behind = bool(self._behind)
         return self._at_behind
 

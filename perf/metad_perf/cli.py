@@ -365,8 +365,8 @@ def _watch(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--watches-each", type=int, default=100, help="watches of one client, over its connections")
     parser.add_argument("--idle-watchers", type=_count, default=1_000, help="watches of phase idle")
     parser.add_argument("--behind", type=_count, default=500_000, help="events that the watch of phase slow is behind")
-    parser.add_argument("--pairs", type=int, default=5, help="pairs of windows of the phases idle and slow")
-    parser.add_argument("--window-s", type=float, default=4.0, help="length of such a window")
+    parser.add_argument("--pairs", type=int, default=11, help="pairs of windows of the phases idle and slow")
+    parser.add_argument("--window-s", type=float, default=3.0, help="length of such a window")
     parser.add_argument("--seed", type=int, default=None, help="seed of the writes and faults; default: random")
 
 

@@ -39,8 +39,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     phases: Sequence[str] = PHASES
     idle_watchers: int = 1_000
     behind: int = 500_000
-    pairs: int = 5
-    window_s: float = 4.0
+    pairs: int = 11
+    window_s: float = 3.0
 
     def checked(self) -> Measurement:
         """This. Raises UsageError."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import statistics
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +22,7 @@ from metad_client import Client, Options, Watch
 
 from ..load.measure import Load
 from ..report import output
+from ..report.histogram import Latencies
 from ..target import open_client
 from .actor import Actor
 from .nodes import quiet, running
@@ -162,27 +162,32 @@ async def measure(
             await poured(target, Load(verb="kv.put", batch=batch, items=behind, value_bytes=100), lambda _: None)
             await quiet(members.all)
             progress(1)
-            p99: list[tuple[float, float]] = []
+            found: dict[bool, list[Latencies]] = {True: [], False: []}
             read: list[Rested] = []
             for pair in range(pairs):
-                found: dict[bool, float] = {}
                 for with_it in (False, True) if pair % 2 else (True, False):
                     await straggler.ask(CatchUp(behind) if with_it else Compute())
-                    found[with_it] = (await window(target, _STEADY, seconds)).latencies.percentile_ms(99)
+                    found[with_it].append((await window(target, _STEADY, seconds)).latencies)
                     rested: Rested = await straggler.ask(Rest())
                     if with_it:
                         read.append(rested)
                     progress(1)
-                p99.append((found[True], found[False]))
         finally:
             await asyncio.to_thread(straggler.stop)
+    with_, without = (Latencies.merged([one.encode() for one in found[kind]]) for kind in (True, False))
+    p99 = [
+        (one.percentile_ms(99), other.percentile_ms(99)) for one, other in zip(found[True], found[False], strict=True)
+    ]
     return {
         "writer_p99_ratio_slow_watcher": output.median_ratio(p99),
         "fsync": cluster.fsync,
         "behind": behind,
         "writer": "200 puts of 10 items a second, open loop",
-        "writer_p99_ms_with": statistics.median(with_ for with_, _ in p99),
-        "writer_p99_ms_without": statistics.median(without for _, without in p99),
+        "writes_with": with_.count,
+        "writer_p50_ms_with": with_.percentile_ms(50),
+        "writer_p50_ms_without": without.percentile_ms(50),
+        "writer_p99_ms_with": with_.percentile_ms(99),
+        "writer_p99_ms_without": without.percentile_ms(99),
         "ratios": [output.ratio(*pair) for pair in p99],
         "caught_up_events_per_s": [output.ratio(one.events, one.seconds) for one in read],
         "catch_ups": sum(one.catch_ups for one in read),

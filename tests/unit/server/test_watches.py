@@ -4,6 +4,7 @@ what the log keeps for them."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -451,6 +452,52 @@ async def test_a_live_stream_says_now_and_then_how_far_it_is(make: Make) -> None
     assert 1 <= len(client.frames) <= 4
     assert client.frames[-1].index > 10
     assert len(busy.frames) == 30
+
+
+async def test_catching_up_rests_while_the_log_grows(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "_PIECE_WORK", 10)  # of one or two entries
+    monkeypatch.setattr(watches_module, "_BUSY_S", 0.0)
+    rig = await make()
+    base = rig.driver("data-0").machine.applied
+    await put(rig, *map(str, range(10)))
+    quiet, busy = Client(rig.node), Client(rig.node)
+    quiet.open(position=base)
+    await until(rig, lambda: quiet.stream is not None and quiet.stream.live)
+    # From now on what happened last is not over, and a rest after a piece does not end.
+    monkeypatch.setattr(watches_module, "_BUSY_S", 1e9)
+    monkeypatch.setattr(watches_module, "_REST", 1e9)
+    await put(rig, "x")
+    busy.open(position=base)
+    await until(rig, lambda: busy.stream is not None and busy.stream.position > base)
+    for _ in range(10):
+        await rig.settle()
+    assert busy.stream is not None
+    assert busy.stream.position <= base + 2
+    assert len(quiet.keys) == 11  # who is live hears of it at once
+
+
+async def test_streams_that_are_behind_are_level_one_after_the_other(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "_PIECE_WORK", 1)
+    rig = await make()
+    base = rig.driver("data-0").machine.applied
+    await put(rig, *map(str, range(20)))
+    turns: list[object] = []
+    piece = reader_module.LogReader.piece
+
+    def noted(reader: reader_module.LogReader, end: int) -> Any:
+        turns.append(reader)
+        return piece(reader, end)
+
+    monkeypatch.setattr(reader_module.LogReader, "piece", noted)
+    far, near = Client(rig.node), Client(rig.node)
+    far.open(position=base)
+    near.open(position=base + 15)
+    await until(rig, lambda: len(near.keys) == 5 and len(far.keys) == 20)
+    readers, pieces = zip(*[(reader, len(list(group))) for reader, group in itertools.groupby(turns)], strict=True)
+    assert [reader is turns[0] for reader in readers] == [True, False, True]
+    assert pieces[0] == watches_module._PIECES
 
 
 async def test_the_log_waits_for_a_stream_that_is_behind(make: Make) -> None:
