@@ -1,4 +1,5 @@
-"""One node in this process: start it, write its ready file when it serves, and drain it when a signal says so."""
+"""One node in this process: start it, tell its host when it serves, and drain it when it is told to end. The host of
+``metad serve`` writes a ready file, and a signal tells it to end."""
 
 from __future__ import annotations
 
@@ -37,6 +38,44 @@ def settle_interpreter() -> None:
     gc.set_threshold(5_000, 4, 500)
 
 
+class Host:
+    """What carries a node: told of each step of its life, in this order. Each method may be left as it is."""
+
+    def locked(self) -> None:
+        """This process has locked the stores, and no other one uses them."""
+
+    def opened(self) -> None:
+        """The node has recovered, and listens."""
+
+    def serves(self, server: Server) -> None:
+        """The cluster is formed, and every group here has a leader. Raises ServerError to end the node."""
+
+    def ends(self) -> None:
+        """The node takes no more requests from now on. Called once, if it was opened."""
+
+
+class Process(Host):
+    """A process that is nothing but a node, with a ready file or without."""
+
+    def __init__(self, config: Config, ready_file: Path | None) -> None:
+        self._config = config
+        self._ready_file = ready_file
+
+    def locked(self) -> None:
+        # A killed process leaves its ready file. The lock of the stores proves that no running process owns it.
+        _remove(self._ready_file)
+
+    def opened(self) -> None:
+        settle_interpreter()
+
+    def serves(self, server: Server) -> None:
+        if self._ready_file is not None:
+            _write_ready(self._ready_file, server, self._config)
+
+    def ends(self) -> None:
+        _remove(self._ready_file)
+
+
 async def serve(config: Config, ready_file: Path | None) -> str:
     """Serve until SIGTERM or SIGINT, or until the node has left its cluster, then drain. Returns why it ended. Raises
     :class:`ServerError` if the node cannot start or fails."""
@@ -49,12 +88,17 @@ async def serve(config: Config, ready_file: Path | None) -> str:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
-    # A killed process leaves its ready file. The lock of the stores proves that no running process owns it.
+    return await serve_until(told, config, Process(config, ready_file))
+
+
+async def serve_until(told: asyncio.Future[str], config: Config, host: Host) -> str:
+    """Serve until ``told`` has a result, or until the node has left its cluster, then drain. Returns why it ended.
+    Raises :class:`ServerError` if the node cannot start or fails."""
     network = Network.of(config)
     for field, endpoint in in_clear(config).items():
         event(log_events.CLEAR_TEXT, field=field, endpoint=endpoint)
-    server = await Server.start(config, network, locked=lambda: _remove(ready_file))
-    settle_interpreter()
+    server = await Server.start(config, network, locked=host.locked)
+    host.opened()
     running = asyncio.create_task(server.run())
     serving = asyncio.create_task(server.node.serving())
     waiting = asyncio.create_task(_tell_waiting(server))
@@ -63,8 +107,7 @@ async def serve(config: Config, ready_file: Path | None) -> str:
         waiting.cancel()
         if serving.done() and not serving.exception():
             event(log_events.SERVING, endpoint=server.endpoint, quic=server.quic_endpoint or None)
-            if ready_file is not None:
-                _write_ready(ready_file, server, config)
+            host.serves(server)
         await asyncio.wait((running, told), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             with contextlib.suppress(LeftError):
@@ -72,7 +115,7 @@ async def serve(config: Config, ready_file: Path | None) -> str:
     finally:
         serving.cancel()
         waiting.cancel()
-        _remove(ready_file)
+        host.ends()
         event(log_events.DRAINING)
         if not await server.stop():
             event(log_events.NOT_DRAINED)

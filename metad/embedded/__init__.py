@@ -1,4 +1,4 @@
-"""Servers for tests of brokers and for experiments: one inside this process, or a cluster of processes on this machine.
+"""Servers that a program starts itself: for tests of brokers, or as a part of the broker.
 
 ::
 
@@ -12,6 +12,7 @@
 - :func:`serve`: in the running event loop; starts in milliseconds
 - :func:`serve_in_thread`: the same, for code without asyncio
 - :func:`cluster`: nodes that can be killed, stopped, paused and started again
+- :func:`node`: for production: one node of a cluster, in the process of a broker, with its data on disk
 """
 
 from metad_wire.extras import advice
@@ -19,8 +20,9 @@ from metad_wire.extras import advice
 from .nodes import Cluster, cluster
 
 try:
+    from .hosting import HostedNode, node
     from .serving import Serving, serve, serve_in_thread
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"metad.embedded: {advice(missing, 'server')}", name=missing.name) from None
 
-__all__ = ["Cluster", "Serving", "cluster", "serve", "serve_in_thread"]
+__all__ = ["Cluster", "HostedNode", "Serving", "cluster", "node", "serve", "serve_in_thread"]

@@ -1,9 +1,11 @@
-"""The Python of README.md and of clients/README.md runs as it stands, each block by itself, at another port."""
+"""The Python of README.md and of clients/README.md runs as it stands, each block by itself, at another port. A block
+that names its file is a program with arguments: the test of its subject runs it."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ BLOCKS = [
     pytest.param(block, id=f"{page}-{number}")
     for page in PAGES
     for number, block in enumerate(blocks((ROOT / page).read_text(), "python"))
+    if not re.match(r"# \w+\.py\n", block)
 ]
 
 
