@@ -185,6 +185,14 @@ class DedupeConfig(Section, frozen=True):
     """Bytes of remembered replies."""
 
 
+class ExpiryConfig(Section, frozen=True):
+    """When what has a deadline is over: sessions of clients that are away."""
+
+    amnesty_ms: int = 10_000
+    """For how long nothing is over, whatever its deadline, after a node begins to lead a group, takes slots over, finds
+    its calendar set, or could not keep up: clients may not have reached it in time."""
+
+
 class Config(Section, frozen=True):
     """``metad serve --config FILE`` reads a TOML file with these keys. Command-line flags and environment variables win
     over the file. An unknown key is an error. Sizes are in bytes, times in milliseconds. ``metad config --sample``
@@ -223,4 +231,6 @@ class Config(Section, frozen=True):
     commit: CommitConfig = CommitConfig()
     """See below."""
     dedupe: DedupeConfig = DedupeConfig()
+    """See below."""
+    expiry: ExpiryConfig = ExpiryConfig()
     """See below."""

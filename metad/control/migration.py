@@ -258,6 +258,7 @@ class _Migration:
                 0 if sealed is None else sealed.revisions[0].index,
                 move.source,
                 0 if sealed is None else sealed.index,
+                0 if sealed is None else sealed.now_ms,
             ),
         )
 

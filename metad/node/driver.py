@@ -138,8 +138,14 @@ class GroupDriver:
                     self._queue.add(work)
             for work in works:
                 if work.deadline_s < now_s:
+                    self.not_keeping_up(now_s)
                     self._refuse(work, _late())
         return not self.stalled
+
+    def not_keeping_up(self, now_s: float) -> None:
+        """The node did not do in time what it was asked for, or did not run: who keeps a session alive may have tried
+        in vain."""
+        self.machine.time.amnesty(now_s)
 
     def submit(self, work: Work, now_s: float) -> None:
         """Queue a request; :meth:`pump` takes it from there."""
@@ -151,7 +157,7 @@ class GroupDriver:
         self._queue.add(work)
         self._precedence.small += work.small
 
-    def pump(self, now_s: float, now_ms: int) -> float | None:
+    def pump(self, now_s: float, calendar_ms: int) -> float | None:
         """Make one entry of what waits, as far as the rules above allow. Returns the time to be called again: now where
         more could be done at once, None where the next commit or submit will do."""
         if not self._queue or not self.group.accepting:
@@ -174,7 +180,7 @@ class GroupDriver:
             due_s = self._first_queued_s + linger_s
             if now_s < due_s:
                 return due_s
-        self._propose(self._take(now_s), now_ms)
+        self._propose(self._take(now_s), calendar_ms)
         self._first_queued_s = now_s
         return now_s if self._queue else None
 
@@ -204,6 +210,7 @@ class GroupDriver:
             if work.cancelled:
                 self._refuse(work, CancelledError("the request was cancelled before it was begun; nothing was done"))
             elif work.deadline_s < now_s:
+                self.not_keeping_up(now_s)
                 self._refuse(work, _late())
             else:
                 works.append(work)
@@ -211,11 +218,11 @@ class GroupDriver:
                 size += command.size
         return works
 
-    def _propose(self, works: list[Work], now_ms: int) -> None:
+    def _propose(self, works: list[Work], calendar_ms: int) -> None:
         if not works:
             return
         index = self.group.log.last_index + 1
-        proposal = self.machine.evaluate([(work.command, work.identity) for work in works], index, now_ms)
+        proposal = self.machine.evaluate([(work.command, work.identity) for work in works], index, calendar_ms)
         taken = len(proposal.outcomes)
         self._take_max = self._window.items_max
         if taken < len(works):  # they have grown more than their sizes said, or one writes a row again

@@ -119,6 +119,7 @@ class Node:
             environment,
             health,
             log_grown=self.checkpoints.log_grown,
+            overslept=self._overslept,
         )
         self._budget = InFlightBudget(config.limits.in_flight_bytes_max)
         self._reads = Reads(
@@ -366,6 +367,11 @@ class Node:
             return
         for listener in list(self._on_left):
             listener(self.left)
+
+    def _overslept(self, now_s: float) -> None:
+        """The loop stood still for a while."""
+        for driver in self.drivers.values():
+            driver.not_keeping_up(now_s)
 
     def _stopped(self, _: ServerError) -> None:
         self._abandon("the node has stopped; its log says why")

@@ -15,6 +15,7 @@ from metad_wire.cluster import GroupCommand
 from metad_wire.errors import (
     DrainingError,
     MetadError,
+    OverloadedError,
     PermissionDeniedError,
     TooLargeError,
     UnknownMethodError,
@@ -215,7 +216,11 @@ class Requests:
         if request.identity is not None:
             command.digest, command.arrived_s = digest_of(method, request, payload), arrived_s
         budget = self._budget
-        budget.take(held)
+        try:
+            budget.take(held)
+        except OverloadedError:
+            driver.not_keeping_up(now_s)
+            raise
 
         def answer(outcome: bytes | MetadError) -> None:
             budget.give(held)

@@ -31,7 +31,8 @@ _APPLY_ITEMS = 500
 
 
 class Scheduler:
-    """Works off the agenda. ``log_grown`` is called with the bytes that were appended to the log or applied from it."""
+    """Works off the agenda. ``log_grown`` is called with the bytes that were appended to the log or applied from it,
+    ``overslept`` with the time if the loop has stood still for longer than a heartbeat."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Scheduler:
         health: Health,
         *,
         log_grown: Callable[[int], None],
+        overslept: Callable[[float], None],
     ) -> None:
         self._state = state
         self._writer = writer
@@ -52,6 +54,7 @@ class Scheduler:
         self._environment = environment
         self._health = health
         self._log_grown = log_grown
+        self._overslept = overslept
         self.precedence = precedence
         """What is small goes before what is not."""
         self._expiry = Deadlines(environment, self._expire)
@@ -118,7 +121,7 @@ class Scheduler:
     def _pump(self, drivers: list[GroupDriver], now_s: float) -> tuple[float, int]:
         """Have the groups make entries of what waits: (when to look again, bytes of the entries)."""
         due_s, grown = float("inf"), 0
-        now_ms = self._environment.wall_ms()
+        calendar_ms = self._environment.wall_ms()
         items = 0
         again: list[GroupDriver] = []
         for position, driver in enumerate(drivers):
@@ -127,7 +130,7 @@ class Scheduler:
                 due_s = now_s
                 break
             before, waiting = driver.group.log.bytes, driver.waiting_items
-            again_s = driver.pump(now_s, now_ms)
+            again_s = driver.pump(now_s, calendar_ms)
             grown += driver.group.log.bytes - before
             begun = waiting - driver.waiting_items
             items += begun
@@ -168,10 +171,12 @@ class Scheduler:
             self._timer = self._environment.call_at(due_s, self._due)
 
     def _due(self) -> None:
-        late_s = self._environment.now() - self._timer_s
+        now_s = self._environment.now()
+        late_s = now_s - self._timer_s
         self._timer, self._timer_s = None, float("inf")
         if late_s > self._replicas.timing.heartbeat_s:
             self._replicas.overslept()
+            self._overslept(now_s)
         self.turn()
 
     # --- applying ----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from metad_wire.errors import InternalError, MetadError, StaleRouteError
 from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
+from metad_wire.watch import MarkerStep
 
 from ..errors import StorageError
 from ..storage import keys
@@ -22,6 +23,7 @@ from ..storage.engine import Engine
 from .dedupe import DedupeWindow
 from .entry import ENTRY_FORMAT, Entry, Replaced
 from .limits import ENTRY_BYTES_FULL, change_estimate, check_change
+from .log_time import LogTime
 from .part import NodeMemory, Origin, PartContext, Parts, StatePart, Writes
 from .registry import PARTS, VERBS
 from .slot_assignment import ALL_SLOTS, AssignedSlots, SlotAssignment
@@ -82,16 +84,26 @@ class Machine:
         self._applied_key = keys.applied(prefix)
         stored = engine.get(self._applied_key)
         self.applied = 0 if stored is None else int.from_bytes(stored, "big")
+        self._clock = clock
+        self._time_key = keys.log_time(prefix)
+        stored = engine.get(self._time_key)
+        self._applied_ms = 0 if stored is None else int.from_bytes(stored, "big")
+        self.time = LogTime(self._applied_ms, clock(), memory.config.expiry.amnesty_ms / 1000)
+        """The log's time. A leader makes its entries by it."""
         self.unexpected: BaseException | None = None
         """An exception that was no refusal, for the owner to deal with: a StorageError, or our bug."""
 
-    def evaluate(self, commands: list[tuple[Command[Any], Identity | None]], index: int, now_ms: int) -> Proposal:
+    def evaluate(self, commands: list[tuple[Command[Any], Identity | None]], index: int, calendar_ms: int) -> Proposal:
         """Run commands in order as entry ``index``: the first of them, and as many more of its origin as the entry has
         room for, up to one that writes a row again: who follows the log would not see what the row was in between. A
-        step of a slot move is alone in its entry. A command that is refused, or put off, leaves no writes."""
+        step of a slot move is alone in its entry. A command that is refused, or put off, leaves no writes.
+        ``calendar_ms`` is the node's calendar."""
         view, slots = self._view, self.slots
         base = slots.holding.base
-        view.index, view.revision, view.now_ms = index, index + base, now_ms
+        now_s = self._clock()
+        now_ms = self.time.next(calendar_ms, now_s)
+        view.index, view.revision = index, index + base
+        view.now_ms, view.past_ms = now_ms, self.time.past_ms(now_s)
         view.marker = None
         origin = VERBS[commands[0][0].method.code].origin
         if origin is Origin.MIGRATION:
@@ -175,7 +187,10 @@ class Machine:
         self.dedupe.record(index, heard)
         revision, marker = index + base, None
         if origin is Origin.MIGRATION and isinstance(outcomes[0], bytes):
-            revision, marker = view.revision, view.marker
+            revision, marker, now_ms = view.revision, view.marker, view.now_ms
+            if marker is not None and marker.step == MarkerStep.ADOPTED:
+                self.time.learn(now_ms, now_s)
+                self.time.amnesty(now_s)
         previous = {row: values.distinct() for row, values in replaced.items()}
         entry = Entry(ENTRY_FORMAT, origin, now_ms, writes, heard, revision, marker, previous)
         return Proposal(entry.encoded(), entry, outcomes, size)
@@ -195,7 +210,12 @@ class Machine:
         """Add a committed entry to what the caller writes to the engine at once, then calls :meth:`staged`."""
         if index != self.applied + 1:
             raise AssertionError(f"{self.name}: entry {index} applied after {self.applied}")
-        batches += entry.writes, {self._applied_key: keys.u64(index)}
+        applied: Writes = {self._applied_key: keys.u64(index)}
+        if entry.now_ms > self._applied_ms:
+            self._applied_ms = entry.now_ms
+            applied[self._time_key] = keys.u64(entry.now_ms)
+            self.time.learn(entry.now_ms, self._clock())
+        batches += entry.writes, applied
         for row, writes in entry.heard.items():
             batches.append(writes)
             for part in self._hearing.get(row, ()):
@@ -225,6 +245,7 @@ class Machine:
     def forget(self) -> None:
         """This replica leads no longer: what was evaluated and is not applied may never be."""
         self._view.forget()
+        self.time.forget()
         for part in self.parts.values():
             part.forget()
 

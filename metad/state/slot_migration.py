@@ -14,6 +14,7 @@ target does not hold; rows of others are refused, whoever sends them.
 
 Steps 2 and 3, and a seal that is taken back, leave a marker in their entry, so that who follows the logs of both groups
 knows which group's changes of a slot count. An adoption's marker says where in the source's log the slots were sealed.
+An adoption also raises the target's log time to the source's, so that a deadline means the same in both.
 A group also keeps which move brought each slot.
 
 A group takes part in one move at a time, in the order of their numbers. A slot is held by one group or, between 2 and
@@ -58,7 +59,7 @@ def _evaluate(view: View, command: Command[c.GroupCommand]) -> c.GroupReply:
     if changed is not held:
         view.revision += changed.base - held.base
         _write(view, key, stored, changed, _FIELDS)
-    return c.GroupReply([m.Revision(view.name, view.revision)], [], adopted, view.index)
+    return c.GroupReply([m.Revision(view.name, view.revision)], [], adopted, view.index, view.now_ms)
 
 
 def _write(view: View, key: bytes, stored: bytes | None, changed: AssignedSlots | SlotMoves, fields: int) -> None:
@@ -126,6 +127,7 @@ def _adopt(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlo
     _note_moves(view, mine | unpack(held.sealed), body.move, body.slots)
     view.marker = SlotMarker(MarkerStep.ADOPTED, body.move, body.slots, body.other, body.sealed_index)
     base = held.base + max(0, body.revision + 1 - view.revision)
+    view.now_ms = max(view.now_ms, body.sealed_ms)
     return msgspec.structs.replace(held, slots=slots, adopted_move=body.move, base=base)
 
 

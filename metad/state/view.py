@@ -34,7 +34,8 @@ def in_chunks(engine: Engine, keys: Sequence[bytes]) -> Iterator[tuple[list[byte
 
 class View:
     """Passed to ``evaluate``. A command gets the writes it has made to a row, to add to them, from :meth:`writes_of`.
-    ``now_ms`` is the leader's clock, ``index`` the entry's, and ``revision`` the group's once the entry is applied."""
+    ``now_ms`` is the log's time, ``past_ms`` that by which deadlines are judged: it is 0 while nothing has passed, see
+    :mod:`.log_time`. ``index`` is the entry's, and ``revision`` the group's once the entry is applied."""
 
     __slots__ = (
         "_engine",
@@ -53,6 +54,7 @@ class View:
         "on_accept",
         "overlays",
         "parts",
+        "past_ms",
         "replaced",
         "revision",
         "row_cache",
@@ -71,6 +73,7 @@ class View:
         self._hearing = parts.hearing
         self._overlays: dict[int, Overlay] = {}  # of rows that a part hears of, once a command has written one
         self.now_ms = 0
+        self.past_ms = 0
         self.index = 0
         self.revision = 0
         self.looked_at = 0

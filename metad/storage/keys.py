@@ -64,6 +64,11 @@ def applied(group: bytes) -> bytes:
     return table_prefix(group, _GROUP) + b"applied"
 
 
+def log_time(group: bytes) -> bytes:
+    """state/: the time of the newest entry in a group's state, in milliseconds."""
+    return table_prefix(group, _GROUP) + b"time"
+
+
 def snapshot_mark(group: bytes) -> bytes:
     """state/: the index after which the log continues behind the newest installed snapshot."""
     return table_prefix(group, _GROUP) + b"snapshot"

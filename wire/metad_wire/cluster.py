@@ -166,8 +166,8 @@ class Moved(Message, frozen=True):
 class GroupCommand(Message, frozen=True):
     """Between nodes: a step of a slot move, for the log of the group that the request names. ``slots`` is a bit map;
     ``rows`` are keys behind the group prefix, None deletes. ``revision`` of an ``adopt`` is the source's with which it
-    sealed, and ``sealed_index`` the index in the source's log of the entry that sealed. ``other`` is the ordinal of the
-    other group: of a ``seal`` the target, of an ``adopt`` the source."""
+    sealed, ``sealed_index`` the index in the source's log of the entry that sealed, and ``sealed_ms`` its time.
+    ``other`` is the ordinal of the other group: of a ``seal`` the target, of an ``adopt`` the source."""
 
     step: str
     move: U63
@@ -178,16 +178,18 @@ class GroupCommand(Message, frozen=True):
     revision: U63 = 0
     other: U32 = 0
     sealed_index: U63 = 0
+    sealed_ms: U63 = 0
 
 
 class GroupReply(Message, frozen=True):
-    """Between nodes: a step was taken, by entry ``index`` of the group's log. ``adopted``: nothing was opened, for the
-    group has adopted the move's slots."""
+    """Between nodes: a step was taken, by entry ``index`` of the group's log, whose time is ``now_ms``. ``adopted``:
+    nothing was opened, for the group has adopted the move's slots."""
 
     revisions: list[Revision]
     errors: list[ItemError]
     adopted: bool = False
     index: U63 = 0
+    now_ms: U63 = 0
 
 
 class Join(Message, frozen=True):

@@ -19,10 +19,10 @@ from metad_wire.group import GroupId
 from metad_wire.table import ROWS, TABLES, Shown
 from metad_wire.tables.cluster import CLUSTER, GROUP
 from metad_wire.tables.offset import OFFSET
-from metad_wire.watch import ChangeKind
+from metad_wire.watch import ChangeKind, MarkerStep
 
 from ...raft.journal import REGULAR
-from ...state.entry import decode_entry
+from ...state.entry import Entry, decode_entry
 from ...state.part import Origin
 from ...state.slot_assignment import AssignedSlots, unpack
 from ...storage.keys import GROUP_PREFIX_BYTES
@@ -34,6 +34,8 @@ SHOWN: Final[dict[int, Shown]] = {byte: shown for table in TABLES.values() for b
 """The rows that a watch may show."""
 _SLOTS_KEY: Final = bytes((GROUP.rows["state"],)) + b"slots"
 _BLIND: Final = frozenset(OFFSET.rows.values())  # rows that are written without being read
+_PACE_MAX: Final = 1.2  # of the log's time, with a clock that goes too fast
+_COMMIT_S_MAX: Final = 30.0  # between the making of an entry and the moment at which somebody applies it
 _decode_slots = msgspec.msgpack.Decoder(AssignedSlots).decode
 
 
@@ -103,6 +105,7 @@ class _Group:
         self.slots: list[tuple[int, AssignedSlots]] = []
         self.adopted: list[tuple[int, int, AssignedSlots]] = []  # (index, number, slots since)
         self.base = 0
+        self.now_ms, self.moment_s = 0, 0.0  # the log's time, and when an entry of it was applied first
 
     def value(self, key: Key, index: int) -> bytes | None:
         """What a row was once the group had applied entry ``index``."""
@@ -153,6 +156,7 @@ class Written:
 
     def _enter(self, name: str, group: _Group, index: int, record: bytes, moment_s: float) -> None:
         entry = decode_entry(name, index, record)
+        _check_time(name, group, index, entry, moment_s)
         rows: dict[Key, bytes | None] = {}
         for writes in entry:
             for stored, value in writes.items():
@@ -241,6 +245,19 @@ class Written:
             if change.number <= came or (change.group == group and change.number <= number):
                 found = change.number
         return found
+
+
+def _check_time(name: str, group: _Group, index: int, entry: Entry, moment_s: float) -> None:
+    """The log's time goes forward only, and about as fast as time does, whatever calendars say. An adoption raises it
+    to that of the other group."""
+    if entry.now_ms < group.now_ms:
+        raise Violation("log time", f"{name}/{index} is of {entry.now_ms}, and an entry before it of {group.now_ms}")
+    adopts = entry.marker is not None and entry.marker.step == MarkerStep.ADOPTED
+    most_ms = group.now_ms + 1000 * (_PACE_MAX * (moment_s - group.moment_s) + _COMMIT_S_MAX)
+    if group.now_ms and entry.now_ms > most_ms and not adopts:
+        raise Violation("log time", f"{name}/{index} is {entry.now_ms - group.now_ms} ms behind an earlier entry")
+    if entry.now_ms > group.now_ms:
+        group.now_ms, group.moment_s = entry.now_ms, moment_s
 
 
 @functools.cache

@@ -175,6 +175,41 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "",
         "others_go_on_while_a_snapshot_is_installed",
     ),
+    # --- time
+    _m(
+        "time_of_a_log_goes_back",
+        "the time of an entry is not before that of an earlier one",
+        "metad.state.log_time:LogTime.next",
+        """if calendar_ms <= newest:
+        return newest""",
+        """if calendar_ms <= newest:
+        return calendar_ms""",
+        "time_of_a_log_believes_no_calendar",
+    ),
+    _m(
+        "time_of_a_log_jumps",
+        "a leader whose calendar is ahead of the log does not jump",
+        "metad.state.log_time:LogTime.next",
+        "if newest:",
+        "if False:",
+        "time_of_a_log_believes_no_calendar",
+    ),
+    _m(
+        "followers_do_not_learn_the_time",
+        "a new leader goes on from the time of the last entry",
+        "metad.state.log_time:LogTime.learn",
+        "if time_ms > self.newest_ms:",
+        "if False:",
+        "time_of_a_log_believes_no_calendar",
+    ),
+    _m(
+        "time_of_a_log_is_not_stored",
+        "the time of the log survives a restart whose log is cut",
+        "metad.state.machine:Machine.stage",
+        "applied[self._time_key] = keys.u64(entry.now_ms)",
+        "pass",
+        "time_of_a_log_survives_a_restart",
+    ),
     # --- reads
     _m(
         "read_without_proof",

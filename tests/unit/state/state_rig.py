@@ -108,6 +108,11 @@ class Rig:
         self.lag = lag
         self.now_ms = 1_700_000_000_000
 
+    def advance(self, passed_ms: int) -> None:
+        """Let time pass, by all clocks."""
+        self.now_ms += passed_ms
+        self.group.now_s += passed_ms / 1000
+
     def write(self, method: Method[Any, Any], body: Any, identity: Identity | None = None) -> Any:
         """The reply, evaluated in an entry of its own. Raises MetadError."""
         group, command = self.group, command_of(method, body)

@@ -161,10 +161,10 @@ def test_the_owner_may_update_after_the_disconnect(rig: Rig) -> None:
 
 def test_a_disconnect_counts_from_the_first(rig: Rig) -> None:
     takeover(rig, "b1", 5, Take("acme", "a"))
-    rig.now_ms += 10
+    rig.advance(10)
     assert item_errors(disconnect(rig, "b1", 5, A, A)) == {}
     first_ms = rig.now_ms
-    rig.now_ms += 10
+    rig.advance(10)
     assert item_errors(disconnect(rig, "b1", 5, A)) == {}
     (session,) = get(rig, A)
     assert session is not None

@@ -337,6 +337,27 @@ def test_an_adoption_that_comes_twice_raises_revisions_once() -> None:
     assert pair.target.machine.holding.base == pair.target.follower.holding.base == 404
 
 
+def test_an_adoption_raises_the_time_of_the_log_and_begins_an_amnesty() -> None:
+    pair = Pair()
+    group = pair.target
+    pair.step(group, "open")
+    sealed = pair.ask(pair.source, "seal")
+    assert sealed.now_ms == NOW_MS
+    group.now_s += 100.0
+    assert group.machine.time.next(NOW_MS + 100_000, group.now_s) == NOW_MS + 100_000
+    assert group.machine.time.past_ms(group.now_s) == NOW_MS + 100_000
+    adopt = GroupCommand("adopt", 1, 1, batch=1, slots=slot_bits(MOVING), sealed_ms=NOW_MS + 700_000)
+    rows = VERBS[GROUP_COMMAND.code].rows(adopt)
+    group.propose([(Command(GROUP_COMMAND, adopt, rows), None)], NOW_MS + 100_000)
+    group.apply(1)
+    for machine in (group.machine, group.follower):
+        assert machine.time.newest_ms == NOW_MS + 700_000
+    assert group.machine.time.past_ms(group.now_s) == 0
+    with pytest.raises(ConflictError):  # a second time
+        pair.step(group, "adopt", batch=1, sealed_ms=NOW_MS + 900_000)
+    assert group.machine.time.newest_ms == NOW_MS + 700_000
+
+
 def test_an_adoption_that_is_never_applied_raises_nothing() -> None:
     pair = Pair()
     group = pair.target

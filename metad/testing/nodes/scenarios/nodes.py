@@ -282,6 +282,48 @@ def _raft(**changes: Any) -> RaftConfig:
     return RaftConfig(**{"election_timeout_ms": 300, "heartbeat_ms": 50, "sleep_after_ms": 500, **changes})
 
 
+# --- time ------------------------------------------------------------------------------------------------
+
+
+@scenario
+def time_of_a_log_believes_no_calendar() -> None:
+    """Calendars are set while their nodes lead, and while others do. The judge of what was written compares the times
+    of the entries with the time that has really passed."""
+    with Scene() as scene:
+        assert scene.put(scene.one, "a", b"0") == 1
+        for number, step_ms in enumerate((3_600_000, -7_200_000, 60_000)):
+            leader = scene.lead()
+            other = next(name for name in scene.nodes if name != leader.name)
+            for sim, step in ((leader, step_ms), (scene.nodes[other], -step_ms)):
+                assert sim.environment is not None
+                sim.environment.stepped_ms += step
+            assert scene.put(scene.one, "a", b"1") == 2 * number + 2
+            scene.run(1.0)
+            scene.transfer(other)
+            assert scene.put(scene.one, "a", b"2") == 2 * number + 3
+        scene.require_settled(20.0)
+
+
+@scenario
+def time_of_a_log_survives_a_restart() -> None:
+    """All nodes start anew while calendars are an hour behind what they were: the time of the log is in the state."""
+    small = StorageConfig(engine="memory", log_retained_bytes=500)
+    with Scene(storage=small, raft=_raft(log_cache_bytes=1)) as scene:
+        for number in range(40):
+            scene.put(scene.one, f"k{number}", b"." * 100)
+        scene.run(2.0)
+        for sim in scene.nodes.values():
+            sim.crash(power=False)
+        for sim in scene.nodes.values():
+            sim.start()
+        scene.run(0.1)
+        for sim in scene.nodes.values():
+            assert sim.environment is not None
+            sim.environment.stepped_ms -= 3_600_000
+        assert scene.put(scene.one, "a", b"1") == 1
+        scene.require_settled(20.0)
+
+
 # --- reads -----------------------------------------------------------------------------------------------
 
 
