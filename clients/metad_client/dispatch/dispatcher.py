@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from metad_wire.cluster import MapReply
@@ -237,7 +238,7 @@ class Dispatcher:
         elif self.routes.map is None or queue.connects > 1 or not self._router.has_leaders():
             self.seek(at_once=True)
         self.states.up()
-        self._tell_followers()
+        self._tell_followers(lambda follower: follower.changed())
         return True
 
     def unreachable(self, queue: NodeQueue, obstacle: MetadError) -> None:
@@ -245,7 +246,7 @@ class Dispatcher:
         queue.unreachable(obstacle)
         self.reports.unreached(f"node {queue.node}", obstacle)
         self.seek()
-        self._tell_followers()
+        self._tell_followers(lambda follower: follower.changed())
 
     def seek(self, *, at_once: bool = False) -> None:
         """Ask for the map and the leaders soon: the known ones may be out of date."""
@@ -271,17 +272,16 @@ class Dispatcher:
             else:
                 call.fail(ClosedError(_CLOSED, outcome_known=True))
         self.states.close()
-        for follower in list(self._followers):
-            follower.closed()
+        self._tell_followers(lambda follower: follower.closed())
         connections = list(self.nodes.connections)
         for connection in connections:
             connection.close()
         return connections
 
-    def _tell_followers(self) -> None:
+    def _tell_followers(self, tell: Callable[[Follower], None]) -> None:
         for follower in list(self._followers):
             try:
-                follower.changed()
+                tell(follower)
             except Exception as error:  # noqa: BLE001 - others and the client go on
                 log.exception("a watch has failed")
                 follower.fail(InternalError(f"the watch has failed: {error!r}"))
@@ -331,7 +331,7 @@ class Dispatcher:
             self.states.down()
         self._router.reroute(call for call in queue.waiting if not call.node)
         self.seek(at_once=True)  # a node that stops in order has handed over its groups by then
-        self._tell_followers()
+        self._tell_followers(lambda follower: follower.changed())
 
     def lost(self, connection: NodeConnection, calls: list[Call], error: MetadError) -> None:
         """A connection has ended. A retry with the same identity finds out whether its calls were carried out."""
@@ -429,7 +429,7 @@ class Dispatcher:
             self._follow(self.routes.endpoints)
             for call in self._retries.calls():
                 self._moved(call)
-            self._tell_followers()
+            self._tell_followers(lambda follower: follower.changed())
         now = self._loop.time()
         queue.told(reply.leaders.keys())
         for group, node in reply.leaders.items():

@@ -28,6 +28,7 @@ from ..errors import (
     NotReplicaError,
     PositionAheadError,
     SlowReaderError,
+    TooLargeError,
     UnauthenticatedError,
     UnknownMethodError,
 )
@@ -207,6 +208,11 @@ class GroupStream:
             self._later()
             return
         body = encode(opening)
+        if len(body) > (bytes_max := self._dispatcher.body_bytes_max):
+            self._owner.fail(
+                TooLargeError(f"the watch's filters take {len(body)} bytes in a request, {bytes_max} are allowed")
+            )
+            return
         sink = _Sink(self)
         self._sink, self.node = sink, queue.node
         self.asked = int.from_bytes(opening.snapshot, "big")

@@ -31,6 +31,7 @@ from metad_client import (
     PermissionDeniedError,
     PositionAheadError,
     SessionKey,
+    TooLargeError,
     UnauthenticatedError,
     UnknownMethodError,
     Watch,
@@ -38,6 +39,7 @@ from metad_client import (
     Watched,
 )
 from metad_client.connections.transport_choice import TransportChoice
+from metad_client.dispatch.dispatcher import Dispatcher
 from metad_client.endpoint import parse_url
 from metad_client.watch.stream import GroupStream
 from metad_wire.policy import PathRule
@@ -703,6 +705,33 @@ async def test_a_watch_that_fails_hinders_no_other(
         await anext(failing)
     assert list(connected._dispatcher._followers) == [other._streams]
     assert caplog.text.count("a watch has failed") == 1
+
+
+async def test_a_watch_that_fails_at_the_end_does_not_keep_the_client_open(
+    connected: Client, nodes: WatchNodes, server: Server
+) -> None:
+    failing = await connected.watch("kv").opened()
+    other = await connected.watch("kv").opened()
+
+    def closed() -> None:
+        raise ValueError("a mistake")
+
+    failing._streams.closed = closed  # type: ignore[method-assign]
+    await connected.close()
+    with pytest.raises(InternalError, match=r"the watch has failed: .*a mistake"):
+        await anext(failing)
+    assert [batch async for batch in other] == []
+    await server.until(lambda: not server.live)
+
+
+async def test_filters_that_no_request_can_hold_are_an_error(
+    connected: Client, nodes: WatchNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Dispatcher, "body_bytes_max", 500)
+    async with asyncio.timeout(10):
+        with pytest.raises(TooLargeError, match=r"the watch's filters take \d+ bytes in a request, 500 are allowed"):
+            await connected.watch(keys=[KvKey("n", "x" * 600)]).opened()
+    assert not connected._dispatcher._followers
 
 
 @pytest.mark.parametrize("error", [PermissionDeniedError("no"), InvalidRequestError("bad filter")], ids=str)
