@@ -50,6 +50,12 @@ class PeerHello(Message, frozen=True):
     newest: U63 = 0  # version the dialling node speaks, ``version`` being the oldest; 0: it speaks that one only
 
 
+class _Greeting(msgspec.Struct, frozen=True, array_like=True):
+    """What every first frame begins with, a client's, too."""
+
+    magic: str
+
+
 class PeerWelcome(Message, frozen=True):
     """Who answers."""
 
@@ -69,6 +75,7 @@ def agreed_version(oldest: int, newest: int) -> int | None:
 
 
 encode = msgspec.msgpack.Encoder().encode
+decode_greeting = msgspec.msgpack.Decoder(_Greeting).decode
 decode_hello = msgspec.msgpack.Decoder(PeerHello).decode
 decode_welcome = msgspec.msgpack.Decoder(PeerWelcome).decode
 decode_error = msgspec.msgpack.Decoder(ErrorBody).decode

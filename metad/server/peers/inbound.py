@@ -105,10 +105,10 @@ class Inbound(PeerConnection):
     def _greet(self, frame: Frame) -> None:
         if frame.type != FrameType.HELLO:
             raise HandshakeError("the first frame is no HELLO")
+        if p.decode_greeting(frame.payload).magic != p.PEER_MAGIC:  # a client's HELLO is no PeerHello
+            raise HandshakeError("this is the port for nodes; clients use another: listen of the node")
         hello = p.decode_hello(frame.payload)
         identity = self.home.node.identity
-        if hello.magic != p.PEER_MAGIC:
-            raise HandshakeError("this is the port for nodes of metad; clients use another")
         version = p.agreed_version(hello.version, hello.newest)
         if version is None:
             raise HandshakeError(

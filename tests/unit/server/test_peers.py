@@ -11,6 +11,7 @@ from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.messages import Append, Configuration, PreVoteReply, Snapshot, TimeoutNow, VoteReply
 from metad.server.peers import inbound
 from metad.storage.keys import group_prefix
+from metad_wire import messages as m
 from metad_wire import peer as p
 from metad_wire.frame import FrameType
 from metad_wire.group import GroupId
@@ -137,6 +138,15 @@ def test_an_upgrade_goes_from_one_version_to_the_next(monkeypatch: pytest.Monkey
     )
     assert spoken[2, 2] == 2
     assert {spoken[oldest, 4] for oldest in range(4)} == {3}
+
+
+async def test_a_client_is_told_that_it_has_the_wrong_port() -> None:
+    network = MemoryTransport()
+    async with node(network):
+        client = await Stranger.dial(network)
+        hello = m.Hello(m.MAGIC, m.PROTOCOL_VERSION, m.PROTOCOL_VERSION, client_name="app")
+        client.send(FrameType.HELLO, encode(hello))
+        assert "this is the port for nodes; clients use another" in await client.refused()
 
 
 async def test_a_connection_that_says_nothing_is_closed() -> None:
