@@ -25,6 +25,7 @@ from metad_wire.tables import moving_rows
 from .. import log_events
 from ..logs import event
 from ..state.entry import Entry
+from ..state.fences import Fences
 from ..state.slot_assignment import unpack
 from ..storage import keys
 from .decisions import MOVES_OF_A_MAP
@@ -244,7 +245,8 @@ class _Migration:
         await self._target("import", rows)
 
     async def _target(self, step: str, rows: Tail | None = None, sealed: GroupReply | None = None) -> GroupReply:
-        """``sealed``: the source's answer to the seal, for the adoption."""
+        """``sealed``: the source's answer to the seal, for the adoption. It has been applied here, so the source's
+        fences are those of then or later: one that comes to the source now comes to the target as well."""
         move = self._move
         return await self._host.ask_group(
             move.target_id,
@@ -259,6 +261,7 @@ class _Migration:
                 move.source,
                 0 if sealed is None else sealed.index,
                 0 if sealed is None else sealed.now_ms,
+                [] if sealed is None else self._driver.machine.parts[Fences].carried(),
             ),
         )
 

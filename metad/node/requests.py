@@ -213,6 +213,7 @@ class Requests:
             return None
         if self.draining and driver.group.is_leader:  # otherwise it says who leads
             raise DrainingError
+        command.life = request.life
         if request.identity is not None:
             command.digest, command.arrived_s = digest_of(method, request, payload), arrived_s
         budget = self._budget

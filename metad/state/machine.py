@@ -22,6 +22,7 @@ from ..storage import keys
 from ..storage.engine import Engine
 from .dedupe import DedupeWindow
 from .entry import ENTRY_FORMAT, Entry, Replaced
+from .fences import Fences
 from .limits import ENTRY_BYTES_FULL, change_estimate, check_change
 from .log_time import LogTime
 from .part import NodeMemory, Origin, PartContext, Parts, StatePart, Writes
@@ -77,6 +78,7 @@ class Machine:
             part.load()
         self.slots = self.parts[SlotAssignment]
         self.dedupe = self.parts[DedupeWindow]
+        self._fences = self.parts[Fences]
         self.reader = Reader(prefix, engine, self.parts)
         self._view = View(self.name, prefix, engine, self.parts)
         self._hearing = self.parts.hearing
@@ -97,8 +99,9 @@ class Machine:
         """Run commands in order as entry ``index``: the first of them, and as many more of its origin as the entry has
         room for, up to one that writes a row again: who follows the log would not see what the row was in between. A
         step of a slot move is alone in its entry. A command that is refused, or put off, leaves no writes.
-        ``calendar_ms`` is the node's calendar."""
-        view, slots = self._view, self.slots
+        One in the name of a broker's life that is over is refused before it is evaluated. ``calendar_ms`` is the node's
+        calendar."""
+        view, slots, fences = self._view, self.slots, self._fences
         base = slots.holding.base
         now_s = self._clock()
         now_ms = self.time.next(calendar_ms, now_s)
@@ -130,6 +133,9 @@ class Machine:
                 if known is not None:
                     outcomes.append(Known(known))
                     continue
+            if fences and (over := fences.refusal(command.life, verb.life(command.body))) is not None:
+                outcomes.append(over)
+                continue
             if not slots.holds_all and not slots.holds(command.rows.crcs):
                 outcomes.append(StaleRouteError())
                 continue

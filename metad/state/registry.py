@@ -7,8 +7,9 @@ from typing import Any
 from metad_wire.methods import METHODS, By
 from metad_wire.tables import TABLES
 
-from . import cluster, kv, offsets, owners, sessions, slot_migration
+from . import cluster, fences, kv, offsets, owners, sessions, slot_migration
 from .dedupe import DedupeWindow
+from .fences import Fences
 from .part import StatePart
 from .plain import verbs_of
 from .row_cache import HeadCache, RowCache
@@ -23,7 +24,7 @@ CONTROL: frozenset[int] = frozenset(
 VERBS: dict[int, Verb[Any, Any]] = {
     verb.method.code: verb
     for verbs in (
-        *(module.VERBS for module in (cluster, slot_migration, sessions, offsets, kv)),
+        *(module.VERBS for module in (cluster, slot_migration, fences, sessions, offsets, kv)),
         *map(verbs_of, TABLES.values()),
     )
     for verb in verbs
@@ -35,6 +36,7 @@ PARTS: tuple[type[StatePart], ...] = (
     DedupeWindow,
     SlotAssignment,
     HeldSlots,
+    Fences,
     cluster.MapChanges,
     owners.SessionOwners,
     HeadCache,

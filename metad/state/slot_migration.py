@@ -35,6 +35,7 @@ from metad_wire.watch import MarkerStep, SlotMarker
 
 from ..storage import keys
 from . import tails
+from .fences import Fences
 from .part import Origin, Writes
 from .rows import Numbers
 from .slot_assignment import AssignedSlots, SlotAssignment, SlotMoves, decode_moves, moves_key, pack, unpack
@@ -126,6 +127,7 @@ def _adopt(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlo
     slots = pack(mine)
     _note_moves(view, mine | unpack(held.sealed), body.move, body.slots)
     view.marker = SlotMarker(MarkerStep.ADOPTED, body.move, body.slots, body.other, body.sealed_index)
+    view.parts[Fences].raised(view, body.fences)
     base = held.base + max(0, body.revision + 1 - view.revision)
     view.now_ms = max(view.now_ms, body.sealed_ms)
     return msgspec.structs.replace(held, slots=slots, adopted_move=body.move, base=base)

@@ -37,7 +37,7 @@ class Command(Generic[Body]):
     much work it is: rows, or more if a row is more than one thing to do. ``refused`` are further items of the request:
     neither ``body`` nor ``rows`` has them."""
 
-    __slots__ = ("arrived_s", "body", "digest", "items", "method", "refused", "reply_bytes_max", "rows", "size")
+    __slots__ = ("arrived_s", "body", "digest", "items", "life", "method", "refused", "reply_bytes_max", "rows", "size")
 
     def __init__(
         self,
@@ -60,6 +60,8 @@ class Command(Generic[Body]):
         """Of the request, if it has an identity, which is then valid for no other."""
         self.arrived_s: float | None = None
         """When the request reached this node, by its monotonic clock."""
+        self.life: m.Owner | None = None
+        """In whose name it is made, if the request says so."""
 
 
 class Reader:
@@ -182,7 +184,9 @@ class Verb(Generic[_Body, _Reply]):
             raise TypeError(f"{method.name}: a verb either evaluates (mutates) or reads")
         if evaluate is not None and table.routing and rows is None and method not in table.routed:
             raise TypeError(f"{method.name}: a verb that writes rows of slots names those rows")
-        self._has_items = "items" in method.body.__struct_fields__
+        fields = method.body.__struct_fields__
+        self._has_items = "items" in fields
+        self._names_life = "broker" in fields and "broker_epoch" in fields
         if (
             read is not None
             and self._has_items
@@ -202,6 +206,10 @@ class Verb(Generic[_Body, _Reply]):
         self.forget = forget
         self.recall = recall
         self.may_write = may_write
+
+    def life(self, body: Any) -> m.Owner | None:
+        """The life of a broker that a body names, if it names one: the request is made in its name."""
+        return m.Owner(body.broker, body.broker_epoch) if self._names_life else None
 
     def _item_rows(self, body: Any) -> Rows:
         items = body.items

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from .fields import U32, U63
+from .fields import U32, U63, Batch
 from .group import GroupId
 from .messages import ItemError, Message, Revision
 
@@ -163,11 +163,27 @@ class Moved(Message, frozen=True):
     move: U63
 
 
+class FenceItem(Message, frozen=True):
+    """A fence of a broker: its lives with an epoch below ``least_epoch`` are over since ``at_ms``, Unix time."""
+
+    broker: str
+    least_epoch: U63
+    at_ms: U63 = 0
+
+
+class GroupFence(Message, frozen=True):
+    """Between nodes: the group that the request names does no write any more in the name of lives that are over. A
+    fence that is as high already stays as it is."""
+
+    items: Batch[FenceItem]
+
+
 class GroupCommand(Message, frozen=True):
     """Between nodes: a step of a slot move, for the log of the group that the request names. ``slots`` is a bit map;
     ``rows`` are keys behind the group prefix, None deletes. ``revision`` of an ``adopt`` is the source's with which it
     sealed, ``sealed_index`` the index in the source's log of the entry that sealed, and ``sealed_ms`` its time.
-    ``other`` is the ordinal of the other group: of a ``seal`` the target, of an ``adopt`` the source."""
+    ``other`` is the ordinal of the other group: of a ``seal`` the target, of an ``adopt`` the source. ``fences`` of an
+    ``adopt`` are the source's, as it had them once it had sealed, or later."""
 
     step: str
     move: U63
@@ -179,6 +195,7 @@ class GroupCommand(Message, frozen=True):
     other: U32 = 0
     sealed_index: U63 = 0
     sealed_ms: U63 = 0
+    fences: list[FenceItem] = []  # noqa: RUF012
 
 
 class GroupReply(Message, frozen=True):

@@ -48,6 +48,7 @@ class Feature(enum.IntFlag):
 
     REQUIRES = 1  # looks at Request.requires
     MIN_REVISIONS = 2  # looks at the min_revisions of reads
+    LIVES = 4  # looks at Request.life
 
 
 T = TypeVar("T")
@@ -112,18 +113,28 @@ class Identity(Message, frozen=True):
     age_ms: U63 = 0
 
 
+class Owner(Message, frozen=True):
+    """One life of a broker."""
+
+    broker: str
+    broker_epoch: U63
+
+
 class Request(Message, Generic[T], frozen=True):
     """Payload of REQUEST. ``deadline_ms`` counts from receipt, 0 means the server's default; a request not begun by
     then is not done. ``identity`` is for writes. ``group`` names the group that answers, for methods that a group
     answers. If it does not hold all items, it refuses the request with :class:`~metad_wire.errors.StaleRouteError`; no
     other group is tried, because only this one remembers an earlier attempt. ``requires``: bits of :class:`Feature`; a
-    server that does not know one of them must not do the request."""
+    server that does not know one of them must not do the request. ``life``: the life of a broker in whose name a write
+    is made; if the group has fenced it, the request is refused as a whole with
+    :class:`~metad_wire.errors.FencedError`."""
 
     deadline_ms: U32
     identity: Identity | None
     body: T
     group: str = ""
     requires: U63 = 0
+    life: Owner | None = None
 
 
 class ItemError(Message, frozen=True):
@@ -200,13 +211,6 @@ class SessionOwner(Message, frozen=True):
     broker: str
     broker_epoch: U63
     disconnected_ms: U63
-
-
-class Owner(Message, frozen=True):
-    """One life of a broker."""
-
-    broker: str
-    broker_epoch: U63
 
 
 class SessionTakeoverItem(Message, frozen=True):

@@ -119,7 +119,9 @@ class Method(Generic[Body, Reply]):
                 reasons[position] = fault_of_encoded(item, self.item, wrong)
         refused = Refused(len(fields["items"]), reasons)
         body = self.body(**{**fields, "items": items})
-        return m.Request(request.deadline_ms, request.identity, body, request.group, request.requires), refused
+        return m.Request(
+            request.deadline_ms, request.identity, body, request.group, request.requires, request.life
+        ), refused
 
     def _invalid(self, error: Exception) -> InvalidRequestError:
         return InvalidRequestError(f"{self.name}: {reason(error, self._request_type).removeprefix('body.')}")
@@ -132,10 +134,16 @@ class Method(Generic[Body, Reply]):
             raise InvalidRequestError(f"{self.name} reply: {reason(error, self.reply)}") from None
 
     def encode_request(
-        self, body: Body, deadline_ms: int = 0, identity: m.Identity | None = None, group: str = "", requires: int = 0
+        self,
+        body: Body,
+        deadline_ms: int = 0,
+        identity: m.Identity | None = None,
+        group: str = "",
+        requires: int = 0,
+        life: m.Owner | None = None,
     ) -> bytes:
         """The payload of a REQUEST frame."""
-        return encode(m.Request(deadline_ms, identity, body, group, requires))
+        return encode(m.Request(deadline_ms, identity, body, group, requires, life))
 
 
 def _item_of(body: type[m.Message]) -> Any:

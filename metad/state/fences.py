@@ -1,0 +1,145 @@
+"""The fences of brokers: from which epoch on a broker's writes are done. They belong to the group, not to its slots.
+
+A *life* of a broker is its name and an epoch. Once a group has fenced a broker, its log has no entry of a life with a
+lower epoch any more: :mod:`.machine` asks :class:`Fences` once per request, before the request is evaluated. What is
+in flight counts. So a fence that is acknowledged is a barrier, whichever session's last owner the life was.
+
+A broker without a fence is allowed: one that never registers is never fenced. A fence is only ever raised. It is an
+entry of its own, which may have many brokers. A group that adopts slots also takes over the fences of the group that
+had them, as they were when the slots were sealed or later; else a life could write there where the fence came only to
+the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.cluster import FenceItem, GroupFence
+from metad_wire.errors import FencedError
+from metad_wire.methods import encode
+from metad_wire.tables.cluster import GROUP
+
+from ..storage import keys
+from .part import Origin, PartContext, StatePart, Writes
+from .tables import Command, Verb, written
+from .view import View
+
+_FENCE = GROUP.rows["fence"]
+_LOAD_ROWS = 1_000
+
+
+class Fence(msgspec.Struct, frozen=True, array_like=True):
+    """The row of one broker: lives with an epoch below ``least_epoch`` are over since ``at_ms``, Unix time."""
+
+    least_epoch: int
+    at_ms: int
+
+
+_decode = msgspec.msgpack.Decoder(Fence).decode
+
+
+class Fences(StatePart):
+    """The fences of one group: those of the newest entries that were evaluated or applied."""
+
+    rows = (_FENCE,)
+
+    def __init__(self, context: PartContext) -> None:
+        self._prefix = keys.table_prefix(context.group, _FENCE)
+        self._engine = context.engine
+
+    def load(self) -> None:
+        self._applied: dict[str, Fence] = {}
+        begin, end = self._prefix, keys.after_prefix(self._prefix)
+        while True:
+            found = self._engine.scan(begin, end, _LOAD_ROWS)
+            self._applied.update({self._broker(key): _decode(value) for key, value in found})
+            if len(found) < _LOAD_ROWS:
+                break
+            begin = found[-1][0] + b"\0"
+        self.forget()
+
+    def forget(self) -> None:
+        self._newest = dict(self._applied)
+        self._changed: dict[str, int] = {}  # broker -> the entry in flight that changed its fence last
+
+    def evaluated(self, index: int, origin: Origin, writes: Writes) -> None:
+        for broker, fence in self._decoded(writes):
+            self._newest[broker] = fence
+            self._changed[broker] = index
+
+    def stage(self, index: int, origin: Origin, writes: Writes) -> None:
+        for broker, fence in self._decoded(writes):
+            self._applied[broker] = fence
+            if index >= self._changed.get(broker, 0):  # or a later entry that is in flight has changed it
+                self._newest[broker] = fence
+                self._changed.pop(broker, None)
+
+    def _decoded(self, writes: Writes) -> Iterable[tuple[str, Fence]]:
+        return [(self._broker(key), _decode(value)) for key, value in writes.items() if value is not None]
+
+    def _broker(self, key: bytes) -> str:
+        return keys.split_text(key, len(self._prefix))[0]
+
+    # --- asked while commands are evaluated --------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        """Whether anybody is fenced, in this group, so far."""
+        return bool(self._newest)
+
+    def of(self, broker: str) -> Fence | None:
+        """The fence of a broker; None if it has none."""
+        return self._newest.get(broker)
+
+    def allows(self, broker: str, epoch: int) -> bool:
+        """Whether this life of a broker may write."""
+        fence = self._newest.get(broker)
+        return fence is None or epoch >= fence.least_epoch
+
+    def refusal(self, *lives: m.Owner | None) -> FencedError | None:
+        """Why a request in the name of these lives is refused as a whole; None if it is not."""
+        for life in lives:
+            if life is not None and not self.allows(life.broker, life.broker_epoch):
+                least = self._newest[life.broker].least_epoch
+                return FencedError(
+                    f"epoch {life.broker_epoch} of broker {life.broker!r} is over: "
+                    f"the least epoch that may write is {least}",
+                    current=least,
+                )
+        return None
+
+    # --- asked by reads ----------------------------------------------------------------------------------
+
+    def applied_of(self, broker: str) -> Fence | None:
+        """The fence of a broker in the applied state, for reads."""
+        return self._applied.get(broker)
+
+    def carried(self) -> list[FenceItem]:
+        """All fences of the applied state, for the group that adopts slots of this one."""
+        return [FenceItem(broker, fence.least_epoch, fence.at_ms) for broker, fence in self._applied.items()]
+
+    # --- raised ------------------------------------------------------------------------------------------
+
+    def raised(self, view: View, items: Iterable[FenceItem]) -> None:
+        """Let the command that is evaluated raise these fences, as far as they are not as high already."""
+        writes = view.writes_of(_FENCE)
+        highest: dict[str, FenceItem] = {}
+        for item in items:
+            known = highest.get(item.broker)
+            if known is None or item.least_epoch > known.least_epoch:
+                highest[item.broker] = item
+        for item in highest.values():
+            fence = self._newest.get(item.broker)
+            if fence is None or item.least_epoch > fence.least_epoch:
+                writes[self._prefix + keys.text(item.broker)] = encode(Fence(item.least_epoch, item.at_ms))
+
+
+def _evaluate(view: View, command: Command[GroupFence]) -> m.WriteReply:
+    view.parts[Fences].raised(view, command.body.items)
+    return written(view, [])
+
+
+VERBS = (Verb(methods.GROUP_FENCE, GROUP, evaluate=_evaluate, origin=Origin.CONTROLLER),)

@@ -1,0 +1,126 @@
+"""Who has been heard of lately: the leases that whoever leads keeps in memory. Pure: time is an argument.
+
+A lease ends a time to live (ttl) after its holder was last heard of. Nobody may lose it because the service itself was
+slow: in an *amnesty* everybody gets a whole ttl from now on. A leader grants one when it begins to lead, and when it
+notices that it was not running. What is adopted from another group is added anew, which is the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+_SPARE = 64  # void elements of the queue that are not worth making it anew
+
+
+class _Lease:
+    __slots__ = ("ends_s", "number", "ttl_s")
+
+    def __init__(self, ttl_s: float, ends_s: float) -> None:
+        self.ttl_s = ttl_s
+        self.ends_s = ends_s
+        self.number = 0  # that of its element in the queue; 0: it was handed out
+
+
+class Liveness(Generic[Key]):
+    """The leases of one leader. A lease has at most one element in the queue that counts, and void elements are fewer
+    than leases, so the memory is bounded by the keys. To hear of a holder costs two look-ups, and an amnesty costs
+    nothing for a lease until it would have ended."""
+
+    def __init__(self) -> None:
+        self._leases: dict[Key, _Lease] = {}
+        self._queue: list[tuple[float, int, Key]] = []  # no later than the end of the lease
+        self._number = 0
+        self._amnesty_s = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._leases
+
+    def add(self, key: Key, ttl_s: float, at_s: float) -> None:
+        """Begin a lease at this time, or go on with one that has another ttl from now on. A lease that goes on never
+        ends earlier than was promised before. Also for a lease that was handed out and could not be ended."""
+        lease = self._leases.get(key)
+        if lease is None:
+            lease = self._leases[key] = _Lease(ttl_s, at_s + ttl_s)
+        else:
+            lease.ends_s = max(self._end(lease), at_s + ttl_s)
+            lease.ttl_s = ttl_s
+        if not lease.number:
+            self._wait(key, lease)
+
+    def heard(self, key: Key, at_s: float) -> bool:
+        """Go on with a lease whose holder was heard of at this time; whether there is one. Times need not be in
+        order."""
+        lease = self._leases.get(key)
+        if lease is None:
+            return False
+        ends_s = at_s + lease.ttl_s
+        if ends_s > lease.ends_s:
+            lease.ends_s = ends_s
+            if not lease.number:
+                self._wait(key, lease)
+        return True
+
+    def remove(self, key: Key) -> None:
+        """End a lease, if there is one."""
+        if self._leases.pop(key, None) is not None and len(self._queue) > 2 * len(self._leases) + _SPARE:
+            self._queue = [element for element in self._queue if self._counts(element)]
+            heapq.heapify(self._queue)
+
+    def clear(self) -> None:
+        """Forget all leases: another leads."""
+        self._leases.clear()
+        self._queue.clear()
+        self._amnesty_s = float("-inf")
+
+    def amnesty(self, now_s: float) -> None:
+        """Let no lease end before a whole ttl from now has passed. Leases that were handed out are not among them."""
+        self._amnesty_s = max(self._amnesty_s, now_s)
+
+    def due(self, now_s: float, limit: int = 1_000) -> list[Key]:
+        """Hand out up to ``limit`` keys whose lease is over, the oldest first. Each is handed out once: the caller
+        ends it and removes the key, or adds it again."""
+        found: list[Key] = []
+        queue = self._queue
+        while queue and queue[0][0] <= now_s and len(found) < limit:
+            element = heapq.heappop(queue)
+            if not self._counts(element):
+                continue
+            key = element[2]
+            lease = self._leases[key]
+            if self._end(lease) > now_s:
+                self._wait(key, lease)
+            else:
+                lease.number = 0
+                found.append(key)
+        return found
+
+    @property
+    def next_s(self) -> float | None:
+        """When :meth:`due` is worth a call: no lease ends before. None: none waits."""
+        while self._queue and not self._counts(self._queue[0]):
+            heapq.heappop(self._queue)
+        return self._queue[0][0] if self._queue else None
+
+    def ends_s(self, key: Key) -> float | None:
+        """When a lease ends if its holder is not heard of any more; None if there is no such lease."""
+        lease = self._leases.get(key)
+        return None if lease is None else self._end(lease)
+
+    def _end(self, lease: _Lease) -> float:
+        return max(lease.ends_s, self._amnesty_s + lease.ttl_s)
+
+    def _wait(self, key: Key, lease: _Lease) -> None:
+        self._number += 1
+        lease.number = self._number
+        heapq.heappush(self._queue, (self._end(lease), self._number, key))
+
+    def _counts(self, element: tuple[float, int, Key]) -> bool:
+        lease = self._leases.get(element[2])
+        return lease is not None and lease.number == element[1]
