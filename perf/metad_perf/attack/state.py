@@ -255,6 +255,7 @@ def cluster_changes(target: Target, until_s: float) -> Outcome:
         asked += [(methods.CLUSTER_LEAVE, c.Leave(node.node_id)) for node in before.nodes]
         asked += [(methods.CLUSTER_STORE, c.StoreMap(before.version, before)), (methods.CLUSTER_MOVED, c.Moved(1))]
         asked += [(methods.GROUP_COMMAND, c.GroupCommand("open", 1))]
+        asked += [(methods.GROUP_FENCE, c.GroupFence([c.FenceItem("anybody", 1 << 40)]))]
         while time.monotonic() < until_s or tried < len(asked):
             method, body = asked[tried % len(asked)]
             tried += 1

@@ -58,8 +58,8 @@ class Received:
     @property
     def body_bytes(self) -> bytes:
         """The body as it travelled."""
-        head = b"\x95" + encode(self.request.deadline_ms) + encode(self.request.identity)
-        tail = encode(self.request.group) + encode(self.request.requires)
+        head = b"\x96" + encode(self.request.deadline_ms) + encode(self.request.identity)
+        tail = encode(self.request.group) + encode(self.request.requires) + encode(self.request.life)
         assert self.payload.startswith(head)
         assert self.payload.endswith(tail)
         return self.payload[len(head) : -len(tail)]

@@ -14,6 +14,7 @@ from server_rig import Rig
 from metad.control import migration
 from metad.raft.journal import REGULAR
 from metad.state.entry import decode_entry
+from metad.state.fences import Fences
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, slots_in
@@ -24,6 +25,7 @@ from metad_wire.methods import (
     CLUSTER_MAP,
     CLUSTER_REBALANCE,
     GROUP_COMMAND,
+    GROUP_FENCE,
     KV_GET,
     KV_PUT,
     SESSION_DISCONNECT,
@@ -57,6 +59,7 @@ class Scenario:
         self.kv: dict[str, tuple[bytes, int]] = {}
         self.revisions: dict[str, int] = {}  # of the last write of each key
         self.owners: dict[str, str] = {}
+        self.fenced = 0  # from which epoch on a broker may write, as the source has answered last
         self.number = itertools.count(1)
 
     async def run(self) -> None:
@@ -110,6 +113,11 @@ class Scenario:
             step = body.step if method is GROUP_COMMAND else "moved"
             self.steps.append(step)
             await self.write()
+            if step == "seal":
+                number = next(self.number)
+                fence = c.GroupFence([c.FenceItem("zombie", number)])
+                await plain(GROUP_FENCE, fence, group="data-0")
+                self.fenced = number
             if len(self.steps) == self.cut and not self.after:
                 self.kill()
             reply = await plain(method, body, **more)
@@ -184,6 +192,7 @@ class Scenario:
         assert {r.namespace: r.mod_revision for r in records} == self.revisions
         await self.check_list()
         self.check_markers()
+        self.check_fences()
         drivers = self.rig.node.drivers
         held = [set(slots_in(drivers[GroupId("data", ordinal)].machine.holding.slots)) for ordinal in (0, 1)]
         assert not held[0] & held[1]
@@ -195,6 +204,12 @@ class Scenario:
         assert [slot for slot in range(SLOTS) if slots[slot]] == sorted(held[1])
         # It still moves: back, and again.
         await self.ask(CLUSTER_REBALANCE, c.Rebalance())
+
+    def check_fences(self) -> None:
+        """The target has the source's fences, though nobody has told it of them."""
+        for ordinal in (0, 1):
+            fences = self.rig.node.drivers[GroupId("data", ordinal)].machine.parts[Fences]
+            assert [(item.broker, item.least_epoch) for item in fences.carried()] == [("zombie", self.fenced)]
 
     def check_markers(self) -> None:
         """The target's log says where, in that of the source, the slots were sealed for the last time."""

@@ -58,6 +58,7 @@ def test_every_method_of_a_table_is_routed() -> None:
         "session.list",
         "cluster.store",
         "group.command",
+        "group.fence",
     }
 
 

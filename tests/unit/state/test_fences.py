@@ -1,0 +1,250 @@
+"""Once a group has fenced a broker's life, its log has no entry of that life any more, whatever the life writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from state_rig import Group, contents
+
+from metad.config import DedupeConfig
+from metad.state.fences import Fence, Fences
+from metad.state.machine import Known
+from metad.state.part import Origin
+from metad.state.registry import VERBS
+from metad.state.tables import Command
+from metad_wire import messages as m
+from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, slot_bits
+from metad_wire.errors import FencedError, MetadError
+from metad_wire.methods import (
+    GROUP_COMMAND,
+    GROUP_FENCE,
+    KV_PUT,
+    OFFSET_COMMIT,
+    SESSION_DELETE,
+    SESSION_DISCONNECT,
+    SESSION_TAKEOVER,
+    SESSION_UPDATE,
+    Method,
+)
+
+NOW_MS = 1_700_000_000_000
+KEY = m.SessionKey("t", "c")
+
+
+def group(kind: str = "data", ordinal: int = 0, **fields: Any) -> Group:
+    return Group(kind, ordinal, DedupeConfig(), **fields)
+
+
+def command(method: Method[Any, Any], body: Any, life: m.Owner | None = None) -> Command[Any]:
+    made = VERBS[method.code].command(body)
+    made.life = life
+    return made
+
+
+def do(
+    on: Group, method: Method[Any, Any], body: Any, life: m.Owner | None = None, *, apply: bool = True, **asked: Any
+) -> Any:
+    (outcome,) = on.propose([(command(method, body, life), asked.get("identity"))], NOW_MS)
+    if apply:
+        on.apply(len(on.in_flight))
+    if isinstance(outcome, MetadError):
+        raise outcome
+    return outcome
+
+
+def fence(on: Group, *items: tuple[str, int], apply: bool = True) -> None:
+    do(on, GROUP_FENCE, GroupFence([FenceItem(broker, epoch, NOW_MS) for broker, epoch in items]), apply=apply)
+
+
+def put(name: str = "n") -> m.KvPut:
+    return m.KvPut([m.KvPutItem(name, "k", b"v")])
+
+
+def take(broker: str, epoch: int) -> m.SessionTakeover:
+    return m.SessionTakeover(broker, epoch, [m.SessionTakeoverItem("t", "c")])
+
+
+def fences(on: Group) -> Fences:
+    return on.machine.parts[Fences]
+
+
+# --- what a fenced life may do ---------------------------------------------------------------------------
+
+NAMED_BY_THE_BODY = [
+    (SESSION_TAKEOVER, lambda epoch: take("b1", epoch)),
+    (
+        SESSION_UPDATE,
+        lambda epoch: m.SessionUpdate("b1", epoch, [m.SessionUpdateItem("t", "c", m.SessionProperties())]),
+    ),
+    (SESSION_DISCONNECT, lambda epoch: m.SessionDisconnect("b1", epoch, [KEY])),
+    (SESSION_DELETE, lambda epoch: m.SessionDelete([KEY], "b1", epoch)),
+]
+
+
+@pytest.mark.parametrize(("method", "body"), NAMED_BY_THE_BODY, ids=[method.name for method, _ in NAMED_BY_THE_BODY])
+def test_session_verbs_are_refused_by_the_life_in_their_body(method: Method[Any, Any], body: Any) -> None:
+    one = group()
+    do(one, SESSION_TAKEOVER, take("b1", 3))
+    fence(one, ("b1", 3))
+    with pytest.raises(FencedError, match="epoch 2 of broker 'b1' is over") as raised:
+        do(one, method, body(2))
+    assert raised.value.current == 3
+    do(one, method, body(3))
+
+
+def test_a_zombie_does_not_steal_a_session_from_another_broker() -> None:
+    """It could: its own newer life had registered, and the session was another broker's."""
+    one = group()
+    do(one, SESSION_TAKEOVER, take("b1", 1))
+    fence(one, ("b1", 2))
+    do(one, SESSION_TAKEOVER, take("b2", 1))
+    before = contents(one.engine)
+    with pytest.raises(FencedError):
+        do(one, SESSION_TAKEOVER, take("b1", 1))
+    assert [row for row in contents(one.engine) if row[0] != before[0][0]] == before[1:], "but for the applied index"
+
+
+def test_other_writes_are_refused_by_the_life_in_the_head_of_the_request() -> None:
+    data, offset = group(), group("offset")
+    commit = m.OffsetCommit([m.OffsetCommitItem("t", "g", "topic", 0, 1)])
+    for on, method, body in ((data, KV_PUT, put()), (offset, OFFSET_COMMIT, commit)):
+        fence(on, ("b1", 5))
+        with pytest.raises(FencedError):
+            do(on, method, body, m.Owner("b1", 4))
+        do(on, method, body, m.Owner("b1", 5))
+        do(on, method, body, m.Owner("b2", 1))
+        do(on, method, body)
+
+
+def test_head_and_body_are_both_looked_at() -> None:
+    one = group()
+    fence(one, ("b1", 5))
+    with pytest.raises(FencedError):
+        do(one, SESSION_TAKEOVER, take("b2", 1), m.Owner("b1", 4))
+    with pytest.raises(FencedError):
+        do(one, SESSION_TAKEOVER, take("b1", 4), m.Owner("b2", 1))
+
+
+def test_who_never_registers_is_never_fenced() -> None:
+    one = group()
+    fence(one, ("b1", 5))
+    do(one, SESSION_TAKEOVER, take("b2", 1))
+    assert fences(one).allows("b2", 0)
+    assert fences(one).of("b2") is None
+
+
+def test_a_request_is_refused_as_a_whole_and_others_of_its_entry_are_not() -> None:
+    one = group()
+    fence(one, ("b1", 2))
+    commands: list[Any] = [(command(SESSION_TAKEOVER, take("b1", 1)), None), (command(KV_PUT, put()), None)]
+    refused, done = one.propose(commands, NOW_MS)
+    assert isinstance(refused, FencedError)
+    assert isinstance(done, bytes)
+
+
+def test_a_retry_of_what_was_done_before_the_fence_hears_that_it_was_done() -> None:
+    one = group()
+    identity = m.Identity(7, 1, 1)
+    first = command(KV_PUT, put(), m.Owner("b1", 1))
+    one.propose([(first, identity)], NOW_MS)
+    one.apply(1)
+    fence(one, ("b1", 2))
+    (outcome,) = one.propose([(first, identity)], NOW_MS)
+    assert isinstance(outcome, Known)
+
+
+# --- in flight, lost, loaded -----------------------------------------------------------------------------
+
+
+def test_a_fence_counts_from_the_entry_on_that_raises_it_and_no_read_sees_it_before_it_is_applied() -> None:
+    one = group()
+    fence(one, ("b1", 2), apply=False)
+    with pytest.raises(FencedError):
+        do(one, SESSION_TAKEOVER, take("b1", 1), apply=False)
+    assert fences(one).of("b1") == Fence(2, NOW_MS)
+    assert fences(one).applied_of("b1") is None
+    assert fences(one).carried() == []
+    one.apply(1)
+    assert fences(one).applied_of("b1") == Fence(2, NOW_MS)
+    assert one.follower.parts[Fences].of("b1") == one.follower.parts[Fences].applied_of("b1") == Fence(2, NOW_MS)
+
+
+def test_a_fence_that_may_never_be_applied_is_forgotten() -> None:
+    one = group()
+    fence(one, ("b1", 2))
+    fence(one, ("b1", 3), ("b2", 9), apply=False)
+    assert not fences(one).allows("b2", 8)
+    one.machine.forget()
+    assert fences(one).of("b1") == Fence(2, NOW_MS)
+    assert fences(one).allows("b2", 8)
+
+
+def test_an_entry_that_is_applied_does_not_lower_what_a_later_one_raises() -> None:
+    one = group()
+    fence(one, ("b1", 2), apply=False)
+    fence(one, ("b1", 3), apply=False)
+    one.apply(1)
+    assert fences(one).of("b1") == Fence(3, NOW_MS)
+    assert fences(one).applied_of("b1") == Fence(2, NOW_MS)
+    one.apply(1)
+    assert fences(one).of("b1") == fences(one).applied_of("b1") == Fence(3, NOW_MS)
+
+
+def test_a_fence_is_only_raised() -> None:
+    one = group()
+    fence(one, ("b1", 5))
+    fence(one, ("b1", 4), ("b1", 5))
+    assert fences(one).of("b1") == Fence(5, NOW_MS)
+    fence(one, ("b1", 6), ("b1", 8), ("b1", 7))
+    assert fences(one).of("b1") == Fence(8, NOW_MS)
+
+
+def test_a_new_life_of_the_node_knows_the_fences() -> None:
+    one = group()
+    many = [(f"b{number}", number + 1) for number in range(1_000)]
+    fence(one, *many)
+    fence(one, ("with\0zero", 7), ("b1", 9))
+    fence(one, ("b2", 50), apply=False)
+    one.restart()
+    assert len(fences(one).carried()) == 1_001
+    for broker, epoch in (("b1", 9), ("b2", 50), ("with\0zero", 7), ("b999", 1_000)):
+        assert fences(one).of(broker) == Fence(epoch, NOW_MS)
+    assert set(one.follower.parts[Fences].carried()) == set(fences(one).carried())
+
+
+def test_a_fence_has_an_entry_without_writes_of_clients() -> None:
+    one = group()
+    raised = command(GROUP_FENCE, GroupFence([FenceItem("b1", 2, NOW_MS)]))
+    commands: list[Any] = [
+        (command(KV_PUT, put()), None),
+        (raised, None),
+        (command(SESSION_TAKEOVER, take("b1", 1)), None),
+    ]
+    origins, outcomes = [], []
+    while commands:
+        taken = one.propose(commands, NOW_MS)
+        origins.append(one.in_flight[-1][2].origin)
+        outcomes += taken
+        del commands[: len(taken)]
+    assert origins == [Origin.CLIENT, Origin.CONTROLLER, Origin.CLIENT]
+    assert [isinstance(outcome, FencedError) for outcome in outcomes] == [False, False, True]
+
+
+# --- slot moves ------------------------------------------------------------------------------------------
+
+
+def test_an_adoption_takes_over_the_higher_of_both_fences() -> None:
+    source, target = group(), group(ordinal=1, initial_slots=slot_bits(()))
+    fence(source, ("b1", 5), ("b2", 2))
+    fence(target, ("b2", 4), ("b3", 3))
+    slots = slot_bits(range(SLOTS))
+    do(target, GROUP_COMMAND, GroupCommand("open", 1, 1, 0, slots))
+    do(source, GROUP_COMMAND, GroupCommand("seal", 1, 1, 0, slots))
+    carried = fences(source).carried()
+    do(target, GROUP_COMMAND, GroupCommand("adopt", 1, 1, 1, slots, revision=9, fences=carried))
+    assert {item.broker: item.least_epoch for item in fences(target).carried()} == {"b1": 5, "b2": 4, "b3": 3}
+    assert target.in_flight == target.in_flight.__class__()
+    with pytest.raises(FencedError):
+        do(target, SESSION_TAKEOVER, take("b1", 4))
+    assert contents(target.engine) == contents(target.follower_engine)

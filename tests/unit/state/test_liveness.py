@@ -1,0 +1,152 @@
+"""Leases that whoever leads keeps in memory: who is silent for long enough is due once, and nobody else is."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metad.state.liveness import Liveness
+
+
+def test_a_lease_is_due_when_its_time_is_over_and_only_once() -> None:
+    live: Liveness[str] = Liveness()
+    live.add("a", 10.0, at_s=0.0)
+    live.add("b", 5.0, at_s=0.0)
+    assert live.next_s == 5.0
+    assert live.due(4.9) == []
+    assert live.due(10.0) == ["b", "a"]
+    assert live.due(99.0) == []
+    assert live.next_s is None
+    assert (len(live), "a" in live) == (2, True)
+
+
+def test_who_is_heard_of_goes_on_from_then_whatever_the_order_of_the_times() -> None:
+    live: Liveness[str] = Liveness()
+    live.add("a", 10.0, at_s=0.0)
+    assert live.heard("a", 7.0)
+    assert live.heard("a", 3.0)
+    assert live.ends_s("a") == 17.0
+    assert live.due(16.9) == []
+    assert live.due(17.0) == ["a"]
+    assert not live.heard("nobody", 1.0)
+    assert live.ends_s("nobody") is None
+
+
+def test_who_is_heard_of_after_it_was_handed_out_is_due_again_later() -> None:
+    live: Liveness[str] = Liveness()
+    live.add("a", 10.0, at_s=0.0)
+    assert live.due(10.0) == ["a"]
+    assert live.heard("a", 9.0)
+    assert live.next_s == 19.0
+    assert live.due(19.0) == ["a"]
+
+
+def test_what_could_not_be_ended_is_added_again() -> None:
+    live: Liveness[str] = Liveness()
+    live.add("a", 10.0, at_s=0.0)
+    assert live.due(10.0) == ["a"]
+    live.add("a", 10.0, at_s=10.0)
+    assert live.due(19.9) == []
+    assert live.due(20.0) == ["a"]
+
+
+def test_an_amnesty_gives_everybody_a_whole_lease() -> None:
+    live: Liveness[str] = Liveness()
+    live.add("a", 10.0, at_s=0.0)
+    live.add("b", 20.0, at_s=0.0)
+    live.amnesty(9.0)
+    assert live.due(18.9) == []
+    assert live.ends_s("a") == 19.0
+    assert live.due(19.0) == ["a"]
+    assert live.due(28.9) == []
+    assert live.due(29.0) == ["b"]
+    live.clear()
+    live.add("c", 1.0, at_s=0.0)
+    assert live.due(1.0) == ["c"], "the amnesty of an earlier reign counts no more"
+
+
+def test_a_shorter_lease_begins_only_once_the_longer_one_is_over() -> None:
+    live: Liveness[str] = Liveness()
+    live.add("a", 10.0, at_s=0.0)
+    live.add("a", 2.0, at_s=1.0)
+    assert live.ends_s("a") == 10.0
+    assert live.due(9.9) == []
+    assert live.heard("a", 9.0)
+    assert live.due(10.9) == []
+    assert live.due(11.0) == ["a"]
+
+
+def test_one_that_is_removed_and_comes_back_has_no_past() -> None:
+    live: Liveness[str] = Liveness()
+    live.add("a", 10.0, at_s=0.0)
+    live.remove("a")
+    live.remove("a")
+    assert live.due(99.0) == []
+    live.add("a", 3.0, at_s=0.0)
+    assert live.next_s == 3.0
+    assert live.due(3.0) == ["a"]
+    live.add("b", 10.0, at_s=0.0)
+    live.remove("b")
+    live.add("b", 3.0, at_s=0.0)
+    assert live.due(50.0) == ["b"]
+
+
+def test_many_are_handed_out_in_parts() -> None:
+    live: Liveness[int] = Liveness()
+    for number in range(10):
+        live.add(number, 1.0, at_s=number / 10)
+    assert live.due(5.0, limit=4) == [0, 1, 2, 3]
+    assert live.due(5.0, limit=99) == [4, 5, 6, 7, 8, 9]
+
+
+def test_memory_is_bounded_by_the_keys() -> None:
+    live: Liveness[int] = Liveness()
+    for number in range(10_000):
+        live.add(number % 10, 1_000.0, at_s=float(number))
+        live.heard(number % 10, number + 0.5)
+        if number % 2:
+            live.remove(number % 10)
+    assert len(live._queue) < 100
+
+
+STEP = st.tuples(
+    st.sampled_from(["add", "heard", "remove", "amnesty", "due", "later"]), st.integers(0, 4), st.integers(1, 9)
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(STEP, max_size=60))
+def test_it_does_what_a_plain_table_of_deadlines_does(steps: list[tuple[str, int, int]]) -> None:
+    live: Liveness[int] = Liveness()
+    ends: dict[int, tuple[int, int]] = {}  # ttl, end
+    out: set[int] = set()
+    now, amnesty = 0, -99
+    for what, key, number in steps:
+        ttl, end = ends.get(key, (0, 0))
+        if what == "add":
+            live.add(key, number, now)
+            before = max(end, amnesty + ttl) if key in ends else 0
+            ends[key] = number, max(before, now + number)
+            out.discard(key)
+        elif what == "heard":
+            assert live.heard(key, now) == (key in ends)
+            if key in ends:
+                if now + ttl > end:
+                    out.discard(key)
+                ends[key] = ttl, max(end, now + ttl)
+        elif what == "remove":
+            live.remove(key)
+            ends.pop(key, None)
+            out.discard(key)
+        elif what == "amnesty":
+            live.amnesty(now)
+            amnesty = now
+        elif what == "later":
+            now += number
+        else:
+            wanted = {one for one, (ttl, end) in ends.items() if one not in out and max(end, amnesty + ttl) <= now}
+            assert set(live.due(now)) == wanted
+            out |= wanted
+        first = min((max(end, amnesty + ttl) for one, (ttl, end) in ends.items() if one not in out), default=None)
+        assert (live.next_s is None) == (first is None)
+        assert first is None or live.next_s <= first  # type: ignore[operator]
