@@ -16,6 +16,7 @@ Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. Th
 - :mod:`metad_client.watch`: changes of all groups as one iterator
 - :mod:`metad_client.connections`: a connection to each node, kept up
 - :mod:`metad_client.client`: the whole; :mod:`metad_client.blocking`: the same, without asyncio
+- :mod:`metad_client.topics`: who subscribes to a topic, for brokers; it needs no client
 - :mod:`metad_client.observer`: what a program may be told about its client
 - :mod:`metad_client.limits`: how long a key, a value, a name may be
 - :mod:`metad_client.cli`: ``metadctl``

@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     _move(commands)
     _watch(commands)
     _image(commands)
+    _topics(commands)
     _demo(commands)
     _wan(commands)
     _attack(commands)
@@ -427,6 +428,20 @@ def _run_image(args: argparse.Namespace) -> int:
     return run(
         records=args.records, value_bytes=args.value_bytes, shape=shape, config=args.server_config, json=args.json
     )
+
+
+def _topics(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands, "topics", "a broker's trie of topic filters: matches, memory, paho-mqtt beside it", _run_topics
+    )
+    parser.add_argument("--filters", type=_count, default=1_000_000, help="filters in the trie, as in 1e6")
+    parser.add_argument("--topics", type=_count, default=200_000, help="topics to match, as in 2e5")
+
+
+def _run_topics(args: argparse.Namespace) -> int:
+    from .topics import run
+
+    return run(count=args.filters, asked=args.topics, json=args.json)
 
 
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:

@@ -325,6 +325,13 @@ def test_watch_names_what_it_cannot_do() -> None:
         assert done.stderr.count("\n") == 1
 
 
+def test_the_trie_of_topics_finds_what_paho_finds(tmp_path: Path) -> None:
+    report = _report(tmp_path, "topics", "--filters", 20_000, "--topics", 20_000, timeout_s=100)
+    assert (report["filters"], report["topics"], report["wrong"]) == (20_000, 20_000, 0)
+    assert report["found_per_topic"] > 2  # three filters match everything or all alarms
+    assert min(report["matches_per_s"], report["paho_matches_per_s"], report["ratio"], report["filter_bytes"]) > 0
+
+
 @pytest.mark.timeout(300)
 def test_image_is_whole(tmp_path: Path) -> None:
     report = _report(tmp_path, "image", "--records", 5_000, timeout_s=250)

@@ -5,7 +5,7 @@ and "#" as its last level for all levels from there on, also for none. A filter 
 topic that begins with "$". ``$share/GROUP/FILTER`` is a shared subscription: FILTER decides what it matches, and one
 member of GROUP gets each message.
 
-Here is no limit on the number of levels but the one that the length implies. So nothing here recurses over levels.
+MQTT bounds the levels by the length alone. metad takes fewer: each level is work for every message that is published.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from .errors import InvalidRequestError
 
 TOPIC_BYTES_MAX: Final = 65_535
 """Of a topic name or a filter, UTF-8 encoded: its length has two bytes in an MQTT packet."""
+LEVELS_MAX: Final = 256
+"""Of a topic name or a filter. Brokers that people run take 128 or 200."""
 SEPARATOR: Final = "/"
 ANY_LEVEL: Final = "+"
 ALL_BELOW: Final = "#"
@@ -96,9 +98,13 @@ def match(filter_: str, topic: str) -> bool:
         return filter_ == topic
     if filter_[0] in WILDCARDS and is_hidden(topic):
         return False
-    wanted, levels = filter_.split(SEPARATOR), topic.split(SEPARATOR)
+    return match_levels(filter_.split(SEPARATOR), topic.split(SEPARATOR))
+
+
+def match_levels(wanted: list[str], levels: list[str]) -> bool:
+    """Whether levels of a filter match those of a topic name behind the first: there "$" means nothing."""
     if wanted[-1] == ALL_BELOW:
-        wanted.pop()
+        wanted = wanted[:-1]
         if len(levels) < len(wanted):
             return False
     elif len(levels) != len(wanted):
@@ -107,6 +113,7 @@ def match(filter_: str, topic: str) -> bool:
 
 
 def _text_fault(text: str, what: str) -> str | None:
+    """What is wrong with a name or a filter, whatever its levels are."""
     if not text:
         return f"{what} has at least one character"
     if "\0" in text:
@@ -115,4 +122,7 @@ def _text_fault(text: str, what: str) -> str | None:
         size = len(text.encode())
     except UnicodeEncodeError:
         return f"{what} is UTF-8: it has no lone surrogates"
-    return f"{what} of {size} bytes, {TOPIC_BYTES_MAX} are allowed" if size > TOPIC_BYTES_MAX else None
+    if size > TOPIC_BYTES_MAX:
+        return f"{what} of {size} bytes, {TOPIC_BYTES_MAX} are allowed"
+    levels = text.count(SEPARATOR) + 1
+    return f"{what} of {levels} levels, {LEVELS_MAX} are allowed" if levels > LEVELS_MAX else None

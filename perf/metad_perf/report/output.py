@@ -19,7 +19,7 @@ from rich.table import Table
 
 T = TypeVar("T")
 
-_PACKAGES = ("metad-service", "msgspec", "rocksdict", "uvloop", "aioquic", "grpcio", "protobuf")
+_PACKAGES = ("metad-service", "msgspec", "rocksdict", "uvloop", "aioquic", "grpcio", "protobuf", "paho-mqtt")
 
 
 def write_json(path: Path | None, report: Mapping[str, Any]) -> None:

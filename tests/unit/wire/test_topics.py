@@ -9,6 +9,7 @@ from paho.mqtt.client import CallbackAPIVersion, Client, topic_matches_sub
 
 from metad_wire.errors import InvalidRequestError
 from metad_wire.topics import (
+    LEVELS_MAX,
     TOPIC_BYTES_MAX,
     Subscription,
     check_filter,
@@ -154,8 +155,13 @@ def test_a_wrong_topic_is_refused_and_says_why(topic: str, why: str) -> None:
 
 def test_the_longest_topic_and_the_deepest_filter_are_right() -> None:
     check_topic("a" * TOPIC_BYTES_MAX)
-    check_topic("/" * TOPIC_BYTES_MAX)
-    deepest = "+/" * (TOPIC_BYTES_MAX // 2) + "#"
+    check_topic("/" * (LEVELS_MAX - 1))
+    deepest = "+/" * (LEVELS_MAX - 1) + "#"
     check_filter(deepest)
-    assert match(deepest, "/" * TOPIC_BYTES_MAX)
+    assert match(deepest, "/" * (LEVELS_MAX - 1))
     assert not match(deepest, "a/b")
+
+
+def test_a_level_more_than_metad_takes_is_refused() -> None:
+    assert topic_fault("/" * LEVELS_MAX) == "a topic of 257 levels, 256 are allowed"
+    assert filter_fault("+/" * LEVELS_MAX + "#") == "a filter of 257 levels, 256 are allowed"
