@@ -4,14 +4,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SMALL := $(VENV)/.installed-small
+MQTT := $(VENV)/.installed-mqtt
 ALL := $(VENV)/.installed-dev
 VERSIONS := pyproject.toml constraints.txt
 
-.PHONY: setup demo run test test-fast check fuzz peers clean help
+.PHONY: setup demo mqtt run test test-fast check fuzz peers clean help
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       run a reconnect storm of 100,000 sessions on three nodes; the leader dies in it"
+	@echo "make mqtt       real MQTT clients on two brokers and three nodes; a broker and a leader are killed"
 	@echo "make run        serve on 127.0.0.1:7420 in the foreground"
 	@echo "make test       run every test"
 	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts, in four minutes"
@@ -19,7 +21,7 @@ help:
 	@echo "make peers      install etcd from Debian's packages, for metad-perf compare"
 	@echo "make fuzz       coverage-guided fuzzing of the frame decoder and the session, 60 s each (FUZZ_SECONDS=60)"
 	@echo "make setup      set up everything that the tests need, with Java for the simulation if that is possible"
-	@echo "Each of them first sets up what it needs in .venv: some 160 MB for demo and run, 1.4 GB for the tests."
+	@echo "Each of them first sets up what it needs in .venv: some 160 MB for demo and run, 180 MB for mqtt, 1.4 GB for the tests."
 
 setup: $(ALL)
 
@@ -27,10 +29,14 @@ $(SMALL): $(VERSIONS)
 	@$(PYTHON) .ci/install.py $(VENV) quic,perf
 	@touch $@
 
+$(MQTT): $(VERSIONS)
+	@$(PYTHON) .ci/install.py $(VENV) quic,perf,amqtt
+	@touch $(SMALL) $@
+
 $(ALL): $(VERSIONS)
 	@$(PYTHON) .ci/install.py $(VENV) dev
 	@$(JDK)
-	@touch $(SMALL) $@
+	@touch $(SMALL) $(MQTT) $@
 
 # Spark runs on Java 17 or newer. Only the simulation needs it, so a machine without one is set up all the same.
 JDK = $(BIN)/python -m metad_spark.pipeline.java 2>/dev/null || { \
@@ -39,6 +45,9 @@ JDK = $(BIN)/python -m metad_spark.pipeline.java 2>/dev/null || { \
 
 demo: $(SMALL)
 	@$(BIN)/metad-perf demo
+
+mqtt: $(MQTT)
+	@$(BIN)/metad-perf mqtt
 
 run: $(SMALL)
 	$(BIN)/metad serve --data-dir .data --listen 127.0.0.1:7420

@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     _image(commands)
     _topics(commands)
     _demo(commands)
+    _mqtt(commands)
     _wan(commands)
     _attack(commands)
     _quic(commands)
@@ -459,6 +460,19 @@ def _run_demo(args: argparse.Namespace) -> int:
 
     shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme)
     return run(sessions=args.sessions, brokers=args.brokers, shape=shape, config=args.server_config, json=args.json)
+
+
+def _mqtt(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "real MQTT clients on two brokers that share their sessions, while a broker and a leader are killed"
+    parser = _command(commands, "mqtt", text, _run_mqtt)
+    parser.add_argument("--clients", type=_count, default=20, help="clients of the broker that is killed")
+    parser.add_argument("--messages", type=_count, default=1_000, help="messages that are published meanwhile")
+
+
+def _run_mqtt(args: argparse.Namespace) -> int:
+    from .mqtt.command import run
+
+    return run(clients=args.clients, messages=args.messages, json=args.json)
 
 
 def _wan(commands: Commands[argparse.ArgumentParser]) -> None:

@@ -1,5 +1,5 @@
-"""The Python of README.md and of clients/README.md runs as it stands, each block by itself, at another port. A block
-that names its file is a program with arguments: the test of its subject runs it."""
+"""The Python of README.md, clients/README.md and MQTT.md runs as it stands, each block by itself, at another port. A
+block that names its file is a program with arguments: the test of its subject runs it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pages import blocks
 from metad import embedded
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "clients/README.md")
+PAGES = ("README.md", "clients/README.md", "MQTT.md")
 BLOCKS = [
     pytest.param(block, id=f"{page}-{number}")
     for page in PAGES

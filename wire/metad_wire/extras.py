@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DISTRIBUTION = "metad-service"
 _OWN = frozenset({"metad", "metad_client", "metad_judge", "metad_perf", "metad_pytest", "metad_spark", "metad_wire"})
-_EXTRA_OF = {"aioquic": "quic", "cryptography": "quic", "grpc": "grpc", "grpc_tools": "grpc"}
+_EXTRA_OF = {"amqtt": "amqtt", "aioquic": "quic", "cryptography": "quic", "grpc": "grpc", "grpc_tools": "grpc"}
 
 
 def advice(missing: ModuleNotFoundError, extra: str) -> str:

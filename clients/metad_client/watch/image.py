@@ -256,9 +256,9 @@ class Picture:
             records = row.shape.records(array_of(values))
             if seen is not None:
                 seen.setdefault(column.row, set()).update(column.keys)
-            if self.listeners:
-                self._tell(self._news(batch, row, column.keys, records))
+            news = self._news(batch, row, column.keys, records) if self.listeners else []
             row.data.update(zip(column.keys, records, strict=True))
+            self._tell(news)
         if batch.last and seen is not None:
             del self._seen[batch.group]
             self._drop(batch, seen)

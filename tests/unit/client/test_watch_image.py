@@ -313,6 +313,19 @@ async def test_listeners_hear_each_change_and_one_that_fails_hinders_nobody(
     assert "a listener of an image has failed" in caplog.text
 
 
+async def test_a_listener_finds_in_the_image_what_it_is_told(connected: Client, group: Group) -> None:
+    """Also what a snapshot brings: it was told before the image showed it."""
+    group.put("before", b"1")
+    image = connected.image("kv")
+    seen: list[tuple[Kv, Kv | None]] = []
+    image.on_change(lambda event: seen.append((event.record, image["kv"].get(event.key))))
+    await image.caught_up()
+    group.put("after", b"2")
+    await settled()
+    assert [told.key for told, _ in seen] == ["before", "after"]
+    assert all(told == shown for told, shown in seen)
+
+
 async def test_its_age_is_what_the_servers_last_proved(
     connected: Client, nodes: WatchNodes, group: Group, server: Server
 ) -> None:

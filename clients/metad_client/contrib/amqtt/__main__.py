@@ -1,0 +1,56 @@
+"""``python -m metad_client.contrib.amqtt``: one broker in the foreground, until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from metad_client import MetadError, connect
+
+from . import MetadBroker
+
+_ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
+
+
+async def _serve(arguments: argparse.Namespace) -> int:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    config = {"listeners": {"default": {"type": "tcp", "bind": arguments.bind}}, "plugins": _ANONYMOUS}
+    async with connect(arguments.metad) as metad:
+        broker = MetadBroker(metad, arguments.name, config, tenant=arguments.tenant, links=arguments.links)
+        await broker.start()
+        print(f"{arguments.name} serves on {broker.bound()} in life {broker.epoch}", flush=True)
+        waits = [asyncio.create_task(one.wait()) for one in (ended, broker.fenced)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        await broker.shutdown()
+    return 3 if broker.fenced.is_set() else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 after a signal, 1 if metad cannot be had, 3 if a newer life of this broker has begun."""
+    parser = argparse.ArgumentParser(prog="python -m metad_client.contrib.amqtt", description=__doc__)
+    parser.add_argument("--metad", metavar="URL", default="metad://127.0.0.1:7420", help="as for metad_client.connect")
+    parser.add_argument("--name", required=True, help="of this broker; no two of a tenant have the same")
+    parser.add_argument(
+        "--bind", metavar="HOST:PORT", default="127.0.0.1:1883", help="for MQTT clients, whoever they are"
+    )
+    parser.add_argument("--links", metavar="HOST:PORT", default="127.0.0.1:0", help="for the other brokers")
+    parser.add_argument("--tenant", default="mqtt", help="brokers of one tenant share their clients")
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        return asyncio.run(_serve(arguments))
+    except (MetadError, OSError) as error:
+        print(f"{arguments.name}: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

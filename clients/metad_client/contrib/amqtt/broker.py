@@ -1,0 +1,619 @@
+"""amqtt's broker, with metad at its seams.
+
+What a client has an answer for is in metad: its session before CONNACK, its subscriptions before SUBACK, a retained
+message before PUBACK. PUBACK also says that each subscriber has acknowledged the message, or that it waits in metad for
+those that are away. amqtt has connections and packets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from amqtt.adapters import ReaderAdapter, WriterAdapter
+from amqtt.broker import Broker, RetainedApplicationMessage
+from amqtt.contexts import Action, BrokerConfig, ListenerConfig
+from amqtt.events import BrokerEvents
+from amqtt.mqtt.connack import SERVER_UNAVAILABLE, ConnackPacket
+from amqtt.mqtt.disconnect import DisconnectPacket
+from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
+from amqtt.session import ApplicationMessage, Session
+from amqtt.utils import gen_client_id
+
+from metad_client import Client, FencedError, Image, KvKey, MetadError, NotFoundError, SessionKey, Watched
+from metad_client.watch.events import WatchEvent
+from metad_wire.topics import filter_fault, topic_fault
+
+from . import envelope
+from .envelope import Envelope
+from .kept import NEVER_S, BrokerRecord, Kept, Store, broker_of, kept_of
+from .links import HOPS_MAX, Delivery, Link, Listener, Unreachable
+from .outbox import Outbox
+from .routes import LifeKey, Owner, Routes, Target
+from .waiting import WaitingMessages
+
+PASSED_ON_MAX: Final = 100
+"""Messages of one client that are on their way to their subscribers. The next one waits."""
+CLOSE_S: Final = 5.0
+"""A connection that cannot be closed for so long is left to itself."""
+REFUSED: Final = 0x80
+"""The return code of SUBACK for a filter that was not stored."""
+
+log = logging.getLogger("metad_client.amqtt")
+
+
+class Handler(BrokerProtocolHandler):
+    """The packets of one connection."""
+
+    unavailable = False
+    """metad cannot be had, and the client should come back later."""
+
+    def handle_read_timeout(self) -> None:
+        """The client has been silent for too long."""
+        asyncio.get_running_loop().create_task(self.handle_connection_closed())
+
+    async def mqtt_connack_authorize(self, authorize: bool) -> None:
+        if self.unavailable:
+            await self._send_packet(ConnackPacket.build(0, SERVER_UNAVAILABLE))
+        else:
+            await super().mqtt_connack_authorize(authorize)
+
+
+class Arriving(asyncio.Queue[ApplicationMessage]):
+    """Messages of a client. amqtt acknowledges one once it is put: :meth:`put` returns when the message is delivered or
+    stored, and never if it could not be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._done: dict[int, asyncio.Future[None]] = {}
+
+    async def put(self, item: ApplicationMessage) -> None:
+        done = self._done[id(item)] = asyncio.get_running_loop().create_future()
+        try:
+            await super().put(item)
+            await done
+        finally:
+            self._done.pop(id(item), None)
+
+    def handled(self, item: ApplicationMessage) -> None:
+        """The message may be acknowledged."""
+        done = self._done.get(id(item))
+        if done is not None and not done.done():
+            done.set_result(None)
+
+
+class Connection:
+    """A client that is connected here."""
+
+    def __init__(self, session: Session, handler: Handler, kept: Kept, outbox: Outbox) -> None:
+        self.session = session
+        self.handler = handler
+        self.kept = kept
+        self.outbox = outbox
+        self.sending: asyncio.Task[None] | None = None
+        self.retaining = asyncio.Lock()
+        self.passing_on = asyncio.Semaphore(PASSED_ON_MAX)
+        self.moved = False
+        """Its session is at another broker."""
+        self.closed = asyncio.Event()
+        """Nothing is sent any more."""
+        self.gone = asyncio.Event()
+        """metad knows that the client has gone."""
+
+
+class MetadBroker(Broker):
+    """An MQTT 3.1.1 broker. Any number of them share the clients of a tenant; names differ.
+
+    ``config`` is amqtt's. ``links``: HOST:PORT that the other brokers call; ``links_advertised`` if they reach it at
+    another address. Messages between brokers are in clear text, so it belongs on a private network. ``expiry_s``: how
+    long the session of a client that is away is kept.
+    """
+
+    def __init__(
+        self,
+        metad: Client,
+        name: str,
+        config: BrokerConfig | dict[str, Any] | None = None,
+        *,
+        tenant: str = "mqtt",
+        links: str = "127.0.0.1:0",
+        links_advertised: str = "",
+        expiry_s: int = NEVER_S,
+    ) -> None:
+        super().__init__(config)
+        self._metad = metad
+        self._store = Store(metad, name, tenant, expiry_s)
+        self._waiting = WaitingMessages(metad, tenant)
+        self._retained_at = f"mqtt/{tenant}/retained"
+        self._links_at, self._links_advertised = links, links_advertised
+        self._listener = Listener(self._received)
+        self._links: dict[LifeKey, Link] = {}
+        self._routes = Routes()
+        self._connections: dict[str, Connection] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._images: list[Image] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ending = False
+        self.fenced = asyncio.Event()
+        """A newer life of this broker has begun, and this one serves no client any more."""
+
+    # --- its life ---
+
+    @property
+    def epoch(self) -> int:
+        """The number of this life."""
+        return self._store.epoch
+
+    def bound(self, listener: str = "default") -> str:
+        """HOST:PORT on which it listens for clients."""
+        host, port = next(iter(self._servers[listener].instance.sockets)).getsockname()[:2]
+        return f"{host}:{port}"
+
+    async def _start_listeners(self) -> None:
+        """Begin a life, and learn who has subscribed to what, before the first client comes."""
+        host, _, port = self._links_at.rpartition(":")
+        bound = await self._listener.listen(host, int(port))
+        await self._store.begin(BrokerRecord(self._links_advertised or bound, self._listener.word))
+        self._images = [
+            self._metad.image(Watched("session", tenant=self._store.tenant)),
+            self._metad.image([Watched("kv", tenant=self._store.brokers), Watched("kv", tenant=self._retained_at)]),
+        ]
+        for image in self._images:
+            image.on_change(self._changed)
+        for image in self._images:
+            await image.caught_up()
+        await super()._start_listeners()
+
+    async def shutdown(self) -> None:
+        """Close all connections, and hand the sessions to whichever brokers their clients come to next."""
+        self._ending = True
+        connections = list(self._connections.values())
+        await asyncio.gather(*(self._close(one) for one in connections))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                for connection in connections:
+                    await connection.gone.wait()
+        await super().shutdown()
+        await self._listener.close()
+        for image in self._images:
+            await image.close()
+        for link in self._links.values():
+            await link.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- what others change ---
+
+    def _changed(self, event: WatchEvent) -> None:
+        if event.table == "session":
+            self._session_changed(event.key)
+        elif event.key.namespace == self._retained_at:
+            self._retained_changed(event.key.key)
+        elif event.key.key == self._store.name and event.record is not None and event.record.version > self.epoch:
+            self._fence()
+
+    def _session_changed(self, key: SessionKey) -> None:
+        session = self._images[0]["session"].get(key)
+        connection = self._connections.get(key.client_id)
+        if connection is None:
+            if session is None:
+                self._routes.show(key.client_id, None, {})
+            else:
+                owner = Owner((session.broker, session.broker_epoch), session.connected)
+                self._routes.show(key.client_id, owner, kept_of(session).filters)
+        elif not self._store.is_here(session):  # of a client that is here, this broker knows more
+            self._spawn(self._look_whether_moved(key.client_id))
+
+    async def _look_whether_moved(self, client_id: str) -> None:
+        """What the watch tells may be older than what this broker has done since: the session itself says it."""
+        async with self._turn(client_id):
+            connection = self._connections.get(client_id)
+            with contextlib.suppress(MetadError):
+                if connection is not None and not self._store.is_here(await self._store.find(client_id)):
+                    log.info("%s has connected to another broker", client_id)
+                    connection.moved = True
+                    await connection.handler.handle_connection_closed()
+
+    def _retained_changed(self, topic: str) -> None:
+        record = self._images[1]["kv"].get(KvKey(self._retained_at, topic))
+        if record is None:
+            self._retained_messages.pop(topic, None)
+        else:
+            message = envelope.decode(record.value)
+            self._retained_messages[topic] = RetainedApplicationMessage(None, topic, message.payload, message.qos)
+
+    def _fence(self) -> None:
+        if not self.fenced.is_set():
+            log.error("a newer life of %s has begun: this one closes all connections", self._store.name)
+            self.fenced.set()
+            for connection in self._connections.values():
+                connection.moved = True
+                self._spawn(connection.handler.handle_connection_closed())
+
+    # --- CONNECT ---
+
+    async def _initialize_client_session(
+        self, reader: ReaderAdapter, writer: WriterAdapter, remote_address: str, remote_port: int
+    ) -> tuple[BrokerProtocolHandler, Session]:
+        """The session is metad's: this one is new for each connection."""
+        try:
+            handler, session = await Handler.init_from_connect(reader, writer, self.plugins_manager)
+        except Exception:
+            await writer.close()
+            raise
+        session.client_id = session.client_id or gen_client_id()
+        session.keep_alive += session.keep_alive // 2  # MQTT wants one and a half times what the client says
+        session.delivered_message_queue = Arriving()
+        return handler, session
+
+    async def _handle_client_session(
+        self,
+        reader: ReaderAdapter,
+        writer: WriterAdapter,
+        client_session: Session,
+        handler: BrokerProtocolHandler,
+        server: Any,
+        listener_name: str,
+    ) -> None:
+        client_session.attributes["metad.handler"] = handler
+        try:
+            await super()._handle_client_session(reader, writer, client_session, handler, server, listener_name)
+        finally:
+            await self._gone(client_session, handler)
+
+    async def _authenticate(self, session: Session, listener: ListenerConfig) -> bool:
+        """Awaited before CONNACK."""
+        handler: Handler = session.attributes["metad.handler"]
+        if self._ending or self.fenced.is_set():
+            handler.unavailable = True
+            return False
+        if not await super()._authenticate(session, listener):
+            return False
+        client_id, clean = session.client_id or "", bool(session.clean_session)
+        async with self._turn(client_id):
+            older = self._connections.get(client_id)
+            if older is not None:
+                older.moved = not older.kept.clean  # the session goes on, and so no will is due
+                await self._close(older)
+            try:
+                taken = await self._store.take(client_id, clean=clean)
+                if not taken.present:
+                    await self._waiting.clear(client_id)
+            except MetadError as error:
+                self._failed(error)
+                handler.unavailable = True
+                return False
+            session.parent = int(taken.present)
+            connection = Connection(session, handler, Kept(taken.filters, clean), self._outbox_of(client_id, handler))
+            self._connections[client_id] = connection
+            self._routes.show(client_id, Owner(self._life, connected=True), taken.filters)
+        return True
+
+    def _outbox_of(self, client_id: str, handler: Handler) -> Outbox:
+        async def send(message: Envelope) -> None:
+            await handler.mqtt_publish(message.topic, message.payload, message.qos, message.retained)
+
+        def failed() -> None:
+            self._spawn(handler.handle_connection_closed())
+
+        return Outbox(client_id, send, self._waiting, failed)
+
+    async def _publish_session_retained_messages(self, session: Session) -> None:
+        """The connection has begun: send what waited for the client, then what comes."""
+        connection = self._connection_of(session)
+        if connection is not None:
+            if session.parent:
+                connection.outbox.look()
+            connection.sending = asyncio.create_task(connection.outbox.run())
+
+    def _connection_of(self, session: Session) -> Connection | None:
+        connection = self._connections.get(session.client_id or "")
+        return connection if connection is not None and connection.session is session else None
+
+    def _turn(self, client_id: str) -> asyncio.Lock:
+        """What is done about one client is done one after the other."""
+        return self._turns.setdefault(client_id, asyncio.Lock())
+
+    def _failed(self, error: MetadError) -> None:
+        log.warning("metad: %s", error)
+        if isinstance(error, FencedError):
+            self._fence()
+
+    # --- the end of a connection ---
+
+    async def _close(self, connection: Connection) -> None:
+        """Close a connection, and wait until no more is sent on it."""
+        await connection.handler.handle_connection_closed()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await connection.handler.stop()
+                await connection.closed.wait()
+
+    async def _handle_disconnect(
+        self, client_session: Session, handler: BrokerProtocolHandler, disconnect_waiter: asyncio.Future[Any]
+    ) -> None:
+        connection = self._connection_of(client_session)
+        orderly = isinstance(disconnect_waiter.result(), DisconnectPacket)
+        goes_on = connection is None or connection.moved or self._ending
+        if client_session.will_flag and not orderly and not goes_on:
+            await self._publish_will(client_session)
+        await self._stop_handler(handler)
+        client_session.transitions.disconnect()
+        await self.plugins_manager.fire_event(
+            BrokerEvents.CLIENT_DISCONNECTED, client_id=client_session.client_id, client_session=client_session
+        )
+
+    async def _publish_will(self, session: Session) -> None:
+        topic, payload = session.will_topic or "", bytes(session.will_message or b"")
+        try:
+            if session.will_retain:
+                await self.retain_message(session, topic, payload, session.will_qos)
+            await self._publish(Envelope(topic, payload, session.will_qos or 0))
+        except MetadError as error:
+            self._failed(error)
+
+    async def _gone(self, session: Session, handler: BrokerProtocolHandler) -> None:
+        """However the connection has ended."""
+        client_id = session.client_id or ""
+        if self._sessions.get(client_id, (None, None))[1] is handler:
+            del self._sessions[client_id]
+        connection = self._connection_of(session)
+        if connection is None:
+            return
+        if connection.sending is not None:
+            connection.sending.cancel()
+            await asyncio.gather(connection.sending, return_exceptions=True)
+        connection.outbox.end()
+        connection.closed.set()
+        async with self._turn(client_id):
+            if self._connections.get(client_id) is connection:  # the client has no newer one here
+                del self._connections[client_id]
+                try:
+                    if not connection.moved:
+                        await self._store.leave(client_id, end=connection.kept.clean)
+                except MetadError as error:
+                    self._failed(error)
+                self._session_changed(SessionKey(self._store.tenant, client_id))
+        connection.gone.set()
+
+    # --- SUBSCRIBE and UNSUBSCRIBE ---
+
+    async def _handle_subscription(
+        self, client_session: Session, handler: BrokerProtocolHandler, subscribe_waiter: asyncio.Future[Any]
+    ) -> None:
+        wanted = subscribe_waiter.result()
+        codes = [await self._granted(client_session, filter_, qos) for filter_, qos in wanted.topics]
+        granted = {filter_: code for (filter_, _), code in zip(wanted.topics, codes, strict=True) if code != REFUSED}
+        if not await self._keep_filters(client_session, lambda known: {**known, **granted}):
+            codes, granted = [REFUSED] * len(codes), {}
+        await handler.mqtt_acknowledge_subscription(wanted.packet_id, codes)
+        for filter_, qos in granted.items():
+            await self.plugins_manager.fire_event(
+                BrokerEvents.CLIENT_SUBSCRIBED, client_id=client_session.client_id, topic=filter_, qos=qos
+            )
+            await self._publish_retained_messages_for_subscription((filter_, qos), client_session)
+
+    async def _handle_unsubscription(
+        self, client_session: Session, handler: BrokerProtocolHandler, unsubscribe_waiter: asyncio.Future[Any]
+    ) -> None:
+        unwanted = unsubscribe_waiter.result()
+        gone = set(unwanted.topics)
+        if not await self._keep_filters(
+            client_session, lambda known: {f: q for f, q in known.items() if f not in gone}
+        ):
+            await handler.handle_connection_closed()  # the client cannot be told that it failed
+            return
+        for filter_ in unwanted.topics:
+            await self.plugins_manager.fire_event(
+                BrokerEvents.CLIENT_UNSUBSCRIBED, client_id=client_session.client_id, topic=filter_
+            )
+        await handler.mqtt_acknowledge_unsubscription(unwanted.packet_id)
+
+    async def _granted(self, session: Session, filter_: str, qos: int) -> int:
+        if filter_fault(filter_) is not None or not await self._topic_filtering(session, filter_, Action.SUBSCRIBE):
+            return REFUSED
+        return min(qos, int(self.config.get("max-qos", qos)))
+
+    async def _keep_filters(self, session: Session, change: Any) -> bool:
+        connection = self._connection_of(session)
+        if connection is None:
+            return False
+        kept = Kept(change(connection.kept.filters), connection.kept.clean)
+        try:
+            await self._store.keep(session.client_id or "", kept)
+        except MetadError as error:
+            self._failed(error)
+            return False
+        connection.kept = kept
+        self._routes.show(session.client_id or "", Owner(self._life, connected=True), kept.filters)
+        return True
+
+    async def _publish_retained_messages_for_subscription(
+        self, subscription: tuple[str, int], session: Session
+    ) -> None:
+        filter_, qos = subscription
+        connection = self._connection_of(session)
+        if connection is None or filter_.startswith("$share/"):
+            return
+        for topic, message in list(self._retained_messages.items()):
+            if self._matches(topic, filter_):
+                found = Envelope(topic, bytes(message.data), message.qos or 0, retained=True)
+                connection.outbox.put(found.at(qos))
+
+    # --- PUBLISH ---
+
+    async def _handle_message_delivery(
+        self, client_session: Session, handler: BrokerProtocolHandler, wait_deliver: asyncio.Future[Any]
+    ) -> bool:
+        message: ApplicationMessage = wait_deliver.result()
+        client_id, topic = client_session.client_id, message.topic or ""
+        await self.plugins_manager.fire_event(BrokerEvents.MESSAGE_RECEIVED, client_id=client_id, message=message)
+        fault = topic_fault(topic) or ("is the broker's own" if topic.startswith("$") else None)
+        if fault is not None:
+            log.warning("%s has published to %r, which %s: its connection is closed", client_id, topic, fault)
+            await handler.handle_connection_closed()
+            return True
+        if not await self._topic_filtering(client_session, topic=topic, action=Action.PUBLISH):
+            _handled(client_session, message)
+            return True
+        await self.plugins_manager.fire_event(BrokerEvents.MESSAGE_BROADCAST, client_id=client_id, message=message)
+        connection = self._connection_of(client_session)
+        if connection is not None:
+            await connection.passing_on.acquire()
+            self._spawn(self._pass_on(connection, message))
+        return True
+
+    async def _pass_on(self, connection: Connection, message: ApplicationMessage) -> None:
+        """Messages of one client begin in order, and each ends when its subscribers have it."""
+        sent = Envelope(message.topic, bytes(message.data), message.qos or 0)
+        try:
+            targets = self._targets(sent.topic)
+            if message.retain:
+                async with connection.retaining:  # the last one stays
+                    await self.retain_message(connection.session, sent.topic, sent.payload, sent.qos)
+            await self._deliver(sent, targets, 0)
+        except MetadError as error:
+            self._failed(error)
+            await connection.handler.handle_connection_closed()  # unacknowledged: the client sends it again
+        else:
+            _handled(connection.session, message)
+        finally:
+            connection.passing_on.release()
+
+    async def _broadcast_message(
+        self, session: Session | None, topic: str | None, data: bytes | bytearray | None, force_qos: int | None = None
+    ) -> None:
+        """A will, or a message of amqtt itself."""
+        try:
+            await self._publish(Envelope(topic or "", bytes(data or b""), force_qos or 0))
+        except MetadError as error:
+            self._failed(error)
+
+    async def retain_message(
+        self,
+        source_session: Session | None,
+        topic_name: str | None,
+        data: bytes | bytearray | None,
+        qos: int | None = None,
+    ) -> None:
+        topic = topic_name or ""
+        if topic.startswith("$"):  # about this broker
+            await super().retain_message(source_session, topic_name, data, qos)
+        elif data:
+            message = Envelope(topic, bytes(data), qos or 0, retained=True)
+            await self._metad.kv.put(self._retained_at, topic, envelope.encode(message))
+        else:
+            with contextlib.suppress(NotFoundError):
+                await self._metad.kv.delete(self._retained_at, topic)
+
+    async def _publish(self, message: Envelope) -> None:
+        """Returns once each subscriber has the message, or metad for those that are away. Raises MetadError."""
+        await self._deliver(message, self._targets(message.topic), 0)
+
+    def _targets(self, topic: str) -> list[Target]:
+        targets = self._routes.targets(topic)
+        if topic.startswith("$"):  # about this broker
+            return [target for target in targets if target.client_id in self._connections]
+        return targets
+
+    async def _deliver(self, message: Envelope | None, targets: Sequence[Target], hops: int) -> None:
+        elsewhere: dict[LifeKey, list[Target]] = {}
+        away: list[Target] = []
+        here: list[tuple[Target, asyncio.Future[bool]]] = []
+        for target in targets:
+            connection = self._connections.get(target.client_id)
+            if connection is not None and not connection.moved:
+                if message is None:
+                    connection.outbox.look()
+                else:
+                    here.append((target, connection.outbox.put(message.at(target.qos))))
+                continue
+            owner = self._routes.owner(target.client_id)
+            if owner is None or not owner.connected or owner.life == self._life or hops >= HOPS_MAX:
+                away.append(target)
+            else:
+                elsewhere.setdefault(owner.life, []).append(target)
+        waits = [self._await_acknowledgement(message, target, done, hops) for target, done in here]
+        sends = [self._send(life, message, part, hops) for life, part in elsewhere.items()]
+        keeps = [self._deliver_away(message, target, hops) for target in away]
+        await asyncio.gather(*sends, *keeps, *waits)
+
+    async def _await_acknowledgement(
+        self, message: Envelope | None, target: Target, done: asyncio.Future[bool], hops: int
+    ) -> None:
+        if not await done:
+            await self._deliver_away(message, target, hops)
+
+    @property
+    def _life(self) -> LifeKey:
+        return self._store.name, self._store.epoch
+
+    async def _send(self, life: LifeKey, message: Envelope | None, targets: list[Target], hops: int) -> None:
+        try:
+            link = self._link(life)
+            await link.send(message, targets, hops + 1)
+        except Unreachable as error:
+            log.info("%s life %d: %s", *life, error)
+            await asyncio.gather(*(self._deliver_away(message, target, hops, gone=life) for target in targets))
+
+    def _link(self, life: LifeKey) -> Link:
+        """To that life of another broker. Raises Unreachable."""
+        link = self._links.get(life)
+        if link is None:
+            record = self._images[1]["kv"].get(KvKey(self._store.brokers, life[0]))
+            if record is None or record.version != life[1]:
+                raise Unreachable("this life is over")
+            at = broker_of(record)
+            link = self._links[life] = Link(at.address, at.word)
+        return link
+
+    async def _deliver_away(
+        self, message: Envelope | None, target: Target, hops: int, gone: LifeKey | None = None
+    ) -> None:
+        """The client is not where the image has it. ``gone``: a broker that cannot be reached."""
+        if message is None or not message.at(target.qos).qos:
+            return
+        session = await self._store.find(target.client_id)
+        if session is None:
+            return
+        owner = (session.broker, session.broker_epoch)
+        if session.connected and owner not in (gone, self._life) and hops < HOPS_MAX:
+            await self._send(owner, message, [target], hops)
+        elif not kept_of(session).clean:
+            await self._keep(target.client_id, [message.at(target.qos)])
+
+    async def _keep(self, client_id: str, messages: Sequence[Envelope]) -> None:
+        """Store messages for a client that is away, and tell its broker if it has come back meanwhile."""
+        dropped = await self._waiting.append(client_id, messages)
+        if dropped:
+            log.warning("%d messages for %s are dropped: as many as may wait for it", dropped, client_id)
+        session = await self._store.find(client_id)
+        if session is None:
+            await self._waiting.clear(client_id)
+        elif session.connected:
+            connection = self._connections.get(client_id)
+            if connection is not None:
+                connection.outbox.look()
+            elif not self._store.is_mine(session):
+                with contextlib.suppress(Unreachable):
+                    await self._link((session.broker, session.broker_epoch)).send(None, [Target(client_id, 0)])
+
+    async def _received(self, delivery: Delivery) -> None:
+        """From another broker."""
+        await self._deliver(delivery.message, delivery.targets, delivery.hops)
+
+
+def _handled(session: Session, message: ApplicationMessage) -> None:
+    arriving = session.delivered_message_queue
+    if isinstance(arriving, Arriving):
+        arriving.handled(message)

@@ -1,0 +1,112 @@
+"""What goes to one connected client: first what waited for it, then what comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from .envelope import Envelope
+from .waiting import Waiting, WaitingMessages
+
+HELD_MAX: Final = 1_000
+"""Messages that a client has not taken yet. Beyond it, those of QoS 0 are dropped, and the others wait in metad."""
+IN_FLIGHT_MAX: Final = 20
+"""Messages that a client has not acknowledged yet. The next one waits."""
+
+Send = Callable[[Envelope], Awaitable[object]]
+"""Sends one message, and returns once the client has acknowledged it. Raises if the client does not."""
+
+
+class Outbox:
+    """Messages of one connection, in order. ``failed`` is called if the client does not acknowledge one."""
+
+    def __init__(self, client_id: str, send: Send, waiting: WaitingMessages, failed: Callable[[], None]) -> None:
+        self._client_id = client_id
+        self._send = send
+        self._waiting = waiting
+        self._failed = failed
+        self._held: deque[tuple[Envelope, asyncio.Future[bool]]] = deque()
+        self._in_flight: set[asyncio.Future[bool]] = set()
+        self._room = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._woken = asyncio.Event()
+        self._looks = False
+        self._ended = False
+
+    def put(self, message: Envelope) -> asyncio.Future[bool]:
+        """Send a message when its turn comes. The result is True once the client has it, and False if it was not sent
+        or not acknowledged."""
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if self._ended or len(self._held) >= HELD_MAX:
+            done.set_result(False)
+        else:
+            self._held.append((message, done))
+            self._woken.set()
+        return done
+
+    def look(self) -> None:
+        """Something waits in metad."""
+        self._looks = True
+        self._woken.set()
+
+    def end(self) -> None:
+        """No more is sent."""
+        self._ended = True
+        for done in [*self._in_flight, *(done for _, done in self._held)]:
+            _resolve(done, False)
+        self._held.clear()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                if self._looks:
+                    self._looks = False
+                    await self._deliver_waiting()
+                elif self._held:
+                    await self._room.acquire()
+                    message, done = self._held.popleft()
+                    self._in_flight.add(done)
+                    tasks.create_task(self._deliver(message, done))
+                    await asyncio.sleep(0)  # what is begun first is written first
+                else:
+                    self._woken.clear()
+                    await self._woken.wait()
+
+    async def _deliver(self, message: Envelope, done: asyncio.Future[bool]) -> None:
+        try:
+            _resolve(done, await self._is_sent(message))
+        finally:
+            self._in_flight.discard(done)
+            self._room.release()
+
+    async def _is_sent(self, message: Envelope) -> bool:
+        try:
+            await self._send(message)
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - amqtt cancels what waits when a connection ends
+            self._failed()
+            return False
+        return True
+
+    async def _deliver_waiting(self) -> None:
+        """Deliver what waits in metad. Each message stays there until the client has acknowledged it."""
+        while True:
+            found, version = await self._waiting.read(self._client_id)
+            for begin in range(0, len(found), IN_FLIGHT_MAX):
+                if not await self._are_sent(found[begin : begin + IN_FLIGHT_MAX]):
+                    return
+            if not found and await self._waiting.finish(self._client_id, version):
+                return
+
+    async def _are_sent(self, part: Sequence[Waiting]) -> bool:
+        sent = await asyncio.gather(*(self._is_sent(one.message) for one in part))
+        await self._waiting.remove(
+            self._client_id, [one.key for one, is_sent in zip(part, sent, strict=True) if is_sent]
+        )
+        return all(sent)
+
+
+def _resolve(done: asyncio.Future[bool], value: bool) -> None:
+    if not done.done():
+        done.set_result(value)

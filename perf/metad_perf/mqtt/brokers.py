@@ -1,0 +1,56 @@
+"""A broker as a process of its own, which can be killed."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from ..errors import ServerError
+
+_END_S = 30.0
+
+
+class BrokerProcess:
+    """``python -m metad_client.contrib.amqtt``, which serves once this is made. Raises ServerError if it does not."""
+
+    def __init__(self, url: str, name: str, folder: Path) -> None:
+        self.name = name
+        self._log_file = folder / f"{name}.log"
+        command = [sys.executable, "-m", "metad_client.contrib.amqtt", "--metad", url, "--name", name]
+        with self._log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--bind", "127.0.0.1:0"],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        found = re.fullmatch(r"\S+ serves on 127\.0\.0\.1:(\d+) in life (\d+)\n", said)
+        if found is None:
+            self.end()
+            raise ServerError(f"{name} does not serve: {self.log[-300:]}")
+        self.port = int(found[1])
+        """For clients."""
+        self.epoch = int(found[2])
+
+    @property
+    def log(self) -> str:
+        """What it has logged, over all its lives."""
+        return self._log_file.read_text(errors="replace")
+
+    def end(self, number: signal.Signals = signal.SIGKILL) -> int:
+        """Send a signal, and wait for its end. Returns its exit status. Safe to call again."""
+        self._process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for its end. Returns its exit status."""
+        status = self._process.wait(_END_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return status

@@ -1,0 +1,271 @@
+"""``metad-perf mqtt``: what MQTT clients see of two brokers that share their sessions through three nodes of metad,
+while a broker and a leader are killed. Each step checks what it shows, and the first that is wrong ends the run."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from metad_client import Options, blocking
+
+from ..errors import PerfError
+from ..report import output
+from ..spawn import Server, Shape, temporary_server
+from .brokers import BrokerProcess
+from .device import Device, Got
+
+QUIET_S = 0.5
+"""After so long without a message, no more is expected. Only to notice messages that are too many."""
+DEADLINE_S = 30.0
+
+
+class WrongError(PerfError):
+    """A client has seen what it must not see."""
+
+    name = "mqtt"
+
+
+def run(*, clients: int, messages: int, json: Path | None) -> int:
+    """Returns the exit code: 1 if anything was wrong."""
+    with (
+        temporary_server(shape=Shape(nodes=3).checked()) as server,
+        TemporaryDirectory(prefix="metad-perf-mqtt-") as folder,
+        ExitStack() as stack,
+    ):
+        story = Story(server, Path(folder), stack)
+        story.tell(clients, messages)
+        told = {
+            "steps": story.steps,
+            "clients": clients,
+            "messages": messages,
+            "setting": output.machine(),
+            "versions": output.versions(),
+        }
+    output.write_json(json, output.rounded(told))
+    output.say("Every client has seen what it must see.")
+    return 0
+
+
+def expect(what: str, found: object, wanted: object) -> None:
+    """Raise WrongError if it is not so."""
+    if found != wanted:
+        raise WrongError(f"{what}: {found!r}, not {wanted!r}")
+
+
+class Story:
+    """Two brokers and their clients."""
+
+    def __init__(self, server: Server, folder: Path, stack: ExitStack) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self._server = server
+        self._folder = folder
+        self._stack = stack
+        self._url = ""
+        self._brokers: dict[str, BrokerProcess] = {}
+
+    def tell(self, clients: int, messages: int) -> None:
+        """All of it, in order."""
+        with self._step("three nodes of metad and two MQTT brokers start"):
+            self._server.start()
+            self._url = f"metad://{self._server.endpoint}"
+            for name in ("broker-1", "broker-2"):
+                self._start(name)
+        app = self._device("app")
+        expect("the session of app is present", app.connect(self._port("broker-2")), False)
+        self._takeover(app)
+        self._wills(app)
+        self._broker_dies(app, clients, messages)
+        self._leader_dies(app, messages)
+
+    # --- what happens ---
+
+    def _takeover(self, app: Device) -> None:
+        lamp = self._device("lamp", will=("wills/lamp", b"gone", 1, False))
+        with self._step("lamp subscribes at broker-1, and app publishes at broker-2: lamp gets it"):
+            expect("the session of lamp is present", lamp.connect(self._port("broker-1")), False)
+            expect("SUBACK", lamp.subscribe(("home/+/set", 1)), [1])
+            self._reach(app, lamp, "home/lamp/set")
+        with self._step("lamp goes; app publishes three messages; lamp connects to broker-2: it finds them"):
+            lamp.leave()
+            for payload in (b"on", b"off", b"dim"):
+                app.publish("home/lamp/set", payload)
+            expect("the session of lamp is present", lamp.connect(self._port("broker-2")), True)
+            expect("what has waited", [lamp.next().payload for _ in range(3)], [b"on", b"off", b"dim"])
+        with self._step("lamp connects to broker-1 while it is connected to broker-2: the older connection is closed"):
+            twin = self._device("lamp")
+            expect("the session of lamp is present", twin.connect(self._port("broker-1")), True)
+            expect("the older connection has ended", lamp.ended.wait(DEADLINE_S), True)
+            self._reach(app, twin, "home/lamp/set")
+            expect("what the older connection got", lamp.got.qsize(), 0)
+        with self._step("a retained message of broker-1 reaches a subscriber that comes to broker-2 later"):
+            twin.publish("home/lamp/state", b"dim", retain=True)
+            panel = self._device("panel", clean=True)
+            panel.connect(self._port("broker-2"))
+            self._until(lambda: self._retained(panel, "home/+/state") == [b"dim"], "the retained message")
+            panel.leave()
+        twin.leave()
+
+    def _wills(self, app: Device) -> None:
+        watchers = [self._device("watcher-1"), self._device("watcher-2")]
+        with self._step("a client vanishes without a word: its will reaches a subscriber of each broker, once"):
+            for number, watcher in enumerate(watchers, 1):
+                watcher.connect(self._port(f"broker-{number}"))
+                watcher.subscribe(("wills/#", 1))
+                self._reach(app, watcher, "wills/probe")
+            for watcher in watchers:
+                _drained(watcher)
+            sensor = self._device("sensor", will=("wills/sensor", b"gone", 1, False))
+            sensor.connect(self._port("broker-1"))
+            sensor.vanish()
+            for watcher in watchers:
+                expect("the will", [one.topic for one in _drained(watcher, 1)], ["wills/sensor"])
+        for watcher in watchers:
+            watcher.leave()
+
+    def _broker_dies(self, app: Device, clients: int, messages: int) -> None:
+        fleet = [self._device(f"meter-{number}") for number in range(clients)]
+        for meter in fleet:
+            meter.connect(self._port("broker-1"))
+            meter.subscribe((f"meters/{meter.client_id}", 1))
+        self._until(
+            lambda: all(self._reaches(app, meter, f"meters/{meter.client_id}") for meter in fleet), "all meters"
+        )
+        text = f"broker-1 is killed with SIGKILL while app publishes {messages} messages to its {clients} clients"
+        with self._step(text):
+            sent = [
+                app.client.publish(f"meters/meter-{number % clients}", b"%d" % number, 1) for number in range(messages)
+            ]
+            self._until(lambda: sum(one.is_published() for one in sent) > messages // 10, "a tenth of them")
+            self._brokers["broker-1"].end()
+        with self._step("its clients come to broker-2: each finds its session, and no acknowledged message is lost"):
+            for one in sent:
+                one.wait_for_publish(DEADLINE_S)
+                expect("a message is acknowledged", one.is_published(), True)
+            got = [_drained(meter, quiet_s=0.0) for meter in fleet]
+            for meter in fleet:
+                expect(f"the session of {meter.client_id} is present", meter.connect(self._port("broker-2")), True)
+            for number, meter in enumerate(fleet):
+                wanted = {n for n in range(messages) if n % clients == number}
+                self._gets(meter, got[number], wanted)
+        with self._step("broker-1 starts again, as a newer life, and serves"):
+            self._start("broker-1")
+            expect("its life", self._brokers["broker-1"].epoch, 2)
+            back = fleet[0]
+            expect("the session is present", back.connect(self._port("broker-1")), True)
+            self._reach(app, back, f"meters/{back.client_id}")
+        for meter in fleet:
+            meter.leave()
+
+    def _leader_dies(self, app: Device, messages: int) -> None:
+        away, here = self._device("away"), self._device("here")
+        for client in (away, here):
+            client.connect(self._port("broker-1"))
+            client.subscribe((f"to/{client.client_id}", 1))
+            self._reach(app, client, f"to/{client.client_id}")
+        away.leave()
+        with blocking.connect(self._url, Options(deadline_s=DEADLINE_S)) as metad:
+            leaders = metad.cluster.map().leaders
+        doomed = leaders["data-0"]
+        led = sum(one == doomed for one in leaders.values())
+        with self._step(
+            f"{doomed}, the leader of {led} of {len(leaders)} groups of metad, is killed with SIGKILL while clients "
+            "connect, subscribe and publish"
+        ):
+            killing = threading.Timer(0.0, os.kill, (self._server.pids[doomed], signal.SIGKILL))
+            sent = [app.client.publish("to/away", b"%d" % number, 1) for number in range(messages)]
+            killing.start()
+            newcomers = [self._device(f"newcomer-{number}") for number in range(10)]
+            for newcomer in newcomers:
+                expect("session present", self._connects(newcomer, "broker-2"), False)
+                expect("SUBACK", newcomer.subscribe((f"to/{newcomer.client_id}", 1)), [1])
+            killing.join()
+            for one in sent:
+                one.wait_for_publish(DEADLINE_S)
+                expect("a message is acknowledged", one.is_published(), True)
+        with self._step("the client that was away finds every message"):
+            expect("the session is present", away.connect(self._port("broker-2")), True)
+            self._gets(away, [], set(range(messages)))
+            self._reach(app, here, "to/here")
+
+    # --- how ---
+
+    @contextmanager
+    def _step(self, text: str) -> Iterator[None]:
+        begin = time.monotonic()
+        try:
+            yield
+        except (queue.Empty, ConnectionError, OSError) as error:
+            raise WrongError(f"{text}: {type(error).__name__} {error}".strip()) from error
+        seconds = time.monotonic() - begin
+        self.steps.append({"step": text, "seconds": seconds})
+        output.say(f"{seconds:6.2f} s  {text}")
+
+    def _start(self, name: str) -> None:
+        broker = self._brokers[name] = BrokerProcess(self._url, name, self._folder)
+        self._stack.callback(broker.end)
+
+    def _port(self, name: str) -> int:
+        return self._brokers[name].port
+
+    def _device(self, client_id: str, **settings: Any) -> Device:
+        device = Device(client_id, **settings)
+        self._stack.callback(device.leave)
+        return device
+
+    def _connects(self, device: Device, name: str) -> bool:
+        """Connect as often as the broker says that it is not available."""
+        until = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                return device.connect(self._port(name))
+            except ConnectionRefusedError:
+                if time.monotonic() > until:
+                    raise
+
+    def _reaches(self, publisher: Device, subscriber: Device, topic: str) -> bool:
+        publisher.publish(topic, b"probe", 0)
+        try:
+            return subscriber.next(0.1).payload == b"probe"
+        except queue.Empty:
+            return False
+
+    def _reach(self, publisher: Device, subscriber: Device, topic: str) -> None:
+        """Brokers hear of a subscription some milliseconds after the client has its answer."""
+        self._until(lambda: self._reaches(publisher, subscriber, topic), f"{topic} reaches {subscriber.client_id}")
+        _drained(subscriber)
+
+    def _retained(self, subscriber: Device, filter_: str) -> list[bytes]:
+        subscriber.subscribe((filter_, 1))
+        return [one.payload for one in _drained(subscriber) if one.retain]
+
+    def _gets(self, device: Device, got: list[Got], wanted: set[int]) -> None:
+        """It has got some, and gets the others. One that it did not acknowledge comes again."""
+        left = wanted - {int(one.payload) for one in got if one.payload != b"probe"}
+        while left:
+            payload = device.next(DEADLINE_S).payload
+            if payload != b"probe":
+                left.discard(int(payload))
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        until = time.monotonic() + DEADLINE_S
+        while not condition():
+            if time.monotonic() > until:
+                raise WrongError(f"{what}: not within {DEADLINE_S:g} s")
+
+
+def _drained(device: Device, count: int = 0, quiet_s: float = QUIET_S) -> list[Got]:
+    """At least so many messages, and those that follow until it is quiet."""
+    found = [device.next(DEADLINE_S) for _ in range(count)]
+    while True:
+        try:
+            found.append(device.next(quiet_s))
+        except queue.Empty:
+            return found

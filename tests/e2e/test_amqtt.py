@@ -1,0 +1,337 @@
+"""MQTT brokers that share their clients through metad, as processes, with real MQTT clients: what a client has an
+answer for survives kill -9 of every broker, and a client that comes to another broker finds its session there."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from e2e_server import WAIT_S, wait_until
+
+from metad import embedded
+from metad_client import blocking
+from metad_perf.mqtt.brokers import BrokerProcess
+from metad_perf.mqtt.device import Device
+
+Start = Callable[[str], BrokerProcess]
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with embedded.serve_in_thread() as server:
+        yield server.url
+
+
+@pytest.fixture
+def start(url: str, tmp_path: Path) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def begin(name: str) -> BrokerProcess:
+            running = BrokerProcess(url, name, tmp_path)
+            stack.callback(running.end)
+            return running
+
+        yield begin
+
+
+@pytest.fixture
+def device() -> Iterator[Callable[..., Device]]:
+    made: list[Device] = []
+
+    def make(client_id: str, **settings: object) -> Device:
+        one = Device(client_id, **settings)  # type: ignore[arg-type]
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.leave()
+
+
+def nothing(device: Device, publisher: Device, topic: str) -> None:
+    """Nothing has come that was published before: a later message is the next one."""
+    publisher.publish(topic, b"the next")
+    assert device.next().payload == b"the next"
+
+
+def settled(publisher: Device, subscriber: Device, topic: str) -> None:
+    """The publisher's broker has heard of the subscription."""
+
+    def arrives() -> bool:
+        publisher.publish(topic, b"probe", 0)
+        with suppress(queue.Empty):
+            return subscriber.next(0.05).payload == b"probe"
+        return False
+
+    wait_until(arrives, f"{topic} reaches {subscriber.client_id}")
+    with suppress(queue.Empty):
+        while subscriber.next(0.2).payload == b"probe":
+            pass
+
+
+def test_a_client_finds_its_session_at_another_broker(start: Start, device: Callable[..., Device]) -> None:
+    one, two = start("broker-1"), start("broker-2")
+    client, other = device("client", will=("wills/client", b"gone", 1, False)), device("other")
+    assert not client.connect(one.port)
+    assert client.subscribe(("news/+", 1), ("wills/#", 2), ("dropped", 0)) == [1, 2, 0]
+    client.unsubscribe("dropped")
+    assert not other.connect(two.port)
+    settled(other, client, "news/probe")
+    for number in range(200):
+        other.publish("news/1", b"%d" % number, number % 3)
+    assert [int(client.next().payload) for _ in range(200)] == list(range(200))
+    again = device("client")
+    assert again.connect(two.port)
+    assert client.ended.wait(WAIT_S), "the broker that it has left closes the older connection"
+    other.publish("dropped", b"not for it")
+    other.publish("news/2", b"there")
+    assert again.next().payload == b"there", "no will: the session goes on"
+    with pytest.raises(queue.Empty):
+        client.next(0)
+    again.leave()
+    other.publish("news/3", b"away", 1)
+    other.publish("news/4", b"lost", 0)
+    back = device("client")
+    assert back.connect(one.port)
+    assert (message := back.next()).payload == b"away"
+    assert not message.retain
+    settled(other, back, "news/5")
+
+
+def test_what_is_acknowledged_survives_every_broker(start: Start, device: Callable[..., Device], url: str) -> None:
+    one, two = start("broker-1"), start("broker-2")
+    away, sender, listener = device("away"), device("sender"), device("listener")
+    away.connect(one.port)
+    away.subscribe(("mail/away", 1))
+    away.leave()
+    sender.connect(two.port)
+    with blocking.connect(url) as m:
+        wait_until(lambda: not any(one.connected for one in m.sessions.list("mqtt", "away")), "its end is stored")
+    wait_until(lambda: not listener.connect(two.port) and listener.subscribe(("mail/#", 1)) == [1], "a listener")
+    settled(sender, listener, "mail/other")
+    for number in range(30):
+        sender.publish("mail/away", b"%d" % number)
+    sender.publish("state/last", b"kept", retain=True)
+    for running in (one, two):
+        assert running.end() == -signal.SIGKILL
+    assert listener.ended.wait(WAIT_S)
+    three = start("broker-3")
+    assert away.connect(three.port)
+    assert [int(away.next().payload) for _ in range(30)] == list(range(30))
+    away.subscribe(("state/#", 1))
+    assert (message := away.next()).payload == b"kept"
+    assert message.retain
+    away.leave()
+    assert away.connect(three.port)
+    assert listener.connect(three.port)
+    settled(away, listener, "mail/away")
+
+
+def test_a_message_waits_if_its_subscriber_dies_with_it(start: Start, device: Callable[..., Device]) -> None:
+    """The subscriber's broker is killed with messages in its memory: the publisher has no acknowledgement for them
+    until they are stored."""
+    one, two = start("broker-1"), start("broker-2")
+    client, sender = device("client"), device("sender")
+    client.connect(one.port)
+    client.subscribe(("jobs", 1))
+    sender.connect(two.port)
+    settled(sender, client, "jobs")
+    sent = [sender.client.publish("jobs", b"%d" % number, 1) for number in range(500)]
+    assert client.next().payload == b"0"
+    one.end()
+    for message in sent:
+        message.wait_for_publish(WAIT_S)
+        assert message.is_published()
+    got = {0} | {int(client.got.get_nowait().payload) for _ in range(client.got.qsize())}
+    assert client.connect(two.port)
+    while len(got) < 500:
+        got.add(int(client.next().payload))
+    assert got == set(range(500))
+
+
+def test_a_will_is_published_once(start: Start, device: Callable[..., Device]) -> None:
+    one, two = start("broker-1"), start("broker-2")
+    near, far, publisher = device("near"), device("far"), device("publisher")
+    for watcher, broker in ((near, one), (far, two)):
+        watcher.connect(broker.port)
+        watcher.subscribe(("wills/+", 1))
+    publisher.connect(one.port)
+    settled(publisher, far, "wills/probe")
+    while near.got.qsize():
+        near.next()
+    orderly, broken = (device(name, will=(f"wills/{name}", b"gone", 1, True)) for name in ("orderly", "broken"))
+    orderly.connect(one.port)
+    orderly.leave()
+    broken.connect(one.port)
+    broken.vanish()
+    for watcher in (near, far):
+        message = watcher.next()
+        assert (message.topic, message.payload, message.qos) == ("wills/broken", b"gone", 1)
+        nothing(watcher, publisher, "wills/probe")
+        while watcher.got.qsize():
+            watcher.next()
+    late = device("late")
+    late.connect(two.port)
+    late.subscribe(("wills/#", 1))
+    assert (message := late.next()).topic == "wills/broken"
+    assert message.retain
+
+
+def test_a_silent_client_is_closed_and_its_will_published(start: Start, device: Callable[..., Device]) -> None:
+    """It has said that it is heard every second. (amqtt alone waits for ever.)"""
+    one = start("broker-1")
+    watcher = device("watcher")
+    watcher.connect(one.port)
+    watcher.subscribe(("wills/+", 1))
+    body = b"\x00\x04MQTT\x04\x0e\x00\x01" + b"".join(
+        len(text).to_bytes(2, "big") + text for text in (b"silent", b"wills/silent", b"gone")
+    )
+    with socket.create_connection(("127.0.0.1", one.port), WAIT_S) as raw:
+        raw.sendall(bytes([0x10, len(body)]) + body)
+        assert raw.recv(4) == b"\x20\x02\x00\x00"
+        assert watcher.next().topic == "wills/silent"
+        assert raw.recv(1) == b""
+
+
+def test_retained_messages_are_replaced_and_removed(start: Start, device: Callable[..., Device]) -> None:
+    one, two = start("broker-1"), start("broker-2")
+    publisher = device("publisher")
+    publisher.connect(one.port)
+    for payload in (b"old", b"new"):
+        publisher.publish("state/a", payload, retain=True)
+    publisher.publish("state/b", b"removed", retain=True)
+    publisher.publish("state/b", b"", retain=True)
+    publisher.publish("state/c", b"last", retain=True)
+
+    def retained() -> set[tuple[str, bytes]]:
+        subscriber = device("subscriber", clean=True)
+        subscriber.connect(two.port)
+        subscriber.subscribe(("state/#", 1))
+        found = set()
+        with suppress(queue.Empty):
+            while True:
+                found.add((message := subscriber.next(0.3)).topic and (message.topic, message.payload))
+        subscriber.leave()
+        return found
+
+    wait_until(lambda: retained() == {("state/a", b"new"), ("state/c", b"last")}, "what is retained")
+
+
+def test_a_clean_session_ends_with_its_connection(start: Start, device: Callable[..., Device], url: str) -> None:
+    one, two = start("broker-1"), start("broker-2")
+    client = device("client", clean=True)
+    assert not client.connect(one.port)
+    client.subscribe(("news", 1))
+    client.leave()
+    with blocking.connect(url) as m:
+        wait_until(lambda: m.sessions.get("mqtt", "client") is None, "its end")
+        assert not client.connect(one.port)
+        client.subscribe(("news", 1))
+        one.end()  # nobody ends the session
+        assert m.sessions.get("mqtt", "client") is not None
+    lasting = device("client")
+    assert not lasting.connect(two.port), "a session that should have ended is none"
+    assert lasting.subscribe(("mine", 1)) == [1]
+    lasting.leave()
+    assert lasting.connect(two.port)
+    fresh = device("client", clean=True)
+    assert not fresh.connect(two.port)
+    assert lasting.ended.wait(WAIT_S)
+
+
+def test_one_client_has_one_connection(start: Start, device: Callable[..., Device]) -> None:
+    one = start("broker-1")
+    older, newer, publisher = device("client"), device("client"), device("publisher")
+    older.connect(one.port)
+    older.subscribe(("news", 1))
+    for _ in range(5):
+        assert newer.connect(one.port)
+        assert older.ended.wait(WAIT_S)
+        older, newer = newer, device("client")
+    publisher.connect(one.port)
+    publisher.publish("news", b"one")
+    assert older.next().payload == b"one"
+    assert older.got.empty()
+
+
+def test_a_shared_subscription_has_each_message_once(start: Start, device: Callable[..., Device]) -> None:
+    one, two = start("broker-1"), start("broker-2")
+    members, publisher = [device(f"member-{n}") for n in range(4)], device("publisher")
+    for member, broker in zip(members, (one, two, one, two), strict=True):
+        member.connect(broker.port)
+        assert member.subscribe(("$share/workers/jobs/#", 1)) == [1]
+    publisher.connect(one.port)
+
+    def all_known() -> bool:
+        publisher.publish("jobs/probe", b"probe")
+        return all(member.got.qsize() for member in members)
+
+    wait_until(all_known, "every member has had one")
+    while any(member.got.qsize() for member in members):
+        [member.next() for member in members if member.got.qsize()]
+    for number in range(100):
+        publisher.publish("jobs/1", b"%d" % number)
+    got = [int(member.next().payload) for member in members for _ in range(member.got.qsize())]
+    assert sorted(got) == list(range(100))
+
+
+def test_a_newer_life_ends_the_older_one(start: Start, device: Callable[..., Device]) -> None:
+    old = start("broker-1")
+    client = device("client")
+    client.connect(old.port)
+    new = start("broker-1")
+    assert new.epoch > old.epoch
+    assert old.ended() == 3
+    assert client.ended.wait(WAIT_S)
+    assert client.connect(new.port)
+
+
+def test_without_metad_a_client_is_told_to_come_later(tmp_path: Path, device: Callable[..., Device]) -> None:
+    with embedded.cluster(nodes=1, data_dir=tmp_path / "metad") as cluster, ExitStack() as stack:
+        broker = BrokerProcess(cluster.url, "broker-1", tmp_path)
+        stack.callback(broker.end)
+        client, other = device("client"), device("other")
+        client.connect(broker.port)
+        client.subscribe(("news", 1))
+        cluster.kill("n1")
+        with pytest.raises(ConnectionRefusedError, match="navailable"):
+            other.connect(broker.port)
+        assert client.subscribe(("more", 1)) == [0x80]
+        storing = threading.Thread(target=cluster.start, args=("n1",))
+        storing.start()
+        client.publish("news", b"through")
+        assert client.next().payload == b"through"
+        storing.join()
+
+
+@pytest.mark.slow
+def test_the_story_of_make_mqtt(tmp_path: Path) -> None:
+    """In small. Three nodes, of which the leader is killed."""
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "metad_perf.cli", "mqtt", "--clients", "5", "--messages", "200"]
+    done = subprocess.run([*command, "--json", str(report)], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every client has seen what it must see." in done.stdout
+    steps = [one["step"] for one in json.loads(report.read_text())["steps"]]
+    assert sum("killed with SIGKILL" in step for step in steps) == 2
+
+
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "amqtt.py").write_text("raise ModuleNotFoundError(\"No module named 'amqtt'\", name='amqtt')")
+    around = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-c", "import metad_client.contrib.amqtt"]
+    done = subprocess.run(command, env=around, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.splitlines()[-1].startswith(
+        "ModuleNotFoundError: metad_client.contrib.amqtt: the Python package amqtt"
+    )
+    assert "pip install '.[amqtt]'" in done.stderr
