@@ -10,7 +10,7 @@
 
 Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. The way of a call:
 
-- :mod:`metad_client.namespaces`: the verbs of ``m.sessions``, ``m.offsets``, ``m.kv``, ``m.cluster``, ``m.table(…)``
+- :mod:`metad_client.namespaces`: the verbs of ``m.sessions``, ``m.subscriptions``, ``m.offsets``, ``m.kv``, …
 - :mod:`metad_client.requests`: encodes items as requests of one group each; joins singles
 - :mod:`metad_client.dispatch`: each request from submission to outcome: waiting, in flight, redirected, retried, late
 - :mod:`metad_client.watch`: changes of all groups as one iterator
@@ -56,6 +56,7 @@ from metad_wire.messages import (
     TableRecord,
 )
 from metad_wire.policy import Backoff, PathRule, RetryBudget
+from metad_wire.tables.subscription import Subscribed, Subscription, SubscriptionKey, SubscriptionOptions
 from metad_wire.transport.credentials import TlsFiles, client_files
 from metad_wire.watch import ChangeKind
 
@@ -89,6 +90,7 @@ from .errors import (
     OverloadedError,
     PermissionDeniedError,
     PositionAheadError,
+    QuotaExceededError,
     SlowReaderError,
     StaleRouteError,
     TooEarlyError,
@@ -104,9 +106,10 @@ from .namespaces.kv import KeyValue
 from .namespaces.offsets import Offsets
 from .namespaces.records import Records
 from .namespaces.sessions import Sessions
+from .namespaces.subscriptions import Subscriptions
 from .observer import Connected, Disconnected, Ended, Observer, Redirected, Retried
 from .options import Options
-from .results import PutResult, ReadResult, Takeover, TakeoverResult, TransactResult, WriteResult
+from .results import PutResult, ReadResult, SubscribeResult, Takeover, TakeoverResult, TransactResult, WriteResult
 from .watch.events import WatchBatch, WatchEvent
 from .watch.filters import Watched
 from .watch.image import Image, ImageTable
@@ -179,6 +182,7 @@ __all__ = [
     "PermissionDeniedError",
     "PositionAheadError",
     "PutResult",
+    "QuotaExceededError",
     "ReadResult",
     "Records",
     "Redirected",
@@ -197,6 +201,12 @@ __all__ = [
     "StaleRouteError",
     "Statistics",
     "StatusReply",
+    "SubscribeResult",
+    "Subscribed",
+    "Subscription",
+    "SubscriptionKey",
+    "SubscriptionOptions",
+    "Subscriptions",
     "TablePutItem",
     "TableRecord",
     "Takeover",

@@ -26,6 +26,7 @@ from .namespaces.kv import KeyValue
 from .namespaces.offsets import Offsets
 from .namespaces.records import Record, Records
 from .namespaces.sessions import Sessions
+from .namespaces.subscriptions import Subscriptions
 from .observer import Observer
 from .options import Options
 from .requests.requests import Requests
@@ -94,6 +95,7 @@ class Client:
         self._runner: asyncio.Task[None] | None = None
         self.cluster = Cluster(self._requests, self._dispatcher)
         self.sessions = Sessions(self._requests)
+        self.subscriptions = Subscriptions(self._requests)
         self.offsets = Offsets(self._requests)
         self.kv = KeyValue(self._requests)
 

@@ -34,6 +34,7 @@ from metad_wire.errors import (
     OverloadedError as OverloadedError,
     PermissionDeniedError as PermissionDeniedError,
     PositionAheadError as PositionAheadError,
+    QuotaExceededError as QuotaExceededError,
     SlowReaderError as SlowReaderError,
     StaleRouteError as StaleRouteError,
     TooEarlyError as TooEarlyError,

@@ -23,6 +23,7 @@ from metad_wire.messages import (
     SessionTakeoverItem,
     SessionTakeoverReply,
 )
+from metad_wire.tables.subscription import SubscriptionAddReply
 
 from .errors import InternalError, InvalidItemError, InvalidRequestError, MetadError, another, error_of_item
 
@@ -222,6 +223,15 @@ class Takeover(msgspec.Struct, frozen=True):
     previous: Owner | None
     session_present: bool
     properties: SessionProperties | None = None
+
+
+class SubscribeResult(WriteResult):
+    """The outcome of a batch of subscriptions. ``created`` by position: whether the client did not have the filter
+    before; False if the item failed."""
+
+    def __init__(self, pieces: Sequence[Piece[SubscriptionAddReply]]) -> None:
+        super().__init__(pieces)
+        self.created: list[bool] = by_position(pieces, lambda reply: reply.created, False)
 
 
 class PutResult(WriteResult):

@@ -21,7 +21,6 @@ from metad_wire.errors import (
     IdentityExpiredError,
     InvalidRequestError,
     NotFoundError,
-    NotOwnerError,
     TooLargeError,
 )
 from metad_wire.methods import encode
@@ -29,6 +28,7 @@ from metad_wire.tables.session import SESSION
 
 from ..storage import keys
 from .limits import check_reply
+from .owned import refusal as _refusal
 from .owners import SessionOwners
 from .part import Writes
 from .rows import Rows
@@ -194,18 +194,6 @@ def _recall_restored(
         for item, number, value in zip(command.rows.items, reply.previous, values, strict=True)
     ]
     return msgspec.structs.replace(reply, properties=restored)
-
-
-def _refusal(row: bytes | None, broker: str, epoch: int, position: int) -> m.ItemError | None:
-    """Why this life of a broker may not touch a session with this owner row; None if it may."""
-    if row is None:
-        return m.ItemError(position, NotFoundError.code)
-    owner = _decode_owner(row)
-    if owner.broker != broker:
-        return m.ItemError(position, NotOwnerError.code, f"owner is {owner.broker}")
-    if owner.broker_epoch != epoch:
-        return mismatch(position, FencedError, "epoch", owner.broker_epoch)
-    return None
 
 
 def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteReply:

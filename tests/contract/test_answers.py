@@ -32,6 +32,14 @@ from metad_wire.group import GroupId
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, For, Method
 from metad_wire.routing import KINDS, ROUTES, split
 from metad_wire.session import ClientSession, decode_error
+from metad_wire.tables.subscription import (
+    Subscription,
+    SubscriptionAdd,
+    SubscriptionGet,
+    SubscriptionKey,
+    SubscriptionList,
+    SubscriptionRemove,
+)
 from metad_wire.transport import Transport
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchFilter, WatchOpen
@@ -155,6 +163,10 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "session.get": lambda name: m.SessionGet([m.SessionKey("t", name)]),
     "session.delete": lambda name: m.SessionDelete([m.SessionKey("t", name)]),
     "session.list": lambda name: m.SessionList(),
+    "subscription.add": lambda name: SubscriptionAdd("b", 1, [Subscription("t", name, "f")]),
+    "subscription.remove": lambda name: SubscriptionRemove("b", 1, [SubscriptionKey("t", name, "f")]),
+    "subscription.get": lambda name: SubscriptionGet([m.SessionKey("t", name)]),
+    "subscription.list": lambda name: SubscriptionList(),
     "offset.commit": lambda name: m.OffsetCommit([m.OffsetCommitItem("t", name, "topic", 0, 1)]),
     "offset.fetch": lambda name: m.OffsetFetch([m.OffsetKey("t", name, "topic", 0)]),
     "offset.delete": lambda name: m.OffsetDelete([m.OffsetKey("t", name, "topic", 0)]),

@@ -213,6 +213,10 @@ class InvalidItemError(_Coded, code=205, name="invalid_item"):
     """The item is malformed or breaks a documented limit."""
 
 
+class QuotaExceededError(_Coded, code=208, name="quota_exceeded"):
+    """What the item is to be a part of has as many parts as it may have, or as many bytes."""
+
+
 def error_of(body: ErrorBody, current: int | None = None) -> MetadError:
     """The exception for a received error; a code from a newer peer becomes a plain :class:`InternalError`."""
     known = ERRORS.get(body.code)

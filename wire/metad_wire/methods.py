@@ -33,6 +33,10 @@ from .tables.session import SESSION_GET as SESSION_GET
 from .tables.session import SESSION_LIST as SESSION_LIST
 from .tables.session import SESSION_TAKEOVER as SESSION_TAKEOVER
 from .tables.session import SESSION_UPDATE as SESSION_UPDATE
+from .tables.subscription import SUBSCRIPTION_ADD as SUBSCRIPTION_ADD
+from .tables.subscription import SUBSCRIPTION_GET as SUBSCRIPTION_GET
+from .tables.subscription import SUBSCRIPTION_LIST as SUBSCRIPTION_LIST
+from .tables.subscription import SUBSCRIPTION_REMOVE as SUBSCRIPTION_REMOVE
 from .watch import WatchOpen, WatchOpened
 
 STATUS = Method(0x0001, "system.status", m.Status, m.StatusReply, mutates=False, by=By.ANY)

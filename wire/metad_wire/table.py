@@ -66,6 +66,7 @@ class Table(Generic[Record]):
     ``key_bytes`` says how long the longest key is that an item names, as encoded; by default that of the item, which
     has the fields of the key.
     ``value_bytes_max``: of one record's value; ``value_bytes`` says how many an item has.
+    ``part_of``: the table whose records these belong to: its key is the first fields of theirs, and routes them.
     ``shows``: the rows that a watch may show, by name. A plain table shows its row.
 
     ``code`` makes it a plain table, with :class:`Plain` methods from that code on: it needs no code of its own.
@@ -89,6 +90,7 @@ class Table(Generic[Record]):
         value_bytes: Callable[[Any], int] | None = None,
         code: int | None = None,
         writers: For = For.CLIENTS,
+        part_of: str = "",
         shows: Mapping[str, Shown] = types.MappingProxyType({}),
         crcs: Callable[[Sequence[Any]], Iterable[int]] | None = None,
         keys: Callable[[Sequence[Any]], Keys] | None = None,
@@ -100,6 +102,7 @@ class Table(Generic[Record]):
         self.key = tuple(key)
         self.routing = self.key if routing is None else tuple(routing)
         self.row_cache = row_cache
+        self.part_of = part_of
         self.key_bytes = key_bytes or self._key_bytes
         self.value_bytes_max = value_bytes_max
         self.value_bytes = value_bytes or _value_bytes

@@ -20,7 +20,7 @@ requests.
 """
 
 from .client import BlockingClient, connect
-from .namespaces import Cluster, KeyValue, Offsets, Records, Sessions
+from .namespaces import Cluster, KeyValue, Offsets, Records, Sessions, Subscriptions
 from .verbs import CHUNK_RECORDS
 from .watching import Image, Watch
 
@@ -33,6 +33,7 @@ __all__ = [
     "Offsets",
     "Records",
     "Sessions",
+    "Subscriptions",
     "Watch",
     "connect",
 ]

@@ -22,7 +22,7 @@ from ..watch.filters import Wanted
 from ..watch.image import PROGRESS_S
 from ..watch.streams import Start
 from ..watch.watch import BUFFER_BYTES
-from .namespaces import Cluster, KeyValue, Offsets, Records, Sessions
+from .namespaces import Cluster, KeyValue, Offsets, Records, Sessions, Subscriptions
 from .portal import Portal
 from .verbs import Call, Twin
 from .watching import Image, Watch
@@ -40,6 +40,7 @@ class BlockingClient(Twin):
         self._client = opened
         self.cluster = Cluster(portal, opened.cluster)
         self.sessions = Sessions(portal, opened.sessions)
+        self.subscriptions = Subscriptions(portal, opened.subscriptions)
         self.offsets = Offsets(portal, opened.offsets)
         self.kv = KeyValue(portal, opened.kv)
 

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from metad_wire.messages import Message
 
-from ..namespaces import cluster, kv, offsets, records, sessions
+from ..namespaces import cluster, kv, offsets, records, sessions, subscriptions
 from .verbs import Call, Listing, Twin
 
 Record = TypeVar("Record", bound=Message)
@@ -26,6 +26,18 @@ class Sessions(Twin):
     disconnect = Call(sessions.Sessions.disconnect)
     get = Call(sessions.Sessions.get)
     delete = Call(sessions.Sessions.delete)
+
+
+class Subscriptions(Twin):
+    """``m.subscriptions``: the topic filters of brokers' clients. See :class:`metad_client.Subscriptions`."""
+
+    add_many = Call(subscriptions.Subscriptions.add_many)
+    remove_many = Call(subscriptions.Subscriptions.remove_many)
+    get_many = Call(subscriptions.Subscriptions.get_many)
+    list = Listing(subscriptions.Subscriptions.list)
+    add = Call(subscriptions.Subscriptions.add)
+    remove = Call(subscriptions.Subscriptions.remove)
+    get = Call(subscriptions.Subscriptions.get)
 
 
 class Offsets(Twin):

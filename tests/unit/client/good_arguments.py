@@ -7,7 +7,9 @@ from typing import Any
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.tables import subscription as s
 
+SUBSCRIPTION = s.Subscription("t", "c", "f/#", s.SubscriptionOptions(1, True, False, 2, 7))
 PROPERTIES = m.SessionProperties(60, b"state")
 TRANSACTION = m.KvTransaction("ns", [m.KvCompare("k", 1)], [m.KvOperation("k", b"v")], [m.KvOperation("k2")], ["k"])
 GOOD: dict[str, dict[str, Any]] = {
@@ -27,6 +29,18 @@ GOOD: dict[str, dict[str, Any]] = {
     "sessions.disconnect": {"broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c"},
     "sessions.get": {"tenant": "t", "client_id": "c", "min_revisions": []},
     "sessions.delete": {"tenant": "t", "client_id": "c", "broker": "b", "broker_epoch": 1},
+    "subscriptions.add_many": {"broker": "b", "broker_epoch": 1, "items": [SUBSCRIPTION]},
+    "subscriptions.remove_many": {"broker": "b", "broker_epoch": 1, "keys": [s.SubscriptionKey("t", "c", "f/#")]},
+    "subscriptions.get_many": {"keys": [m.SessionKey("t", "c")], "min_revisions": []},
+    "subscriptions.list": {"tenant": "t", "client_id_prefix": "", "page_size": 10, "min_revisions": []},
+    "subscriptions.add": {
+        "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "filter": "f/#",
+        "options": SUBSCRIPTION.options,
+    },
+    "subscriptions.remove": {
+        "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "filter": "f/#",
+    },
+    "subscriptions.get": {"tenant": "t", "client_id": "c", "min_revisions": []},
     "offsets.commit_many": {"items": [m.OffsetCommitItem("t", "g", "o", 0, 5, 1, -1, "note")], "monotonic": False},
     "offsets.fetch_many": {"keys": [m.OffsetKey("t", "g", "o", 0)], "min_revisions": []},
     "offsets.delete_many": {"keys": [m.OffsetKey("t", "g", "o", 0)]},
@@ -66,7 +80,7 @@ GOOD: dict[str, dict[str, Any]] = {
 def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
     """Every method that sends a request, of all namespaces that a client has."""
     found: dict[str, Callable[..., Any]] = {"client.status": client.status}
-    for name in ("sessions", "offsets", "kv", "cluster"):
+    for name in ("sessions", "subscriptions", "offsets", "kv", "cluster"):
         space = getattr(client, name)
         for verb in dir(type(space)):
             if not verb.startswith("_"):

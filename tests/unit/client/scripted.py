@@ -20,6 +20,7 @@ from metad_wire.methods import BETWEEN_NODES, CLUSTER_MAP, METHODS, By, encode
 from metad_wire.refused import Refused, without
 from metad_wire.session import ServerSession
 from metad_wire.tables import TABLES
+from metad_wire.tables import subscription as s
 from metad_wire.transport import Listener
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchOpen, WatchOpened
@@ -93,6 +94,12 @@ def all_well(body: Any) -> m.Message:
             return m.SessionTakeoverReply(revisions, [], [m.Owner("old", 1)], [0] * count, list(restored))
         case m.SessionGet():
             return m.SessionGetReply([a_session(key.tenant, key.client_id) for key in body.items])
+        case s.SubscriptionAdd():
+            return s.SubscriptionAddReply(revisions, [], [True] * len(body.items))
+        case s.SubscriptionGet():
+            return s.SubscriptionGetReply([[s.Subscribed("f")] for _ in body.items])
+        case s.SubscriptionList():
+            return s.SubscriptionListReply([s.Subscription("t", "c", "f")], b"")
         case m.OffsetFetch():
             return m.OffsetFetchReply(
                 [m.Offset(k.tenant, k.group, k.topic, k.partition, 42, 1, 1_700_000_000_000, "") for k in body.items]

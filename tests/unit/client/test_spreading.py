@@ -10,12 +10,19 @@ from zlib import crc32
 import pytest
 
 from metad_client import InternalError, MetadError, TooLargeError
-from metad_client.results import Piece, PutResult, TakeoverResult, TransactResult, WriteResult
+from metad_client.results import Piece, PutResult, SubscribeResult, TakeoverResult, TransactResult, WriteResult
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import FencedError, NotLeaderError, OverloadedError, UnknownOutcomeError
 from metad_wire.group import GroupId
 from metad_wire.routing import KINDS, ROUTES, split, text2
+from metad_wire.tables.subscription import (
+    Subscription,
+    SubscriptionAdd,
+    SubscriptionAddReply,
+    SubscriptionKey,
+    SubscriptionRemove,
+)
 
 ENDPOINTS = {"n1": "a:7420", "n2": "b:7420", "n3": "c:7420"}
 TENANTS = ("t", "tenant\0", "ü")
@@ -63,6 +70,9 @@ def reply_to(body: Any, group: str = "data-0") -> m.Message:
             )
         case m.KvPut():
             return m.KvPutReply(revisions, errors, [0 if i in failed else number(x) for i, x in enumerate(items)])
+        case SubscriptionAdd():
+            created = [i not in failed and number(x) % 2 == 0 for i, x in enumerate(items)]
+            return SubscriptionAddReply(revisions, errors, created)
         case m.KvTransact():
             results = [
                 None if i in failed else m.KvTransactionResult(number(x) % 2 == 0, []) for i, x in enumerate(items)
@@ -161,6 +171,8 @@ def outcome(result: WriteResult, count: int) -> Any:
             told += [[(result.previous(i), result.session_present(i), result.properties(i)) for i in range(count)]]
         case PutResult():
             told += [result.versions]
+        case SubscribeResult():
+            told += [result.created]
         case TransactResult():
             told += [result.results]
     return told
@@ -218,6 +230,16 @@ VERBS: dict[str, tuple[Any, Any, Any]] = {
         lambda rng: m.SessionKey(*_pair(rng)),
         lambda client, items: client.sessions.delete_many(items),
         lambda items: (m.SessionDelete(items), WriteResult),
+    ),
+    "subscribe": (
+        lambda rng: Subscription(*_pair(rng), "f/+"),
+        lambda client, items: client.subscriptions.add_many("b", 1, items),
+        lambda items: (SubscriptionAdd("b", 1, items), SubscribeResult),
+    ),
+    "unsubscribe": (
+        lambda rng: SubscriptionKey(*_pair(rng), "f/+"),
+        lambda client, items: client.subscriptions.remove_many("b", 1, items),
+        lambda items: (SubscriptionRemove("b", 1, items), WriteResult),
     ),
     "commit": (
         lambda rng: m.OffsetCommitItem(*_offset(rng), 42),

@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Sessions, blocking.Sessions),
+    (metad_client.Subscriptions, blocking.Subscriptions),
     (metad_client.Offsets, blocking.Offsets),
     (metad_client.KeyValue, blocking.KeyValue),
     (metad_client.Cluster, blocking.Cluster),
@@ -46,11 +47,10 @@ def public(owner: type) -> dict[str, typing.Any]:
 
 def test_the_readme_names_each_method_for_many_and_says_how_it_is_called_for_one() -> None:
     """It said "without `_many`", which is not true of `generations_many`."""
-    rows = re.findall(r"^\| `m\.(sessions|offsets|kv|table\(TABLE\)|cluster)` \| (.*?) \|", README, re.MULTILINE)
-    assert len(rows) == 5
-    owners = dict(
-        zip(("sessions", "offsets", "kv", "cluster", "table(TABLE)"), [one for one, _ in TWINS], strict=False)
-    )
+    names = ("sessions", "subscriptions", "offsets", "kv", "cluster", "table(TABLE)")
+    rows = re.findall(rf"^\| `m\.({'|'.join(map(re.escape, names))})` \| (.*?) \|", README, re.MULTILINE)
+    assert len(rows) == len(names)
+    owners = dict(zip(names, [one for one, _ in TWINS], strict=False))
     for name, methods in rows:
         named = set(re.findall(r"`(\w+)`", methods))
         single = {method.removesuffix("_many") for method in named if method.endswith("_many")}

@@ -18,6 +18,7 @@ from metad_perf.attack.peer import Target
 from metad_perf.attack.tokens import KeyUpdater
 from metad_perf.errors import UsageError
 from metad_wire.methods import METHODS, Method
+from metad_wire.tables import TABLES
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
@@ -30,7 +31,7 @@ def test_bodies_of_every_method_are_taken(method: Method) -> None:
 
 def test_every_method_about_records_is_attacked() -> None:
     assert {one.name for one in methods_of_records(mutating=False)} == {
-        name for name in (one.name for one in METHODS.values()) if name.partition(".")[0] in ("session", "offset", "kv")
+        method.name for table in TABLES.values() if table.routing for method in table.methods
     }
 
 

@@ -12,6 +12,7 @@ from wire_document import PROTOCOL, tables
 from metad_wire import messages as m
 from metad_wire.errors import ERRORS
 from metad_wire.methods import METHODS_BY_NAME
+from metad_wire.tables import subscription as s
 
 PUT = m.KvPutItem("n", "k", b"v")
 PARTITION = ("t", "g", "topic", 0)
@@ -46,6 +47,9 @@ CASES: list[tuple[str, Any, list[tuple[str, int | None]]]] = [
     ),
     ("session.delete", m.SessionDelete([SESSION], "b", 2), [("fenced", 3)]),
     ("session.delete", m.SessionDelete([m.SessionKey("t", "absent")]), [("not_found", None)]),
+    ("subscription.add", s.SubscriptionAdd("b", 2, [s.Subscription("t", "c", "f")]), [("fenced", 3)]),
+    ("subscription.remove", s.SubscriptionRemove("b", 4, [s.SubscriptionKey("t", "c", "f")]), [("fenced", 3)]),
+    ("subscription.remove", s.SubscriptionRemove("b", 3, [s.SubscriptionKey("t", "c", "f")]), [("not_found", None)]),
 ]
 
 

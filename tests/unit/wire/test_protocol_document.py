@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 
 import pytest
 from golden_rows import FRAMES, MESSAGES, RAFT, SNAPSHOTS
@@ -13,6 +14,7 @@ from metad.raft import messages as raft
 from metad.raft.snapshot_transfer import StreamMessage
 from metad.state.registry import VERBS
 from metad_wire import cluster, fields, frame, messages, peer, watch
+from metad_wire import tables as modules
 from metad_wire.errors import ERRORS, ErrorBody
 from metad_wire.frame import FrameType, encode_frame
 from metad_wire.methods import KV_PUT, METHODS, READS, encode
@@ -24,11 +26,16 @@ TABLES = tables(TEXT)
 PLAIN = {method for table in declared.values() if table.plain is not None for method in table.methods}
 """Methods that all plain tables have: described once."""
 NAMED = {code: method for code, method in sorted(METHODS.items()) if method not in PLAIN}
+PLAIN_RECORDS = {table.record.__module__ for table in declared.values() if table.plain is not None}
+"""Modules of plain tables, whose records the table of tables describes."""
+TABLE_MODULES = [
+    sys.modules[name] for name in (f"{modules.__name__}.{n}" for n in modules.NAMES) if name not in PLAIN_RECORDS
+]
 MESSAGE_CLASSES = {
     "ErrorBody": ErrorBody,
     **{
         name: class_
-        for module in (messages, cluster, peer, watch)
+        for module in (messages, cluster, peer, watch, *TABLE_MODULES)
         for name, class_ in vars(module).items()
         if inspect.isclass(class_) and messages.Message in class_.__mro__[1:]
     },

@@ -18,6 +18,13 @@ from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, pack_slots, unpack_slots
 from metad_wire.methods import METHODS
 from metad_wire.routing import ROUTES, split, text, text2
+from metad_wire.tables.subscription import (
+    Subscription,
+    SubscriptionAdd,
+    SubscriptionGet,
+    SubscriptionKey,
+    SubscriptionRemove,
+)
 
 names = st.one_of(st.sampled_from(["", "a", "ab", "\0", "a\0", "\0\x01", "ü", "\U0001f600"]), st.text(max_size=5))
 slot_maps = st.builds(
@@ -32,6 +39,9 @@ BODIES: dict[str, Any] = {
     ),
     "session.get": lambda a, b: m.SessionGet(list(map(m.SessionKey, a, b))),
     "session.delete": lambda a, b: m.SessionDelete(list(map(m.SessionKey, a, b))),
+    "subscription.add": lambda a, b: SubscriptionAdd("b", 1, list(map(Subscription, a, b, ["f"] * len(a)))),
+    "subscription.remove": lambda a, b: SubscriptionRemove("b", 1, list(map(SubscriptionKey, a, b, ["f"] * len(a)))),
+    "subscription.get": lambda a, b: SubscriptionGet(list(map(m.SessionKey, a, b))),
     "offset.commit": lambda a, b: m.OffsetCommit(
         [m.OffsetCommitItem(x, y, "topic", 1, 2) for x, y in zip(a, b, strict=True)]
     ),
@@ -56,6 +66,7 @@ def test_every_method_of_a_table_is_routed() -> None:
     assert routed == set(BODIES)
     assert routed == {verb.method.name for verb in VERBS.values()} - {
         "session.list",
+        "subscription.list",
         "cluster.store",
         "group.command",
         "group.fence",

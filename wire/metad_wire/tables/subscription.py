@@ -1,0 +1,150 @@
+"""Subscriptions: the topic filters of the clients of brokers, a row each. They belong to sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from .. import messages as m
+from ..fields import U63, Batch
+from ..table import Keys, Shown, Table
+from .session import SESSION
+
+SUBSCRIPTIONS_MAX = 4_096  # of one session: its end drops them all, in one entry of the log
+SUBSCRIPTION_BYTES_MAX = 512 * 1024  # of one session's together: key fields with their separators, and options
+
+Qos = Annotated[int, Meta(ge=0, le=2)]
+RetainHandling = Annotated[int, Meta(ge=0, le=2)]
+SubscriptionId = Annotated[int, Meta(ge=0, le=268_435_455)]  # a variable byte integer of MQTT; 0: none
+
+
+class SubscriptionOptions(m.Message, frozen=True):
+    """Of one filter, as MQTT 5 has them. metad stores them; what they mean is the broker's business."""
+
+    qos: Qos = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: RetainHandling = 0
+    subscription_id: SubscriptionId = 0
+
+
+class Subscription(m.Message, frozen=True):
+    """One filter of one client. ``filter`` may be of a shared subscription (``$share/GROUP/FILTER``)."""
+
+    tenant: str
+    client_id: str
+    filter: str
+    options: SubscriptionOptions = SubscriptionOptions()
+
+
+class SubscriptionKey(m.Message, frozen=True):
+    """Identity of a subscription; (tenant, client_id) routes it, as it does the session."""
+
+    tenant: str
+    client_id: str
+    filter: str
+
+
+class Subscribed(m.Message, frozen=True):
+    """One filter of a client that is named beside it."""
+
+    filter: str
+    options: SubscriptionOptions = SubscriptionOptions()
+
+
+class SubscriptionAdd(m.Message, frozen=True):
+    """Subscribe clients whose sessions belong to this life of a broker. A filter that the client has gets these
+    options. Item errors: not_found (there is no session), not_owner, fenced, invalid_item (it is no filter),
+    quota_exceeded."""
+
+    broker: str
+    broker_epoch: U63
+    items: Batch[Subscription]
+
+
+class SubscriptionAddReply(m.Message, frozen=True):
+    """``created[i]``: the client did not have the filter of item i before. False if the item failed."""
+
+    columns: ClassVar[dict[str, int | None]] = {"created": False}
+
+    revisions: list[m.Revision]
+    errors: list[m.ItemError]
+    created: list[bool]
+
+
+class SubscriptionRemove(m.Message, frozen=True):
+    """Unsubscribe clients whose sessions belong to this life of a broker. Item errors: not_found (there is no session,
+    or it does not have the filter), not_owner, fenced."""
+
+    broker: str
+    broker_epoch: U63
+    items: Batch[SubscriptionKey]
+
+
+class SubscriptionGet(m.Message, frozen=True):
+    """Read all filters of some clients."""
+
+    items: Batch[m.SessionKey]
+    min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
+
+
+class SubscriptionGetReply(m.Message, frozen=True):
+    """By position, in order of the filter; None where the item failed. A client without a session has none."""
+
+    columns: ClassVar[dict[str, int | None]] = {"subscriptions": None}
+
+    subscriptions: list[list[Subscribed] | None]
+    errors: list[m.ItemError] = []  # noqa: RUF012
+
+
+class SubscriptionList(m.Message, frozen=True):
+    """Subscriptions in order of (tenant, client_id, filter). ``tenant`` matches exactly (None: any);
+    ``client_id_prefix`` needs a tenant."""
+
+    tenant: str | None = None
+    client_id_prefix: str = ""
+    page: m.Page = m.Page()
+    min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
+
+
+class SubscriptionListReply(m.Message, frozen=True):
+    """One page; it may hold fewer than the limit, even none, while ``cursor`` is not empty."""
+
+    subscriptions: list[Subscription]
+    cursor: bytes
+
+
+def _keys(items: Sequence[Any]) -> Keys:
+    # Every filter of a reconnect storm passes here: the session's part is that of its table, the rest is spelled out.
+    sessions, crcs = SESSION.keys(items)
+    tails = [f"{item.filter}\0\x01".encode() for item in items]
+    if b"".join(tails).count(0) != len(tails):
+        tails = [item.filter.encode().replace(b"\0", b"\0\xff") + b"\0\x01" for item in items]
+    return list(map(bytes.__add__, sessions, tails)), crcs
+
+
+def _key_bytes(item: Any) -> int:
+    fields = SESSION.key if isinstance(item, m.SessionKey) else SUBSCRIPTION.key
+    return len(SUBSCRIPTION.key_of([getattr(item, field) for field in fields]))
+
+
+SUBSCRIPTION = Table(
+    "subscription",
+    kind="data",
+    rows={"filter": 0x12, "count": 0x17},
+    record=Subscription,
+    key=("tenant", "client_id", "filter"),
+    routing=("tenant", "client_id"),
+    part_of="session",
+    key_bytes=_key_bytes,
+    shows={"filter": Shown(SubscriptionKey, SubscriptionOptions)},
+    crcs=SESSION.crcs,
+    keys=_keys,
+)
+"""``filter``: the options of each. ``count``: of each session, how many there are, and how many bytes."""
+SUBSCRIPTION_ADD = SUBSCRIPTION.writes(0x0110, "add", SubscriptionAdd, SubscriptionAddReply)
+SUBSCRIPTION_REMOVE = SUBSCRIPTION.writes(0x0111, "remove", SubscriptionRemove, m.WriteReply)
+SUBSCRIPTION_GET = SUBSCRIPTION.reads(0x0112, "get", SubscriptionGet, SubscriptionGetReply)
+SUBSCRIPTION_LIST = SUBSCRIPTION.reads(0x0113, "list", SubscriptionList, SubscriptionListReply, routed=False)
