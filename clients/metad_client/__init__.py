@@ -10,7 +10,7 @@
 
 Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. The way of a call:
 
-- :mod:`metad_client.namespaces`: the verbs of ``m.sessions``, ``m.subscriptions``, ``m.offsets``, ``m.kv``, …
+- :mod:`metad_client.namespaces`: the verbs of ``m.sessions``, ``m.subscriptions``, ``m.inflight``, ``m.kv``, …
 - :mod:`metad_client.requests`: encodes items as requests of one group each; joins singles
 - :mod:`metad_client.dispatch`: each request from submission to outcome: waiting, in flight, redirected, retried, late
 - :mod:`metad_client.watch`: changes of all groups as one iterator
@@ -56,6 +56,7 @@ from metad_wire.messages import (
     TableRecord,
 )
 from metad_wire.policy import Backoff, PathRule, RetryBudget
+from metad_wire.tables.inflight import Inflight, InflightKey, InflightState
 from metad_wire.tables.subscription import Subscribed, Subscription, SubscriptionKey, SubscriptionOptions
 from metad_wire.transport.credentials import TlsFiles, client_files
 from metad_wire.watch import ChangeKind
@@ -102,6 +103,7 @@ from .errors import (
     UnsupportedError,
 )
 from .namespaces.cluster import Cluster
+from .namespaces.inflight import InflightStates
 from .namespaces.kv import KeyValue
 from .namespaces.offsets import Offsets
 from .namespaces.records import Records
@@ -147,6 +149,10 @@ __all__ = [
     "IdentityExpiredError",
     "Image",
     "ImageTable",
+    "Inflight",
+    "InflightKey",
+    "InflightState",
+    "InflightStates",
     "InternalError",
     "InvalidItemError",
     "InvalidRequestError",

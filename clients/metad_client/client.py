@@ -22,6 +22,7 @@ from .dispatch.states import ClientState
 from .endpoint import name_of, parse_url, scheme_of
 from .errors import ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
 from .namespaces.cluster import Cluster
+from .namespaces.inflight import InflightStates
 from .namespaces.kv import KeyValue
 from .namespaces.offsets import Offsets
 from .namespaces.records import Record, Records
@@ -96,6 +97,7 @@ class Client:
         self.cluster = Cluster(self._requests, self._dispatcher)
         self.sessions = Sessions(self._requests)
         self.subscriptions = Subscriptions(self._requests)
+        self.inflight = InflightStates(self._requests)
         self.offsets = Offsets(self._requests)
         self.kv = KeyValue(self._requests)
 

@@ -61,18 +61,24 @@ class SessionParts:
         # Different rows of sessions that the broker owns, as nearly always: by columns.
         changed = [at for at, (value, old) in enumerate(zip(values, before, strict=True)) if value != old]
         added: Counts = {}
+        dropped: dict[bytes, int] = {}
         for at in changed:
-            old, (count, size) = before[at], added.get(sessions[at], _NONE)
+            old, session = before[at], sessions[at]
+            count, size = added.get(session, _NONE)
             if old is None:
-                added[sessions[at]] = count + 1, size + len(rows.keys[at]) + len(values[at])
-            elif len(old) != len(values[at]):
-                added[sessions[at]] = count, size + len(values[at]) - len(old)
+                added[session] = count + 1, size + len(rows.keys[at]) + len(values[at])
+            elif (grown := len(values[at]) - len(old)) > 0:
+                added[session] = count, size + grown
+            elif grown:
+                added[session] = count, size
+                dropped[session] = dropped.get(session, 0) - grown
         counted = self._counted(view, added)
         for session, (count, size) in added.items():
             known = counted[session]
-            counted[session] = known[0] + count, known[1] + size
-            if self._is_over(*counted[session]):
+            count, size = known[0] + count, known[1] + size
+            if self._is_over(count, size):  # perhaps not, if a row that shrinks has its turn before
                 return self._put_in_turn(view, rows, sessions, targets, before, values, {})
+            counted[session] = count, size - dropped.get(session, 0)
         view.write(self.row, {targets[at]: values[at] for at in changed})
         self._write_counts(view, counted)
         return [], [old is None for old in before]

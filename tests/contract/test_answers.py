@@ -32,6 +32,7 @@ from metad_wire.group import GroupId
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, For, Method
 from metad_wire.routing import KINDS, ROUTES, split
 from metad_wire.session import ClientSession, decode_error
+from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
 from metad_wire.tables.subscription import (
     Subscription,
     SubscriptionAdd,
@@ -167,6 +168,9 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "subscription.remove": lambda name: SubscriptionRemove("b", 1, [SubscriptionKey("t", name, "f")]),
     "subscription.get": lambda name: SubscriptionGet([m.SessionKey("t", name)]),
     "subscription.list": lambda name: SubscriptionList(),
+    "inflight.put": lambda name: InflightPut("b", 1, [Inflight("t", name, "n", b"v")]),
+    "inflight.delete": lambda name: InflightDelete("b", 1, [InflightKey("t", name, "n")]),
+    "inflight.get": lambda name: InflightGet([m.SessionKey("t", name)]),
     "offset.commit": lambda name: m.OffsetCommit([m.OffsetCommitItem("t", name, "topic", 0, 1)]),
     "offset.fetch": lambda name: m.OffsetFetch([m.OffsetKey("t", name, "topic", 0)]),
     "offset.delete": lambda name: m.OffsetDelete([m.OffsetKey("t", name, "topic", 0)]),

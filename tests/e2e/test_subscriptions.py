@@ -1,4 +1,5 @@
-"""Subscriptions through real servers: two brokers hand clients over, a third one watches, and a leader is killed."""
+"""Subscriptions, and what is in flight, through real servers: two brokers hand clients over, a third one watches, and a
+leader is killed."""
 
 from __future__ import annotations
 
@@ -9,7 +10,17 @@ import pytest
 
 import metad_client as sdk
 from metad import embedded
-from metad_client import SessionKey, SessionTakeoverItem, Subscribed, Subscription, SubscriptionKey, SubscriptionOptions
+from metad_client import (
+    Inflight,
+    InflightKey,
+    InflightState,
+    SessionKey,
+    SessionTakeoverItem,
+    Subscribed,
+    Subscription,
+    SubscriptionKey,
+    SubscriptionOptions,
+)
 
 QOS_1 = SubscriptionOptions(qos=1)
 
@@ -68,3 +79,24 @@ async def test_what_was_answered_survives_the_kill_of_the_leader() -> None:
         created = await asyncio.gather(*(m.subscriptions.add("b1", 1, "t", "c", filter_) for filter_ in stored[10:]))
         assert created == [True] * 10
         assert [one.filter for one in await m.subscriptions.get("t", "c")] == sorted(stored)
+
+
+async def test_what_is_in_flight_goes_to_the_next_owner() -> None:
+    async with embedded.serve(groups={"data": 3}) as server, sdk.connect(server.url) as m:
+        takes = [SessionTakeoverItem("t", f"c{i}") for i in range(50)]
+        (await m.sessions.takeover_many("b1", 1, takes)).raise_for_error()
+        items = [Inflight("t", f"c{i}", f"out/{n}", b"publish") for i in range(50) for n in range(4)]
+        (await m.inflight.put_many("b1", 1, items)).raise_for_error()
+        await m.inflight.put("b1", 1, "t", "c0", "out/0", b"release")
+        gone = [InflightKey("t", f"c{i}", "out/3") for i in range(50)]
+        (await m.inflight.delete_many("b1", 1, gone)).raise_for_error()
+        (await m.sessions.takeover_many("b2", 1, takes)).raise_for_error()
+        with pytest.raises(sdk.NotOwnerError):
+            await m.inflight.put("b1", 1, "t", "c0", "out/0", b"")
+        found = await m.inflight.get_many([SessionKey("t", f"c{i}") for i in range(50)])
+        found.raise_for_error()
+        assert found[1:] == [[InflightState(f"out/{n}", b"publish") for n in range(3)]] * 49
+        assert await m.inflight.get("t", "c0") == [InflightState("out/0", b"release"), *found[1][1:]]
+        await m.inflight.delete("b2", 1, "t", "c0", "out/0")
+        with pytest.raises(sdk.NotFoundError):
+            await m.inflight.delete("b2", 1, "t", "c0", "out/0")

@@ -16,6 +16,9 @@ from .method import encode as encode
 from .tables.cluster import CLUSTER_STORE as CLUSTER_STORE
 from .tables.cluster import GROUP_COMMAND as GROUP_COMMAND
 from .tables.cluster import GROUP_FENCE as GROUP_FENCE
+from .tables.inflight import INFLIGHT_DELETE as INFLIGHT_DELETE
+from .tables.inflight import INFLIGHT_GET as INFLIGHT_GET
+from .tables.inflight import INFLIGHT_PUT as INFLIGHT_PUT
 from .tables.kv import KV_DELETE as KV_DELETE
 from .tables.kv import KV_GET as KV_GET
 from .tables.kv import KV_PUT as KV_PUT

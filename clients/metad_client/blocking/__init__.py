@@ -20,7 +20,7 @@ requests.
 """
 
 from .client import BlockingClient, connect
-from .namespaces import Cluster, KeyValue, Offsets, Records, Sessions, Subscriptions
+from .namespaces import Cluster, InflightStates, KeyValue, Offsets, Records, Sessions, Subscriptions
 from .verbs import CHUNK_RECORDS
 from .watching import Image, Watch
 
@@ -29,6 +29,7 @@ __all__ = [
     "BlockingClient",
     "Cluster",
     "Image",
+    "InflightStates",
     "KeyValue",
     "Offsets",
     "Records",

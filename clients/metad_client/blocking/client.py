@@ -22,7 +22,7 @@ from ..watch.filters import Wanted
 from ..watch.image import PROGRESS_S
 from ..watch.streams import Start
 from ..watch.watch import BUFFER_BYTES
-from .namespaces import Cluster, KeyValue, Offsets, Records, Sessions, Subscriptions
+from .namespaces import Cluster, InflightStates, KeyValue, Offsets, Records, Sessions, Subscriptions
 from .portal import Portal
 from .verbs import Call, Twin
 from .watching import Image, Watch
@@ -41,6 +41,7 @@ class BlockingClient(Twin):
         self.cluster = Cluster(portal, opened.cluster)
         self.sessions = Sessions(portal, opened.sessions)
         self.subscriptions = Subscriptions(portal, opened.subscriptions)
+        self.inflight = InflightStates(portal, opened.inflight)
         self.offsets = Offsets(portal, opened.offsets)
         self.kv = KeyValue(portal, opened.kv)
 

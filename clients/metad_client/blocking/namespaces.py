@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from metad_wire.messages import Message
 
-from ..namespaces import cluster, kv, offsets, records, sessions, subscriptions
+from ..namespaces import cluster, inflight, kv, offsets, records, sessions, subscriptions
 from .verbs import Call, Listing, Twin
 
 Record = TypeVar("Record", bound=Message)
@@ -38,6 +38,17 @@ class Subscriptions(Twin):
     add = Call(subscriptions.Subscriptions.add)
     remove = Call(subscriptions.Subscriptions.remove)
     get = Call(subscriptions.Subscriptions.get)
+
+
+class InflightStates(Twin):
+    """``m.inflight``: what is in flight between brokers and their clients. See :class:`metad_client.InflightStates`."""
+
+    put_many = Call(inflight.InflightStates.put_many)
+    delete_many = Call(inflight.InflightStates.delete_many)
+    get_many = Call(inflight.InflightStates.get_many)
+    put = Call(inflight.InflightStates.put)
+    delete = Call(inflight.InflightStates.delete)
+    get = Call(inflight.InflightStates.get)
 
 
 class Offsets(Twin):

@@ -7,6 +7,7 @@ from typing import Any
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
 
 SUBSCRIPTION = s.Subscription("t", "c", "f/#", s.SubscriptionOptions(1, True, False, 2, 7))
@@ -41,6 +42,14 @@ GOOD: dict[str, dict[str, Any]] = {
         "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "filter": "f/#",
     },
     "subscriptions.get": {"tenant": "t", "client_id": "c", "min_revisions": []},
+    "inflight.put_many": {"broker": "b", "broker_epoch": 1, "items": [i.Inflight("t", "c", "n", b"v")]},
+    "inflight.delete_many": {"broker": "b", "broker_epoch": 1, "keys": [i.InflightKey("t", "c", "n")]},
+    "inflight.get_many": {"keys": [m.SessionKey("t", "c")], "min_revisions": []},
+    "inflight.put": {
+        "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "name": "n", "value": b"v",
+    },
+    "inflight.delete": {"broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "name": "n"},
+    "inflight.get": {"tenant": "t", "client_id": "c", "min_revisions": []},
     "offsets.commit_many": {"items": [m.OffsetCommitItem("t", "g", "o", 0, 5, 1, -1, "note")], "monotonic": False},
     "offsets.fetch_many": {"keys": [m.OffsetKey("t", "g", "o", 0)], "min_revisions": []},
     "offsets.delete_many": {"keys": [m.OffsetKey("t", "g", "o", 0)]},
@@ -80,7 +89,7 @@ GOOD: dict[str, dict[str, Any]] = {
 def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
     """Every method that sends a request, of all namespaces that a client has."""
     found: dict[str, Callable[..., Any]] = {"client.status": client.status}
-    for name in ("sessions", "subscriptions", "offsets", "kv", "cluster"):
+    for name in ("sessions", "subscriptions", "inflight", "offsets", "kv", "cluster"):
         space = getattr(client, name)
         for verb in dir(type(space)):
             if not verb.startswith("_"):

@@ -20,6 +20,7 @@ from metad_wire.methods import BETWEEN_NODES, CLUSTER_MAP, METHODS, By, encode
 from metad_wire.refused import Refused, without
 from metad_wire.session import ServerSession
 from metad_wire.tables import TABLES
+from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
 from metad_wire.transport import Listener
 from metad_wire.transport.memory import MemoryTransport
@@ -100,6 +101,8 @@ def all_well(body: Any) -> m.Message:
             return s.SubscriptionGetReply([[s.Subscribed("f")] for _ in body.items])
         case s.SubscriptionList():
             return s.SubscriptionListReply([s.Subscription("t", "c", "f")], b"")
+        case i.InflightGet():
+            return i.InflightGetReply([[i.InflightState("n", b"v")] for _ in body.items])
         case m.OffsetFetch():
             return m.OffsetFetchReply(
                 [m.Offset(k.tenant, k.group, k.topic, k.partition, 42, 1, 1_700_000_000_000, "") for k in body.items]

@@ -25,6 +25,7 @@ from metad_wire.errors import InternalError, InvalidItemError, InvalidRequestErr
 from metad_wire.messages import Identity
 from metad_wire.methods import BETWEEN_NODES, Method
 from metad_wire.sparing import Sparing
+from metad_wire.tables.inflight import Inflight, InflightKey
 from metad_wire.tables.subscription import Subscription, SubscriptionKey
 
 OPEN = [verb.method for verb in VERBS.values() if verb.method.code not in BETWEEN_NODES]
@@ -132,6 +133,9 @@ BODIES: dict[str, dict[str, Any]] = {
         "subscription.add": [Subscription("t", f"c{i}", "f/+") for i in range(30)],
         "subscription.remove": [SubscriptionKey("t", f"c{i}", "f/+") for i in range(30)],
         "subscription.get": [m.SessionKey("t", f"c{i}") for i in range(30)],
+        "inflight.put": [Inflight("t", f"c{i}", "n", b"v") for i in range(30)],
+        "inflight.delete": [InflightKey("t", f"c{i}", "n") for i in range(30)],
+        "inflight.get": [m.SessionKey("t", f"c{i}") for i in range(30)],
         "offset.commit": [m.OffsetCommitItem("t", f"g{i}", "t", 0, 1) for i in range(30)],
         "offset.reset_generations": [m.GenerationReset("t", f"g{i}", 0, 1) for i in range(30)],
         "kv.put": [m.KvPutItem(f"n{i}", "k", b"v") for i in range(30)],

@@ -12,6 +12,7 @@ from wire_document import PROTOCOL, tables
 from metad_wire import messages as m
 from metad_wire.errors import ERRORS
 from metad_wire.methods import METHODS_BY_NAME
+from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
 
 PUT = m.KvPutItem("n", "k", b"v")
@@ -47,6 +48,8 @@ CASES: list[tuple[str, Any, list[tuple[str, int | None]]]] = [
     ),
     ("session.delete", m.SessionDelete([SESSION], "b", 2), [("fenced", 3)]),
     ("session.delete", m.SessionDelete([m.SessionKey("t", "absent")]), [("not_found", None)]),
+    ("inflight.put", i.InflightPut("b", 2, [i.Inflight("t", "c", "n", b"v")]), [("fenced", 3)]),
+    ("inflight.delete", i.InflightDelete("b", 2, [i.InflightKey("t", "c", "n")]), [("fenced", 3)]),
     ("subscription.add", s.SubscriptionAdd("b", 2, [s.Subscription("t", "c", "f")]), [("fenced", 3)]),
     ("subscription.remove", s.SubscriptionRemove("b", 4, [s.SubscriptionKey("t", "c", "f")]), [("fenced", 3)]),
     ("subscription.remove", s.SubscriptionRemove("b", 3, [s.SubscriptionKey("t", "c", "f")]), [("not_found", None)]),

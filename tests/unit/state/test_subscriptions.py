@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from part_counts import check_counts
 from state_rig import Rig, contents, item_errors
 
 from metad.state import session_parts, subscriptions, tables
@@ -206,10 +207,11 @@ def test_what_one_session_may_have_fits_an_entry_and_a_reply() -> None:
 
 
 CLIENTS, FILTERS = ("a", "a\0", "b"), ("x", "x/+", "y", "\x01")
+OPTIONS = (SubscriptionOptions(), QOS_1, SubscriptionOptions(subscription_id=200), SubscriptionOptions(0, True))
 steps = st.lists(
     st.tuples(
         st.booleans(),
-        st.lists(st.tuples(st.sampled_from(CLIENTS), st.sampled_from(FILTERS), st.integers(0, 2)), max_size=6),
+        st.lists(st.tuples(st.sampled_from(CLIENTS), st.sampled_from(FILTERS), st.sampled_from(OPTIONS)), max_size=6),
     ),
     max_size=12,
 )
@@ -218,7 +220,7 @@ steps = st.lists(
 @settings(max_examples=150)
 @given(steps=steps, lag=st.sampled_from(LAGS))
 def test_any_adds_and_removes_leave_what_a_dictionary_would(
-    steps: list[tuple[bool, list[tuple[str, str, int]]]], lag: int
+    steps: list[tuple[bool, list[tuple[str, str, SubscriptionOptions]]]], lag: int
 ) -> None:
     """A session may have three here; what counts them must agree with the rows, or it would fill up or overflow."""
     few = session_parts.SessionParts(SUBSCRIPTION, "filter", "count", rows_max=3, bytes_max=1_000)
@@ -230,24 +232,23 @@ def test_any_adds_and_removes_leave_what_a_dictionary_would(
         for adds, items in steps:
             expected: dict[int, str] = {}
             created: list[bool] = []
-            for at, (client, filter_, qos) in enumerate(items):
+            for at, (client, filter_, options) in enumerate(items):
                 has = model[client]
                 if adds:
                     created.append(filter_ not in has and len(has) < 3)
                     if filter_ not in has and len(has) >= 3:
                         expected[at] = "quota_exceeded"
                     else:
-                        has[filter_] = SubscriptionOptions(qos)
+                        has[filter_] = options
                 elif has.pop(filter_, None) is None:
                     expected[at] = "not_found"
             if adds:
-                reply = add(rig, *(sub(*item) for item in items))
+                reply = add(rig, *(Subscription("acme", *item) for item in items))
                 assert (item_errors(reply), reply.created) == (expected, created)
             else:
                 assert remove(rig, *(key(client, filter_) for client, filter_, _ in items)) == expected
         assert of(rig, *CLIENTS) == [model[client] for client in CLIENTS]
-        counts = [bool(has) for has in model.values()]
-        assert rows_left(rig) == sum(map(len, model.values())) + sum(counts)
+        check_counts(rig, SUBSCRIPTION, "filter")
 
 
 # --- listings --------------------------------------------------------------------------------------------

@@ -7,8 +7,11 @@ import pytest
 from metad.watch.filters import Interest, compiled
 from metad_wire import messages as m
 from metad_wire.errors import InvalidRequestError
+from metad_wire.table import ANY_KIND
+from metad_wire.tables import TABLES
 from metad_wire.watch import WatchFilter
 
+WATCHABLE = sorted(table.name for table in TABLES.values() if table.shows and table.kind != ANY_KIND)
 OWNER, PROPERTIES, RECORD, OFFSET, GENERATION = 0x10, 0x11, 0x30, 0x20, 0x21
 
 
@@ -42,7 +45,7 @@ def test_a_filter_is_rows_and_the_beginning_of_their_keys(
         (
             WatchFilter("nothing"),
             "data",
-            "there is no table 'nothing' to watch; there are cluster, kv, offset, session",
+            f"there is no table 'nothing' to watch; there are {', '.join(WATCHABLE)}",
         ),
         (WatchFilter("group"), "data", "there is no table 'group' to watch"),
         (WatchFilter("kv"), "offset", "table kv is kept by data groups; this is a offset group"),

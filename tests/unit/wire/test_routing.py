@@ -18,6 +18,7 @@ from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, pack_slots, unpack_slots
 from metad_wire.methods import METHODS
 from metad_wire.routing import ROUTES, split, text, text2
+from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
 from metad_wire.tables.subscription import (
     Subscription,
     SubscriptionAdd,
@@ -42,6 +43,9 @@ BODIES: dict[str, Any] = {
     "subscription.add": lambda a, b: SubscriptionAdd("b", 1, list(map(Subscription, a, b, ["f"] * len(a)))),
     "subscription.remove": lambda a, b: SubscriptionRemove("b", 1, list(map(SubscriptionKey, a, b, ["f"] * len(a)))),
     "subscription.get": lambda a, b: SubscriptionGet(list(map(m.SessionKey, a, b))),
+    "inflight.put": lambda a, b: InflightPut("b", 1, [Inflight(x, y, "n", b"") for x, y in zip(a, b, strict=True)]),
+    "inflight.delete": lambda a, b: InflightDelete("b", 1, list(map(InflightKey, a, b, ["n"] * len(a)))),
+    "inflight.get": lambda a, b: InflightGet(list(map(m.SessionKey, a, b))),
     "offset.commit": lambda a, b: m.OffsetCommit(
         [m.OffsetCommitItem(x, y, "topic", 1, 2) for x, y in zip(a, b, strict=True)]
     ),

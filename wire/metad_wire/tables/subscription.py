@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
 from .. import messages as m
 from ..fields import U63, Batch
-from ..table import Keys, Shown, Table
+from ..session_part import part_key_bytes, part_keys
+from ..table import Shown, Table
 from .session import SESSION
 
 SUBSCRIPTIONS_MAX = 4_096  # of one session: its end drops them all, in one entry of the log
@@ -116,20 +116,6 @@ class SubscriptionListReply(m.Message, frozen=True):
     cursor: bytes
 
 
-def _keys(items: Sequence[Any]) -> Keys:
-    # Every filter of a reconnect storm passes here: the session's part is that of its table, the rest is spelled out.
-    sessions, crcs = SESSION.keys(items)
-    tails = [f"{item.filter}\0\x01".encode() for item in items]
-    if b"".join(tails).count(0) != len(tails):
-        tails = [item.filter.encode().replace(b"\0", b"\0\xff") + b"\0\x01" for item in items]
-    return list(map(bytes.__add__, sessions, tails)), crcs
-
-
-def _key_bytes(item: Any) -> int:
-    fields = SESSION.key if isinstance(item, m.SessionKey) else SUBSCRIPTION.key
-    return len(SUBSCRIPTION.key_of([getattr(item, field) for field in fields]))
-
-
 SUBSCRIPTION = Table(
     "subscription",
     kind="data",
@@ -138,10 +124,10 @@ SUBSCRIPTION = Table(
     key=("tenant", "client_id", "filter"),
     routing=("tenant", "client_id"),
     part_of="session",
-    key_bytes=_key_bytes,
+    key_bytes=part_key_bytes("filter"),
     shows={"filter": Shown(SubscriptionKey, SubscriptionOptions)},
     crcs=SESSION.crcs,
-    keys=_keys,
+    keys=part_keys(SESSION, "filter"),
 )
 """``filter``: the options of each. ``count``: of each session, how many there are, and how many bytes."""
 SUBSCRIPTION_ADD = SUBSCRIPTION.writes(0x0110, "add", SubscriptionAdd, SubscriptionAddReply)
