@@ -10,7 +10,7 @@
 
 Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. The way of a call:
 
-- :mod:`metad_client.namespaces`: the verbs of ``m.sessions``, ``m.subscriptions``, ``m.inflight``, ``m.kv``, …
+- :mod:`metad_client.namespaces`: the verbs of ``m.sessions``, ``m.subscriptions``, ``m.inflight``, ``m.wills``, …
 - :mod:`metad_client.requests`: encodes items as requests of one group each; joins singles
 - :mod:`metad_client.dispatch`: each request from submission to outcome: waiting, in flight, redirected, retried, late
 - :mod:`metad_client.watch`: changes of all groups as one iterator
@@ -54,10 +54,12 @@ from metad_wire.messages import (
     StatusReply,
     TablePutItem,
     TableRecord,
+    Will,
 )
 from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.tables.inflight import Inflight, InflightKey, InflightState
 from metad_wire.tables.subscription import Subscribed, Subscription, SubscriptionKey, SubscriptionOptions
+from metad_wire.tables.will import DueWill, WillClaimant, WillDue, WillKey
 from metad_wire.transport.credentials import TlsFiles, client_files
 from metad_wire.watch import ChangeKind
 
@@ -109,6 +111,7 @@ from .namespaces.offsets import Offsets
 from .namespaces.records import Records
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
+from .namespaces.wills import TakenWill, Wills
 from .observer import Connected, Disconnected, Ended, Observer, Redirected, Retried
 from .options import Options
 from .results import PutResult, ReadResult, SubscribeResult, Takeover, TakeoverResult, TransactResult, WriteResult
@@ -136,6 +139,7 @@ __all__ = [
     "Disconnected",
     "Done",
     "DrainingError",
+    "DueWill",
     "Ended",
     "FencedError",
     "FollowerStatus",
@@ -215,6 +219,7 @@ __all__ = [
     "Subscriptions",
     "TablePutItem",
     "TableRecord",
+    "TakenWill",
     "Takeover",
     "TakeoverResult",
     "TlsFiles",
@@ -230,6 +235,11 @@ __all__ = [
     "WatchBatch",
     "WatchEvent",
     "Watched",
+    "Will",
+    "WillClaimant",
+    "WillDue",
+    "WillKey",
+    "Wills",
     "WriteResult",
     "__version__",
     "client_files",

@@ -28,6 +28,7 @@ from .namespaces.offsets import Offsets
 from .namespaces.records import Record, Records
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
+from .namespaces.wills import Wills
 from .observer import Observer
 from .options import Options
 from .requests.requests import Requests
@@ -98,6 +99,7 @@ class Client:
         self.sessions = Sessions(self._requests)
         self.subscriptions = Subscriptions(self._requests)
         self.inflight = InflightStates(self._requests)
+        self.wills = Wills(self._requests, self._dispatcher)
         self.offsets = Offsets(self._requests)
         self.kv = KeyValue(self._requests)
 

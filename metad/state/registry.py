@@ -7,7 +7,7 @@ from typing import Any
 from metad_wire.methods import METHODS, By
 from metad_wire.tables import TABLES
 
-from . import cluster, fences, inflight, kv, offsets, owners, sessions, slot_migration, subscriptions
+from . import cluster, fences, inflight, kv, offsets, owners, sessions, slot_migration, subscriptions, wills
 from .dedupe import DedupeWindow
 from .fences import Fences
 from .part import StatePart
@@ -24,7 +24,10 @@ CONTROL: frozenset[int] = frozenset(
 VERBS: dict[int, Verb[Any, Any]] = {
     verb.method.code: verb
     for verbs in (
-        *(module.VERBS for module in (cluster, slot_migration, fences, sessions, subscriptions, inflight, offsets, kv)),
+        *(
+            module.VERBS
+            for module in (cluster, slot_migration, fences, sessions, subscriptions, inflight, wills, offsets, kv)
+        ),
         *map(verbs_of, TABLES.values()),
     )
     for verb in verbs

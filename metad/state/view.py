@@ -147,6 +147,20 @@ class View:
                 f"the records of this request take over {LOOKED_AT_BYTES_MAX} bytes: ask for fewer at once"
             )
 
+    def scan(
+        self, begin: bytes, end: bytes, limit: int, bytes_max: int
+    ) -> tuple[list[tuple[bytes, bytes | None]], bool]:
+        """The next applied rows of a table's row, with the values a command must believe in, None where an entry in
+        flight deletes one; and whether there are no more. What only an entry in flight adds is not found yet."""
+        found = self._engine.scan(begin, end, limit, bytes_max)
+        size = sum([len(key) + len(value) for key, value in found])
+        self._look_at(size)
+        is_last = len(found) < limit and size < bytes_max
+        young, old = self.in_flight(begin[GROUP_PREFIX_BYTES])
+        if not young and not old:
+            return [*found], is_last
+        return [(key, young.get(key, old.get(key, value))) for key, value in found], is_last
+
     def in_flight(self, row: int) -> tuple[Writes, Writes]:
         """The writes of earlier commands to a row, and perhaps to others: look in the first, then in the second."""
         return self._overlays.get(row, self._overlay).generations()

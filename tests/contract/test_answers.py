@@ -41,6 +41,7 @@ from metad_wire.tables.subscription import (
     SubscriptionList,
     SubscriptionRemove,
 )
+from metad_wire.tables.will import WillAcknowledge, WillClaim, WillKey, WillList, WillRelease
 from metad_wire.transport import Transport
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchFilter, WatchOpen
@@ -171,6 +172,10 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "inflight.put": lambda name: InflightPut("b", 1, [Inflight("t", name, "n", b"v")]),
     "inflight.delete": lambda name: InflightDelete("b", 1, [InflightKey("t", name, "n")]),
     "inflight.get": lambda name: InflightGet([m.SessionKey("t", name)]),
+    "will.claim": lambda name: WillClaim("b", 1, 1000),
+    "will.acknowledge": lambda name: WillAcknowledge("b", 1, [WillKey("t", name, "1")]),
+    "will.release": lambda name: WillRelease("b", 1, [WillKey("t", name, "1")]),
+    "will.list": lambda name: WillList(),
     "offset.commit": lambda name: m.OffsetCommit([m.OffsetCommitItem("t", name, "topic", 0, 1)]),
     "offset.fetch": lambda name: m.OffsetFetch([m.OffsetKey("t", name, "topic", 0)]),
     "offset.delete": lambda name: m.OffsetDelete([m.OffsetKey("t", name, "topic", 0)]),

@@ -184,6 +184,18 @@ class SessionKey(Message, frozen=True):
     client_id: str
 
 
+class Will(Message, frozen=True):
+    """What is to be published for a client that goes without a word (MQTT). ``delay_s`` counts from when it has gone;
+    the will is due earlier if the session ends. ``properties`` is the broker's own encoding of what else it has."""
+
+    topic: str
+    payload: bytes = b""
+    qos: U32 = 0
+    retain: bool = False
+    delay_s: U32 = 0
+    properties: bytes = b""
+
+
 class SessionProperties(Message, frozen=True):
     """What a broker keeps of a session: ``expiry_interval_s`` (MQTT 5; 0xFFFFFFFF: never) and ``payload``, the
     broker's own encoding of the rest. metad stores the interval and leaves it to the brokers to delete what is over."""

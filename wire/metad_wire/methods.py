@@ -40,6 +40,10 @@ from .tables.subscription import SUBSCRIPTION_ADD as SUBSCRIPTION_ADD
 from .tables.subscription import SUBSCRIPTION_GET as SUBSCRIPTION_GET
 from .tables.subscription import SUBSCRIPTION_LIST as SUBSCRIPTION_LIST
 from .tables.subscription import SUBSCRIPTION_REMOVE as SUBSCRIPTION_REMOVE
+from .tables.will import WILL_ACKNOWLEDGE as WILL_ACKNOWLEDGE
+from .tables.will import WILL_CLAIM as WILL_CLAIM
+from .tables.will import WILL_LIST as WILL_LIST
+from .tables.will import WILL_RELEASE as WILL_RELEASE
 from .watch import WatchOpen, WatchOpened
 
 STATUS = Method(0x0001, "system.status", m.Status, m.StatusReply, mutates=False, by=By.ANY)

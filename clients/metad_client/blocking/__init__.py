@@ -20,7 +20,7 @@ requests.
 """
 
 from .client import BlockingClient, connect
-from .namespaces import Cluster, InflightStates, KeyValue, Offsets, Records, Sessions, Subscriptions
+from .namespaces import Cluster, InflightStates, KeyValue, Offsets, Records, Sessions, Subscriptions, Wills
 from .verbs import CHUNK_RECORDS
 from .watching import Image, Watch
 
@@ -36,5 +36,6 @@ __all__ = [
     "Sessions",
     "Subscriptions",
     "Watch",
+    "Wills",
     "connect",
 ]

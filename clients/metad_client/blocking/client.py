@@ -22,7 +22,7 @@ from ..watch.filters import Wanted
 from ..watch.image import PROGRESS_S
 from ..watch.streams import Start
 from ..watch.watch import BUFFER_BYTES
-from .namespaces import Cluster, InflightStates, KeyValue, Offsets, Records, Sessions, Subscriptions
+from .namespaces import Cluster, InflightStates, KeyValue, Offsets, Records, Sessions, Subscriptions, Wills
 from .portal import Portal
 from .verbs import Call, Twin
 from .watching import Image, Watch
@@ -42,6 +42,7 @@ class BlockingClient(Twin):
         self.sessions = Sessions(portal, opened.sessions)
         self.subscriptions = Subscriptions(portal, opened.subscriptions)
         self.inflight = InflightStates(portal, opened.inflight)
+        self.wills = Wills(portal, opened.wills)
         self.offsets = Offsets(portal, opened.offsets)
         self.kv = KeyValue(portal, opened.kv)
 

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from metad_wire.messages import Message
 
-from ..namespaces import cluster, inflight, kv, offsets, records, sessions, subscriptions
+from ..namespaces import cluster, inflight, kv, offsets, records, sessions, subscriptions, wills
 from .verbs import Call, Listing, Twin
 
 Record = TypeVar("Record", bound=Message)
@@ -49,6 +49,18 @@ class InflightStates(Twin):
     put = Call(inflight.InflightStates.put)
     delete = Call(inflight.InflightStates.delete)
     get = Call(inflight.InflightStates.get)
+
+
+class Wills(Twin):
+    """``m.wills``: the wills that are due, for brokers that publish them. See :class:`metad_client.Wills`."""
+
+    due = Listing(wills.Wills.due, chunk=1)
+    claim = Call(wills.Wills.claim)
+    acknowledge_many = Call(wills.Wills.acknowledge_many)
+    release_many = Call(wills.Wills.release_many)
+    list = Listing(wills.Wills.list)
+    acknowledge = Call(wills.Wills.acknowledge)
+    release = Call(wills.Wills.release)
 
 
 class Offsets(Twin):

@@ -43,14 +43,14 @@ class Twin:
         self.__dict__[name] = face
         return face
 
-    def iterating(self, name: str, verb: Callable[..., AsyncIterator[T]]) -> Callable[..., Iterator[T]]:
+    def iterating(self, name: str, verb: Callable[..., AsyncIterator[T]], chunk: int) -> Callable[..., Iterator[T]]:
         """The target's method ``verb`` as an iterator."""
         portal = self._portal
         bound: Callable[..., AsyncIterator[T]] = MethodType(verb, self._target)
 
         @functools.wraps(bound)
         def face(*args: Any, **kwargs: Any) -> Iterator[T]:
-            return _iterate(portal, bound(*args, **kwargs))
+            return _iterate(portal, bound(*args, **kwargs), chunk)
 
         self.__dict__[name] = face
         return face
@@ -86,26 +86,28 @@ class Call(_Method, Generic[P, T]):
 
 
 class Listing(_Method, Generic[P, T]):
-    """A method of a :class:`Twin`: the async iterator ``verb`` of its target, as an iterator."""
+    """A method of a :class:`Twin`: the async iterator ``verb`` of its target, as an iterator. ``chunk``: how many
+    records may be fetched ahead of the program."""
 
-    def __init__(self, verb: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
+    def __init__(self, verb: Callable[Concatenate[Any, P], AsyncIterator[T]], *, chunk: int = CHUNK_RECORDS) -> None:
         super().__init__(verb)
         self.verb = verb
+        self._chunk = chunk
 
     @overload
     def __get__(self, instance: None, owner: type[Twin]) -> Self: ...
     @overload
     def __get__(self, instance: Twin, owner: type[Twin]) -> Callable[P, Iterator[T]]: ...
     def __get__(self, instance: Twin | None, owner: type[Twin]) -> Self | Callable[P, Iterator[T]]:
-        return self if instance is None else instance.iterating(self._name, self.verb)
+        return self if instance is None else instance.iterating(self._name, self.verb, self._chunk)
 
 
-def _iterate(portal: Portal, records: AsyncIterator[T]) -> Iterator[T]:
+def _iterate(portal: Portal, records: AsyncIterator[T], count: int) -> Iterator[T]:
     async def chunk() -> list[T]:
         part: list[T] = []
         async for record in records:
             part.append(record)
-            if len(part) == CHUNK_RECORDS:
+            if len(part) == count:
                 break
         return part
 

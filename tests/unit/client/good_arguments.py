@@ -9,6 +9,7 @@ from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
+from metad_wire.tables import will as w
 
 SUBSCRIPTION = s.Subscription("t", "c", "f/#", s.SubscriptionOptions(1, True, False, 2, 7))
 PROPERTIES = m.SessionProperties(60, b"state")
@@ -50,6 +51,12 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "inflight.delete": {"broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "name": "n"},
     "inflight.get": {"tenant": "t", "client_id": "c", "min_revisions": []},
+    "wills.claim": {"broker": "b", "broker_epoch": 1, "tenant": "t", "lease_s": 30, "limit": 10},
+    "wills.acknowledge_many": {"broker": "b", "broker_epoch": 1, "keys": [w.WillKey("t", "c", "1")]},
+    "wills.release_many": {"broker": "b", "broker_epoch": 1, "keys": [w.WillKey("t", "c", "1")]},
+    "wills.list": {"tenant": "t", "client_id_prefix": "", "page_size": 10, "min_revisions": []},
+    "wills.acknowledge": {"broker": "b", "broker_epoch": 1, "key": w.WillKey("t", "c", "1")},
+    "wills.release": {"broker": "b", "broker_epoch": 1, "key": w.WillKey("t", "c", "1")},
     "offsets.commit_many": {"items": [m.OffsetCommitItem("t", "g", "o", 0, 5, 1, -1, "note")], "monotonic": False},
     "offsets.fetch_many": {"keys": [m.OffsetKey("t", "g", "o", 0)], "min_revisions": []},
     "offsets.delete_many": {"keys": [m.OffsetKey("t", "g", "o", 0)]},
@@ -89,7 +96,7 @@ GOOD: dict[str, dict[str, Any]] = {
 def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
     """Every method that sends a request, of all namespaces that a client has."""
     found: dict[str, Callable[..., Any]] = {"client.status": client.status}
-    for name in ("sessions", "subscriptions", "inflight", "offsets", "kv", "cluster"):
+    for name in ("sessions", "subscriptions", "inflight", "wills", "offsets", "kv", "cluster"):
         space = getattr(client, name)
         for verb in dir(type(space)):
             if not verb.startswith("_"):

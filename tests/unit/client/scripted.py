@@ -22,6 +22,7 @@ from metad_wire.session import ServerSession
 from metad_wire.tables import TABLES
 from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
+from metad_wire.tables import will as w
 from metad_wire.transport import Listener
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchOpen, WatchOpened
@@ -103,6 +104,10 @@ def all_well(body: Any) -> m.Message:
             return s.SubscriptionListReply([s.Subscription("t", "c", "f")], b"")
         case i.InflightGet():
             return i.InflightGetReply([[i.InflightState("n", b"v")] for _ in body.items])
+        case w.WillClaim():
+            return w.WillClaimReply(revisions, [w.ClaimedWill("t", "c", "1", 1)], [w.WillDue(m.Will("t"), 1)], b"")
+        case w.WillList():
+            return w.WillListReply([w.DueWill("t", "c", "1", m.Will("t"), 1)], b"")
         case m.OffsetFetch():
             return m.OffsetFetchReply(
                 [m.Offset(k.tenant, k.group, k.topic, k.partition, 42, 1, 1_700_000_000_000, "") for k in body.items]

@@ -27,6 +27,7 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Sessions, blocking.Sessions),
     (metad_client.Subscriptions, blocking.Subscriptions),
     (metad_client.InflightStates, blocking.InflightStates),
+    (metad_client.Wills, blocking.Wills),
     (metad_client.Offsets, blocking.Offsets),
     (metad_client.KeyValue, blocking.KeyValue),
     (metad_client.Cluster, blocking.Cluster),
@@ -48,7 +49,7 @@ def public(owner: type) -> dict[str, typing.Any]:
 
 def test_the_readme_names_each_method_for_many_and_says_how_it_is_called_for_one() -> None:
     """It said "without `_many`", which is not true of `generations_many`."""
-    names = ("sessions", "subscriptions", "inflight", "offsets", "kv", "cluster", "table(TABLE)")
+    names = ("sessions", "subscriptions", "inflight", "wills", "offsets", "kv", "cluster", "table(TABLE)")
     rows = re.findall(rf"^\| `m\.({'|'.join(map(re.escape, names))})` \| (.*?) \|", README, re.MULTILINE)
     assert len(rows) == len(names)
     owners = dict(zip(names, [one for one, _ in TWINS], strict=False))

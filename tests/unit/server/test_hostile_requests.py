@@ -27,6 +27,7 @@ from metad_wire.methods import BETWEEN_NODES, Method
 from metad_wire.sparing import Sparing
 from metad_wire.tables.inflight import Inflight, InflightKey
 from metad_wire.tables.subscription import Subscription, SubscriptionKey
+from metad_wire.tables.will import WillKey
 
 OPEN = [verb.method for verb in VERBS.values() if verb.method.code not in BETWEEN_NODES]
 """What clients may ask of a group."""
@@ -136,6 +137,8 @@ BODIES: dict[str, dict[str, Any]] = {
         "inflight.put": [Inflight("t", f"c{i}", "n", b"v") for i in range(30)],
         "inflight.delete": [InflightKey("t", f"c{i}", "n") for i in range(30)],
         "inflight.get": [m.SessionKey("t", f"c{i}") for i in range(30)],
+        "will.acknowledge": [WillKey("t", f"c{i}", "1") for i in range(30)],
+        "will.release": [WillKey("t", f"c{i}", "1") for i in range(30)],
         "offset.commit": [m.OffsetCommitItem("t", f"g{i}", "t", 0, 1) for i in range(30)],
         "offset.reset_generations": [m.GenerationReset("t", f"g{i}", 0, 1) for i in range(30)],
         "kv.put": [m.KvPutItem(f"n{i}", "k", b"v") for i in range(30)],
@@ -153,6 +156,7 @@ def body_of(method: Method[Any, Any]) -> Any:
     values: dict[str, Any] = {"broker": "b", "broker_epoch": 1, "tenant": "t", "group": "g", "namespace": "n"}
     values["items"] = BODIES["items"].get(method.name, BODIES["items"].get(table))
     values["restore"] = True
+    values["lease_ms"] = 1_000
     return method.body(**{name: values[name] for name in method.body.__struct_fields__ if name in values})
 
 

@@ -26,6 +26,7 @@ from metad_wire.tables.subscription import (
     SubscriptionKey,
     SubscriptionRemove,
 )
+from metad_wire.tables.will import WillAcknowledge, WillKey, WillRelease
 
 names = st.one_of(st.sampled_from(["", "a", "ab", "\0", "a\0", "\0\x01", "ü", "\U0001f600"]), st.text(max_size=5))
 slot_maps = st.builds(
@@ -46,6 +47,8 @@ BODIES: dict[str, Any] = {
     "inflight.put": lambda a, b: InflightPut("b", 1, [Inflight(x, y, "n", b"") for x, y in zip(a, b, strict=True)]),
     "inflight.delete": lambda a, b: InflightDelete("b", 1, list(map(InflightKey, a, b, ["n"] * len(a)))),
     "inflight.get": lambda a, b: InflightGet(list(map(m.SessionKey, a, b))),
+    "will.acknowledge": lambda a, b: WillAcknowledge("b", 1, list(map(WillKey, a, b, ["1"] * len(a)))),
+    "will.release": lambda a, b: WillRelease("b", 1, list(map(WillKey, a, b, ["1"] * len(a)))),
     "offset.commit": lambda a, b: m.OffsetCommit(
         [m.OffsetCommitItem(x, y, "topic", 1, 2) for x, y in zip(a, b, strict=True)]
     ),
@@ -71,6 +74,8 @@ def test_every_method_of_a_table_is_routed() -> None:
     assert routed == {verb.method.name for verb in VERBS.values()} - {
         "session.list",
         "subscription.list",
+        "will.claim",
+        "will.list",
         "cluster.store",
         "group.command",
         "group.fence",

@@ -62,6 +62,8 @@ def test_routes_and_kinds_are_those_of_the_tables() -> None:
     assert {METHODS[code].name for code in KINDS} - {METHODS[code].name for code in ROUTES} == {
         "session.list",
         "subscription.list",
+        "will.claim",
+        "will.list",
     }
     assert {code: table.kind for code, table in ROUTES.items()}.items() <= KINDS.items()
 

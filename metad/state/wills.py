@@ -1,0 +1,178 @@
+"""Wills that are due: rows that brokers claim, publish and acknowledge, each once.
+
+A claim holds until its time is over by the log's time, or its broker's life is. Then the next who asks gets the will,
+and is told how many have had it before: one of them may have published it. A claimant that is only late may still
+acknowledge, for as long as nobody else has claimed the will.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
+from metad_wire.methods import encode
+from metad_wire.tables import will as wire
+from metad_wire.tables.will import WILL
+
+from ..storage import keys
+from .fences import Fences
+from .limits import LOOKED_AT_BYTES_MAX
+from .part import Writes
+from .rows import NO_ROWS, Rows, column
+from .slot_assignment import SlotAssignment
+from .tables import PAGE_BYTES_MAX, SCAN_ROWS_MAX, Command, Reader, Verb, after_cursor, written
+from .view import View
+
+_DUE, _CLAIM = WILL.rows["due"], WILL.rows["claim"]
+_decode_claimant = msgspec.msgpack.Decoder(wire.WillClaimant).decode
+# A DueWill on the wire is an array of 6: the key's 3 fields, the due row's 2, the claimant.
+_DUE_WILL_HEADER = b"\x96"
+_NIL = b"\xc0"
+
+
+def due_will(view: View, tenant: str, client_id: str, will: m.Will, number: int) -> None:
+    """The will of a client is due. ``number`` tells it from the client's other wills, and grows."""
+    key = keys.text2(tenant, client_id) + keys.text(f"{number:016x}")
+    view.writes_of(_DUE)[keys.table_prefix(view.group, _DUE) + key] = encode(wire.WillDue(will, view.now_ms))
+
+
+def _start(tenant: str | None, client_id_prefix: str = "") -> bytes:
+    if client_id_prefix and tenant is None:
+        raise InvalidRequestError("client_id_prefix needs a tenant")
+    return b"" if tenant is None else keys.text(tenant) + keys.text_prefix(client_id_prefix)
+
+
+def _evaluate_claim(view: View, command: Command[wire.WillClaim]) -> wire.WillClaimReply:
+    body = command.body
+    length = len(body.broker.encode())
+    if length > m.BROKER_BYTES_MAX:
+        raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
+    prefix, claim_prefix = keys.table_prefix(view.group, _DUE), keys.table_prefix(view.group, _CLAIM)
+    start = _start(body.tenant)
+    begin = after_cursor(view.group, _DUE, start, body.cursor)
+    found, is_last = view.scan(begin, keys.after_prefix(prefix + start), SCAN_ROWS_MAX, PAGE_BYTES_MAX)
+    skip, mask = len(prefix), view.parts[SlotAssignment].mask
+    claims = view.get_many([claim_prefix + key[skip:] for key, _ in found], LOOKED_AT_BYTES_MAX)
+    writes: Writes = {}
+    claimed: list[wire.ClaimedWill] = []
+    wills: list[msgspec.Raw] = []
+    until_ms, size = view.now_ms + body.lease_ms, 0
+    cursor = b""
+    for (key, due), row in zip(found, claims, strict=True):
+        claimant = None if row is None else _decode_claimant(row)
+        suffix = key[skip:]
+        if due is not None and not _holds(view, claimant, body) and (mask is None or mask[WILL.slot_of(suffix)]):
+            size += len(due)
+            if len(claimed) == body.limit or (claimed and size > command.reply_bytes_max):
+                break
+            count = 1 if claimant is None else claimant.claims + 1
+            writes[claim_prefix + suffix] = encode((body.broker, body.broker_epoch, until_ms, count))
+            tenant, client_id, number = WILL.fields_of(suffix, 3)
+            claimed.append(wire.ClaimedWill(tenant, client_id, number, count))
+            wills.append(msgspec.Raw(due))
+        cursor = suffix
+    else:
+        cursor = b"" if is_last else cursor
+    view.write(_CLAIM, writes)
+    view.grown = sum(map(len, writes)) + sum(map(len, filter(None, writes.values())))
+    revisions = [m.Revision(view.name, view.revision)]
+    return wire.WillClaimReply(revisions, claimed, wills, cursor)  # type: ignore[arg-type]  # encoded
+
+
+def _holds(view: View, claimant: wire.WillClaimant | None, body: wire.WillClaim) -> bool:
+    """Whether a claim keeps others away."""
+    if claimant is None or claimant.until_ms <= view.past_ms:
+        return False
+    if claimant.broker == body.broker and claimant.broker_epoch < body.broker_epoch:
+        return False  # this broker's last life
+    return view.parts[Fences].allows(claimant.broker, claimant.broker_epoch)
+
+
+def _forget_wills(reply: wire.WillClaimReply) -> wire.WillClaimReply:
+    """The wills are in rows of their own, and are not to be in the log again: a retry reads them again."""
+    return msgspec.structs.replace(reply, wills=[])
+
+
+def _recall_wills(reader: Reader, command: Command[wire.WillClaim], reply: wire.WillClaimReply) -> wire.WillClaimReply:
+    suffixes, crcs = WILL.keys(reply.claimed)
+    reader.check_still_held(Rows(reply.claimed, suffixes, column(crcs, len(suffixes))))
+    prefix = keys.table_prefix(reader.group, _DUE)
+    values = reader.get_many([prefix + suffix for suffix in suffixes], 2 * command.reply_bytes_max)
+    wills = [None if value is None else msgspec.Raw(value) for value in values]
+    return msgspec.structs.replace(reply, wills=wills)
+
+
+def _evaluate_acknowledge(view: View, command: Command[wire.WillAcknowledge]) -> m.WriteReply:
+    return _give_up(view, command, drop=True)
+
+
+def _evaluate_release(view: View, command: Command[wire.WillRelease]) -> m.WriteReply:
+    return _give_up(view, command, drop=False)
+
+
+def _give_up(
+    view: View, command: Command[wire.WillAcknowledge] | Command[wire.WillRelease], *, drop: bool
+) -> m.WriteReply:
+    """End the claims of a life of a broker, and if ``drop``, the wills."""
+    body, suffixes = command.body, command.rows.keys
+    prefix, claim_prefix = keys.table_prefix(view.group, _DUE), keys.table_prefix(view.group, _CLAIM)
+    rows = view.get_many([claim_prefix + suffix for suffix in suffixes], LOOKED_AT_BYTES_MAX)
+    claims, dues = view.writes_of(_CLAIM), view.writes_of(_DUE)
+    errors: list[m.ItemError] = []
+    for at, (suffix, row) in enumerate(zip(suffixes, rows, strict=True)):
+        due, claim = prefix + suffix, claim_prefix + suffix
+        if dues.get(due, b"") is None:  # the second time in one batch it is gone already
+            errors.append(m.ItemError(at, NotFoundError.code))
+            continue
+        claimant = None if row is None else _decode_claimant(row)
+        if claimant is None:
+            is_there = view.get(due) is not None
+            error = ConflictError if is_there else NotFoundError
+            errors.append(m.ItemError(at, error.code, "nobody has claimed it" if is_there else ""))
+        elif (claimant.broker, claimant.broker_epoch) != (body.broker, body.broker_epoch):
+            who = f"epoch {claimant.broker_epoch} of {claimant.broker} has claimed it"
+            errors.append(m.ItemError(at, ConflictError.code, who))
+        elif drop:
+            dues[due] = claims[claim] = None
+        else:
+            claims[claim] = encode(msgspec.structs.replace(claimant, until_ms=0))
+    return written(view, errors)
+
+
+def _read_list(reader: Reader, command: Command[wire.WillList]) -> wire.WillListReply:
+    body = command.body
+    start = _start(body.tenant, body.client_id_prefix)
+    prefix, claim_prefix = keys.table_prefix(reader.group, _DUE), keys.table_prefix(reader.group, _CLAIM)
+    begin = after_cursor(reader.group, _DUE, start, body.page.cursor)
+    scan = reader.scan(begin, keys.after_prefix(prefix + start), body.page.limit)
+    skip = len(prefix)
+    suffixes = [key[skip:] for key, _ in scan.rows]
+    claims = reader.get_many([claim_prefix + suffix for suffix in suffixes], LOOKED_AT_BYTES_MAX)
+    found: list[msgspec.Raw] = []
+    for suffix, (_, due), claim in zip(suffixes, scan.rows, claims, strict=True):
+        fields = b"".join(map(encode, WILL.fields_of(suffix, 3)))
+        found.append(msgspec.Raw(_DUE_WILL_HEADER + fields + due[1:] + (claim or _NIL)))
+    cursor = b"" if scan.stopped_at is None else scan.stopped_at[skip:]
+    return wire.WillListReply(found, cursor)  # type: ignore[arg-type]  # encoded
+
+
+def _no_rows(body: wire.WillClaim) -> Rows:
+    """A claim finds its rows itself, among those of slots that the group holds."""
+    return NO_ROWS
+
+
+VERBS = (
+    Verb(
+        methods.WILL_CLAIM,
+        WILL,
+        rows=_no_rows,
+        evaluate=_evaluate_claim,
+        forget=_forget_wills,
+        recall=_recall_wills,
+    ),
+    Verb(methods.WILL_ACKNOWLEDGE, WILL, evaluate=_evaluate_acknowledge),
+    Verb(methods.WILL_RELEASE, WILL, evaluate=_evaluate_release),
+    Verb(methods.WILL_LIST, WILL, read=_read_list),
+)

@@ -1,0 +1,170 @@
+"""Wills that are due, and brokers that publish them: each once, also where the broker that has claimed them dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+
+import metad_client as sdk
+from metad import embedded
+from metad.state.registry import VERBS
+from metad.state.wills import due_will
+from metad_client import SessionKey, SessionTakeoverItem, TakenWill, Will, WillKey, blocking
+from metad_wire import methods
+
+SOON = {"expiry": {"amnesty_ms": 100}, "groups": {"data": 3}}
+WAIT_S = 60
+
+
+@pytest.fixture(autouse=True)
+def _wills_at_disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every client that goes leaves a will that is due at once."""
+    verb = VERBS[methods.SESSION_DISCONNECT.code]
+    disconnect = verb.evaluate
+    assert disconnect is not None
+
+    def evaluate(view: Any, command: Any) -> Any:
+        reply = disconnect(view, command)
+        for item in command.rows.items:
+            due_will(view, item.tenant, item.client_id, Will(f"will/{item.client_id}", b"gone", 1), view.revision)
+        return reply
+
+    monkeypatch.setattr(verb, "evaluate", evaluate)
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[tuple[Any, sdk.Client]]:
+    async with embedded.serve(**{**SOON, **settings}) as server, sdk.connect(server.url) as m:
+        yield server, m
+
+
+async def go(m: sdk.Client, *clients: str) -> None:
+    """These clients come, and go without a word."""
+    takes = [SessionTakeoverItem("t", client) for client in clients]
+    (await m.sessions.takeover_many("b0", 1, takes)).raise_for_error()
+    gone = await m.sessions.disconnect_many("b0", 1, [SessionKey("t", client) for client in clients])
+    gone.raise_for_error()
+
+
+async def left(m: sdk.Client) -> list[str]:
+    return [one.client_id async for one in m.wills.list("t")]
+
+
+async def publish(m: sdk.Client, broker: str, published: list[str], count: int, **how: Any) -> None:
+    """A broker that publishes until it has seen so many wills published, by whomever."""
+    async with aclosing(m.wills.due(broker, 1, poll_s=0.1, **how)) as due:
+        async for taken in due:
+            published.append(taken.will.topic)
+            if len(published) >= count:
+                await m.wills.acknowledge(broker, 1, taken.key)
+                return
+
+
+async def test_brokers_share_the_wills_and_publish_each_once() -> None:
+    names = [f"c{i:03}" for i in range(300)]
+    published: list[str] = []
+    async with serving() as (_, m), asyncio.timeout(WAIT_S):
+        await go(m, *names[:100])
+        brokers = [asyncio.create_task(publish(m, f"b{n}", published, 300, limit=20)) for n in range(3)]
+        await go(m, *names[100:])
+        await asyncio.wait(brokers, return_when=asyncio.FIRST_COMPLETED)
+        while await left(m):
+            await asyncio.gather(*(asyncio.wait([broker], timeout=0.05) for broker in brokers))
+        for broker in brokers:
+            broker.cancel()
+        await asyncio.wait(brokers)
+        assert sorted(published) == [f"will/{name}" for name in names]
+
+
+async def test_a_broker_waits_for_wills_that_are_not_due_yet() -> None:
+    async with serving() as (_, m), asyncio.timeout(WAIT_S), aclosing(m.wills.due("b1", 1, poll_s=3600)) as due:
+        first = asyncio.ensure_future(anext(due))
+        await asyncio.wait([first], timeout=0.3)
+        assert not first.done()
+        await go(m, "a")
+        taken = await first
+        assert (taken.key.client_id, taken.will, taken.claims) == ("a", Will("will/a", b"gone", 1), 1)
+        second = asyncio.ensure_future(anext(due))
+        await go(m, "b")
+        assert (await second).key.client_id == "b"
+        assert await left(m) == ["b"]
+
+
+async def test_another_broker_takes_the_wills_of_one_that_died() -> None:
+    async with serving() as (_, m), asyncio.timeout(WAIT_S):
+        await go(m, "a", "b", "c")
+        held = await m.wills.claim("dead", 1, lease_s=0.5)
+        assert sorted(taken.key.client_id for taken in held) == ["a", "b", "c"]
+        assert await m.wills.claim("b2", 1) == []
+        found: list[TakenWill] = []
+        async for taken in m.wills.due("b2", 1, poll_s=0.1):
+            found.append(taken)
+            if len(found) == 3:
+                break
+        assert {(taken.key.client_id, taken.claims) for taken in found} == {("a", 2), ("b", 2), ("c", 2)}
+        late = await m.wills.acknowledge_many("dead", 1, [taken.key for taken in held])
+        assert [type(error) for error in late.errors.values()] != []
+        assert {type(error) for error in late.errors.values()} <= {sdk.ConflictError, sdk.NotFoundError}
+
+
+async def test_who_leaves_the_loop_leaves_what_it_has_not_seen_to_others() -> None:
+    async with serving() as (_, m), asyncio.timeout(WAIT_S):
+        await go(m, *(f"c{i}" for i in range(20)))
+        async with aclosing(m.wills.due("b1", 1)) as due:
+            first = await anext(due)
+            second = await anext(due)
+            await m.wills.acknowledge("b1", 1, second.key)
+        seen = {first.key, second.key}
+        others = await m.wills.claim("b2", 1, limit=100)
+        assert len(others) == 18
+        assert seen.isdisjoint({taken.key for taken in others})
+        assert {taken.claims for taken in others} == {2}
+
+
+async def test_a_fenced_life_publishes_nothing_more() -> None:
+    async with serving() as (_, m), asyncio.timeout(WAIT_S):
+        await go(m, "a", "b")
+        mine = await m.wills.claim("b1", 1)
+        assert len(mine) == 2
+        again = await m.wills.claim("b1", 2)  # its next life has them at once
+        assert {taken.key for taken in again} == {taken.key for taken in mine}
+        result = await m.wills.acknowledge_many("b1", 1, [taken.key for taken in mine])
+        assert {type(error) for error in result.errors.values()} == {sdk.ConflictError}
+        (await m.wills.acknowledge_many("b1", 2, [taken.key for taken in again])).raise_for_error()
+        with pytest.raises(sdk.NotFoundError):
+            await m.wills.acknowledge("b1", 2, again[0].key)
+        assert await left(m) == []
+
+
+async def test_wills_and_claims_survive_a_restart(tmp_path: Any) -> None:
+    async with asyncio.timeout(WAIT_S):
+        async with embedded.serve(tmp_path, **SOON) as server, sdk.connect(server.url) as m:
+            await go(m, "a", "b")
+            mine = await m.wills.claim("b1", 1, lease_s=3600)
+            await m.wills.acknowledge("b1", 1, next(taken.key for taken in mine if taken.key.client_id == "a"))
+        async with embedded.serve(tmp_path, **SOON) as server, sdk.connect(server.url) as m:
+            (will,) = [one async for one in m.wills.list()]
+            assert will.claimant is not None
+            assert (will.client_id, will.claimant.broker, will.claimant.claims) == ("b", "b1", 1)
+            assert await m.wills.claim("b2", 1) == []
+            await m.wills.acknowledge("b1", 1, WillKey(will.tenant, will.client_id, will.id))
+            assert await left(m) == []
+
+
+def test_the_blocking_client_sees_each_will_before_it_is_acknowledged() -> None:
+    with embedded.serve_in_thread(**SOON) as server, blocking.connect(server.url) as m:
+        takes = [SessionTakeoverItem("t", f"c{i}") for i in range(5)]
+        m.sessions.takeover_many("b0", 1, takes).raise_for_error()
+        m.sessions.disconnect_many("b0", 1, [SessionKey("t", f"c{i}") for i in range(5)]).raise_for_error()
+        seen = []
+        for taken in m.wills.due("b1", 1):
+            assert taken.key.client_id in {one.client_id for one in m.wills.list("t")}
+            seen.append(taken.key.client_id)
+            if len(seen) == 5:
+                m.wills.acknowledge("b1", 1, taken.key)
+                break
+        assert sorted(seen) == [f"c{i}" for i in range(5)]

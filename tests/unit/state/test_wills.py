@@ -1,0 +1,387 @@
+"""Wills that are due: each is claimed by one life of a broker at a time, and acknowledged once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from state_rig import Rig, contents, item_errors
+
+from metad.state import tables, wills
+from metad.state.slot_assignment import SlotAssignment
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.cluster import FenceItem, GroupFence
+from metad_wire.errors import FencedError, InvalidRequestError
+from metad_wire.messages import Identity, Will
+from metad_wire.tables.will import (
+    WILL,
+    ClaimedWill,
+    DueWill,
+    WillAcknowledge,
+    WillClaim,
+    WillClaimant,
+    WillClaimReply,
+    WillKey,
+    WillList,
+    WillRelease,
+)
+
+LAGS = (0, 3)  # applied at once, or only after three more entries: the overlay must not show
+LEASE_MS = 5_000
+AMNESTY_MS = 10_000
+
+
+class Due:
+    """Stands for the view of a command that makes wills due: what it writes is applied at once."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.group = rig.group.prefix
+        self.now_ms = rig.now_ms
+        self.writes: dict[bytes, bytes | None] = {}
+
+    def writes_of(self, row: int) -> dict[bytes, bytes | None]:
+        return self.writes
+
+    def apply(self) -> None:
+        for engine in (self._rig.group.engine, self._rig.group.follower_engine):
+            engine.write(self.writes)
+
+
+def make_due(rig: Rig, *clients: str, tenant: str = "acme", number: int = 1, payload: bytes = b"gone") -> None:
+    view: Any = Due(rig)
+    for client in clients:
+        wills.due_will(view, tenant, client, Will(f"will/{client}", payload), number)
+    view.apply()
+
+
+def judging(lag: int = 0) -> Rig:
+    """A group that has led for long enough to judge by its time."""
+    rig = Rig(lag=lag)
+    claim(rig, "nobody", 1)
+    rig.advance(AMNESTY_MS)
+    return rig
+
+
+@pytest.fixture(params=LAGS, ids=lambda lag: f"lag{lag}")
+def rig(request: pytest.FixtureRequest) -> Rig:
+    return judging(request.param)
+
+
+def claim(rig: Rig, broker: str = "b1", epoch: int = 5, **more: Any) -> WillClaimReply:
+    reply: WillClaimReply = rig.write(methods.WILL_CLAIM, WillClaim(broker, epoch, LEASE_MS, **more))
+    assert len(reply.claimed) == len(reply.wills)
+    return reply
+
+
+def clients(reply: WillClaimReply) -> list[str]:
+    return [one.client_id for one in reply.claimed]
+
+
+def key(client: str, number: int = 1, tenant: str = "acme") -> WillKey:
+    return WillKey(tenant, client, f"{number:016x}")
+
+
+def acknowledge(rig: Rig, *names: str, broker: str = "b1", epoch: int = 5) -> dict[int, str]:
+    body = WillAcknowledge(broker, epoch, [key(name) for name in names])
+    return item_errors(rig.write(methods.WILL_ACKNOWLEDGE, body))
+
+
+def listed(rig: Rig, **filters: Any) -> list[DueWill]:
+    rig.settle()
+    found: list[DueWill] = rig.read(methods.WILL_LIST, WillList(**filters)).wills
+    return found
+
+
+def fence(rig: Rig, broker: str, least_epoch: int) -> None:
+    rig.write(methods.GROUP_FENCE, GroupFence([FenceItem(broker, least_epoch, rig.now_ms)]))
+
+
+def test_a_will_is_claimed_published_and_acknowledged(rig: Rig) -> None:
+    make_due(rig, "a", "b")
+    reply = claim(rig)
+    assert reply.claimed == [ClaimedWill("acme", "a", key("a").id, 1), ClaimedWill("acme", "b", key("b").id, 1)]
+    assert [due is not None and due.will for due in reply.wills] == [Will("will/a", b"gone"), Will("will/b", b"gone")]
+    assert reply.cursor == b""
+    assert clients(claim(rig, "b2", 1)) == []
+    assert clients(claim(rig)) == []  # nor does the claimant get them twice
+    assert acknowledge(rig, "a", "nobody", "a") == {1: "not_found", 2: "not_found"}
+    assert acknowledge(rig, "a") == {0: "not_found"}
+    (left,) = listed(rig)
+    assert (left.client_id, left.will, left.due_ms) == ("b", Will("will/b", b"gone"), reply.wills[0].due_ms)  # type: ignore[union-attr]
+    assert left.claimant == WillClaimant("b1", 5, left.claimant.until_ms if left.claimant else 0, 1)
+    assert acknowledge(rig, "b") == {}
+    assert listed(rig) == []
+    assert not [row for row, _ in contents(rig.group.engine) if row[3] in WILL.rows.values()]
+
+
+def test_only_the_claimant_acknowledges(rig: Rig) -> None:
+    make_due(rig, "a", "b")
+    assert acknowledge(rig, "a") == {0: "conflict"}  # nobody has claimed it
+    assert clients(claim(rig, limit=1)) == ["a"]
+    assert clients(claim(rig, "b2", 1)) == ["b"]
+    assert acknowledge(rig, "a", "b", broker="b2", epoch=1) == {0: "conflict"}
+    assert acknowledge(rig, "a", epoch=4) == {0: "conflict"}
+    assert acknowledge(rig, "a") == {}
+    assert listed(rig) == []
+
+
+def test_a_claim_ends_with_its_time_and_not_before(rig: Rig) -> None:
+    make_due(rig, "a")
+    assert clients(claim(rig)) == ["a"]
+    rig.advance(LEASE_MS - 1)
+    assert clients(claim(rig, "b2", 1)) == []
+    rig.advance(1)
+    reply = claim(rig, "b2", 1)
+    assert reply.claimed == [ClaimedWill("acme", "a", key("a").id, 2)]  # the second who has it
+    assert acknowledge(rig, "a") == {0: "conflict"}
+    assert acknowledge(rig, "a", broker="b2", epoch=1) == {}
+
+
+def test_who_is_late_may_still_acknowledge_what_nobody_else_has_claimed(rig: Rig) -> None:
+    make_due(rig, "a")
+    claim(rig)
+    rig.advance(10 * LEASE_MS)
+    assert acknowledge(rig, "a") == {}
+    assert clients(claim(rig, "b2", 1)) == []
+
+
+def test_no_claim_is_late_within_an_amnesty(rig: Rig) -> None:
+    make_due(rig, "a")
+    claim(rig)
+    rig.settle()
+    rig.group.machine.forget()  # another has led meanwhile
+    rig.group.machine.time.forget()
+    rig.advance(LEASE_MS)
+    assert clients(claim(rig, "b2", 1)) == []
+    rig.advance(AMNESTY_MS)
+    assert clients(claim(rig, "b2", 1)) == ["a"]
+
+
+def test_the_claims_of_a_life_that_is_over_are_void_at_once(rig: Rig) -> None:
+    make_due(rig, "a", "b")
+    claim(rig)
+    assert clients(claim(rig, "b1", 6, limit=1)) == ["a"]  # its next life
+    assert acknowledge(rig, "a") == {0: "conflict"}
+    fence(rig, "b1", 7)
+    assert clients(claim(rig, "b2", 1)) == ["a", "b"]
+    with pytest.raises(FencedError):
+        acknowledge(rig, "a", epoch=6)
+    with pytest.raises(FencedError):
+        claim(rig, epoch=6)
+
+
+def test_a_released_will_is_for_whoever_asks(rig: Rig) -> None:
+    make_due(rig, "a", "b")
+    claim(rig)
+    body = WillRelease("b1", 5, [key("a"), key("none")])
+    assert item_errors(rig.write(methods.WILL_RELEASE, body)) == {1: "not_found"}
+    assert claim(rig, "b2", 1).claimed == [ClaimedWill("acme", "a", key("a").id, 2)]
+    assert item_errors(rig.write(methods.WILL_RELEASE, body)) == {0: "conflict", 1: "not_found"}
+
+
+def test_the_wills_of_a_client_are_several(rig: Rig) -> None:
+    make_due(rig, "a", number=255)
+    make_due(rig, "a", number=256)
+    reply = claim(rig)
+    assert [one.id for one in reply.claimed] == [f"{255:016x}", f"{256:016x}"]
+    body = WillAcknowledge("b1", 5, [key("a", 256)])
+    assert rig.write(methods.WILL_ACKNOWLEDGE, body).errors == []
+    assert [one.id for one in listed(rig)] == [f"{255:016x}"]
+
+
+def test_a_claim_of_a_tenant_leaves_the_others_alone(rig: Rig) -> None:
+    make_due(rig, "a", tenant="t")
+    make_due(rig, "a", tenant="t\0")
+    make_due(rig, "a", tenant="t2")
+    assert [one.tenant for one in claim(rig, tenant="t").claimed] == ["t"]
+    assert [one.tenant for one in claim(rig).claimed] == ["t\0", "t2"]
+
+
+def test_a_retry_of_a_claim_has_the_same_wills(rig: Rig) -> None:
+    make_due(rig, "a", "b")
+    body, identity = WillClaim("b1", 5, LEASE_MS), Identity(1, 1, 1)
+    first = rig.write(methods.WILL_CLAIM, body, identity)
+    assert acknowledge(rig, "b") == {}
+    again = rig.write(methods.WILL_CLAIM, body, Identity(1, 1, 1, 5))
+    assert again.claimed == first.claimed
+    assert again.wills == [first.wills[0], None]
+    rig.settle()
+    assert len(rig.group.log[-1]) < 1_000
+
+
+def test_wills_are_not_in_the_log_again(rig: Rig) -> None:
+    make_due(rig, *(f"c{n}" for n in range(10)), payload=bytes(20_000))
+    assert len(rig.write(methods.WILL_CLAIM, WillClaim("b1", 5, LEASE_MS), Identity(1, 1, 1)).wills) == 10
+    assert len(rig.group.log[-1]) < 5_000
+
+
+def test_a_broker_with_a_long_name_is_refused(rig: Rig) -> None:
+    make_due(rig, "a")
+    with pytest.raises(InvalidRequestError, match="257 bytes"):
+        claim(rig, "b" * 257)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+@pytest.mark.parametrize("rows_max", [2, 256])
+def test_all_are_found_behind_the_cursors(limit: int, rows_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wills, "SCAN_ROWS_MAX", rows_max)
+    rig = judging()
+    names = [f"c{n:02}" for n in range(20)]
+    make_due(rig, *names)
+    found: list[str] = []
+    cursor = b""
+    for _ in range(100):
+        reply = claim(rig, limit=limit, cursor=cursor)
+        assert len(reply.claimed) <= limit
+        found += clients(reply)
+        cursor = reply.cursor
+        if not cursor:
+            break
+    assert found == names
+
+
+def test_a_claim_takes_few_large_wills_at_once() -> None:
+    rig = judging()
+    make_due(rig, *(f"c{n}" for n in range(8)), payload=bytes(m.VALUE_BYTES_MAX))
+    first = claim(rig)
+    assert clients(first) == ["c0"]
+    assert clients(claim(rig, cursor=first.cursor)) == ["c1"]
+    assert clients(claim(rig)) == []  # it looks at c0 only, and says where to go on
+    assert claim(rig).cursor
+
+
+def test_wills_of_slots_that_are_not_held_are_left_alone() -> None:
+    rig = judging()
+    make_due(rig, "a", "b")
+    held = rig.group.machine.parts[SlotAssignment]
+    slot = WILL.slot_of(WILL.key_of(("acme", "a", key("a").id)))
+    held._mask[slot] = False
+    held.holds_all = False
+    assert clients(claim(rig)) == ["b"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_a_listing_shows_every_will_once_and_in_order(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "SCAN_ROWS_MAX", 3)
+    rig = judging()
+    for tenant in ("", "acme", "t"):
+        make_due(rig, "a", "a\0", "b", tenant=tenant)
+    claim(rig, tenant="acme")
+    rig.settle()
+    found: list[DueWill] = []
+    cursor = b""
+    for _ in range(100):
+        reply = rig.read(methods.WILL_LIST, WillList(page=m.Page(limit, cursor)))
+        found += reply.wills
+        cursor = reply.cursor
+        if not cursor:
+            break
+    assert [(one.tenant, one.client_id) for one in found] == [
+        (tenant, client) for tenant in ("", "acme", "t") for client in ("a", "a\0", "b")
+    ]
+    assert {one.tenant for one in found if one.claimant is not None} == {"acme"}
+    assert [one.client_id for one in listed(rig, tenant="acme", client_id_prefix="a")] == ["a", "a\0"]
+
+
+# --- whatever brokers do ---------------------------------------------------------------------------------
+
+BROKERS = st.tuples(st.sampled_from(["b1", "b2", "b3"]), st.integers(1, 2))
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("due"), st.sampled_from(["a", "b", "c"])),
+        st.tuples(st.just("claim"), BROKERS, st.integers(1, 3)),
+        st.tuples(st.just("acknowledge"), BROKERS),
+        st.tuples(st.just("forget"), BROKERS),  # it dies, or is late: what it has claimed it never acknowledges
+        st.tuples(st.just("fence"), st.sampled_from(["b1", "b2", "b3"])),
+        st.tuples(st.just("time"), st.sampled_from([1, LEASE_MS // 2, LEASE_MS, 3 * LEASE_MS])),
+        st.tuples(st.just("lead"), st.none()),
+        st.tuples(st.just("restart"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps=steps, lag=st.sampled_from(LAGS))
+def test_each_will_is_acknowledged_once_and_none_is_lost(steps: list[tuple[Any, ...]], lag: int) -> None:
+    """Nobody gets a will whose claimant is neither late nor over. Whatever brokers, leaders and time did: in the end
+    each will that was due has been acknowledged once."""
+    rig = judging(lag)
+    numbers: dict[str, int] = {}
+    due: set[tuple[str, str]] = set()
+    done: list[tuple[str, str]] = []
+    holders: dict[tuple[str, str], tuple[tuple[str, int], int]] = {}  # who has claimed a will last, until when
+    kept: dict[tuple[str, int], list[ClaimedWill]] = {}
+    fences: dict[str, int] = {}
+
+    def try_claim(life: tuple[str, int], limit: int) -> int:
+        try:
+            reply = claim(rig, *life, limit=limit)
+        except FencedError:
+            assert life[1] < fences.get(life[0], 0)
+            return 0
+        now_ms, past_ms = rig.group.machine._view.now_ms, rig.group.machine._view.past_ms
+        for one in reply.claimed:
+            name = one.client_id, one.id
+            assert name in due
+            assert name not in done
+            if name in holders:
+                (broker, epoch), until_ms = holders[name]
+                over = epoch < fences.get(broker, 0) or (broker == life[0] and epoch < life[1])
+                assert over or until_ms <= past_ms, "it was taken away from who has it"
+            holders[name] = life, now_ms + LEASE_MS
+            kept.setdefault(life, []).append(one)
+        return len(reply.claimed)
+
+    def try_acknowledge(life: tuple[str, int]) -> None:
+        mine = kept.pop(life, [])
+        keys = [WillKey(one.tenant, one.client_id, one.id) for one in mine]
+        try:
+            reply = rig.write(methods.WILL_ACKNOWLEDGE, WillAcknowledge(*life, keys))
+        except FencedError:
+            assert life[1] < fences.get(life[0], 0)
+            return
+        wrong = item_errors(reply)
+        for at, one in enumerate(mine):
+            name = one.client_id, one.id
+            assert wrong.get(at) in (None, "conflict", "not_found")
+            if at not in wrong:
+                assert holders[name][0] == life
+                done.append(name)
+
+    for step, what, *more in steps:
+        match step:
+            case "due":
+                numbers[what] = numbers.get(what, 0) + 1
+                make_due(rig, what, number=numbers[what])
+                due.add((what, f"{numbers[what]:016x}"))
+            case "claim":
+                try_claim(what, *more)
+            case "acknowledge":
+                try_acknowledge(what)
+            case "forget":
+                kept.pop(what, None)
+            case "fence":
+                fences[what] = 2
+                fence(rig, what, 2)
+            case "time":
+                rig.advance(what)
+            case "lead":
+                rig.settle()
+                rig.group.machine.forget()
+            case "restart":
+                rig.settle()
+                rig.group.restart()
+    claim(rig, "last", 1)  # a new leader begins to judge
+    for _ in range(200):
+        rig.settle()
+        rig.advance(AMNESTY_MS + LEASE_MS)
+        if try_claim(("last", 1), 3) == 0 and not listed(rig):
+            break
+        try_acknowledge(("last", 1))
+    assert sorted(done) == sorted(due)
+    assert len(done) == len(set(done))
