@@ -54,6 +54,7 @@ from .replica_lifecycle import ReplicaLifecycle
 from .requests import Requests
 from .scheduler import Scheduler
 from .stores import StoreIdentity, Stores, open_stores
+from .sweeps import Sweeps
 from .watches import Watches
 
 _LOOK_S = 0.002  # how often a node that ends looks whether it may
@@ -136,6 +137,7 @@ class Node:
             control=self._control,
             sweep=self._sweep,
         )
+        self.sweeps = Sweeps(config.expiry, groups, self.requests, environment, health)
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
         self.migrations = Migrations(MigrationSteps(config.node_id, groups, self.requests, environment, outbound))
         host = Host(
@@ -260,6 +262,9 @@ class Node:
             links=self.outbound.statuses(),
             failing=self._failing(),
             watch_streams=self.watches.count,
+            sessions_ended=self.sweeps.ended,
+            wills_due=self.sweeps.wills,
+            overdue_ms=self.sweeps.overdue_ms,
         )
 
     def _failing(self) -> str:
@@ -312,6 +317,7 @@ class Node:
         self.lifecycle.recover(founders(self.config))
         self.controller.start()
         self._statuses.start()
+        self.sweeps.start()
 
     async def serving(self) -> None:
         """Wait until the cluster is formed and every group here has a leader. Raises the error the node failed with
@@ -434,6 +440,7 @@ class Node:
         """Nothing is due any more."""
         self.controller.stop()
         self._statuses.stop()
+        self.sweeps.stop()
         self._scheduler.stop()
         self._reads.stop()
         self.watches.stop()

@@ -133,9 +133,9 @@ class Requests:
         else:
             self._attempt(row, payload, len(payload), done)
 
-    def request(self, method: Method[Body, Any], body: Body, done: Done) -> None:
-        """Begin a request to the cluster itself from inside the process."""
-        self._attempt(method, m.Request(0, None, body), 0, done)
+    def request(self, method: Method[Body, Any], body: Body, done: Done, *, group: str = "") -> None:
+        """Begin a request from inside the process, to a group or to the cluster itself."""
+        self._attempt(method, m.Request(0, None, body, group), 0, done)
 
     async def call(
         self, method: Method[Body, Reply], body: Body, *, group: str = "", identity: m.Identity | None = None

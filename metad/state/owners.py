@@ -33,7 +33,8 @@ _SLOT_BYTES = 8
 _SLOTS_MIN = 1 << 16
 _GROWTH = 16
 _WAYS = (0, 1, 2, 3, 4, 5, 6, 7)  # a key's slots: its first one xor these, so all are in one line of the CPU's cache
-_TRUE = 0xC3  # msgpack
+CONNECTED = 0xC3
+"""The second byte of an owner row: msgpack's true."""
 _EMPTY = 0
 _MANY = 8  # from so many keys on a call per column costs less than one per key
 _ROWS_MAX = 65_535  # few enough that a wrong number stays improbable
@@ -94,7 +95,7 @@ class OwnerCache:
         hashed = hash(key)
         slot = self._find(hashed, crc)
         # Behind the array header, the first element of an owner row says whether it is connected.
-        if row is None or row[1] != _TRUE:
+        if row is None or row[1] != CONNECTED:
             if slot is not None:
                 self._slots[slot] = _EMPTY
                 self._used -= 1
@@ -116,7 +117,7 @@ class OwnerCache:
         """:meth:`learn` of distinct keys and their CRC-32s xor ``salt``. Every replica runs it once per session of a
         storm: keys that are in their first slot, as most are, are written there together."""
         distinct = dict.fromkeys(rows)
-        connected = all(row is not None and row[1] == _TRUE for row in distinct)
+        connected = all(row is not None and row[1] == CONNECTED for row in distinct)
         if len(keys) < _MANY or not connected or len(self._rows) + len(distinct) > _ROWS_MAX:
             for key, crc, row in zip(keys, (crcs ^ salt).tolist(), rows, strict=True):
                 self.learn(key, crc, row)

@@ -23,7 +23,8 @@ class Origin(enum.IntEnum):
     CLIENT = 0
     MIGRATION = 1
     """A step of a slot move. Imported rows were written before, in another group, and dropped rows live on there."""
-    # 2 is reserved for expiry.
+    EXPIRY = 2
+    """The time of something has come."""
     CONTROLLER = 3
     """A change of the cluster map."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from metad_wire.methods import METHODS, By
 from metad_wire.tables import TABLES
 
-from . import cluster, fences, inflight, kv, offsets, owners, sessions, slot_migration, subscriptions, wills
+from . import cluster, expiry, fences, inflight, kv, offsets, owners, sessions, slot_migration, subscriptions, wills
 from .dedupe import DedupeWindow
 from .fences import Fences
 from .part import StatePart
@@ -26,7 +26,18 @@ VERBS: dict[int, Verb[Any, Any]] = {
     for verbs in (
         *(
             module.VERBS
-            for module in (cluster, slot_migration, fences, sessions, subscriptions, inflight, wills, offsets, kv)
+            for module in (
+                cluster,
+                slot_migration,
+                fences,
+                sessions,
+                expiry,
+                subscriptions,
+                inflight,
+                wills,
+                offsets,
+                kv,
+            )
         ),
         *map(verbs_of, TABLES.values()),
     )

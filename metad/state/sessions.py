@@ -1,22 +1,28 @@
 """Sessions: who serves a client, and what its broker keeps of it.
 
-A session is two rows. The *owner* row (connected, broker, epoch, disconnected_ms) is small, changes at every reconnect
-and is the same bytes for every session of a broker, so a takeover encodes nothing per item and logs a few dozen bytes.
-The *properties* row changes when the broker says so. Reads put both together.
+A session is two rows. The *owner* row is small, changes at every reconnect and is the same bytes for every session of a
+broker, so a takeover encodes nothing per item and logs a few dozen bytes. The *properties* row changes when the broker
+says so. Reads put both together.
 
 The rules: a takeover always wins, except that a past life of a broker (same name, lower epoch) is fenced. Everything
 else may only be done by the owner.
+
+A session whose client has gone holds in its owner row when it ends, and when its will is due. Both are by the time of
+the log, and :mod:`.due` has a row for each. The sweep carries them out; a takeover that comes first judges by its own
+time. What belongs to a session goes with it: see :mod:`.session_end`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from typing import Any
 
 import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import (
+    ConflictError,
     FencedError,
     IdentityExpiredError,
     InvalidRequestError,
@@ -27,26 +33,42 @@ from metad_wire.methods import encode
 from metad_wire.tables.session import SESSION
 
 from ..storage import keys
-from .limits import check_reply
+from . import due as index
+from .due import DUE
+from .limits import LOOKED_AT_BYTES_MAX, check_reply
 from .owned import refusal as _refusal
-from .owners import SessionOwners
+from .owners import CONNECTED, SessionOwners
 from .part import Writes
 from .rows import Rows
+from .session_end import end_parts, end_sessions
 from .tables import PAGE_BYTES_MAX, Command, Reader, Verb, after_cursor, check_same_rows, mismatch, read_values, written
 from .view import View
+from .wills import due_will
 
 _OWNER, _PROPERTIES = SESSION.rows["owner"], SESSION.rows["properties"]
 
 
 _decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
-_DEFAULT_PROPERTIES = encode(m.SessionProperties())
+_decode_properties = msgspec.msgpack.Decoder(m.SessionProperties).decode
+_SHORT_OWNER = 0x94  # the header of an owner row without deadlines
+_NO_PROPERTIES = m.SessionProperties()
+_DEFAULT_PROPERTIES = encode(_NO_PROPERTIES)
 # A Session on the wire is an array of 7: the key's 2 fields, the owner row's 4, the properties.
 _SESSION_HEADER = b"\x97"
 _LIST_READ_ROWS = 32  # properties read at once for a page: of the largest size they take 32 MiB for a moment
 
 
 def _owner(broker: str, epoch: int) -> bytes:
-    return encode(m.SessionOwner(True, broker, epoch, 0))
+    """Of a connected session: the first fields only, for the others are empty."""
+    return encode((True, broker, epoch, 0))
+
+
+def _shown(row: bytes) -> bytes:
+    """The fields of an owner row that a session shows, encoded."""
+    if row[0] == _SHORT_OWNER:
+        return row[1:]
+    owner = _decode_owner(row)
+    return encode((owner.connected, owner.broker, owner.broker_epoch, owner.disconnected_ms))[1:]
 
 
 class _Owners:
@@ -56,8 +78,7 @@ class _Owners:
         self.table: list[m.Owner] = []
         self._numbers: dict[tuple[str, int], int] = {}
 
-    def add(self, row: bytes) -> int:
-        owner = _decode_owner(row)
+    def add(self, owner: m.SessionOwner) -> int:
         life = owner.broker, owner.broker_epoch
         number = self._numbers.setdefault(life, len(self.table))
         if number == len(self.table):
@@ -78,15 +99,18 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     owners = _Owners()
     numbers: dict[bytes | None, int] = {None: -1}
     fenced: dict[bytes | None, int] = {}
+    away: dict[bytes | None, m.SessionOwner] = {}  # with a deadline
     found = dict.fromkeys(before)
     for row in found:
         if row is not None:
-            number = owners.add(row)
-            last = owners.table[number]
+            last = _decode_owner(row)
             if last.broker_epoch > epoch and last.broker == broker:
                 fenced[row] = last.broker_epoch
-                number = -1
-            numbers[row] = number
+                numbers[row] = -1
+                continue
+            if last.expires_ms or last.will_ms:
+                away[row] = last
+            numbers[row] = -1 if _is_over(view, last) else owners.add(last)
     previous = list(map(numbers.__getitem__, before))
     allowed: Sequence[bytes] = keyed.keys
     errors: list[m.ItemError] = []
@@ -96,14 +120,64 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
         allowed = [key for key, row in zip(allowed, before, strict=True) if row not in fenced]
     writes: Writes = dict.fromkeys(map(known_owners.prefix.__add__, allowed), mine)
     if len(writes) < len(allowed):
-        _take_over_again(keyed, before, fenced, previous, owners.add(mine))
+        _take_over_again(keyed, before, fenced, previous, owners.add(_decode_owner(mine)))
     view.write(_OWNER, writes)
     _say_replaced(view, keyed, before, found, writes)
+    _end_and_tell(view, command, before, fenced, away)
     restored = _write_properties(view, command, before, fenced, previous)
     if len(writes) > 1:
         known_owners.wrote(writes, keyed)
     revisions = [m.Revision(view.name, view.revision)]
     return m.SessionTakeoverReply(revisions, errors, owners.table, previous, restored)  # type: ignore[arg-type]  # encoded
+
+
+def _is_over(view: View, owner: m.SessionOwner) -> bool:
+    """Whether a disconnected session has passed its end, and the sweep has not come to it yet."""
+    return 0 < owner.expires_ms <= view.past_ms
+
+
+def _end_and_tell(
+    view: View,
+    command: Command[m.SessionTakeover],
+    before: list[bytes | None],
+    fenced: Container[bytes | None],
+    away: dict[bytes | None, m.SessionOwner],
+) -> None:
+    """What a takeover ends: deadlines, for the clients are back; and sessions that are over, or begin anew. The will of
+    a session that ends is due, and so is one whose time has come. No other will is published."""
+    rows = command.rows
+    if not away and not any(item.clean_start for item in rows.items):
+        return
+    writes = view.writes_of(DUE)
+    ended: dict[bytes, None] = {}
+    wills: list[Any] = []
+    for (_, item, session), row in zip(rows, before, strict=True):
+        if row is None or row in fenced or session in ended:
+            continue
+        last = away.get(row)
+        ends = item.clean_start
+        if last is not None:
+            ends = ends or _is_over(view, last)
+            index.drop(writes, view.group, session, last)
+            if last.will_ms and (ends or last.will_ms <= view.past_ms):
+                wills.append((item, session))
+        elif ends and row[1] == CONNECTED:
+            wills.append((item, session))
+        if ends:
+            ended[session] = None
+    wills_due(view, wills)
+    end_parts(view, list(ended))
+
+
+def wills_due(view: View, sessions: Sequence[tuple[Any, bytes]]) -> None:
+    """The wills in the properties of these sessions, if they have any, are due. ``sessions``: what has the fields of
+    the key, and the key."""
+    prefix = keys.table_prefix(view.group, _PROPERTIES)
+    stored = view.get_many([prefix + session for _, session in sessions], LOOKED_AT_BYTES_MAX)
+    for (named, _), value in zip(sessions, stored, strict=True):
+        will = None if value is None else _decode_properties(value).will
+        if will is not None:
+            due_will(view, named.tenant, named.client_id, will, view.revision)
 
 
 def _take_over_again(
@@ -138,7 +212,7 @@ def _write_properties(
     """Write the properties that a takeover gives, and those of sessions that begin. Returns the properties that it
     restores, by position; none if it restores none."""
     rows, restore = command.rows, command.body.restore
-    if not restore and None not in before:
+    if not restore and -1 not in previous:
         beginning = [item for item in rows.items if item.clean_start or item.properties is not None]
         if not beginning:
             return []
@@ -218,45 +292,79 @@ def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteRe
 
 def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m.WriteReply:
     broker, epoch = command.body.broker, command.body.broker_epoch
-    mine = _owner(broker, epoch)
-    gone = encode(m.SessionOwner(False, broker, epoch, view.now_ms))
     errors: list[m.ItemError] = []
-    owners, writes = view.parts[SessionOwners], view.writes_of(_OWNER)
-    for (position, _, suffix), row in zip(command.rows, owners.before(view, command.rows), strict=True):
-        if row == mine:
-            writes[owners.prefix + suffix] = gone
-        elif (refusal := _refusal(row, broker, epoch, position)) is not None:
+    owners = view.parts[SessionOwners]
+    before = owners.before(view, command.rows)
+    going: dict[bytes, tuple[m.SessionDisconnectItem, bytes | None]] = {}
+    for (position, item, session), row in zip(command.rows, before, strict=True):
+        if (refusal := _refusal(row, broker, epoch, position)) is not None:
             errors.append(refusal)
+        elif row is not None and row[1] == CONNECTED:
+            going.setdefault(session, (item, row))
         # Otherwise it is disconnected already: its first disconnect counts for the expiry.
-    if len(writes) > 1:
-        owners.wrote(writes, command.rows)
-    view.replaces(_OWNER, [mine] * len(writes), {mine: None})
+    prefix = keys.table_prefix(view.group, _PROPERTIES)
+    stored = view.get_many([prefix + session for session in going], LOOKED_AT_BYTES_MAX)
+    writes, due = view.writes_of(_OWNER), view.writes_of(DUE)
+    rows: dict[m.SessionOwner, bytes] = {}  # most have the same deadlines
+    ended: list[bytes] = []
+    for (session, (item, _)), value in zip(going.items(), stored, strict=True):
+        properties = _NO_PROPERTIES if value is None else _decode_properties(value)
+        will = None if item.will_discard else properties.will
+        interval_s = properties.expiry_interval_s if item.expiry_interval_s is None else item.expiry_interval_s
+        if will is not None and not (delay_s := min(will.delay_s, interval_s)):
+            due_will(view, item.tenant, item.client_id, will, view.revision)
+            will = None
+        if not interval_s:
+            writes[owners.prefix + session] = None
+            ended.append(session)
+            continue
+        gone = m.SessionOwner(
+            False,
+            broker,
+            epoch,
+            view.now_ms,
+            expires_ms=0 if interval_s == m.NEVER_S else view.now_ms + 1_000 * interval_s,
+            will_ms=0 if will is None else view.now_ms + 1_000 * delay_s,
+        )
+        if gone not in rows:
+            rows[gone] = encode(gone)
+        writes[owners.prefix + session] = rows[gone]
+        index.note(due, view.group, session, gone)
+    end_sessions(view, ended)
+    replaced = [row for _, row in going.values()]
+    view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
     return written(view, errors)
 
 
 def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteReply:
     body = command.body
-    properties_prefix = keys.table_prefix(view.group, _PROPERTIES)
     errors: list[m.ItemError] = []
     owners = view.parts[SessionOwners]
-    owner_writes, writes = view.writes_of(_OWNER), view.writes_of(_PROPERTIES)
+    writes, due = view.writes_of(_OWNER), view.writes_of(DUE)
     before = owners.before(view, command.rows)
-    for (position, _, suffix), row in zip(command.rows, before, strict=True):
-        key = owners.prefix + suffix
-        if row is None or key in owner_writes:  # the second time in one batch it is gone already
+    ended: dict[bytes, bytes] = {}
+    for (position, item, session), row in zip(command.rows, before, strict=True):
+        if row is None or session in ended:  # the second time in one batch it is gone already
             errors.append(m.ItemError(position, NotFoundError.code))
-        elif body.broker and (refusal := _refusal(row, body.broker, body.broker_epoch, position)) is not None:
+            continue
+        owner = _decode_owner(row)
+        if body.broker and (refusal := _refusal(row, body.broker, body.broker_epoch, position)) is not None:
             errors.append(refusal)
+        elif item.disconnected_ms and owner.disconnected_ms != item.disconnected_ms:
+            errors.append(mismatch(position, ConflictError, "disconnected_ms", owner.disconnected_ms))
         else:
-            owner_writes[key] = None
-            writes[properties_prefix + suffix] = None
-    _say_replaced(view, command.rows, before, dict.fromkeys(before), owner_writes)
+            ended[session] = row
+            writes[owners.prefix + session] = None
+            index.drop(due, view.group, session, owner)
+    end_sessions(view, list(ended))
+    replaced: list[bytes | None] = list(ended.values())
+    view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
     return written(view, errors)
 
 
 def _session(suffix_fields: bytes, owner: bytes, properties: bytes | None) -> bytes:
     """The wire's Session out of its parts: array bodies behind one header."""
-    return _SESSION_HEADER + suffix_fields + owner[1:] + (properties or _DEFAULT_PROPERTIES)
+    return _SESSION_HEADER + suffix_fields + _shown(owner) + (properties or _DEFAULT_PROPERTIES)
 
 
 def _read_get(reader: Reader, command: Command[m.SessionGet]) -> m.SessionGetReply:
@@ -273,7 +381,7 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> m.SessionGetRep
             (owner,) = known_owners.read(rows, (at,))
             if owner is None:  # pragma: no cover - both rows are written in one entry
                 raise AssertionError(f"session without owner: {rows.keys[at]!r}")
-        sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + owner[1:] + properties))
+        sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + _shown(owner) + properties))
     return m.SessionGetReply(sessions)  # type: ignore[arg-type]  # encoded
 
 

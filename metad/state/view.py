@@ -8,7 +8,7 @@ from metad_wire.errors import TooLargeError
 from metad_wire.watch import SlotMarker
 
 from ..storage.engine import Engine
-from ..storage.keys import GROUP_PREFIX_BYTES
+from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix
 from .entry import Replaced
 from .limits import LOOKED_AT_BYTES_MAX, check_reply
 from .overlay import MISSING, Missing, Overlay
@@ -160,6 +160,16 @@ class View:
         if not young and not old:
             return [*found], is_last
         return [(key, young.get(key, old.get(key, value))) for key, value in found], is_last
+
+    def keys_under(self, row: int, prefix: bytes, limit: int) -> list[bytes]:
+        """The keys of a row that begin so and have a value, before the command; ``limit`` of them at most."""
+        young, old = self.in_flight(row)
+        found = dict.fromkeys([key for key, _ in self._engine.scan(prefix, after_prefix(prefix), limit)], True)
+        for writes in (old, young):
+            for key, value in writes.items():
+                if key.startswith(prefix):
+                    found[key] = value is not None
+        return [key for key, there in found.items() if there][:limit]
 
     def in_flight(self, row: int) -> tuple[Writes, Writes]:
         """The writes of earlier commands to a row, and perhaps to others: look in the first, then in the second."""

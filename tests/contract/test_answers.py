@@ -158,12 +158,12 @@ GROUP = 1
 """Ordinal of the groups asked for: not all are led by one node."""
 ITEMS: dict[str, Callable[[str], Any]] = {
     "session.takeover": lambda name: m.SessionTakeover("b", 1, [m.SessionTakeoverItem("t", name)]),
-    "session.disconnect": lambda name: m.SessionDisconnect("b", 1, [m.SessionKey("t", name)]),
+    "session.disconnect": lambda name: m.SessionDisconnect("b", 1, [m.SessionDisconnectItem("t", name)]),
     "session.update": lambda name: m.SessionUpdate(
         "b", 1, [m.SessionUpdateItem("t", name, m.SessionProperties(1, b""))]
     ),
     "session.get": lambda name: m.SessionGet([m.SessionKey("t", name)]),
-    "session.delete": lambda name: m.SessionDelete([m.SessionKey("t", name)]),
+    "session.delete": lambda name: m.SessionDelete([m.SessionDeleteItem("t", name)]),
     "session.list": lambda name: m.SessionList(),
     "subscription.add": lambda name: SubscriptionAdd("b", 1, [Subscription("t", name, "f")]),
     "subscription.remove": lambda name: SubscriptionRemove("b", 1, [SubscriptionKey("t", name, "f")]),
@@ -203,6 +203,8 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
             return c.GroupCommand("close", 1)
         case "group.fence":
             return c.GroupFence([c.FenceItem("nobody", 1)])
+        case "session.sweep":
+            return c.SessionSweep([])
         case "cluster.join":
             return c.Join(known.nodes[0])
         case "cluster.leave":

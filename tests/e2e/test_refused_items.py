@@ -79,7 +79,7 @@ async def sessions(client: sdk.Client, rng: random.Random, count: int) -> None:
     taken = await client.sessions.takeover_many("b1", 1, items)
     check(taken, bad)
     assert [taken.previous(at) for at in good] == [None] * count
-    changes = [m.SessionUpdateItem("t", name, m.SessionProperties(i, b"%d" % i)) for i, name in enumerate(names)]
+    changes = [m.SessionUpdateItem("t", name, m.SessionProperties(60 + i, b"%d" % i)) for i, name in enumerate(names)]
     items, _, bad = mixed(
         rng,
         changes,
@@ -99,10 +99,10 @@ async def sessions(client: sdk.Client, rng: random.Random, count: int) -> None:
     assert [taken.previous(at) for at in good] == [m.Owner("b1", 1)] * count
     assert [taken.properties(at) for at in good] == [change.properties for change in changes]
     assert [(taken.previous(at), taken.properties(at)) for at in bad] == [(None, None)] * len(bad)
-    keys, _, bad = mixed(rng, [m.SessionKey("t", name) for name in names])
-    check(await client.sessions.disconnect_many("b2", 5, keys), bad)
-    keys, _, bad = mixed(rng, [m.SessionKey("t", name) for name in names])
-    check(await client.sessions.delete_many(keys), bad)
+    items, _, bad = mixed(rng, [m.SessionDisconnectItem("t", name) for name in names])
+    check(await client.sessions.disconnect_many("b2", 5, items), bad)
+    items, _, bad = mixed(rng, [m.SessionDeleteItem("t", name) for name in names])
+    check(await client.sessions.delete_many(items), bad)
     assert [session async for session in client.sessions.list()] == []
 
 

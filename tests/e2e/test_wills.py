@@ -11,29 +11,18 @@ import pytest
 
 import metad_client as sdk
 from metad import embedded
-from metad.state.registry import VERBS
-from metad.state.wills import due_will
-from metad_client import SessionKey, SessionTakeoverItem, TakenWill, Will, WillKey, blocking
-from metad_wire import methods
+from metad_client import (
+    SessionDisconnectItem,
+    SessionProperties,
+    SessionTakeoverItem,
+    TakenWill,
+    Will,
+    WillKey,
+    blocking,
+)
 
 SOON = {"expiry": {"amnesty_ms": 100}, "groups": {"data": 3}}
 WAIT_S = 60
-
-
-@pytest.fixture(autouse=True)
-def _wills_at_disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every client that goes leaves a will that is due at once."""
-    verb = VERBS[methods.SESSION_DISCONNECT.code]
-    disconnect = verb.evaluate
-    assert disconnect is not None
-
-    def evaluate(view: Any, command: Any) -> Any:
-        reply = disconnect(view, command)
-        for item in command.rows.items:
-            due_will(view, item.tenant, item.client_id, Will(f"will/{item.client_id}", b"gone", 1), view.revision)
-        return reply
-
-    monkeypatch.setattr(verb, "evaluate", evaluate)
 
 
 @asynccontextmanager
@@ -42,11 +31,16 @@ async def serving(**settings: Any) -> AsyncIterator[tuple[Any, sdk.Client]]:
         yield server, m
 
 
+def leaving(client: str) -> SessionProperties:
+    """Of a client with a will that is due once it has gone."""
+    return SessionProperties(60, will=Will(f"will/{client}", b"gone", 1))
+
+
 async def go(m: sdk.Client, *clients: str) -> None:
     """These clients come, and go without a word."""
-    takes = [SessionTakeoverItem("t", client) for client in clients]
+    takes = [SessionTakeoverItem("t", client, False, leaving(client)) for client in clients]
     (await m.sessions.takeover_many("b0", 1, takes)).raise_for_error()
-    gone = await m.sessions.disconnect_many("b0", 1, [SessionKey("t", client) for client in clients])
+    gone = await m.sessions.disconnect_many("b0", 1, [SessionDisconnectItem("t", client) for client in clients])
     gone.raise_for_error()
 
 
@@ -157,9 +151,9 @@ async def test_wills_and_claims_survive_a_restart(tmp_path: Any) -> None:
 
 def test_the_blocking_client_sees_each_will_before_it_is_acknowledged() -> None:
     with embedded.serve_in_thread(**SOON) as server, blocking.connect(server.url) as m:
-        takes = [SessionTakeoverItem("t", f"c{i}") for i in range(5)]
+        takes = [SessionTakeoverItem("t", f"c{i}", False, leaving(f"c{i}")) for i in range(5)]
         m.sessions.takeover_many("b0", 1, takes).raise_for_error()
-        m.sessions.disconnect_many("b0", 1, [SessionKey("t", f"c{i}") for i in range(5)]).raise_for_error()
+        m.sessions.disconnect_many("b0", 1, [SessionDisconnectItem("t", f"c{i}") for i in range(5)]).raise_for_error()
         seen = []
         for taken in m.wills.due("b1", 1):
             assert taken.key.client_id in {one.client_id for one in m.wills.list("t")}

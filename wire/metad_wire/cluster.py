@@ -209,6 +209,32 @@ class GroupReply(Message, frozen=True):
     now_ms: U63 = 0
 
 
+class SessionDue(Message, frozen=True):
+    """Something is due of a session: its end, or its will."""
+
+    tenant: str
+    client_id: str
+    at_ms: U63
+    kind: U32  # 1: its will, 2: its end
+
+
+class SessionSweep(Message, frozen=True):
+    """Between nodes: end those of these sessions whose time has come, and have their wills published."""
+
+    items: Batch[SessionDue]
+
+
+class SessionSweepReply(Message, frozen=True):
+    """Between nodes: how many sessions were ended, how many wills are due, and how many items are not due yet. The
+    others were no more what they had been."""
+
+    revisions: list[Revision]
+    errors: list[ItemError]
+    ended: U32 = 0
+    wills: U32 = 0
+    waiting: U32 = 0
+
+
 class Join(Message, frozen=True):
     """A node takes part, or says where it is now."""
 

@@ -184,6 +184,10 @@ class SessionKey(Message, frozen=True):
     client_id: str
 
 
+NEVER_S = 0xFFFF_FFFF
+"""The expiry interval of a session that stays until it is deleted."""
+
+
 class Will(Message, frozen=True):
     """What is to be published for a client that goes without a word (MQTT). ``delay_s`` counts from when it has gone;
     the will is due earlier if the session ends. ``properties`` is the broker's own encoding of what else it has."""
@@ -197,11 +201,12 @@ class Will(Message, frozen=True):
 
 
 class SessionProperties(Message, frozen=True):
-    """What a broker keeps of a session: ``expiry_interval_s`` (MQTT 5; 0xFFFFFFFF: never) and ``payload``, the
-    broker's own encoding of the rest. metad stores the interval and leaves it to the brokers to delete what is over."""
+    """What a broker keeps of a session: for how many seconds after the client has gone the session stays
+    (:data:`NEVER_S`: until it is deleted; 0: it ends at once), the broker's own encoding of the rest, and the will."""
 
     expiry_interval_s: U32 = 0
     payload: bytes = b""
+    will: Will | None = None
 
 
 class Session(Message, frozen=True):
@@ -217,12 +222,17 @@ class Session(Message, frozen=True):
 
 
 class SessionOwner(Message, frozen=True):
-    """The part of a session that says who owns it; a row of its own, which watches report."""
+    """The part of a session that says who owns it; a row of its own, which watches report. ``expires_ms`` is when a
+    disconnected session ends, ``will_ms`` when its will is due; 0: never, or it is connected. ``hint`` is metad's
+    own."""
 
     connected: bool
     broker: str
     broker_epoch: U63
     disconnected_ms: U63
+    hint: U32 = 0
+    expires_ms: U63 = 0
+    will_ms: U63 = 0
 
 
 class SessionTakeoverItem(Message, frozen=True):
@@ -260,12 +270,22 @@ class SessionTakeoverReply(Message, frozen=True):
     properties: list[SessionProperties | None]
 
 
+class SessionDisconnectItem(Message, frozen=True):
+    """One client that has gone. ``expiry_interval_s`` counts instead of that in the properties (None: that counts).
+    ``will_discard``: it has gone in good order, so its will is not published."""
+
+    tenant: str
+    client_id: str
+    expiry_interval_s: U32 | None = None
+    will_discard: bool = False
+
+
 class SessionDisconnect(Message, frozen=True):
-    """The clients have gone; their sessions stay with their owner until they are taken over or deleted."""
+    """The clients have gone; their sessions stay with their owner until they are taken over, over, or deleted."""
 
     broker: str
     broker_epoch: U63
-    items: Batch[SessionKey]
+    items: Batch[SessionDisconnectItem]
 
 
 class SessionUpdateItem(Message, frozen=True):
@@ -301,10 +321,19 @@ class SessionGetReply(Message, frozen=True):
     errors: list[ItemError] = []
 
 
-class SessionDelete(Message, frozen=True):
-    """Delete sessions; with a non-empty ``broker`` only those it owns."""
+class SessionDeleteItem(Message, frozen=True):
+    """One session. If ``disconnected_ms`` is not 0, the session must be disconnected since exactly then."""
 
-    items: Batch[SessionKey]
+    tenant: str
+    client_id: str
+    disconnected_ms: U63 = 0
+
+
+class SessionDelete(Message, frozen=True):
+    """Delete sessions and all that belongs to them; with a non-empty ``broker`` only those it owns. Their wills are
+    dropped."""
+
+    items: Batch[SessionDeleteItem]
     broker: str = ""
     broker_epoch: U63 = 0
 
@@ -749,3 +778,6 @@ class StatusReply(Message, frozen=True):
     links: list[PeerLink] = []
     failing: str = ""  # why this node can store nothing; empty if it can
     watch_streams: U63 = 0  # of watches, on this node
+    sessions_ended: U63 = 0  # since start, by their deadlines, in groups that this node leads
+    wills_due: U63 = 0  # since start, the same
+    overdue_ms: U63 = 0  # for how long a deadline has passed that is not carried out

@@ -67,6 +67,7 @@ class Table(Generic[Record]):
     has the fields of the key.
     ``value_bytes_max``: of one record's value; ``value_bytes`` says how many an item has.
     ``part_of``: the table whose records these belong to: its key is the first fields of theirs, and routes them.
+    ``ordered_by``: bytes of a fixed width that stand in front of the key on disk, and order the rows.
     ``shows``: the rows that a watch may show, by name. A plain table shows its row.
 
     ``code`` makes it a plain table, with :class:`Plain` methods from that code on: it needs no code of its own.
@@ -91,6 +92,7 @@ class Table(Generic[Record]):
         code: int | None = None,
         writers: For = For.CLIENTS,
         part_of: str = "",
+        ordered_by: int = 0,
         shows: Mapping[str, Shown] = types.MappingProxyType({}),
         crcs: Callable[[Sequence[Any]], Iterable[int]] | None = None,
         keys: Callable[[Sequence[Any]], Keys] | None = None,
@@ -103,6 +105,7 @@ class Table(Generic[Record]):
         self.routing = self.key if routing is None else tuple(routing)
         self.row_cache = row_cache
         self.part_of = part_of
+        self.ordered_by = ordered_by
         self.key_bytes = key_bytes or self._key_bytes
         self.value_bytes_max = value_bytes_max
         self.value_bytes = value_bytes or _value_bytes
@@ -188,13 +191,14 @@ class Table(Generic[Record]):
         return fields
 
     def slot_of(self, key: bytes) -> int | None:
-        """The slot of an encoded key; None if the table is not routed. Raises ValueError if it is no such key."""
+        """The slot of an encoded key, with what orders it; None if the table is not routed. Raises ValueError if it is
+        no such key."""
         if not self.routing:
             return None
-        end = 0
+        begin = end = self.ordered_by
         for _ in self.routing:
             end = key.index(TEXT_END, end) + len(TEXT_END)
-        return crc32(key[:end]) & SLOT_MASK
+        return crc32(key[begin:end]) & SLOT_MASK
 
     def is_text(self, number: int) -> bool:
         """Whether this field of the key is text; else it is an integer of 32 bits."""

@@ -11,7 +11,9 @@ from metad_wire.messages import (
     Revision,
     Session,
     SessionDelete,
+    SessionDeleteItem,
     SessionDisconnect,
+    SessionDisconnectItem,
     SessionGet,
     SessionGetReply,
     SessionKey,
@@ -81,16 +83,25 @@ class Sessions(Facade):
         )
 
     async def disconnect_many(
-        self, broker: str, broker_epoch: int, keys: Sequence[SessionKey], *, deadline_s: float | None = None
+        self,
+        broker: str,
+        broker_epoch: int,
+        items: Sequence[SessionDisconnectItem],
+        *,
+        deadline_s: float | None = None,
     ) -> WriteResult:
-        """Mark the sessions of clients that have gone as disconnected. They stay until they are taken over or
-        deleted: metad does not expire them yet.
+        """Mark the sessions of clients that have gone as disconnected. A session stays for the expiry interval of its
+        properties, or of the item; with an interval of 0 it ends at once. Its will is due after its delay, unless the
+        item discards it or the client comes back before.
 
         Item errors: NotFoundError, NotOwnerError, FencedError.
         """
         return WriteResult(
             await self._requests.many(
-                methods.SESSION_DISCONNECT, keys, lambda part: SessionDisconnect(broker, broker_epoch, part), deadline_s
+                methods.SESSION_DISCONNECT,
+                items,
+                lambda part: SessionDisconnect(broker, broker_epoch, part),
+                deadline_s,
             )
         )
 
@@ -104,19 +115,20 @@ class Sessions(Facade):
 
     async def delete_many(
         self,
-        keys: Sequence[SessionKey],
+        items: Sequence[SessionDeleteItem],
         *,
         broker: str = "",
         broker_epoch: int = 0,
         deadline_s: float | None = None,
     ) -> WriteResult:
-        """Delete sessions; with a ``broker``, only those that it owns.
+        """Delete sessions and all that belongs to them; with a ``broker``, only those that it owns. An item with
+        ``disconnected_ms`` is deleted only if it is disconnected since exactly then. No will is published.
 
-        Item errors: NotFoundError, NotOwnerError, FencedError.
+        Item errors: NotFoundError, NotOwnerError, FencedError, ConflictError (it is not disconnected since then).
         """
         return WriteResult(
             await self._requests.many(
-                methods.SESSION_DELETE, keys, lambda part: SessionDelete(part, broker, broker_epoch), deadline_s
+                methods.SESSION_DELETE, items, lambda part: SessionDelete(part, broker, broker_epoch), deadline_s
             )
         )
 
@@ -195,13 +207,21 @@ class Sessions(Facade):
         )
 
     async def disconnect(
-        self, broker: str, broker_epoch: int, tenant: str, client_id: str, *, deadline_s: float | None = None
+        self,
+        broker: str,
+        broker_epoch: int,
+        tenant: str,
+        client_id: str,
+        *,
+        expiry_interval_s: int | None = None,
+        will_discard: bool = False,
+        deadline_s: float | None = None,
     ) -> None:
         """Mark the session of one client as disconnected, as :meth:`disconnect_many` does."""
         await self._requests.single(
             methods.SESSION_DISCONNECT,
             (broker, broker_epoch),
-            SessionKey(tenant, client_id),
+            SessionDisconnectItem(tenant, client_id, expiry_interval_s, will_discard),
             _size,
             lambda items: SessionDisconnect(broker, broker_epoch, items),
             wrote,
@@ -235,13 +255,14 @@ class Sessions(Facade):
         *,
         broker: str = "",
         broker_epoch: int = 0,
+        disconnected_ms: int = 0,
         deadline_s: float | None = None,
     ) -> None:
         """Delete one session, as :meth:`delete_many` does."""
         await self._requests.single(
             methods.SESSION_DELETE,
             (broker, broker_epoch),
-            SessionKey(tenant, client_id),
+            SessionDeleteItem(tenant, client_id, disconnected_ms),
             _size,
             lambda items: SessionDelete(items, broker, broker_epoch),
             wrote,
@@ -249,8 +270,10 @@ class Sessions(Facade):
         )
 
 
-def _size(item: SessionTakeoverItem | SessionUpdateItem | SessionKey) -> int:
-    properties = None if isinstance(item, SessionKey) else item.properties
+def _size(
+    item: SessionTakeoverItem | SessionUpdateItem | SessionDisconnectItem | SessionDeleteItem | SessionKey,
+) -> int:
+    properties = item.properties if isinstance(item, SessionTakeoverItem | SessionUpdateItem) else None
     size = 16 + len(item.tenant) + len(item.client_id)
     return size if properties is None else size + len(properties.payload)
 

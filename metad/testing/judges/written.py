@@ -16,9 +16,11 @@ import msgspec
 
 from metad_wire.cluster import SLOTS
 from metad_wire.group import GroupId
+from metad_wire.messages import SessionOwner
 from metad_wire.table import ROWS, TABLES, Shown
 from metad_wire.tables.cluster import CLUSTER, GROUP
 from metad_wire.tables.offset import OFFSET
+from metad_wire.tables.session import SESSION
 from metad_wire.watch import ChangeKind, MarkerStep
 
 from ...raft.journal import REGULAR
@@ -30,6 +32,8 @@ from .invariants import Violation
 
 EXPIRY: Final = 2
 """The origin of an entry that deletes what is over."""
+_OWNER: Final = SESSION.rows["owner"]
+_decode_owner = msgspec.msgpack.Decoder(SessionOwner).decode
 SHOWN: Final[dict[int, Shown]] = {byte: shown for table in TABLES.values() for byte, shown in table.shows.items()}
 """The rows that a watch may show."""
 _SLOTS_KEY: Final = bytes((GROUP.rows["state"],)) + b"slots"
@@ -106,6 +110,7 @@ class _Group:
         self.adopted: list[tuple[int, int, AssignedSlots]] = []  # (index, number, slots since)
         self.base = 0
         self.now_ms, self.moment_s = 0, 0.0  # the log's time, and when an entry of it was applied first
+        self.term, self.term_s = b"", 0.0  # of the newest entry, and when the first one of it was applied
 
     def value(self, key: Key, index: int) -> bytes | None:
         """What a row was once the group had applied entry ``index``."""
@@ -122,7 +127,8 @@ class _Group:
 class Written:
     """Of all groups of a cluster."""
 
-    def __init__(self) -> None:
+    def __init__(self, amnesty_s: float = 0.0) -> None:
+        self._amnesty_s = amnesty_s
         self.log: list[Change] = []
         """All changes, by number: change 1 is at 0."""
         self.keys: dict[Key, list[Change]] = {}
@@ -150,6 +156,8 @@ class Written:
         if index > len(group.records):
             raise Violation("same entries", f"{node} applies {name}/{index}, and nobody {name}/{len(group.records)}")
         group.records.append(record)
+        if record[:8] != group.term:
+            group.term, group.term_s = record[:8], moment_s
         if record[8] == REGULAR:
             self._enter(name, group, index, record, moment_s)
         group.numbers.append(len(self.log))
@@ -169,6 +177,8 @@ class Written:
         for key, value in rows.items():
             history = group.rows.setdefault(key, [])
             before = history[-1][1] if history else None
+            if entry.origin == Origin.EXPIRY and key.row == _OWNER:
+                self._check_end(f"{name}/{index}", group, entry.now_ms, before, value, moment_s)
             history.append((index, value))
             if entry.origin != Origin.MIGRATION:
                 kind = _kind(key.row, before, value, expired=int(entry.origin) == EXPIRY)
@@ -182,6 +192,17 @@ class Written:
                 changes.append(change)
         if changes:
             group.entries[index + group.base] = changes
+
+    def _check_end(
+        self, where: str, group: _Group, now_ms: int, before: bytes | None, value: bytes | None, moment_s: float
+    ) -> None:
+        """What a sweep does to a session has its time, and nothing has for a while after a leader has begun."""
+        owner = None if before is None else _decode_owner(before)
+        deadline_ms = 0 if owner is None else owner.expires_ms if value is None else owner.will_ms
+        if owner is None or owner.connected or not deadline_ms or now_ms < deadline_ms:
+            raise Violation("expiry", f"{where} ends {owner} at {now_ms}")
+        if moment_s - group.term_s < self._amnesty_s / _PACE_MAX:
+            raise Violation("amnesty", f"{where} ends {owner} {moment_s - group.term_s} s after its leader began")
 
     def _hold(self, group: _Group, index: int, slots: AssignedSlots) -> None:
         before = group.slots[-1][1].slots if group.slots else None

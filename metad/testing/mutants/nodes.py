@@ -210,6 +210,60 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "pass",
         "time_of_a_log_survives_a_restart",
     ),
+    # --- sessions that end
+    _m(
+        "no_leader_has_an_amnesty",
+        "nothing has passed for a while after a leader has begun",
+        "metad.state.log_time:LogTime.past_ms",
+        "0 if now_s < self._amnesty_until_s else self.newest_ms",
+        "self.newest_ms",
+        "a_new_leader_ends_nothing_for_a_while",
+    ),
+    Mutant(
+        "sessions_end_by_the_calendar",
+        "a session ends once its deadline has passed by the time of the log",
+        (
+            ("metad.state.expiry:_has_passed", "at_ms <= view.past_ms", "True"),
+            (
+                "metad.node.sweeps:Sweeps._go_on",
+                "past_ms := time.past_ms(now_s)",
+                "past_ms := self._environment.wall_ms() * bool(time.past_ms(now_s))",
+            ),
+        ),
+        ("a_calendar_that_is_set_ends_no_session",),
+    ),
+    _m(
+        "deadlines_are_not_in_the_index",
+        "every deadline of a session that is away is in the index",
+        "metad.state.due:note",
+        'writes[key] = b""',
+        "pass",
+        "sessions_end_when_their_time_has_come",
+    ),
+    _m(
+        "deadlines_stay_in_the_index",
+        "the deadlines of a session that is not away are not in the index",
+        "metad.state.due:drop",
+        "writes[key] = None",
+        "pass",
+        "who_comes_back_in_time_keeps_the_session",
+    ),
+    _m(
+        "deadlines_stay_behind",
+        "the deadlines of sessions move with their slots",
+        "metad_wire.table:Table.slot_of",
+        "begin = end = self.ordered_by",
+        "begin = end = 0",
+        "sessions_end_in_the_group_that_their_slots_have_moved_to",
+    ),
+    _m(
+        "wills_are_due_twice",
+        "a will that is due is not due again",
+        "metad.state.expiry:_without_will",
+        "msgspec.structs.replace(owner, will_ms=0)",
+        "owner",
+        "sessions_end_when_their_time_has_come",
+    ),
     # --- reads
     _m(
         "read_without_proof",

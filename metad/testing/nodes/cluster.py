@@ -19,12 +19,15 @@ import msgspec
 from metad_client import Client, Options, connect
 from metad_wire.cluster import ClusterMap, SlotMove, slot_bits, slots_count
 from metad_wire.group import METADATA, GroupId
+from metad_wire.messages import SessionOwner
+from metad_wire.tables.session import SESSION
 
 from ...config import (
     ClusterConfig,
     CommitConfig,
     Config,
     DedupeConfig,
+    ExpiryConfig,
     GroupsConfig,
     LimitsConfig,
     RaftConfig,
@@ -39,6 +42,7 @@ from ...raft.base import ROLES
 from ...raft.replica import RaftGroup
 from ...server.network import Network
 from ...server.serve import Server
+from ...state.due import DUE
 from ...storage import keys
 from ..judges.history import History
 from ..judges.invariants import Violation
@@ -49,6 +53,7 @@ from .loop import PROCESS, Process, StuckError, VirtualLoop
 from .workload import Caller
 
 CLIENT_PORT, PEER_PORT = 7420, 7421
+_OWNER = SESSION.rows["owner"]
 _LOOK_S = 0.05
 _CALLBACKS_MAX = 4_000_000
 DATA = GroupId("data", 0)
@@ -76,6 +81,7 @@ class Settings(NamedTuple):
     commit: CommitConfig = CommitConfig()
     storage: StorageConfig = StorageConfig(engine="memory")
     dedupe: DedupeConfig = DedupeConfig()
+    expiry: ExpiryConfig = ExpiryConfig()
     limits: LimitsConfig = LimitsConfig()
 
 
@@ -246,7 +252,7 @@ class Cluster:
         self.loop.callbacks_max = _CALLBACKS_MAX
         self.network = SimNetwork(self.loop, settings.wire, self.rng.getrandbits(64))
         self.history = History()
-        self.written = Written()
+        self.written = Written(self.settings.expiry.amnesty_ms / 1000)
         self.on_applied: list[Callable[[str, GroupId, int], None]] = []
         """Who hears that a node's replica of a group has come to a further index."""
         self.tracing = tracing
@@ -292,6 +298,7 @@ class Cluster:
             commit=settings.commit,
             storage=settings.storage,
             dedupe=settings.dedupe,
+            expiry=settings.expiry,
             limits=settings.limits,
         )
         self.nodes[name] = SimNode(self, name, validated(config))
@@ -507,6 +514,7 @@ class Cluster:
         assert leader.node.map is not None
         for record in leader.node.map.groups:
             self._as_written(record.group_id)
+            self._deadlines(record.group_id)
             lead = self.leader(record.group_id)
             assert lead is not None
             assert lead.node is not None
@@ -524,6 +532,30 @@ class Cluster:
                     differ = [key for key in {*rows, *first} if rows.get(key) != first.get(key)]
                     shown = ", ".join(f"{k.hex()}: {first.get(k)!r} / {rows.get(k)!r}" for k in sorted(differ)[:3])
                     raise Violation("same states", f"{record.group_id.name}: {members[0]} / {member}: {shown}")
+
+    def _deadlines(self, group: GroupId) -> None:
+        """The index of deadlines has exactly those of the sessions that are away."""
+        lead = self.leader(group)
+        assert lead is not None
+        assert lead.node is not None
+        mask = lead.node.drivers[group].machine.slots.mask
+        prefix = keys.group_prefix(group)
+        expected: dict[bytes, bytes | None] = {}
+        found: dict[bytes, bytes | None] = {}
+        for key, value in lead.disks.state.scan(prefix, keys.after_prefix(prefix), 1 << 30):
+            behind = key[keys.GROUP_PREFIX_BYTES :]
+            if behind[0] not in (_OWNER, DUE) or (mask is not None and not mask[keys.slot_of_key(behind) or 0]):
+                continue
+            if behind[0] == _OWNER:
+                owner = msgspec.msgpack.decode(value, type=SessionOwner)
+                for kind, at_ms in ((1, owner.will_ms), (2, owner.expires_ms)):
+                    if at_ms:
+                        expected[prefix + bytes((DUE,)) + at_ms.to_bytes(8, "big") + bytes((kind,)) + behind[1:]] = b""
+            else:
+                found[key] = value
+        if found != expected:
+            differ = sorted(found.keys() ^ expected.keys())
+            raise Violation("deadlines", f"{group.name} of {lead.name}: {differ[:3]} are not in both")
 
     def _as_written(self, group: GroupId) -> None:
         """Its leader holds what the entries say that were applied."""

@@ -197,10 +197,10 @@ class Writer:
         marks = [[(track, track.write(now_ns, deletes=True)) for track in cell.tracks] for cell in cells]
         keys = [cell.key for cell in cells]
         if isinstance(keys[0], m.SessionKey):
-            sessions = [key for key in keys if isinstance(key, m.SessionKey)]
+            ended = [m.SessionDeleteItem(key.tenant, key.client_id) for key in keys if isinstance(key, m.SessionKey)]
             for cell in cells:
                 cell.life = None
-            return cells, lambda: self._client.sessions.delete_many(sessions), marks
+            return cells, lambda: self._client.sessions.delete_many(ended), marks
         if isinstance(keys[0], m.OffsetKey):
             offsets = [key for key in keys if isinstance(key, m.OffsetKey)]
             return cells, lambda: self._client.offsets.delete_many(offsets), marks
@@ -240,10 +240,11 @@ class Writer:
         broker, epoch = cells[0].life
         if share < 0.25:
             keys = [cell.key for cell in cells if isinstance(cell.key, m.SessionKey)]
+            away = [m.SessionDisconnectItem(key.tenant, key.client_id) for key in keys]
             marks = [[(cell.tracks[0], cell.tracks[0].write(now_ns, name=(broker, epoch, False)))] for cell in cells]
             for cell in cells:
                 cell.life = None  # a second disconnect would change nothing
-            return cells, lambda: self._client.sessions.disconnect_many(broker, epoch, keys), marks
+            return cells, lambda: self._client.sessions.disconnect_many(broker, epoch, away), marks
         marks = []
         updates: list[m.SessionUpdateItem] = []
         for cell in cells:

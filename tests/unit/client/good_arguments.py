@@ -19,18 +19,20 @@ GOOD: dict[str, dict[str, Any]] = {
         "broker": "b", "broker_epoch": 1, "items": [m.SessionTakeoverItem("t", "c", False, PROPERTIES)], "restore": True
     },
     "sessions.update_many": {"broker": "b", "broker_epoch": 1, "items": [m.SessionUpdateItem("t", "c", PROPERTIES)]},
-    "sessions.disconnect_many": {"broker": "b", "broker_epoch": 1, "keys": [m.SessionKey("t", "c")]},
+    "sessions.disconnect_many": {"broker": "b", "broker_epoch": 1, "items": [m.SessionDisconnectItem("t", "c", 60)]},
     "sessions.get_many": {"keys": [m.SessionKey("t", "c")], "min_revisions": [m.Revision("data-0", 1)]},
-    "sessions.delete_many": {"keys": [m.SessionKey("t", "c")], "broker": "b", "broker_epoch": 1},
+    "sessions.delete_many": {"items": [m.SessionDeleteItem("t", "c")], "broker": "b", "broker_epoch": 1},
     "sessions.list": {"tenant": "t", "client_id_prefix": "", "broker": "b", "page_size": 10, "min_revisions": []},
     "sessions.takeover": {
         "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "clean_start": False,
         "properties": PROPERTIES, "restore": False,
     },
     "sessions.update": {"broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "properties": PROPERTIES},
-    "sessions.disconnect": {"broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c"},
+    "sessions.disconnect": {
+        "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "expiry_interval_s": 60,
+        "will_discard": False,
+    },
     "sessions.get": {"tenant": "t", "client_id": "c", "min_revisions": []},
-    "sessions.delete": {"tenant": "t", "client_id": "c", "broker": "b", "broker_epoch": 1},
     "subscriptions.add_many": {"broker": "b", "broker_epoch": 1, "items": [SUBSCRIPTION]},
     "subscriptions.remove_many": {"broker": "b", "broker_epoch": 1, "keys": [s.SubscriptionKey("t", "c", "f/#")]},
     "subscriptions.get_many": {"keys": [m.SessionKey("t", "c")], "min_revisions": []},
@@ -57,6 +59,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "wills.list": {"tenant": "t", "client_id_prefix": "", "page_size": 10, "min_revisions": []},
     "wills.acknowledge": {"broker": "b", "broker_epoch": 1, "key": w.WillKey("t", "c", "1")},
     "wills.release": {"broker": "b", "broker_epoch": 1, "key": w.WillKey("t", "c", "1")},
+    "sessions.delete": {
+        "tenant": "t", "client_id": "c", "broker": "b", "broker_epoch": 1, "disconnected_ms": 0
+    },
     "offsets.commit_many": {"items": [m.OffsetCommitItem("t", "g", "o", 0, 5, 1, -1, "note")], "monotonic": False},
     "offsets.fetch_many": {"keys": [m.OffsetKey("t", "g", "o", 0)], "min_revisions": []},
     "offsets.delete_many": {"keys": [m.OffsetKey("t", "g", "o", 0)]},
@@ -93,12 +98,16 @@ GOOD: dict[str, dict[str, Any]] = {
 """By verb."""
 
 
+ENDLESS = {"wills.due"}
+"""Iterators that go on for ever."""
+
+
 def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
     """Every method that sends a request, of all namespaces that a client has."""
     found: dict[str, Callable[..., Any]] = {"client.status": client.status}
     for name in ("sessions", "subscriptions", "inflight", "wills", "offsets", "kv", "cluster"):
         space = getattr(client, name)
         for verb in dir(type(space)):
-            if not verb.startswith("_"):
+            if not verb.startswith("_") and f"{name}.{verb}" not in ENDLESS:
                 found[f"{name}.{verb}"] = getattr(space, verb)
     return found

@@ -70,7 +70,7 @@ def ctl(scripted_server, capsys):
             "put offset t g topic 3 42 --generation 2 --expected -1 --metadata x --monotonic",
             m.OffsetCommit([m.OffsetCommitItem("t", "g", "topic", 3, 42, 2, -1, "x")], True),
         ),
-        ("delete session t c", m.SessionDelete([m.SessionKey("t", "c")])),
+        ("delete session t c", m.SessionDelete([m.SessionDeleteItem("t", "c")])),
         ("delete offset t g topic 3", m.OffsetDelete([m.OffsetKey("t", "g", "topic", 3)])),
         ("get generation t g", m.OffsetGenerations([m.ConsumerGroup("t", "g")])),
         ("put generation t g 2 --expected 9", m.OffsetResetGenerations([m.GenerationReset("t", "g", 9, 2)])),

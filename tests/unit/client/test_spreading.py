@@ -217,7 +217,7 @@ VERBS: dict[str, tuple[Any, Any, Any]] = {
         lambda items: (m.SessionUpdate("b", 1, items), WriteResult),
     ),
     "disconnect": (
-        lambda rng: m.SessionKey(*_pair(rng)),
+        lambda rng: m.SessionDisconnectItem(*_pair(rng)),
         lambda client, items: client.sessions.disconnect_many("b", 1, items),
         lambda items: (m.SessionDisconnect("b", 1, items), WriteResult),
     ),
@@ -227,7 +227,7 @@ VERBS: dict[str, tuple[Any, Any, Any]] = {
         lambda items: (m.SessionGet(items), lambda pieces: pieces[0].reply.sessions),
     ),
     "delete": (
-        lambda rng: m.SessionKey(*_pair(rng)),
+        lambda rng: m.SessionDeleteItem(*_pair(rng)),
         lambda client, items: client.sessions.delete_many(items),
         lambda items: (m.SessionDelete(items), WriteResult),
     ),

@@ -63,7 +63,7 @@ async def test_status(dial):
         ),
         (
             lambda c: c.sessions.disconnect("b", 2, "t", "c"),
-            m.SessionDisconnect("b", 2, [SessionKey("t", "c")]),
+            m.SessionDisconnect("b", 2, [m.SessionDisconnectItem("t", "c")]),
             None,
         ),
         (
@@ -73,7 +73,7 @@ async def test_status(dial):
         ),
         (
             lambda c: c.sessions.delete("t", "c", broker="b", broker_epoch=2),
-            m.SessionDelete([SessionKey("t", "c")], "b", 2),
+            m.SessionDelete([m.SessionDeleteItem("t", "c")], "b", 2),
             None,
         ),
         (
@@ -127,12 +127,12 @@ async def test_a_single(server, dial, a_session, call, body, result):
             m.SessionUpdate("b", 2, [SessionUpdateItem("t", "c", PROPERTIES)]),
         ),
         (
-            lambda c: c.sessions.disconnect_many("b", 2, [SessionKey("t", "c")]),
-            m.SessionDisconnect("b", 2, [SessionKey("t", "c")]),
+            lambda c: c.sessions.disconnect_many("b", 2, [m.SessionDisconnectItem("t", "c")]),
+            m.SessionDisconnect("b", 2, [m.SessionDisconnectItem("t", "c")]),
         ),
         (
-            lambda c: c.sessions.delete_many([SessionKey("t", "c")]),
-            m.SessionDelete([SessionKey("t", "c")]),
+            lambda c: c.sessions.delete_many([m.SessionDeleteItem("t", "c")]),
+            m.SessionDelete([m.SessionDeleteItem("t", "c")]),
         ),
         (
             lambda c: c.offsets.commit_many([OffsetCommitItem("t", "g", "topic", 1, 42)], monotonic=True),

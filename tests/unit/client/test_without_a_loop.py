@@ -370,7 +370,7 @@ def test_records_as_json_values():
         {"namespace": "ns", "key": "k", "value_base64": "/wA=", "expected_version": None}
     ]
     nested = plain(m.SessionTakeoverItem("t", "c", False, m.SessionProperties(60, b"p")))
-    assert nested["properties"] == {"expiry_interval_s": 60, "payload": "p"}
+    assert nested["properties"] == {"expiry_interval_s": 60, "payload": "p", "will": None}
 
 
 def test_cells_are_one_short_line_that_no_terminal_obeys():

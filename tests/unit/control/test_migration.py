@@ -169,7 +169,7 @@ class Scenario:
             self.owners[client] = broker
 
     async def disconnect(self, client: str) -> None:
-        body = m.SessionDisconnect(self.owners[client], 1, [m.SessionKey("t", client)])
+        body = m.SessionDisconnect(self.owners[client], 1, [m.SessionDisconnectItem("t", client)])
         assert (await self.ask(SESSION_DISCONNECT, body)).errors == []
 
     async def check_list(self) -> None:

@@ -38,7 +38,7 @@ def test_another_request_has_another() -> None:
 
 
 def test_another_method_with_the_same_bytes_has_another() -> None:
-    body = m.SessionDisconnect("b", 1, [m.SessionKey("t", "c")])
+    body = m.SessionDisconnect("b", 1, [m.SessionDisconnectItem("t", "c")])
     payload = methods.SESSION_DISCONNECT.encode_request(body, 5, m.Identity(1, 7, 1))
     request = methods.SESSION_DISCONNECT.decode_request(payload)
     assert digest_of(methods.SESSION_DISCONNECT, request, payload) != digest_of(

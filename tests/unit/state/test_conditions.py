@@ -47,12 +47,12 @@ CASES: list[tuple[str, Any, list[tuple[str, int | None]]]] = [
         [("not_owner", None)],
     ),
     ("session.delete", m.SessionDelete([SESSION], "b", 2), [("fenced", 3)]),
-    ("session.delete", m.SessionDelete([m.SessionKey("t", "absent")]), [("not_found", None)]),
     ("inflight.put", i.InflightPut("b", 2, [i.Inflight("t", "c", "n", b"v")]), [("fenced", 3)]),
     ("inflight.delete", i.InflightDelete("b", 2, [i.InflightKey("t", "c", "n")]), [("fenced", 3)]),
     ("subscription.add", s.SubscriptionAdd("b", 2, [s.Subscription("t", "c", "f")]), [("fenced", 3)]),
     ("subscription.remove", s.SubscriptionRemove("b", 4, [s.SubscriptionKey("t", "c", "f")]), [("fenced", 3)]),
     ("subscription.remove", s.SubscriptionRemove("b", 3, [s.SubscriptionKey("t", "c", "f")]), [("not_found", None)]),
+    ("session.delete", m.SessionDelete([m.SessionDeleteItem("t", "absent")]), [("not_found", None)]),
 ]
 
 

@@ -21,7 +21,7 @@ from metad.state.tables import Command
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import GroupCommand, slot_bits
-from metad_wire.messages import Identity, SessionKey
+from metad_wire.messages import Identity
 from metad_wire.methods import BETWEEN_NODES, Method, encode
 from metad_wire.tables.session import SESSION
 
@@ -287,7 +287,7 @@ def test_an_entry_is_full_by_what_it_replaces_too() -> None:
     for client in clients:
         entries(group, [takeover(client.rjust(m.BROKER_BYTES_MAX, "b"), 1, client)])
     group.apply(10_000)
-    bodies = [m.SessionDelete([SessionKey("t", client) for client in clients[at::200]]) for at in range(200)]
+    bodies = [m.SessionDelete([m.SessionDeleteItem("t", client) for client in clients[at::200]]) for at in range(200)]
     commands = [command_of(methods.SESSION_DELETE, body, 100) for body in bodies]
     (first, *_) = entries(group, commands)
     assert 50 < first < 100  # by what is written alone: some 120

@@ -77,8 +77,8 @@ NAMED_BY_THE_BODY = [
         SESSION_UPDATE,
         lambda epoch: m.SessionUpdate("b1", epoch, [m.SessionUpdateItem("t", "c", m.SessionProperties())]),
     ),
-    (SESSION_DISCONNECT, lambda epoch: m.SessionDisconnect("b1", epoch, [KEY])),
-    (SESSION_DELETE, lambda epoch: m.SessionDelete([KEY], "b1", epoch)),
+    (SESSION_DISCONNECT, lambda epoch: m.SessionDisconnect("b1", epoch, [m.SessionDisconnectItem("t", "c", 60)])),
+    (SESSION_DELETE, lambda epoch: m.SessionDelete([m.SessionDeleteItem("t", "c")], "b1", epoch)),
 ]
 
 

@@ -12,6 +12,7 @@ from metad.state import tables
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import InvalidRequestError, TooLargeError
+from metad_wire.messages import SessionDisconnectItem as Gone
 from metad_wire.messages import SessionKey as Key
 from metad_wire.messages import SessionProperties as Properties
 from metad_wire.messages import SessionTakeoverItem as Take
@@ -37,13 +38,15 @@ def update(rig: Rig, broker: str, epoch: int, *items: Update) -> m.WriteReply:
     return reply
 
 
-def disconnect(rig: Rig, broker: str, epoch: int, *keys: Key) -> m.WriteReply:
-    reply: m.WriteReply = rig.write(methods.SESSION_DISCONNECT, m.SessionDisconnect(broker, epoch, list(keys)))
+def disconnect(rig: Rig, broker: str, epoch: int, *keys: Key | Gone) -> m.WriteReply:
+    items = [key if isinstance(key, Gone) else Gone(key.tenant, key.client_id) for key in keys]
+    reply: m.WriteReply = rig.write(methods.SESSION_DISCONNECT, m.SessionDisconnect(broker, epoch, items))
     return reply
 
 
 def delete(rig: Rig, *keys: Key, broker: str = "", epoch: int = 0) -> m.WriteReply:
-    reply: m.WriteReply = rig.write(methods.SESSION_DELETE, m.SessionDelete(list(keys), broker, epoch))
+    items = [m.SessionDeleteItem(key.tenant, key.client_id) for key in keys]
+    reply: m.WriteReply = rig.write(methods.SESSION_DELETE, m.SessionDelete(items, broker, epoch))
     return reply
 
 
@@ -151,7 +154,7 @@ def test_only_the_owner_may_update(rig: Rig) -> None:
 
 
 def test_the_owner_may_update_after_the_disconnect(rig: Rig) -> None:
-    takeover(rig, "b1", 5, Take("acme", "a"))
+    takeover(rig, "b1", 5, Take("acme", "a", properties=Properties(60)))
     disconnect(rig, "b1", 5, A)
     assert item_errors(update(rig, "b1", 5, Update("acme", "a", Properties(1, b"late")))) == {}
     (session,) = get(rig, A)
@@ -160,7 +163,7 @@ def test_the_owner_may_update_after_the_disconnect(rig: Rig) -> None:
 
 
 def test_a_disconnect_counts_from_the_first(rig: Rig) -> None:
-    takeover(rig, "b1", 5, Take("acme", "a"))
+    takeover(rig, "b1", 5, Take("acme", "a", properties=Properties(60)))
     rig.advance(10)
     assert item_errors(disconnect(rig, "b1", 5, A, A)) == {}
     first_ms = rig.now_ms
@@ -190,7 +193,7 @@ def test_a_disconnected_session_is_taken_over_with_its_last_owner_named(rig: Rig
 
 
 def test_a_past_life_is_fenced_from_a_disconnected_session_too(rig: Rig) -> None:
-    takeover(rig, "b1", 5, Take("acme", "a"))
+    takeover(rig, "b1", 5, Take("acme", "a", properties=Properties(60)))
     disconnect(rig, "b1", 5, A)
     assert item_errors(takeover(rig, "b1", 4, Take("acme", "a"))) == {0: "fenced"}
 

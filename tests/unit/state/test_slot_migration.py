@@ -720,7 +720,7 @@ def test_groups_that_share_the_memory_of_owners_may_differ_about_a_session() -> 
     for group, machine, broker in zip(groups, machines, ("new", "old"), strict=True):
         group.machine, group.engine = machine, engine
         takeover(group, broker, "c")
-    gone = m.SessionDisconnect("new", 1, [m.SessionKey("t", "c")])
+    gone = m.SessionDisconnect("new", 1, [m.SessionDisconnectItem("t", "c", 60)])
     assert do(groups[0], SESSION_DISCONNECT, gone).errors == []
     (session,) = read(groups[0], SESSION_GET, m.SessionGet([m.SessionKey("t", "c")])).sessions
     assert (session.broker, session.connected) == ("new", False)

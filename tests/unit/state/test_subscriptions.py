@@ -125,7 +125,7 @@ def test_only_the_owner_adds_and_removes(rig: Rig) -> None:
 def test_they_stay_for_the_next_owner_and_while_the_client_is_away(rig: Rig) -> None:
     take(rig, "b1", 5, "a")
     add(rig, sub("a", "x"))
-    rig.write(methods.SESSION_DISCONNECT, m.SessionDisconnect("b1", 5, [SessionKey("acme", "a")]))
+    rig.write(methods.SESSION_DISCONNECT, m.SessionDisconnect("b1", 5, [m.SessionDisconnectItem("acme", "a", 60)]))
     assert add(rig, sub("a", "late")).errors == []
     take(rig, "b2", 1, "a")
     assert item_errors(add(rig, sub("a", "y"))) == {0: "not_owner"}

@@ -89,15 +89,15 @@ def test_a_takeover_and_a_disconnect_leave_a_sessions_properties_whole() -> None
     key = m.SessionKey("t", "c")
     answer(rig, SESSION_TAKEOVER, m.SessionTakeover("old", 1, [item]))
     put_row(rig, SESSION.rows["properties"], keys.text2("t", "c"), longer(m.SessionProperties(60, b"p")))
-    expected = [60, b"p", *LATER]
+    expected = [60, b"p", None, *LATER]
     assert answer(rig, SESSION_TAKEOVER, m.SessionTakeover("new", 1, [item], restore=True))[4] == [expected]
-    answer(rig, SESSION_DISCONNECT, m.SessionDisconnect("new", 1, [key]))
+    answer(rig, SESSION_DISCONNECT, m.SessionDisconnect("new", 1, [m.SessionDisconnectItem("t", "c")]))
     assert answer(rig, SESSION_GET, m.SessionGet([key]))[0][0][6] == expected
     assert answer(rig, SESSION_LIST, m.SessionList())[0][0][6] == expected
     # What a client writes replaces it as a whole.
     changed = m.SessionUpdateItem("t", "c", m.SessionProperties(1))
     answer(rig, SESSION_UPDATE, m.SessionUpdate("new", 1, [changed]))
-    assert answer(rig, SESSION_GET, m.SessionGet([key]))[0][0][6] == [1, b""]
+    assert answer(rig, SESSION_GET, m.SessionGet([key]))[0][0][6] == [1, b"", None]
 
 
 def test_a_retried_restore_hands_them_on_whole_too() -> None:
@@ -114,16 +114,16 @@ def test_a_retried_restore_hands_them_on_whole_too() -> None:
     (known,) = group.propose([(command, identity)], rig.now_ms)
     group.apply(1)
     recalled = group.machine.recall(known.index, command, identity)
-    assert decode(first)[4] == decode(recalled)[4] == [[60, b"p", *LATER]]
+    assert decode(first)[4] == decode(recalled)[4] == [[60, b"p", None, *LATER]]
 
 
 def test_elements_of_a_request_that_nobody_here_knows_are_skipped_and_not_stored() -> None:
     rig = Rig("data")
-    items = [["t", "c", False, [60, b"p", *LATER], *LATER]]
+    items = [["t", "c", False, [60, b"p", None, *LATER], *LATER]]
     payload = encode([0, None, ["b", 1, items, False, *LATER], "", 0, None, *LATER])
     body = SESSION_TAKEOVER.decode_request(payload).body
     answer(rig, SESSION_TAKEOVER, body)
-    assert answer(rig, SESSION_GET, m.SessionGet([m.SessionKey("t", "c")]))[0][0][6] == [60, b"p"]
+    assert answer(rig, SESSION_GET, m.SessionGet([m.SessionKey("t", "c")]))[0][0][6] == [60, b"p", None]
 
 
 # --- what nodes write --------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def test_every_batch_of_records_has_errors_and_columns() -> None:
         assert "errors" in fields
         assert set(method.reply.columns) <= set(fields)
         # Any other list by position would be too short.
-        assert set(fields) - set(method.reply.columns) <= {"revisions", "errors", "owners"}
+        assert set(fields) - set(method.reply.columns) <= {"revisions", "errors", "owners", "ended", "wills", "waiting"}
 
 
 @pytest.mark.parametrize("method", BATCHES, ids=lambda method: method.name)

@@ -35,12 +35,11 @@ slot_maps = st.builds(
 PROPERTIES = m.SessionProperties(1, b"p")
 BODIES: dict[str, Any] = {
     "session.takeover": lambda a, b: m.SessionTakeover("b", 1, list(map(m.SessionTakeoverItem, a, b))),
-    "session.disconnect": lambda a, b: m.SessionDisconnect("b", 1, list(map(m.SessionKey, a, b))),
+    "session.disconnect": lambda a, b: m.SessionDisconnect("b", 1, list(map(m.SessionDisconnectItem, a, b))),
     "session.update": lambda a, b: m.SessionUpdate(
         "b", 1, [m.SessionUpdateItem(x, y, PROPERTIES) for x, y in zip(a, b, strict=True)]
     ),
     "session.get": lambda a, b: m.SessionGet(list(map(m.SessionKey, a, b))),
-    "session.delete": lambda a, b: m.SessionDelete(list(map(m.SessionKey, a, b))),
     "subscription.add": lambda a, b: SubscriptionAdd("b", 1, list(map(Subscription, a, b, ["f"] * len(a)))),
     "subscription.remove": lambda a, b: SubscriptionRemove("b", 1, list(map(SubscriptionKey, a, b, ["f"] * len(a)))),
     "subscription.get": lambda a, b: SubscriptionGet(list(map(m.SessionKey, a, b))),
@@ -49,6 +48,7 @@ BODIES: dict[str, Any] = {
     "inflight.get": lambda a, b: InflightGet(list(map(m.SessionKey, a, b))),
     "will.acknowledge": lambda a, b: WillAcknowledge("b", 1, list(map(WillKey, a, b, ["1"] * len(a)))),
     "will.release": lambda a, b: WillRelease("b", 1, list(map(WillKey, a, b, ["1"] * len(a)))),
+    "session.delete": lambda a, b: m.SessionDelete(list(map(m.SessionDeleteItem, a, b))),
     "offset.commit": lambda a, b: m.OffsetCommit(
         [m.OffsetCommitItem(x, y, "topic", 1, 2) for x, y in zip(a, b, strict=True)]
     ),
@@ -76,6 +76,7 @@ def test_every_method_of_a_table_is_routed() -> None:
         "subscription.list",
         "will.claim",
         "will.list",
+        "session.sweep",
         "cluster.store",
         "group.command",
         "group.fence",

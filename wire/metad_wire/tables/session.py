@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import crc32
 
+from .. import cluster as c
 from .. import messages as m
 from ..key import text2
+from ..method import For
 from ..table import Keys, Shown, Table
 
 
@@ -44,9 +46,15 @@ SESSION = Table(
     crcs=_crcs,
     keys=_keys,
 )
+SESSION_DUE = Table(
+    "session_due", kind="data", rows={"due": 0x15}, record=m.SessionKey, key=("tenant", "client_id"), ordered_by=9
+)
+"""An index of the sessions that have a deadline, in order: 8 bytes of milliseconds and one that says what is due then
+stand in front of the session's key."""
 SESSION_TAKEOVER = SESSION.writes(0x0101, "takeover", m.SessionTakeover, m.SessionTakeoverReply)
 SESSION_DISCONNECT = SESSION.writes(0x0102, "disconnect", m.SessionDisconnect, m.WriteReply)
 SESSION_UPDATE = SESSION.writes(0x0103, "update", m.SessionUpdate, m.WriteReply)
 SESSION_GET = SESSION.reads(0x0104, "get", m.SessionGet, m.SessionGetReply)
 SESSION_DELETE = SESSION.writes(0x0105, "delete", m.SessionDelete, m.WriteReply)
 SESSION_LIST = SESSION.reads(0x0106, "list", m.SessionList, m.SessionListReply, routed=False)
+SESSION_SWEEP = SESSION.writes(0x0140, "sweep", c.SessionSweep, c.SessionSweepReply, whose=For.NODES, routed=False)

@@ -1,0 +1,66 @@
+"""What is due of disconnected sessions, and when: rows in the order of their deadlines, for the sweep.
+
+A disconnected session's owner row holds its deadlines. With it a row is written here for each of them, and deleted
+when the owner row goes. So whoever reads the rows from the first on finds what is due without looking at any session.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from metad_wire import messages as m
+from metad_wire.tables.session import SESSION_DUE
+
+from ..storage import keys
+from .part import Writes
+
+DUE = SESSION_DUE.rows["due"]
+
+
+class DueKind(enum.IntEnum):
+    """A part of the rows' format, and of their order: a will is due before its session ends."""
+
+    WILL = 1
+    EXPIRY = 2
+
+
+class Due(NamedTuple):
+    """A row."""
+
+    at_ms: int
+    kind: int
+    session: bytes
+    """Its key, as in the owner row's."""
+
+
+def due_key(group: bytes, at_ms: int, kind: int, session: bytes) -> bytes:
+    """Of a row."""
+    return keys.table_prefix(group, DUE) + keys.u64(at_ms) + bytes((kind,)) + session
+
+
+def split_due(key: bytes) -> Due:
+    """The reverse."""
+    begin = keys.GROUP_PREFIX_BYTES + 1
+    return Due(int.from_bytes(key[begin : begin + 8], "big"), key[begin + 8], key[begin + 9 :])
+
+
+def note(writes: Writes, group: bytes, session: bytes, owner: m.SessionOwner) -> None:
+    """Write the rows of a session with this owner row."""
+    for key in _keys(group, session, owner):
+        writes[key] = b""
+
+
+def drop(writes: Writes, group: bytes, session: bytes, owner: m.SessionOwner) -> None:
+    """Delete the rows of a session that had this owner row."""
+    for key in _keys(group, session, owner):
+        writes[key] = None
+
+
+def _keys(group: bytes, session: bytes, owner: m.SessionOwner) -> list[bytes]:
+    found = []
+    if owner.will_ms:
+        found.append(due_key(group, owner.will_ms, DueKind.WILL, session))
+    if owner.expires_ms:
+        found.append(due_key(group, owner.expires_ms, DueKind.EXPIRY, session))
+    return found

@@ -1,0 +1,83 @@
+"""What the time of a log ends: sessions whose clients have been away for too long, and the silence of their wills.
+
+The sweep names what it has found in the rows of :mod:`.due`. Each item counts only if the session is still away with
+that very deadline, and only once the deadline has passed. An item that is no more what it was loses its row.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from metad_wire import cluster as c
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.methods import encode
+from metad_wire.tables.session import SESSION
+
+from . import due as index
+from .due import DUE, DueKind, due_key
+from .owners import CONNECTED, SessionOwners
+from .part import Origin
+from .rows import Rows, column
+from .session_end import end_sessions
+from .sessions import wills_due
+from .tables import Command, Verb
+from .view import View
+
+_OWNER = SESSION.rows["owner"]
+_decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
+
+
+def _evaluate(view: View, command: Command[c.SessionSweep]) -> c.SessionSweepReply:
+    owners = view.parts[SessionOwners]
+    before = dict(zip(command.rows.keys, owners.before(view, command.rows), strict=True))
+    now: dict[bytes, m.SessionOwner | None] = {}
+    writes, due = view.writes_of(_OWNER), view.writes_of(DUE)
+    wills: list[tuple[c.SessionDue, bytes]] = []
+    ended: list[bytes] = []
+    waiting = 0
+    for _, item, session in command.rows:
+        row = before[session]
+        if session not in now:
+            now[session] = None if row is None or row[1] == CONNECTED else _decode_owner(row)
+        owner = now[session]
+        ends = item.kind == DueKind.EXPIRY
+        if owner is None or item.at_ms != (owner.expires_ms if ends else owner.will_ms):
+            due[due_key(view.group, item.at_ms, item.kind, session)] = None
+        elif not _has_passed(view, item.at_ms):
+            waiting += 1
+        else:
+            if owner.will_ms:
+                wills.append((item, session))
+            index.drop(due, view.group, session, owner)
+            if ends:
+                ended.append(session)
+                now[session] = writes[owners.prefix + session] = None
+            else:
+                left = now[session] = _without_will(owner)
+                writes[owners.prefix + session] = encode(left)
+                if left.expires_ms:
+                    due[due_key(view.group, left.expires_ms, DueKind.EXPIRY, session)] = b""
+    wills_due(view, wills)
+    end_sessions(view, ended)
+    skip = len(owners.prefix)
+    replaced = [before[key[skip:]] for key in writes]
+    view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
+    return c.SessionSweepReply([m.Revision(view.name, view.revision)], [], len(ended), len(wills), waiting)
+
+
+def _has_passed(view: View, at_ms: int) -> bool:
+    return at_ms <= view.past_ms
+
+
+def _without_will(owner: m.SessionOwner) -> m.SessionOwner:
+    """The owner row of a session whose will is due now: it is not due again."""
+    return msgspec.structs.replace(owner, will_ms=0)
+
+
+def _rows(body: c.SessionSweep) -> Rows:
+    sessions, crcs = SESSION.keys(body.items)
+    return Rows(body.items, sessions, column(crcs, len(sessions)))
+
+
+VERBS = (Verb(methods.SESSION_SWEEP, SESSION, rows=_rows, evaluate=_evaluate, origin=Origin.EXPIRY),)

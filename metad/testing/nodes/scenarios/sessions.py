@@ -1,0 +1,197 @@
+"""The life of sessions on whole nodes: they end when their time has come, and not before, through dead leaders,
+calendars that are set and slots that move. The judge of what was written looks at every end, and where a scene settles,
+the index of deadlines is compared with the sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from metad_client import Client, SessionDisconnectItem, SessionProperties, SessionTakeoverItem, Will
+from metad_wire.group import GroupId
+from metad_wire.tables.will import WILL
+
+from ....config import ExpiryConfig
+from ....storage import keys
+from ..cluster import DATA
+from .scene import Scene, scenario
+
+_AMNESTY_S = 1.5
+_CLIENTS = [f"device-{number}" for number in range(30)]
+_INTERVAL_S, _DELAY_S = 6, 3
+_SLACK_S = 1.0  # the sweep looks four times a second
+_OTHER = GroupId("data", 1)
+
+
+class Stage(Scene):
+    """A scene with clients that have gone."""
+
+    def __init__(self, seed: int = 1, **settings: Any) -> None:
+        expiry = ExpiryConfig(amnesty_ms=int(1000 * _AMNESTY_S), batch_sessions=7)
+        super().__init__(seed, **{"expiry": expiry, **settings})
+
+    def go(self, clients: list[str] = _CLIENTS, *, interval_s: int = _INTERVAL_S) -> float:
+        """Have clients come and go. When they have gone."""
+        will = Will("gone", delay_s=_DELAY_S)
+
+        async def go(client: Client) -> None:
+            properties = SessionProperties(interval_s, b"", will)
+            items = [SessionTakeoverItem("acme", name, properties=properties) for name in clients]
+            (await client.sessions.takeover_many("one", 1, items)).raise_for_error()
+            gone = [SessionDisconnectItem("acme", name) for name in clients]
+            (await client.sessions.disconnect_many("one", 1, gone)).raise_for_error()
+
+        self.ask(self.one, go)
+        return self.loop.now
+
+    def left(self) -> set[str]:
+        """The clients that have a session."""
+
+        async def listed(client: Client) -> set[str]:
+            return {session.client_id async for session in client.sessions.list("acme")}
+
+        found: set[str] = self.ask(self.two, listed)
+        return found
+
+    def wills(self) -> int:
+        """That are due, in the groups of data."""
+        self.require_settled(20.0)
+        found: set[bytes] = set()
+        for group in (DATA, _OTHER):
+            lead = self.leader(group)
+            if lead is not None:
+                prefix = keys.table_prefix(keys.group_prefix(group), WILL.rows["due"])
+                rows = lead.disks.state.scan(prefix, keys.after_prefix(prefix), 1 << 30)
+                found |= {key[len(prefix) :] for key, _ in rows}
+        return len(found)
+
+    def until(self, moment_s: float) -> None:
+        """Let time pass."""
+        self.run(max(0.0, moment_s - self.loop.now))
+
+
+@scenario
+def sessions_end_when_their_time_has_come() -> None:
+    """Their wills are due before."""
+    with Stage() as scene:
+        scene.run(_AMNESTY_S)
+        gone_s = scene.go()
+        scene.until(gone_s + _DELAY_S - 0.5)
+        assert scene.wills() == 0, "a will is due too early"
+        scene.until(gone_s + _DELAY_S + _SLACK_S)
+        assert scene.wills() == len(_CLIENTS)
+        scene.until(gone_s + _INTERVAL_S - 0.5)
+        assert scene.left() == {*_CLIENTS}, "a session has ended too early"
+        scene.until(gone_s + _INTERVAL_S + _SLACK_S)
+        assert scene.left() == set()
+        assert scene.wills() == len(_CLIENTS), "a will is due twice"
+        scene.require_settled(20.0)
+
+
+@scenario
+def who_comes_back_in_time_keeps_the_session() -> None:
+    """Half of the clients come back just before, to another broker."""
+    with Stage() as scene:
+        scene.run(_AMNESTY_S)
+        gone_s = scene.go()
+        scene.until(gone_s + _DELAY_S - 0.5)
+
+        async def back(client: Client) -> None:
+            items = [SessionTakeoverItem("acme", name) for name in _CLIENTS[::2]]
+            taken = await client.sessions.takeover_many("two", 1, items, restore=True)
+            assert all(taken.session_present(at) for at in range(len(items)))
+
+        scene.ask(scene.two, back)
+        assert scene.wills() == 0
+        scene.until(gone_s + _INTERVAL_S + _SLACK_S)
+        assert scene.left() == {*_CLIENTS[::2]}
+        assert scene.wills() == len(_CLIENTS[1::2])
+
+
+@scenario
+def a_new_leader_ends_nothing_for_a_while() -> None:
+    """The leader dies when the sessions are about to end. Their clients may have tried in vain to come back."""
+    with Stage() as scene:
+        scene.run(_AMNESTY_S)
+        gone_s = scene.go()
+        scene.until(gone_s + _DELAY_S + _SLACK_S)
+        scene.until(gone_s + _INTERVAL_S - 0.3)
+        leader = scene.lead()
+        leader.crash(power=True)
+        scene.until(gone_s + _INTERVAL_S + 0.5)
+        assert scene.left() == {*_CLIENTS}
+        scene.until(scene.loop.now + 2 * _AMNESTY_S + _SLACK_S)
+        assert scene.left() == set()
+        leader.start()
+        assert scene.wills() == len(_CLIENTS)
+
+
+@scenario
+def a_calendar_that_is_set_ends_no_session() -> None:
+    """An hour ahead at the leader, and then at the others."""
+    with Stage() as scene:
+        scene.run(_AMNESTY_S)
+        gone_s = scene.go(interval_s=30)
+        for sim in (scene.lead(), *scene.nodes.values()):
+            assert sim.environment is not None
+            sim.environment.stepped_ms += 3_600_000
+            scene.run(_AMNESTY_S + 0.5)
+        assert scene.loop.now < gone_s + 20.0
+        assert scene.left() == {*_CLIENTS}, "a session has ended too early"
+        scene.until(gone_s + 30.0 + _AMNESTY_S + _SLACK_S)
+        assert scene.left() == set()
+        scene.require_settled(20.0)
+
+
+@scenario
+def sessions_end_in_the_group_that_their_slots_have_moved_to() -> None:
+    """Half of the sessions move while they are away, and back."""
+    with Stage(data=2) as scene:
+        scene.run(_AMNESTY_S)
+        gone_s = scene.go()
+        for source, target in ((0, 1), (1, 0)):
+            scene.move(source, target)
+            scene.require_settled(20.0)
+        scene.until(gone_s + _INTERVAL_S + _AMNESTY_S + 2 * _SLACK_S)
+        assert scene.left() == set()
+        assert scene.wills() == len(_CLIENTS)
+
+
+@scenario
+def sessions_come_go_and_end_through_trouble() -> None:
+    """Clients come and go for a minute while leaders die; nothing is said of who is there, but the judge looks at each
+    end, and in the end the index is that of the sessions."""
+    with Stage(data=2) as scene:
+        over = asyncio.Event()
+
+        async def live(client: Client, number: int, rng: random.Random) -> None:
+            while not over.is_set():
+                name = f"device-{rng.randrange(6)}"
+                properties = SessionProperties(rng.randrange(4), b"", Will("gone", delay_s=rng.randrange(3)))
+                broker = f"broker-{number}"
+                taken = await client.sessions.takeover_many(
+                    broker, 1, [SessionTakeoverItem("acme", name, rng.random() < 0.2, properties)], deadline_s=20.0
+                )
+                if not taken.errors:
+                    gone = [SessionDisconnectItem("acme", name, None, rng.random() < 0.3)]
+                    await client.sessions.disconnect_many(broker, 1, gone, deadline_s=20.0)
+
+        tasks = [
+            scene.begin(host, lambda client, number=number: live(client, number, scene.rng))  # type: ignore[misc]
+            for number, host in enumerate((scene.one, scene.two))
+        ]
+        for _ in range(3):
+            scene.run(4.0)
+            leader = scene.lead()
+            leader.crash(power=True)
+            scene.run(1.0)
+            leader.start()
+        over.set()
+        assert scene.run_until(lambda: all(task.done() for task in tasks), 30.0)
+        for task in tasks:
+            task.result()
+        scene.require_settled(30.0)
+        scene.run(4.0 + 3 * _AMNESTY_S)
+        assert scene.left() == set()
+        scene.require_settled(30.0)
