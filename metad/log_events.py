@@ -392,6 +392,29 @@ SLOT_MOVE_BEGAN = _info(
     target="the ordinal of the group that they go to",
     attempt="its number",
 )
+BROKER_REGISTERED = _info(
+    "broker_registered",
+    "A broker has begun a life, which ends its earlier ones.",
+    broker="its name",
+    epoch="the epoch of the life",
+    address="where it says that it is",
+)
+BROKER_FENCED = _warning(
+    "broker_fenced",
+    "A broker's life is over.",
+    "broker",
+    broker="its name",
+    epoch="the epoch of the life",
+    reason="why",
+)
+FENCES_NOT_SPREAD = _warning(
+    "fences_not_spread",
+    "A group could not be told which lives of brokers are over. It is tried again.",
+    "group",
+    group="its name",
+    error="the name of the error",
+    detail="why",
+)
 SLOTS_MOVED = _info(
     "slots_moved",
     "Slots have moved.",

@@ -31,6 +31,7 @@ from ..raft.membership import ChangeRefusedError
 from ..raft.replica import RaftGroup
 from . import decisions, leaving, repair, upkeep
 from .bounds import check_node
+from .brokers import ABOUT_BROKERS, Brokers
 from .decisions import Decision
 from .departure import Departure
 from .formed import no_founder
@@ -48,13 +49,16 @@ TEND_S = 1.0
 class Controller:
     """Observes the node, asks :mod:`.decisions` and :mod:`.upkeep` what to do, and does it."""
 
-    def __init__(self, config: Config, presence: Presence, clock: Clock, host: Host, migrations: Migrations) -> None:
+    def __init__(
+        self, config: Config, presence: Presence, clock: Clock, host: Host, migrations: Migrations, brokers: Brokers
+    ) -> None:
         self._config = config
         self._presence = presence
         self._clock = clock
         self._host = host
         self._groups = host.groups
         self._migrations = migrations
+        self._brokers = brokers
         self._seen = Seen(config.node_id)
         self._departure = Departure(config.node_id, presence.record.store_id)
         self._timer: Timer | None = None
@@ -110,6 +114,7 @@ class Controller:
             if record.group_id != METADATA and self._config.node_id not in (*record.replicas, *record.learners):
                 self._retire(record)
         self._migrations.follow(groups.map)
+        self._brokers.follow(groups.map)
         self._tend(groups.map, now_s)
 
     @property
@@ -265,8 +270,9 @@ class Controller:
 
     # --- requests ----------------------------------------------------------------------------------------
 
-    def handle(self, body: m.Message, done: Done) -> None:
-        """Answer a request about the cluster. Raises MetadError instead of calling ``done``."""
+    def handle(self, body: m.Message, done: Done, arrived_s: float) -> None:
+        """Answer a request about the cluster, which reached this node at ``arrived_s``. Raises MetadError instead of
+        calling ``done``."""
         if not self.leads_metadata:
             raise NotLeaderError(
                 "this node does not lead metadata-0", leader=self._groups.drivers[METADATA].group.leader or ""
@@ -274,6 +280,9 @@ class Controller:
         current, lost = self._groups.map, self._seen.lost
         if current is None:
             raise NotLeaderError("the cluster is being formed", retry_after_ms=200)
+        if isinstance(body, ABOUT_BROKERS):
+            self._brokers.handle(body, done, arrived_s)
+            return
         replicas = self._wanted(current)
         match body:
             case c.Join(node):

@@ -21,6 +21,7 @@ from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, M
 
 from .. import __version__, log_events
 from ..config import Config
+from ..control.brokers import Brokers
 from ..control.controller import Controller
 from ..control.decisions import founders
 from ..control.formed import refusal, without_effect
@@ -34,6 +35,7 @@ from ..raft.incoming import PeerProtocolError
 from ..raft.replicas import Replicas
 from ..raft.writer import LogWriter
 from .agenda import Agenda
+from .broker_calls import BrokerCalls
 from .checkpoints import Checkpoints
 from .driver import GroupDriver
 from .environment import AsyncEnvironment, Environment
@@ -42,6 +44,7 @@ from .groups import Groups
 from .handover import Handover
 from .health import Health
 from .in_flight_budget import InFlightBudget
+from .leader_calls import LeaderCalls
 from .lives import Lives
 from .machines import Machines
 from .migration_steps import MigrationSteps
@@ -139,7 +142,9 @@ class Node:
         )
         self.sweeps = Sweeps(config.expiry, groups, self.requests, environment, health)
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
-        self.migrations = Migrations(MigrationSteps(config.node_id, groups, self.requests, environment, outbound))
+        leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
+        self.migrations = Migrations(MigrationSteps(groups, leaders))
+        self.brokers = Brokers(environment, groups, BrokerCalls(self.requests, leaders))
         host = Host(
             groups,
             replicas.connected,
@@ -151,7 +156,7 @@ class Node:
             fail=health.fail,
             stop_for_bug=health.stop_for_bug,
         )
-        self.controller = Controller(config, self.presence, environment, host, self.migrations)
+        self.controller = Controller(config, self.presence, environment, host, self.migrations, self.brokers)
         groups.on_change.append(self.controller.reconcile)
 
     @classmethod
@@ -219,7 +224,7 @@ class Node:
 
     # --- what the node itself answers --------------------------------------------------------------------
 
-    def _control(self, method: Method[Any, Any], body: Any, done: Done) -> None:
+    def _control(self, method: Method[Any, Any], body: Any, done: Done, arrived_s: float) -> None:
         if method is STATUS:
             done(encode(self.status()))
         elif method is CLUSTER_MAP:
@@ -229,7 +234,7 @@ class Node:
         elif self.failure is not None:
             raise UnknownOutcomeError("the node has stopped; its log says why")
         else:
-            self.controller.handle(body, done)
+            self.controller.handle(body, done, arrived_s)
 
     def _sweep(self, driver: GroupDriver, body: GroupCommand, done: Done) -> None:
         if not driver.group.ready:
@@ -439,6 +444,7 @@ class Node:
     def stop_timers(self) -> None:
         """Nothing is due any more."""
         self.controller.stop()
+        self.brokers.stop()
         self._statuses.stop()
         self.sweeps.stop()
         self._scheduler.stop()

@@ -41,8 +41,8 @@ from .in_flight_budget import ITEM_BYTES, InFlightBudget
 from .reads import Reads, failed
 from .scheduler import Scheduler
 
-Control = Callable[[Method[Any, Any], Any, Done], None]
-"""Answers what is about the node or the cluster. May raise MetadError."""
+Control = Callable[[Method[Any, Any], Any, Done, float], None]
+"""Answers what is about the node or the cluster, and reached the node at this time. May raise MetadError."""
 Sweep = Callable[[GroupDriver, GroupCommand, Done], None]
 """Has the group's leader drop what has moved away. May raise MetadError."""
 
@@ -191,7 +191,7 @@ class Requests:
                 f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
             )
         if method.code in CONTROL:
-            self._control(method, body, done)
+            self._control(method, body, done, self._environment.now() - waited_s)
             return None
         if self._health.failure is not None:
             raise UnknownOutcomeError("the node has stopped; its log says why")

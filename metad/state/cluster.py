@@ -41,10 +41,15 @@ def read_map(engine: Engine) -> c.ClusterMap | None:
     return None if stored is None else _decode(stored)
 
 
+def map_version(view: View) -> int:
+    """The version of the map as a command must believe it; 0 before the cluster was formed."""
+    stored = view.get(MAP_KEY)
+    return 0 if stored is None else _decode(stored).version
+
+
 def _evaluate_store(view: View, command: Command[c.StoreMap]) -> m.WriteReply:
     body = command.body
-    stored = view.get(MAP_KEY)
-    version = 0 if stored is None else _decode(stored).version
+    stored, version = view.get(MAP_KEY), map_version(view)
     if version != body.expected:
         return written(view, [mismatch(0, ConflictError, "the map's version", version)])
     replaced = encode(body.map)

@@ -7,7 +7,20 @@ from typing import Any
 from metad_wire.methods import METHODS, By
 from metad_wire.tables import TABLES
 
-from . import cluster, expiry, fences, inflight, kv, offsets, owners, sessions, slot_migration, subscriptions, wills
+from . import (
+    brokers,
+    cluster,
+    expiry,
+    fences,
+    inflight,
+    kv,
+    offsets,
+    owners,
+    sessions,
+    slot_migration,
+    subscriptions,
+    wills,
+)
 from .dedupe import DedupeWindow
 from .fences import Fences
 from .part import StatePart
@@ -30,6 +43,7 @@ VERBS: dict[int, Verb[Any, Any]] = {
                 cluster,
                 slot_migration,
                 fences,
+                brokers,
                 sessions,
                 expiry,
                 subscriptions,

@@ -32,6 +32,7 @@ from metad_wire.group import GroupId
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, For, Method
 from metad_wire.routing import KINDS, ROUTES, split
 from metad_wire.session import ClientSession, decode_error
+from metad_wire.tables.broker import BrokerBeat, BrokerChange, BrokerGet, BrokerHeartbeat, BrokerRegister
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
 from metad_wire.tables.subscription import (
     Subscription,
@@ -205,6 +206,16 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
             return c.GroupFence([c.FenceItem("nobody", 1)])
         case "session.sweep":
             return c.SessionSweep([])
+        case "broker.change":
+            return BrokerChange([])
+        case "broker.register":
+            return BrokerRegister("b1")
+        case "broker.heartbeat":
+            return BrokerHeartbeat([BrokerBeat("b1", 1)])
+        case "broker.drain" | "broker.deregister" | "broker.fence":
+            return method.body("nobody", 1)
+        case "broker.get":
+            return BrokerGet(["b1"])
         case "cluster.join":
             return c.Join(known.nodes[0])
         case "cluster.leave":

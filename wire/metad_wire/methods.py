@@ -13,6 +13,14 @@ from .method import For as For
 from .method import Method as Method
 from .method import Reply as Reply
 from .method import encode as encode
+from .tables.broker import BROKER_CHANGE as BROKER_CHANGE
+from .tables.broker import BROKER_DEREGISTER as BROKER_DEREGISTER
+from .tables.broker import BROKER_DRAIN as BROKER_DRAIN
+from .tables.broker import BROKER_FENCE as BROKER_FENCE
+from .tables.broker import BROKER_GET as BROKER_GET
+from .tables.broker import BROKER_HEARTBEAT as BROKER_HEARTBEAT
+from .tables.broker import BROKER_LIST as BROKER_LIST
+from .tables.broker import BROKER_REGISTER as BROKER_REGISTER
 from .tables.cluster import CLUSTER_STORE as CLUSTER_STORE
 from .tables.cluster import GROUP_COMMAND as GROUP_COMMAND
 from .tables.cluster import GROUP_FENCE as GROUP_FENCE

@@ -3,6 +3,7 @@ names the scenarios of :mod:`metad.testing.nodes.scenarios` that find it."""
 
 from __future__ import annotations
 
+from .brokers import BROKER_MUTANTS
 from .planting import Mutant
 from .planting import one_edit as _m
 from .watches import WATCH_MUTANTS
@@ -416,5 +417,6 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "pass",
         "a_node_that_ends_hands_over_first",
     ),
+    *BROKER_MUTANTS,
     *WATCH_MUTANTS,
 )

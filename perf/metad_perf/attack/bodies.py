@@ -8,15 +8,12 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from metad_wire.methods import METHODS, For, Method
+from metad_wire.methods import METHODS, By, For, Method
 
 _TEXTS = ("", "a", "b", "k0", "large", "crowd", "\0", "é" * 7, "x" * 300)
 _NUMBERS = (0, 1, 2, 7, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1, -1, -(2**63))
 _ITEMS_MAX = 4
 _NONE_SHARE = 0.3
-
-CONTROL_END = 0x0100
-"""Methods with lower codes concern the node and the cluster, the others records."""
 
 
 def methods_of_records(*, mutating: bool) -> list[Method[Any, Any]]:
@@ -24,7 +21,7 @@ def methods_of_records(*, mutating: bool) -> list[Method[Any, Any]]:
     return [
         one
         for one in METHODS.values()
-        if one.code >= CONTROL_END and one.whose is not For.NODES and (one.mutates or not mutating)
+        if one.by is By.GROUP and one.whose is not For.NODES and (one.mutates or not mutating)
     ]
 
 

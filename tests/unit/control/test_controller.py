@@ -124,6 +124,7 @@ class Rig:
         config = config or Config(node_id="n1")
         self.presence = Presence(config, "store of n1")
         mover: Any = SimpleNamespace(follow=lambda known: None)
+        brokers: Any = SimpleNamespace(follow=lambda known: None)
         self.now_s = 0.0
         clock: Any = SimpleNamespace(now=lambda: self.now_s)
         host = self.host
@@ -143,6 +144,7 @@ class Rig:
                 host.stop,
             ),
             mover,
+            brokers,
         )
         self.answers: list[Any] = []
 
@@ -154,7 +156,7 @@ class Rig:
     def ask(self, method: Any, body: Any) -> c.Done:
         """Raises what it is refused with."""
         answers: list[Any] = []
-        self.controller.handle(body, answers.append)
+        self.controller.handle(body, answers.append, 0.0)
         (answer,) = answers
         if isinstance(answer, MetadError):
             raise answer
@@ -198,7 +200,7 @@ def test_one_change_at_a_time_and_the_next_may_come_when_it_is_stored() -> None:
     rig = Rig()
     rig.host.hold = True
     first: list[Any] = []
-    rig.controller.handle(c.AddGroup("data"), first.append)
+    rig.controller.handle(c.AddGroup("data"), first.append, 0.0)
     assert not first
     with pytest.raises(ConflictError, match="another change"):
         rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))

@@ -41,9 +41,13 @@ def test_codes_and_names_agree() -> None:
 
 def test_what_changes_the_cluster_is_not_for_every_client() -> None:
     """What the leader of metadata-0 decides is about all of the cluster, so nobody can forget to say whose it is."""
-    assert all(method.whose is not For.CLIENTS for method in METHODS.values() if method.by is By.METADATA)
+    for_clients = {m.name for m in METHODS.values() if m.by is By.METADATA and m.whose is For.CLIENTS}
+    assert for_clients == {
+        f"broker.{name}" for name in ("register", "heartbeat", "drain", "deregister", "get", "list")
+    }, "brokers say by themselves how they are"
     assert {method.name for method in METHODS.values() if method.whose is For.ADMINS} == {
-        f"cluster.{name}" for name in ("join", "leave", "transfer", "add_group", "rebalance")
+        "broker.fence",
+        *(f"cluster.{name}" for name in ("join", "leave", "transfer", "add_group", "rebalance")),
     }
 
 

@@ -78,6 +78,7 @@ def test_every_method_of_a_table_is_routed() -> None:
         "will.list",
         "session.sweep",
         "cluster.store",
+        "broker.change",
         "group.command",
         "group.fence",
     }

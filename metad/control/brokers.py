@@ -1,0 +1,482 @@
+"""Brokers, for the leader of metadata-0: registered, heard of, and fenced in every group when a life is over.
+
+Every change is written first (``broker.change``); then each group is told the fences that follow from it, many brokers
+at once; then it is noted that all groups have it, as of the newest map, and whoever waits is
+answered. Nothing else is remembered, so the next leader goes on with the fences that are not noted. A heartbeat writes
+nothing. It is acknowledged only once it is certain that nobody else led meanwhile: otherwise a deposed leader could
+renew the lease of a life that its successor ends.
+
+A life must not end because the service was slow. So a heartbeat counts from when its frame arrived, a new leader gives
+everybody a whole lease, and the clock of the leases stands still while this node was not running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from metad_wire.cluster import ClusterMap, FenceItem, GroupFence
+from metad_wire.errors import (
+    ERRORS,
+    ConflictError,
+    FencedError,
+    InvalidRequestError,
+    MetadError,
+    NotFoundError,
+    NotLeaderError,
+)
+from metad_wire.group import METADATA, GroupId
+from metad_wire.messages import BROKER_BYTES_MAX, ItemError, Message
+from metad_wire.methods import BROKER_CHANGE, encode
+from metad_wire.tables import broker as b
+from metad_wire.tables.broker import Broker, BrokerStep
+
+from .. import log_events
+from ..logs import event
+from ..state.brokers import read_brokers
+from ..state.liveness import Liveness
+from .fencing import Fencing, groups_to_fence
+from .host import Clock, Done, Hosted, Timer
+
+ABOUT_BROKERS = (
+    b.BrokerHeartbeat,
+    b.BrokerRegister,
+    b.BrokerDrain,
+    b.BrokerDeregister,
+    b.BrokerFence,
+    b.BrokerGet,
+    b.BrokerList,
+)
+"""The requests that :meth:`Brokers.handle` answers."""
+BROKERS_MAX = 4_096
+"""Names that were ever registered: every group keeps a fence for each, and an adoption of slots carries all of them."""
+LEASE_MS_MIN, LEASE_MS_MAX = 500, 3_600_000
+TEXT_BYTES_MAX = 1_024  # of an address, a region or a rack
+ATTRIBUTES_BYTES_MAX = 16 * 1024
+
+_TICK_S = 0.1  # how often leases are looked at, while there are any
+_LATE_S = 0.02  # a tick that is later than this says that the node was not running
+_GRACE_S = 0.1  # after a lease's end, for heartbeats that have arrived and wait for their turn
+_AGAIN_S = 0.2  # until a group that was not reached is told again
+_PAGE_BYTES_MAX = 512 * 1024
+
+
+class Host(Protocol):
+    """The node, as the registry of brokers sees it."""
+
+    def change(self, body: b.BrokerChange, done: Done) -> None:
+        """Write to metadata-0, which this node leads."""
+
+    def fence(self, group: GroupId, body: GroupFence) -> Awaitable[object]:
+        """Have a group's leader, wherever it is, write fences. Raises MetadError."""
+
+
+class _Waiter:
+    """A request that is answered once all groups have a fence."""
+
+    __slots__ = ("answer", "broker", "done", "least_epoch", "timer")
+
+    def __init__(self, record: Broker, answer: Callable[[list[str]], Message], done: Done) -> None:
+        self.broker = record.broker
+        self.least_epoch = record.least_epoch
+        self.answer = answer
+        self.done = done
+        self.timer: Timer | None = None
+
+
+class Brokers:
+    """The registry, as long as this node leads metadata-0."""
+
+    def __init__(self, clock: Clock, groups: Hosted, host: Host) -> None:
+        self._clock = clock
+        self._groups = groups
+        self._host = host
+        self._term: int | None = None
+        """The reign; None while another node leads."""
+        self._records: dict[str, Broker] = {}
+        self._loads: dict[str, int] = {}
+        self._lives: Liveness[str] = Liveness()
+        self._lost_s = 0.0  # for how long this node was not running, in this reign
+        self._ending: set[str] = set()  # whose end is being written
+        self._fencing = Fencing()
+        self._noting = False
+        self._lanes: dict[GroupId, asyncio.Task[None]] = {}  # what tells each group
+        self._waiters: dict[_Waiter, None] = {}
+        self._timer: Timer | None = None
+        self._tick_s = 0.0
+
+    # --- the reign ---------------------------------------------------------------------------------------
+
+    def follow(self, known: ClusterMap) -> None:
+        """Go on with what this node has to do, if it leads metadata-0."""
+        self._look_who_leads()
+        if self._term is not None:
+            self._go_on(known)
+
+    def stop(self) -> None:
+        """End everything: the node ends. What is written says how far it came."""
+        self._end_reign()
+
+    def _look_who_leads(self) -> None:
+        group = self._groups.drivers[METADATA].group
+        term = group.term if group.ready else None
+        if term == self._term:
+            return
+        self._end_reign()
+        if term is not None:
+            self._begin_reign(term)
+
+    def _begin_reign(self, term: int) -> None:
+        self._term = term
+        for record in read_brokers(self._groups.drivers[METADATA].machine.reader.engine).values():
+            self._learn(record)
+        self._tick_soon()
+
+    def _end_reign(self) -> None:
+        self._term = None
+        for lane in self._lanes.values():
+            lane.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        waiters, self._waiters = self._waiters, {}
+        self._records, self._loads, self._lanes = {}, {}, {}
+        self._lives, self._fencing, self._timer = Liveness(), Fencing(), None
+        self._lost_s, self._noting = 0.0, False
+        self._ending = set()
+        for waiter in waiters:
+            self._answer(waiter, _led_by_another())
+
+    def _learn(self, record: Broker) -> None:
+        """A broker is now so."""
+        before = self._records.get(record.broker)
+        self._records[record.broker] = record
+        self._ending.discard(record.broker)
+        if record.state not in b.LIVE:
+            self._lives.remove(record.broker)
+        elif before is None or before.broker_epoch != record.broker_epoch:
+            self._begin_lease(record)
+        if record.fenced:
+            self._fencing.done(record.broker, record.least_epoch)
+        else:
+            self._fencing.want(FenceItem(record.broker, record.least_epoch, record.fenced_ms))
+
+    def _begin_lease(self, record: Broker) -> None:
+        self._lives.add(record.broker, record.lease_ms / 1000, self._running_s())
+
+    def _running_s(self, at_s: float | None = None) -> float:
+        """A time, by a clock that stands still while this node is not running."""
+        return (self._clock.now() if at_s is None else at_s) - self._lost_s
+
+    # --- leases ------------------------------------------------------------------------------------------
+
+    def _tick_soon(self) -> None:
+        if self._timer is None and len(self._lives):
+            self._tick_s = self._clock.now() + _TICK_S
+            self._timer = self._clock.call_at(self._tick_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        late_s = self._clock.now() - self._tick_s
+        if late_s > _LATE_S:
+            self._lost_s += late_s
+        self._look_who_leads()
+        if self._term is None:
+            return
+        silent = self._lives.due(self._running_s() - _GRACE_S)
+        steps = [BrokerStep("expire", name, self._records[name].broker_epoch) for name in silent]
+        if steps:
+            self._ending.update(silent)
+            self._change(steps, self._expired)
+        self._tick_soon()
+
+    def _expired(self, steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+        for step, record in zip(steps, brokers, strict=True):
+            if record is not None:
+                event(log_events.BROKER_FENCED, broker=record.broker, epoch=record.broker_epoch, reason="it was silent")
+            elif step.broker in self._ending:  # it was not written
+                self._ending.discard(step.broker)
+                self._begin_lease(self._records[step.broker])
+
+    # --- fences ------------------------------------------------------------------------------------------
+
+    def _go_on(self, known: ClusterMap) -> None:
+        """Tell the groups what they lack, and note what all of them have."""
+        if not len(self._fencing):
+            return
+        groups = groups_to_fence(known)
+        for group in groups:
+            if group not in self._lanes and self._fencing.lacking(group):
+                lane = self._lanes[group] = asyncio.get_running_loop().create_task(self._tell(group))
+                lane.add_done_callback(partial(self._told, group))
+        everywhere = [] if self._noting else self._fencing.everywhere(groups)
+        if everywhere:
+            self._noting = True
+            steps = [BrokerStep("fenced", fence.broker, fence.least_epoch) for fence in everywhere]
+            self._change(steps, self._noted, known.version)
+
+    async def _tell(self, group: GroupId) -> None:
+        """Tell a group of fences until it lacks none."""
+        fencing = self._fencing
+        while fences := fencing.lacking(group):
+            try:
+                await self._host.fence(group, GroupFence(fences))
+            except MetadError as error:
+                event(log_events.FENCES_NOT_SPREAD, group=group.name, error=error.name, detail=str(error))
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                fencing.acknowledged(group, fences)
+                if self._groups.map is not None:
+                    self._go_on(self._groups.map)
+
+    def _told(self, group: GroupId, lane: asyncio.Task[None]) -> None:
+        if self._lanes.get(group) is lane:
+            del self._lanes[group]
+        if lane.cancelled():
+            return
+        if (bug := lane.exception()) is not None:
+            event(log_events.BUG, exc_info=bug, where=f"fences for {group.name}")
+        elif self._term is not None and self._groups.map is not None:  # another fence may have come just now
+            self._go_on(self._groups.map)
+
+    def _noted(self, steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+        self._noting = False
+        for waiter in list(self._waiters):
+            record = self._records.get(waiter.broker)
+            if record is not None and record.fenced and record.least_epoch >= waiter.least_epoch:
+                self._answered(waiter, [])
+
+    # --- changes -----------------------------------------------------------------------------------------
+
+    def _change(
+        self,
+        steps: list[BrokerStep],
+        then: Callable[[list[BrokerStep], list[Broker | None], MetadError | None], None],
+        map_version: int = 0,
+        lost: Callable[[MetadError], None] | None = None,
+    ) -> None:
+        """Write steps, learn what came of them, and go on. Where a single step failed, the error is its own. If the
+        reign ends meanwhile, only ``lost`` is told."""
+        term = self._term
+
+        def changed(result: bytes | MetadError) -> None:
+            if self._term != term or term is None:
+                if lost is not None:
+                    lost(result if isinstance(result, MetadError) else _led_by_another())
+                return
+            if isinstance(result, MetadError):
+                then(steps, [None] * len(steps), result)
+                return
+            reply = BROKER_CHANGE.decode_reply(result)
+            for record in reply.brokers:
+                if record is not None:
+                    self._learn(record)
+            then(steps, reply.brokers, _error_of(reply.errors) if len(steps) == 1 else None)
+            self._tick_soon()
+            # What could not be noted, because the map has changed, is tried again.
+            if self._groups.map is not None:
+                self._go_on(self._groups.map)
+
+        self._host.change(b.BrokerChange(steps, map_version), changed)
+
+    # --- requests ----------------------------------------------------------------------------------------
+
+    def handle(self, body: Message, done: Done, arrived_s: float) -> None:
+        """Answer a request about brokers, to the leader of metadata-0. Raises MetadError instead of calling
+        ``done``."""
+        self._look_who_leads()
+        match body:
+            case b.BrokerHeartbeat(beats):
+                self._beat(beats, done, arrived_s)
+            case b.BrokerRegister():
+                self._register(body, done)
+            case b.BrokerDrain(broker, epoch):
+                self._end([BrokerStep("drain", broker, epoch)], 0, done)
+            case b.BrokerDeregister(broker, epoch, wait_ms):
+                self._end([BrokerStep("deregister", broker, epoch)], wait_ms, done)
+            case b.BrokerFence(broker, epoch, wait_ms):
+                self._end([BrokerStep("fence", broker, epoch)], wait_ms, done)
+            case b.BrokerGet(names):
+                self._read(lambda: b.BrokerGetReply([self._shown(name) for name in names]), done)
+            case b.BrokerList():
+                self._read(lambda: self._page(body), done)
+            case _:
+                raise InvalidRequestError(f"{type(body).__name__} is not about brokers")
+
+    def _register(self, asked: b.BrokerRegister, done: Done) -> None:
+        _check(asked)
+        if asked.broker not in self._records and len(self._records) >= BROKERS_MAX:
+            raise ConflictError(f"{BROKERS_MAX} brokers are registered, or were: give new ones the names of those gone")
+
+        def registered(_: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+            (record,) = brokers
+            if record is None:
+                done(error or ConflictError("the registration was refused"))
+                return
+            event(log_events.BROKER_REGISTERED, broker=record.broker, epoch=record.broker_epoch, address=record.address)
+
+            def answer(unfenced: list[str]) -> Message:
+                if self._is_last(record):
+                    self._lives.heard(record.broker, self._running_s())  # it could not know its epoch until now
+                return b.BrokerRegistered(record.broker_epoch, record.lease_ms, unfenced)
+
+            self._wait(_Waiter(record, answer, done), asked.wait_ms)
+
+        self._change([BrokerStep("register", asked.broker, 0, asked)], registered, lost=done)
+
+    def _is_last(self, record: Broker) -> bool:
+        known = self._records.get(record.broker)
+        return known is not None and known.broker_epoch == record.broker_epoch
+
+    def _end(self, steps: list[BrokerStep], wait_ms: int, done: Done) -> None:
+        """End a life, or let it drain."""
+
+        def ended(steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+            (step,), (record,) = steps, brokers
+            if record is None:
+                done(error or ConflictError("the change was refused"))
+                return
+            if step.step == "fence":
+                event(
+                    log_events.BROKER_FENCED,
+                    broker=record.broker,
+                    epoch=record.broker_epoch,
+                    reason="an administrator has ended it",
+                )
+            waiter = _Waiter(
+                record, lambda unfenced: b.BrokerEnded(self._records.get(record.broker, record), unfenced), done
+            )
+            if step.step == "drain":
+                self._answered(waiter, [])
+            else:
+                self._wait(waiter, wait_ms)
+
+        self._change(steps, ended, lost=done)
+
+    def _wait(self, waiter: _Waiter, wait_ms: int) -> None:
+        """Answer once all groups have the fence, or when it has taken too long."""
+        record = self._records.get(waiter.broker)
+        if record is not None and record.fenced and record.least_epoch >= waiter.least_epoch:
+            self._answered(waiter, [])
+            return
+        self._waiters[waiter] = None
+
+        def late() -> None:
+            known = self._groups.map
+            unfenced = [] if known is None else self._fencing.unfenced(waiter.broker, groups_to_fence(known))
+            # All groups may have it, and only the note of that is missing: then some group may be newer.
+            self._answered(waiter, unfenced or [METADATA.name])
+
+        waiter.timer = self._clock.call_at(self._clock.now() + wait_ms / 1000, late)
+
+    def _answered(self, waiter: _Waiter, unfenced: list[str]) -> None:
+        self._answer(waiter, encode(waiter.answer(unfenced)))
+
+    def _answer(self, waiter: _Waiter, result: bytes | MetadError) -> None:
+        self._waiters.pop(waiter, None)
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+        waiter.done(result)
+
+    # --- heartbeats and reads ----------------------------------------------------------------------------
+
+    def _beat(self, beats: list[b.BrokerBeat], done: Done, arrived_s: float) -> None:
+        # It counts even if the lead cannot be proven: who leads next gives everybody a whole lease in any case.
+        at_s = self._running_s(arrived_s)
+        for beat in beats:
+            if self._refusal(beat) is None:
+                self._lives.heard(beat.broker, at_s)
+                self._loads[beat.broker] = beat.load
+
+        def reply() -> Message:
+            refusals = [self._refusal(beat) for beat in beats]
+            return b.BrokerHeartbeatReply(
+                [
+                    0 if why is not None else self._records[beat.broker].lease_ms
+                    for beat, why in zip(beats, refusals, strict=True)
+                ],
+                [self._records[beat.broker].state if beat.broker in self._records else "" for beat in beats],
+                [
+                    ItemError(position, why.code, why.message, why.current)
+                    for position, why in enumerate(refusals)
+                    if why is not None
+                ],
+            )
+
+        self._read(reply, done)
+
+    def _refusal(self, beat: b.BrokerBeat) -> MetadError | None:
+        """Why a heartbeat is refused."""
+        record = self._records.get(beat.broker)
+        if record is None:
+            return NotFoundError(f"there is no broker {beat.broker!r}")
+        if record.broker_epoch != beat.broker_epoch or record.state not in b.LIVE:
+            return FencedError(
+                f"epoch {beat.broker_epoch} of broker {beat.broker!r} is over: "
+                f"epoch {record.broker_epoch} is {record.state}",
+                current=record.broker_epoch,
+            )
+        if beat.broker in self._ending:
+            return ConflictError("it was silent for longer than its lease; whether it is over is being decided")
+        return None
+
+    def _read(self, reply: Callable[[], Message], done: Done) -> None:
+        """Answer once it is certain that nobody else leads."""
+        term = self._term
+
+        def proven(ok: bool) -> None:
+            if not ok or self._term != term or term is None:
+                done(_led_by_another())
+            else:
+                done(encode(reply()))
+
+        self._groups.drivers[METADATA].group.read(proven)
+
+    def _shown(self, name: str) -> Broker | None:
+        record = self._records.get(name)
+        load = self._loads.get(name, 0)
+        return record if record is None or not load else msgspec.structs.replace(record, load=load)
+
+    def _page(self, body: b.BrokerList) -> b.BrokerListReply:
+        after = body.page.cursor.decode(errors="replace")
+        found: list[Broker] = []
+        size = 0
+        for name in sorted(
+            name for name in self._records if name.startswith(body.prefix) and (name > after or not after)
+        ):
+            record = self._shown(name)
+            if record is None or body.state not in ("", record.state):
+                continue
+            if len(found) >= body.page.limit or size >= _PAGE_BYTES_MAX:
+                return b.BrokerListReply(found, found[-1].broker.encode())
+            found.append(record)
+            size += len(encode(record))
+        return b.BrokerListReply(found, b"")
+
+
+def _led_by_another() -> NotLeaderError:
+    return NotLeaderError("the leader of metadata-0 changed; what was asked may have been done, and may be asked again")
+
+
+def _error_of(errors: Iterable[ItemError]) -> MetadError | None:
+    for error in errors:
+        return ERRORS[error.code](error.message, current=error.current)
+    return None
+
+
+def _check(asked: b.BrokerRegister) -> None:
+    """Raise InvalidRequestError if a registration breaks a bound."""
+    length = len(asked.broker.encode())
+    if not 0 < length <= BROKER_BYTES_MAX:
+        raise InvalidRequestError(f"the broker's name takes {length} bytes: 1 to {BROKER_BYTES_MAX} are allowed")
+    if not LEASE_MS_MIN <= asked.lease_ms <= LEASE_MS_MAX:
+        raise InvalidRequestError(f"lease_ms is {asked.lease_ms}: {LEASE_MS_MIN} to {LEASE_MS_MAX} are allowed")
+    texts: dict[str, Any] = {"address": asked.address, "region": asked.region, "rack": asked.rack}
+    for name, text in texts.items():
+        if len(text.encode()) > TEXT_BYTES_MAX:
+            raise InvalidRequestError(f"{name} takes more than {TEXT_BYTES_MAX} bytes")
+    if sum(len(f"{key}{value}".encode()) for key, value in asked.attributes.items()) > ATTRIBUTES_BYTES_MAX:
+        raise InvalidRequestError(f"the attributes take more than {ATTRIBUTES_BYTES_MAX} bytes")

@@ -1,0 +1,212 @@
+"""Brokers that die and come back: what was acknowledged about a life holds in every group, whatever happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from metad_client import Client
+from metad_client.errors import FencedError, MetadError, NotLeaderError
+from metad_wire import messages as m
+from metad_wire.group import METADATA, GroupId
+from metad_wire.methods import (
+    BROKER_FENCE,
+    BROKER_GET,
+    BROKER_HEARTBEAT,
+    BROKER_REGISTER,
+    KV_PUT,
+    Method,
+)
+from metad_wire.tables import broker as b
+
+from ....config import RaftConfig, StorageConfig
+from ..cluster import DATA, SimNode
+from .scene import Scene, scenario
+
+_CLIENTS = [f"c{number}" for number in range(16)]
+_LEASE_MS = 2_000
+
+
+def _asked(scene: Scene, method: Method[Any, Any], body: Any) -> Any:
+    """What the leader of the metadata answers, whoever that is."""
+    outcome: list[Any] = []
+
+    def answered() -> bool:
+        leader = scene.leader(METADATA)
+        if leader is None or leader.node is None or leader.process is None:
+            return False
+        task = leader.process.start(leader.node.requests.call(method, body))
+        if not scene.run_until(task.done, 20.0):
+            raise AssertionError("there is no answer")
+        try:
+            outcome.append(task.result())
+        except NotLeaderError:
+            return False
+        return True
+
+    assert scene.run_until(answered, 20.0), "nobody leads the metadata"
+    return outcome[0]
+
+
+def _register(scene: Scene, broker: str, lease_ms: int = 600_000) -> int:
+    registered = _asked(scene, BROKER_REGISTER, b.BrokerRegister(broker, lease_ms, wait_ms=15_000))
+    assert registered.unfenced == [], registered
+    return int(registered.broker_epoch)
+
+
+def _take_all(scene: Scene, broker: str, epoch: int) -> dict[str, str]:
+    """Client -> why its session could not be taken over, or an empty text."""
+    outcomes: dict[str, str] = {}
+
+    async def take(client: Client, name: str) -> None:
+        await client.sessions.takeover(broker, epoch, "t", name)
+
+    for name in _CLIENTS:
+        try:
+            scene.ask(scene.one, partial(take, name=name), 20.0)
+        except MetadError as error:
+            outcomes[name] = error.name
+        else:
+            outcomes[name] = ""
+    return outcomes
+
+
+def _owners(scene: Scene) -> set[str]:
+    keys = [m.SessionKey("t", client) for client in _CLIENTS]
+    found = scene.ask(scene.two, lambda c: c.sessions.get_many(keys), 20.0)
+    return {"" if session is None else session.broker for session in found}
+
+
+def _check_zombie(scene: Scene, broker: str, epoch: int) -> None:
+    """A life that is over writes nothing."""
+    before = _owners(scene)
+    assert set(_take_all(scene, broker, epoch).values()) == {"fenced"}, "a life that is over has written"
+    assert _owners(scene) == before
+
+
+@scenario
+def a_zombie_steals_nothing_once_its_next_life_is_registered() -> None:
+    """The sessions are another broker's, so nothing of theirs says that the life is over."""
+    with Scene(data=2) as scene:
+        first = _register(scene, "b1")
+        assert set(_take_all(scene, "b1", first).values()) == {""}
+        second = _register(scene, "b1")
+        assert second > first
+        assert set(_take_all(scene, "b2", 1).values()) == {""}
+        _check_zombie(scene, "b1", first)
+        assert set(_take_all(scene, "b1", second).values()) == {""}
+
+
+@scenario
+def a_zombie_writes_nothing_in_slots_that_moved_to_a_new_group() -> None:
+    """The group is added once the fence has been acknowledged. It has it from the adoption alone."""
+    with Scene() as scene:
+        first = _register(scene, "b1")
+        _register(scene, "b1")
+        assert set(_take_all(scene, "b2", 1).values()) == {""}
+        scene.ask(scene.one, lambda c: c.cluster.add_group("data"))
+        scene.require_settled(20.0)
+        scene.move(0, 1)
+        assert scene.slots_of(0) == set()
+        assert set(_take_all(scene, "b2", 1).values()) == {""}, "the client knows the new group from now on"
+        _check_zombie(scene, "b1", first)
+
+
+@scenario
+def a_silent_broker_is_fenced_and_one_that_is_heard_of_is_not() -> None:
+    """Its sessions are untouched, and it writes nothing any more."""
+    with Scene() as scene:
+        dead, alive = _register(scene, "dead", _LEASE_MS), _register(scene, "alive", _LEASE_MS)
+        assert set(_take_all(scene, "dead", dead).values()) == {""}
+        for _ in range(6):
+            scene.run(0.5)
+            beat = _asked(scene, BROKER_HEARTBEAT, b.BrokerHeartbeat([b.BrokerBeat("alive", alive)]))
+            assert beat.errors == []
+        states = [record.state for record in _asked(scene, BROKER_GET, b.BrokerGet(["dead", "alive"])).brokers]
+        assert states == ["fenced", "active"]
+        _check_zombie(scene, "dead", dead)
+
+
+@scenario
+def who_gets_a_snapshot_knows_the_fences() -> None:
+    """It has not seen the entries that raised them."""
+    small = StorageConfig(engine="memory", log_retained_bytes=500)
+    raft = RaftConfig(election_timeout_ms=300, heartbeat_ms=50, sleep_after_ms=500, log_cache_bytes=1)
+    with Scene(storage=small, raft=raft) as scene:
+        busy = {scene.lead(group).name for group in (METADATA, DATA)}
+        late = next(name for name in scene.nodes if name not in busy)
+        scene.isolate(late)
+        first = _register(scene, "b1")
+        _register(scene, "b1")
+        assert set(_take_all(scene, "b2", 1).values()) == {""}
+        scene.catch_up_by_snapshot()
+        scene.transfer(late)
+        _check_zombie(scene, "b1", first)
+
+
+@scenario
+def the_next_leader_goes_on_with_a_fence() -> None:
+    """The leader of the metadata dies between the write that ends a life and the fences."""
+    with Scene(nodes=5, data=2) as scene:
+        first = _register(scene, "b1")
+        leader = scene.lead(METADATA)
+        assert leader.node is not None
+        _once_written(scene, leader, lambda: leader.crash(power=False))
+        assert leader.process is not None
+        leader.process.start(leader.node.requests.call(BROKER_FENCE, b.BrokerFence("b1")))
+        assert scene.run_until(lambda: leader.node is None, 10.0), "it was not written"
+
+        def everywhere() -> bool:
+            (record,) = _asked(scene, BROKER_GET, b.BrokerGet(["b1"])).brokers
+            assert record.state == "fenced"
+            return bool(record.fenced)
+
+        assert scene.run_until(everywhere, 15.0), "nobody goes on"
+        _check_zombie(scene, "b1", first)
+
+
+def _once_written(scene: Scene, leader: SimNode, what: Callable[[], None]) -> None:
+    """Do something as soon as this leader of the metadata has applied the next entry."""
+
+    def look(name: str, applied: GroupId, _: int) -> None:
+        if applied == METADATA and name == leader.name:
+            scene.on_applied.remove(look)
+            scene.loop.call_soon(what, context=scene.loop.outside)
+
+    scene.on_applied.append(look)
+
+
+@scenario
+def a_new_leader_fences_nobody_who_could_not_reach_it() -> None:
+    """While there is no leader of the metadata nobody can be heard of. The next one gives everybody a whole lease."""
+    with Scene() as scene:
+        epoch = _register(scene, "b1", _LEASE_MS)
+        scene.run(1.5)
+        leader = scene.lead(METADATA)
+        leader.crash(power=False)
+        scene.run(_LEASE_MS / 1000 - 0.3)
+        beat = _asked(scene, BROKER_HEARTBEAT, b.BrokerHeartbeat([b.BrokerBeat("b1", epoch)]))
+        assert beat.errors == [], "a broker was fenced although nobody could hear of it"
+
+
+@scenario
+def the_life_in_the_head_of_a_request_counts() -> None:
+    """Writes that name no broker in their body are made in the name of one as well."""
+    with Scene() as scene:
+        first = _register(scene, "b1")
+        second = _register(scene, "b1")
+        leader = scene.lead()
+        for epoch, refused in ((first, True), (second, False)):
+            payload = KV_PUT.encode_request(
+                m.KvPut([m.KvPutItem("space", "a", b"1")]),
+                group="data-0",
+                requires=int(m.Feature.LIVES),
+                life=m.Owner("b1", epoch),
+            )
+            answers: list[Any] = []
+            assert leader.node is not None
+            leader.node.requests.submit(KV_PUT.code, payload, answers.append)
+            assert scene.run_until(partial(bool, answers), 10.0)
+            assert isinstance(answers[0], FencedError) == refused, answers
+        assert scene.get(scene.two, "a") == (b"1", 1)

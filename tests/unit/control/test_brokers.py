@@ -1,0 +1,584 @@
+"""The registry of brokers at work, on a metadata group in memory, groups that answer when the test says so, and a clock
+that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from metad.config import Config
+from metad.control import brokers as module
+from metad.control.brokers import BROKERS_MAX, Brokers
+from metad.control.fencing import Fencing
+from metad.raft.journal import REGULAR, record
+from metad.state.entry import decode_entry
+from metad.state.machine import Machine
+from metad.state.part import NodeMemory
+from metad.state.registry import VERBS
+from metad.storage.memory import MemoryEngine
+from metad_wire import cluster as c
+from metad_wire import messages as m
+from metad_wire.cluster import ClusterMap, FenceItem, GroupFence, GroupRecord
+from metad_wire.errors import (
+    ConflictError,
+    FencedError,
+    InvalidRequestError,
+    MetadError,
+    NotFoundError,
+    NotLeaderError,
+    UnknownOutcomeError,
+)
+from metad_wire.group import METADATA, GroupId
+from metad_wire.methods import BROKER_CHANGE, CLUSTER_STORE, METHODS
+from metad_wire.tables import broker as b
+from metad_wire.tables.broker import Broker
+
+DATA, OFFSET = GroupId("data", 0), GroupId("offset", 0)
+LEASE_S = 10.0
+GRACE_S = module._GRACE_S
+
+
+class World:
+    """A node that leads metadata-0, as its registry of brokers sees it."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(1)
+        self.now_s = 1_000.0
+        self.timers: list[SimpleNamespace] = []
+        self.engine = MemoryEngine()
+        self.machine = Machine(METADATA, self.engine, NodeMemory(Config()), clock=self.now)
+        self.last = 0
+        self.group = SimpleNamespace(ready=True, term=1, leader="n1", read=self.read)
+        self.drivers: Any = {METADATA: SimpleNamespace(group=self.group, machine=self.machine)}
+        self.proven = True
+        self.reads: list[Callable[[bool], None]] = []
+        self.broken: MetadError | None = None
+        self.held: list[Callable[[], None]] | None = None
+        self.changes: list[b.BrokerChange] = []
+        self.dark: set[GroupId] = set()
+        self.fences: dict[GroupId, list[list[FenceItem]]] = {}
+        self.map = ClusterMap(0, [], [], {})
+        self.store_map("metadata", "offset", "data")
+        self.brokers = Brokers(self, self, self)
+
+    # --- what the registry needs of the node ---
+
+    def now(self) -> float:
+        return self.now_s
+
+    def call_at(self, when_s: float, callback: Callable[[], None]) -> SimpleNamespace:
+        timer = SimpleNamespace(when_s=when_s, callback=callback)
+        timer.cancel = lambda: self.timers.remove(timer) if timer in self.timers else None
+        self.timers.append(timer)
+        return timer
+
+    def read(self, done: Callable[[bool], None]) -> None:
+        done(True) if self.proven else self.reads.append(done)
+
+    def change(self, body: b.BrokerChange, done: Any) -> None:
+        def write() -> None:
+            self.changes.append(body)
+            done(self.broken or self.write(BROKER_CHANGE, body))
+
+        write() if self.held is None else self.held.append(write)
+
+    async def fence(self, group: GroupId, body: GroupFence) -> m.WriteReply:
+        await asyncio.sleep(0)
+        if group in self.dark:
+            raise NotLeaderError("nobody leads it")
+        self.fences.setdefault(group, []).append(body.items)
+        return m.WriteReply([], [])
+
+    # --- what the test does ---
+
+    def write(self, method: Any, body: Any) -> Any:
+        self.last += 1
+        commands: list[Any] = [(VERBS[method.code].command(body), None)]
+        proposal = self.machine.evaluate(commands, self.last, int(self.now_s * 1000))
+        batches: list[Any] = []
+        entry = decode_entry("metadata-0", self.last, record(1, REGULAR, proposal.payload))
+        self.machine.stage(self.last, entry, batches)
+        self.engine.write(*batches)
+        self.machine.staged()
+        return proposal.outcomes[0]
+
+    def store_map(self, *kinds: str) -> None:
+        """Groups of these kinds, numbered."""
+        groups = [GroupRecord(kind, kinds[:at].count(kind), ["n1"], ["n1"]) for at, kind in enumerate(kinds)]
+        following = ClusterMap(self.map.version + 1, [], groups, {})
+        assert isinstance(self.write(CLUSTER_STORE, c.StoreMap(self.map.version, following)), bytes)
+        self.map = following
+
+    async def settle(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def pass_s(self, seconds: float, *, late: bool = False) -> None:
+        """Time passes. ``late``: the node does not run meanwhile."""
+        end_s = self.now_s + seconds
+        if late:
+            self.now_s = end_s
+        while True:
+            due = min((timer for timer in self.timers if timer.when_s <= end_s), key=lambda t: t.when_s, default=None)
+            if due is None:
+                break
+            self.now_s = max(self.now_s, due.when_s)
+            self.timers.remove(due)
+            due.callback()
+            await self.settle()
+        self.now_s = end_s
+
+    def begin(self, body: Any, arrived_s: float | None = None) -> list[Any]:
+        """The answers so far, decoded."""
+        answers: list[Any] = []
+        method = next(one for one in METHODS.values() if one.body is type(body))
+
+        def done(result: bytes | MetadError) -> None:
+            answers.append(result if isinstance(result, MetadError) else method.decode_reply(result))
+
+        try:
+            self.brokers.handle(body, done, self.now_s if arrived_s is None else arrived_s)
+        except MetadError as error:
+            answers.append(error)
+        return answers
+
+    async def ask(self, body: Any, arrived_s: float | None = None) -> Any:
+        """Raises MetadError."""
+        answers = self.begin(body, arrived_s)
+        await self.settle()
+        (answer,) = answers
+        if isinstance(answer, MetadError):
+            raise answer
+        return answer
+
+    async def register(self, name: str, **fields: Any) -> int:
+        registered = await self.ask(b.BrokerRegister(name, **fields))
+        assert registered.unfenced == []
+        epoch: int = registered.broker_epoch
+        return epoch
+
+    async def beat(self, name: str, epoch: int, arrived_s: float | None = None) -> str:
+        """The state that the broker is in, or the name of the error."""
+        reply = await self.ask(b.BrokerHeartbeat([b.BrokerBeat(name, epoch, 7)]), arrived_s)
+        if reply.errors:
+            assert reply.leases_ms == [0]
+            return {201: "fenced", 200: "not_found", 203: "conflict"}[reply.errors[0].code]
+        assert reply.leases_ms == [10_000]
+        return str(reply.states[0])
+
+    def known(self, name: str) -> Broker:
+        return self.brokers._records[name]
+
+    def fenced(self, group: GroupId) -> dict[str, int]:
+        """The fences that a group was told."""
+        found: dict[str, int] = {}
+        for items in self.fences.get(group, []):
+            for item in items:
+                found[item.broker] = max(item.least_epoch, found.get(item.broker, 0))
+        return found
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AGAIN_S", 0.0)
+
+
+# --- registration ----------------------------------------------------------------------------------------
+
+
+async def test_a_registration_is_answered_once_every_group_that_takes_writes_of_brokers_has_the_fence() -> None:
+    world = World()
+    world.dark = {OFFSET}
+    answers = world.begin(b.BrokerRegister("b1", address="h:1"))
+    await world.settle()
+    assert (answers, world.fenced(DATA)) == ([], {"b1": 2})
+    assert world.known("b1").state == "registered"
+    world.dark = set()
+    await world.settle()
+    assert answers == [b.BrokerRegistered(2, 10_000, [])]
+    assert world.fenced(OFFSET) == {"b1": 2}
+    assert METADATA not in world.fences
+    assert world.known("b1").state == "active"
+
+
+async def test_a_group_without_a_quorum_is_named_and_fenced_when_it_is_back() -> None:
+    world = World()
+    world.store_map("metadata", "offset", "data", "data")
+    world.dark = {GroupId("data", 1)}
+    answers = world.begin(b.BrokerRegister("b1", wait_ms=2_000))
+    await world.pass_s(1.9)
+    assert answers == []
+    await world.pass_s(0.2)
+    assert answers == [b.BrokerRegistered(3, 10_000, ["data-1"])]
+    assert await world.beat("b1", 3) == "registered"
+    world.dark = set()
+    await world.settle()
+    assert await world.beat("b1", 3) == "active"
+
+
+async def test_a_group_that_is_added_meanwhile_is_fenced_before_the_answer() -> None:
+    world = World()
+    world.dark = {OFFSET}
+    answers = world.begin(b.BrokerRegister("b1"))
+    await world.settle()
+    world.store_map("metadata", "offset", "data", "data")
+    world.dark = {GroupId("data", 1)}
+    await world.settle()
+    assert (answers, world.fenced(OFFSET)) == ([], {"b1": 2})
+    world.dark = set()
+    await world.settle()
+    assert answers == [b.BrokerRegistered(2, 10_000, [])]
+    assert world.fenced(GroupId("data", 1)) == {"b1": 2}
+
+
+async def test_a_group_that_is_added_while_the_end_is_noted_is_fenced_too() -> None:
+    world = World()
+    world.held = []
+    answers = world.begin(b.BrokerRegister("b1"))
+    world.held.pop()()
+    await world.settle()
+    assert len(world.held) == 1, "all groups have it, and that is to be noted"
+    world.store_map("metadata", "offset", "data", "data")
+    world.dark = {GroupId("data", 1)}
+    note, world.held = world.held[0], None
+    note()
+    await world.settle()
+    assert (answers, world.known("b1").fenced) == ([], False)
+    world.dark = set()
+    await world.settle()
+    assert answers == [b.BrokerRegistered(2, 10_000, [])]
+    assert world.fenced(GroupId("data", 1)) == {"b1": 2}
+
+
+async def test_each_registration_is_a_new_life_and_the_one_before_is_over() -> None:
+    world = World()
+    first, second = await world.register("b1"), await world.register("b1")
+    assert second > first
+    assert await world.beat("b1", first) == "fenced"
+    assert await world.beat("b1", second) == "active"
+    assert world.fenced(DATA) == {"b1": second}
+    assert await world.register("b1", at_least_epoch=500) == 500
+
+
+async def test_fences_of_many_brokers_share_a_request() -> None:
+    world = World()
+    world.dark = {DATA}
+    answers = [world.begin(b.BrokerRegister(f"b{number}")) for number in range(20)]
+    await world.settle()
+    world.dark = set()
+    await world.settle()
+    assert all(len(answer) == 1 for answer in answers)
+    assert [len(items) for items in world.fences[DATA]] == [20]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"broker": ""},
+        {"broker": "x" * 257},
+        {"lease_ms": 499},
+        {"lease_ms": 3_600_001},
+        {"address": "x" * 1_025},
+        {"attributes": {"a": "x" * 17_000}},
+    ],
+)
+async def test_a_registration_that_breaks_a_bound_is_refused(wrong: dict[str, Any]) -> None:
+    world = World()
+    with pytest.raises(InvalidRequestError):
+        await world.ask(b.BrokerRegister(**{"broker": "b1", **wrong}))
+    assert not world.changes
+
+
+async def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BROKERS_MAX", 2)
+    assert BROKERS_MAX > 1_000
+    world = World()
+    await world.register("b1")
+    await world.register("b2")
+    with pytest.raises(ConflictError):
+        await world.register("b3")
+    await world.register("b1")
+
+
+# --- silence ---------------------------------------------------------------------------------------------
+
+
+async def test_a_lease_counts_from_the_answer_to_the_registration() -> None:
+    world = World()
+    world.dark = {DATA}
+    answers = world.begin(b.BrokerRegister("b1", wait_ms=9_000))
+    await world.pass_s(9.1)
+    assert answers[0].unfenced == ["data-0"]
+    await world.pass_s(LEASE_S - 0.5)
+    assert world.known("b1").state == "registered"
+    await world.pass_s(1.0)
+    assert world.known("b1").state == "fenced"
+
+
+async def test_who_is_silent_for_its_lease_is_fenced_with_one_write_in_every_group() -> None:
+    world = World()
+    for name in ("b1", "b2", "b3"):
+        await world.register(name)
+    world.fences.clear()
+    changes = len(world.changes)
+    await world.pass_s(LEASE_S - 0.2)
+    assert await world.beat("b3", world.known("b3").broker_epoch) == "active"
+    await world.pass_s(0.2 + GRACE_S + 0.1)
+    assert {name: world.known(name).state for name in ("b1", "b2", "b3")} == {
+        "b1": "fenced",
+        "b2": "fenced",
+        "b3": "active",
+    }
+    assert [len(change.steps) for change in world.changes[changes:]] == [2, 2], "the end, and that all groups know"
+    assert [[item.broker for item in items] for items in world.fences[DATA]] == [["b1", "b2"]]
+    assert [len(items) for items in world.fences[OFFSET]] == [2]
+    epoch = world.known("b1").broker_epoch
+    assert world.fenced(DATA)["b1"] == epoch + 1
+    assert await world.beat("b1", epoch) == "fenced"
+
+
+async def test_heartbeats_write_nothing_and_count_from_their_arrival() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    changes = len(world.changes)
+    for _ in range(10):
+        await world.pass_s(LEASE_S - 1)
+        assert await world.beat("b1", epoch, arrived_s=world.now_s - 0.5) == "active"
+    assert len(world.changes) == changes
+    await world.pass_s(LEASE_S - 0.5 + GRACE_S - 0.15)
+    assert world.known("b1").state == "active"
+    await world.pass_s(0.3)
+    assert world.known("b1").state == "fenced"
+
+
+async def test_a_heartbeat_that_waited_for_its_turn_counts_although_the_lease_is_over_by_now() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    arrived_s = world.now_s + LEASE_S - 0.01
+    await world.pass_s(LEASE_S + 0.05)
+    assert await world.beat("b1", epoch, arrived_s) == "active"
+    await world.pass_s(LEASE_S - 1)
+    assert world.known("b1").state == "active"
+
+
+async def test_heartbeats_of_no_life_are_refused() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    assert await world.beat("nobody", 1) == "not_found"
+    assert await world.beat("b1", epoch + 1) == "fenced"
+    assert await world.beat("b1", epoch - 1) == "fenced"
+
+
+async def test_a_life_whose_end_is_being_written_is_not_told_that_it_lives() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    world.held = []
+    await world.pass_s(LEASE_S + GRACE_S + 0.2)
+    assert len(world.held) == 1
+    assert await world.beat("b1", epoch) == "conflict"
+    write, world.held = world.held[0], None
+    write()
+    assert await world.beat("b1", epoch) == "fenced"
+
+
+async def test_an_end_that_could_not_be_written_is_none() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    world.broken = UnknownOutcomeError("")
+    await world.pass_s(LEASE_S + GRACE_S + 0.2)
+    assert await world.beat("b1", epoch) == "active"
+    await world.pass_s(LEASE_S + GRACE_S + 0.2)
+    world.broken = None
+    assert world.known("b1").state == "active"
+    await world.pass_s(LEASE_S + GRACE_S + 0.2)
+    assert world.known("b1").state == "fenced", "it is tried again, without a heartbeat"
+
+
+async def test_a_life_that_begins_while_the_end_of_the_last_one_is_written_lives_on() -> None:
+    world = World()
+    await world.register("b1")
+    world.held = []
+    await world.pass_s(LEASE_S + GRACE_S + 0.2)
+    (expire,), world.held = world.held, None
+    epoch = await world.register("b1")
+    expire()
+    await world.settle()
+    assert await world.beat("b1", epoch) == "active"
+    await world.pass_s(LEASE_S + GRACE_S + 0.2)
+    assert world.known("b1").state == "fenced"
+
+
+# --- nobody is fenced because the service was slow -----------------------------------------------------
+
+
+async def test_leases_stand_still_while_the_node_does_not_run() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    await world.pass_s(LEASE_S - 1)
+    await world.pass_s(60.0, late=True)
+    assert world.known("b1").state == "active"
+    assert await world.beat("b1", epoch) == "active"
+    await world.pass_s(LEASE_S - 0.5)
+    assert world.known("b1").state == "active"
+    await world.pass_s(1.0)
+    assert world.known("b1").state == "fenced", "its clock goes on"
+
+
+async def test_a_new_leader_gives_everybody_a_whole_lease_and_goes_on_with_fences() -> None:
+    world = World()
+    await world.register("b1")
+    await world.pass_s(LEASE_S - 1)
+    world.dark = {OFFSET}
+    pending = world.begin(b.BrokerRegister("b2"))
+    await world.settle()
+    world.group.ready = False
+    world.brokers.follow(world.map)
+    assert isinstance(pending[0], NotLeaderError)
+    with pytest.raises(NotLeaderError):
+        await world.ask(b.BrokerList())
+    await world.pass_s(50.0)
+    assert (world.timers, world.fenced(OFFSET)) == ([], {"b1": 2})
+    world.group.ready, world.group.term, world.dark = True, 2, set()
+    world.brokers.follow(world.map)
+    await world.settle()
+    assert world.known("b2").state == "active"
+    assert world.fenced(OFFSET) == {"b1": 2, "b2": world.known("b2").broker_epoch}
+    await world.pass_s(LEASE_S - 0.5)
+    assert world.known("b1").state == "active"
+    await world.pass_s(1.0)
+    assert world.known("b1").state == "fenced"
+
+
+async def test_a_leader_that_leads_again_without_having_noticed_the_other_one_begins_anew() -> None:
+    world = World()
+    await world.register("b1")
+    await world.pass_s(LEASE_S - 1)
+    world.group.term = 3
+    await world.pass_s(2.0)
+    assert world.known("b1").state == "active"
+
+
+async def test_a_heartbeat_is_acknowledged_only_by_who_certainly_leads() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    world.proven = False
+    for ok, outcome in ((False, NotLeaderError), (True, b.BrokerHeartbeatReply)):
+        answers = world.begin(b.BrokerHeartbeat([b.BrokerBeat("b1", epoch)]))
+        assert answers == []
+        world.reads.pop()(ok)
+        assert isinstance(answers[0], outcome)
+
+
+async def test_what_comes_while_the_lead_is_proven_counts() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    world.proven = False
+    answers = world.begin(b.BrokerHeartbeat([b.BrokerBeat("b1", epoch)]))
+    await world.ask(b.BrokerFence("b1"))
+    world.reads.pop()(True)
+    assert answers[0].leases_ms == [0]
+
+
+# --- other ends, and reads -----------------------------------------------------------------------------
+
+
+async def test_an_administrator_ends_a_life_in_all_groups() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    world.dark = {DATA}
+    answers = world.begin(b.BrokerFence("b1"))
+    await world.settle()
+    assert answers == []
+    world.dark = set()
+    await world.settle()
+    assert (answers[0].broker.state, answers[0].unfenced) == ("fenced", [])
+    assert world.fenced(DATA) == {"b1": epoch + 1}
+    assert (await world.ask(b.BrokerFence("b1", epoch))).broker.state == "fenced"
+    with pytest.raises(NotFoundError):
+        await world.ask(b.BrokerFence("nobody"))
+
+
+async def test_a_life_drains_and_ends_itself() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    assert (await world.ask(b.BrokerDrain("b1", epoch))).broker.state == "draining"
+    assert await world.beat("b1", epoch) == "draining"
+    ended = await world.ask(b.BrokerDeregister("b1", epoch))
+    assert (ended.broker.state, ended.unfenced) == ("gone", [])
+    assert world.fenced(OFFSET) == {"b1": epoch + 1}
+    with pytest.raises(FencedError):
+        await world.ask(b.BrokerDeregister("b1", epoch))
+    changes = len(world.changes)
+    await world.pass_s(2 * LEASE_S)
+    assert len(world.changes) == changes, "it has no lease any more"
+    assert world.timers == []
+
+
+async def test_a_waiting_answer_is_given_when_the_wait_is_over() -> None:
+    world = World()
+    await world.register("b1")
+    world.dark = {DATA, OFFSET}
+    answers = world.begin(b.BrokerFence("b1", 0, 100))
+    await world.pass_s(0.2)
+    assert sorted(answers[0].unfenced) == ["data-0", "offset-0"]
+
+
+async def test_brokers_are_listed_with_what_they_said_last() -> None:
+    world = World()
+    for name in ("c1", "b2", "b1"):
+        await world.register(name)
+    await world.beat("b2", world.known("b2").broker_epoch)
+    await world.ask(b.BrokerFence("b1"))
+    listed = await world.ask(b.BrokerList())
+    assert [(each.broker, each.state, each.load) for each in listed.brokers] == [
+        ("b1", "fenced", 0),
+        ("b2", "active", 7),
+        ("c1", "active", 0),
+    ]
+    assert [each.broker for each in (await world.ask(b.BrokerList("b", "active"))).brokers] == ["b2"]
+    first = await world.ask(b.BrokerList(page=m.Page(2)))
+    second = await world.ask(b.BrokerList(page=m.Page(2, first.cursor)))
+    assert [each.broker for each in (*first.brokers, *second.brokers)] == ["b1", "b2", "c1"]
+    assert (first.cursor, second.cursor) == (b"b2", b"")
+    found = (await world.ask(b.BrokerGet(["c1", "nobody"]))).brokers
+    assert [each and each.broker for each in found] == ["c1", None]
+
+
+# --- which fences have yet to come where ---------------------------------------------------------------
+
+
+def test_a_fence_is_everywhere_once_each_group_has_acknowledged_it_or_a_higher_one() -> None:
+    fencing = Fencing()
+    fencing.want(FenceItem("b1", 5))
+    fencing.want(FenceItem("b1", 4))
+    assert fencing.lacking(DATA) == [FenceItem("b1", 5)]
+    fencing.acknowledged(DATA, [FenceItem("b1", 5)])
+    assert (fencing.lacking(DATA), fencing.unfenced("b1", [DATA, OFFSET])) == ([], ["offset-0"])
+    fencing.want(FenceItem("b1", 6))
+    assert fencing.lacking(DATA) == [FenceItem("b1", 6)]
+    fencing.acknowledged(DATA, [FenceItem("b1", 6)])
+    fencing.acknowledged(OFFSET, [FenceItem("b1", 5)])
+    assert fencing.everywhere([DATA, OFFSET]) == []
+    fencing.acknowledged(OFFSET, [FenceItem("b1", 6)])
+    fencing.acknowledged(OFFSET, [FenceItem("b1", 5)])
+    assert fencing.everywhere([DATA, OFFSET]) == [FenceItem("b1", 6)]
+    fencing.done("b1", 5)
+    assert len(fencing) == 1
+    fencing.done("b1", 6)
+    assert (len(fencing), fencing.unfenced("b1", [DATA])) == (0, [])
+    fencing.want(FenceItem("b1", 7))
+    assert fencing.lacking(DATA) == [FenceItem("b1", 7)]
+
+
+def test_a_request_has_room_for_a_thousand() -> None:
+    fencing = Fencing()
+    for number in range(1_500):
+        fencing.want(FenceItem(f"b{number}", 1))
+    first = fencing.lacking(DATA)
+    fencing.acknowledged(DATA, first)
+    assert [len(first), len(fencing.lacking(DATA)), len(fencing.everywhere([DATA]))] == [1_000, 500, 1_000]
