@@ -45,6 +45,7 @@ from .handover import Handover
 from .health import Health
 from .in_flight_budget import InFlightBudget
 from .leader_calls import LeaderCalls
+from .leases import LeaseEnds
 from .lives import Lives
 from .machines import Machines
 from .migration_steps import MigrationSteps
@@ -141,6 +142,7 @@ class Node:
             sweep=self._sweep,
         )
         self.sweeps = Sweeps(config.expiry, groups, self.requests, environment, health)
+        self._lease_ends = LeaseEnds(groups, self.requests, environment, health)
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
         leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
         self.migrations = Migrations(MigrationSteps(groups, leaders))
@@ -323,6 +325,7 @@ class Node:
         self.controller.start()
         self._statuses.start()
         self.sweeps.start()
+        self._lease_ends.start()
 
     async def serving(self) -> None:
         """Wait until the cluster is formed and every group here has a leader. Raises the error the node failed with
@@ -447,6 +450,7 @@ class Node:
         self.brokers.stop()
         self._statuses.stop()
         self.sweeps.stop()
+        self._lease_ends.stop()
         self._scheduler.stop()
         self._reads.stop()
         self.watches.stop()

@@ -243,6 +243,7 @@ class Reads:
             rows = next(read.pieces)
             spent = self.spent
             piece = Command(command.method, command.body, rows, command.reply_bytes_max)
+            piece.arrived_s = command.arrived_s
             read.replies.append(self._read(read.driver, read.verb, piece))
             # What a read has cost says how long its records are, to a kilobyte in thirty.
             command.reply_bytes_max -= max(self.spent - spent - len(rows), 0) * SPENT_BYTES

@@ -206,7 +206,7 @@ class Requests:
         command = verb.command(body, size, refused, self._reply_bytes_max)
         held = size + ITEM_BYTES * command.items
         now_s = self._environment.now()
-        arrived_s = now_s - waited_s
+        arrived_s = command.arrived_s = now_s - waited_s
         deadline_s = arrived_s + (request.deadline_ms or self._deadline_default_ms) / 1000
         if verb.read is not None:
             self._reads.begin(driver, verb, command, held, deadline_s, done, source)
@@ -215,7 +215,7 @@ class Requests:
             raise DrainingError
         command.life = request.life
         if request.identity is not None:
-            command.digest, command.arrived_s = digest_of(method, request, payload), arrived_s
+            command.digest = digest_of(method, request, payload)
         budget = self._budget
         try:
             budget.take(held)

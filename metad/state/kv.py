@@ -1,7 +1,4 @@
-"""Key-value records: a plain table with transactions within a namespace, which one group holds.
-
-On disk a record is the wire's Kv.
-"""
+"""Key-value records: a plain table with transactions within a namespace, which one group holds."""
 
 from __future__ import annotations
 
@@ -17,8 +14,11 @@ from metad_wire.methods import encode
 from metad_wire.tables.kv import KV
 
 from ..storage import keys
+from .kv_records import RECORDS, LeasedRecords, decode_head, lease_of
 from .limits import check_change, check_reply
-from .plain import CommandHeads, Plain
+from .live_leases import LiveLeases
+from .part import Writes
+from .plain import CommandHeads
 from .rows import Rows, crcs_of
 from .tables import Command, Reader, Verb, check_same_rows, read_page
 from .view import View
@@ -34,66 +34,79 @@ def _operations(transaction: m.KvTransaction) -> int:
     return len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads)
 
 
-class _Head(m.Message, frozen=True):
-    """A record's numbers, without making objects of the rest."""
-
-    namespace: msgspec.Raw
-    key: msgspec.Raw
-    value: msgspec.Raw  # encoded
-    version: int
-    create_revision: int
-    mod_revision: int
-
-
-_decode_head = msgspec.msgpack.Decoder(_Head).decode
-
-
-def _encode_row(item: m.KvPutItem, version: int, create_revision: int, revision: int) -> bytes:
-    return encode((item.namespace, item.key, item.value, version, create_revision, revision))
-
-
-def _encode_rows(
-    items: Sequence[m.KvPutItem], versions: Sequence[int], created: Sequence[int], revision: int
-) -> list[bytes]:
-    # 100,000 puts a second pass here: the encoding is spelled out once more.
-    return [
-        encode((item.namespace, item.key, item.value, version, create_revision, revision))
-        for item, version, create_revision in zip(items, versions, created, strict=True)
-    ]
-
-
-_PLAIN = Plain(KV, _encode_row, _decode_head, _encode_rows)
-
-
 def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransactReply:
-    table = _PLAIN.prefix(view.group)
-    heads, writes = _PLAIN.heads(view), view.writes_of(_PLAIN.row)
+    table = RECORDS.prefix(view.group)
+    records = LeasedRecords(RECORDS, view)
+    heads, writes, leases = records.heads, records.writes, view.parts[LiveLeases]
     results: list[m.KvTransactionResult | None] = []
+    errors: list[m.ItemError] = []
     read = 0
-    for _, transaction, prefix in command.rows:
+    for position, transaction, prefix in command.rows:
         base = table + prefix
         succeeded = all(_holds(view, heads, base + keys.text(compare.key), compare) for compare in transaction.compares)
-        for operation in transaction.then if succeeded else transaction.otherwise:
-            key = base + keys.text(operation.key)
-            if operation.value is None:
-                heads.delete(key, writes)
-            else:
-                version, created = heads.next(key)
-                writes[key] = encode(
-                    (transaction.namespace, operation.key, operation.value, version, created, view.revision)
-                )
-            # Few bytes name a namespace for many operations, and each of their rows holds it twice.
-            view.grown += len(key) + len(writes.get(key) or b"")
-            check_change(view.grown)
-        records: list[msgspec.Raw | None] = []
+        operations = transaction.then if succeeded else transaction.otherwise
+        if leases.any or any(operation.lease for operation in operations):
+            error = _operate_with_leases(records, position, transaction.namespace, prefix, operations)
+            if error is not None:
+                errors.append(error)
+                results.append(None)
+                continue
+        else:
+            _operate(view, heads, writes, transaction.namespace, base, operations)
+        found: list[msgspec.Raw | None] = []
         for name in transaction.reads:
             row = view.get(base + keys.text(name))
-            records.append(None if row is None else msgspec.Raw(row))
+            found.append(None if row is None else msgspec.Raw(row))
             # A few bytes of request can name a megabyte each, thousands of times.
             read += 0 if row is None else len(row)
             check_reply(read, command.reply_bytes_max)
-        results.append(m.KvTransactionResult(succeeded, records))  # type: ignore[arg-type]  # rows are encoded records
-    return m.KvTransactReply([m.Revision(view.name, view.revision)], [], results)
+        results.append(m.KvTransactionResult(succeeded, found))  # type: ignore[arg-type]  # rows are encoded records
+    records.finish()
+    return m.KvTransactReply([m.Revision(view.name, view.revision)], errors, results)
+
+
+def _operate(
+    view: View,
+    heads: CommandHeads,
+    writes: Writes,
+    namespace: str,
+    base: bytes,
+    operations: Sequence[m.KvOperation],
+) -> None:
+    """Do the operations of a transaction, in order, where no record is attached to a lease."""
+    for operation in operations:
+        key = base + keys.text(operation.key)
+        if operation.value is None:
+            heads.delete(key, writes)
+        else:
+            version, created = heads.next(key)
+            writes[key] = encode((namespace, operation.key, operation.value, version, created, view.revision))
+        # Few bytes name a namespace for many operations, and each of their rows holds it twice.
+        view.grown += len(key) + len(writes.get(key) or b"")
+        check_change(view.grown)
+
+
+def _operate_with_leases(
+    records: LeasedRecords, position: int, namespace: str, prefix: bytes, operations: Sequence[m.KvOperation]
+) -> m.ItemError | None:
+    """The same where some may be. Returns why none of them was done; None if all were."""
+    attached: dict[str, dict[str, bytes]] = {}
+    for operation in operations:
+        if operation.value is not None and operation.lease:
+            suffix = prefix + keys.text(operation.key)
+            if lease_of(records.head(suffix)) != operation.lease:
+                attached.setdefault(operation.lease, {})[operation.key] = suffix
+    for lease, names in attached.items():
+        error = records.fault(position, namespace, lease, list(names.values()))
+        if error is not None:
+            return error
+    for operation in operations:
+        suffix = prefix + keys.text(operation.key)
+        if operation.value is None:
+            records.delete(namespace, suffix)
+        else:
+            records.put(namespace, operation.key, suffix, operation.value, operation.lease)
+    return None
 
 
 def _forget_reads(reply: m.KvTransactReply) -> m.KvTransactReply:
@@ -103,7 +116,7 @@ def _forget_reads(reply: m.KvTransactReply) -> m.KvTransactReply:
 
 
 def _recall_reads(reader: Reader, command: Command[m.KvTransact], reply: m.KvTransactReply) -> m.KvTransactReply:
-    table = _PLAIN.prefix(reader.group)
+    table = RECORDS.prefix(reader.group)
     wanted = [table + prefix + keys.text(key) for _, transaction, prefix in command.rows for key in transaction.reads]
     if not wanted:
         return reply
@@ -137,21 +150,21 @@ def _holds(view: View, heads: CommandHeads, key: bytes, compare: m.KvCompare) ->
     if row is None:
         return False
     # The row is as it goes on the wire: comparing it as such copies nothing of a value that is of another length.
-    wanted, value = encode(compare.value), memoryview(_decode_head(row).value)
+    wanted, value = encode(compare.value), memoryview(decode_head(row).value)
     return value.nbytes == len(wanted) and bytes(value) == wanted
 
 
 def _read_scan(reader: Reader, command: Command[m.KvScan]) -> m.KvScanReply:
     body = command.body
     start = keys.text(body.namespace) + keys.text_prefix(body.prefix)
-    reply: m.KvScanReply = read_page(reader, command, _PLAIN.row, start)
+    reply: m.KvScanReply = read_page(reader, command, RECORDS.row, start)
     return reply
 
 
 VERBS = (
-    Verb(methods.KV_GET, KV, read=_PLAIN.read_get),
-    Verb(methods.KV_PUT, KV, evaluate=_PLAIN.evaluate_put),
-    Verb(methods.KV_DELETE, KV, evaluate=_PLAIN.evaluate_delete),
+    Verb(methods.KV_GET, KV, read=RECORDS.read_get),
+    Verb(methods.KV_PUT, KV, evaluate=RECORDS.evaluate_put),
+    Verb(methods.KV_DELETE, KV, evaluate=RECORDS.evaluate_delete),
     Verb(methods.KV_SCAN, KV, read=_read_scan),
     Verb(
         methods.KV_TRANSACT,

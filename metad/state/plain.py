@@ -99,7 +99,7 @@ class Plain:
         revisions = [m.Revision(view.name, view.revision)]
         count = len(targets)
         if count == 1 or len(set(targets)) < count or [i.expected_version for i in rows.items].count(None) < count:
-            errors, versions = self._put_in_turn(view, rows, targets)
+            errors, versions = self.put_in_turn(view, command, targets)
             return command.method.reply(revisions, errors, versions)
         # Different keys and no conditions, as nearly always: by columns. 100,000 puts a second pass here.
         revision, cache = view.revision, view.parts[HeadCache]
@@ -107,6 +107,9 @@ class Plain:
             self.read_head(view, key) if isinstance(head, Missing) else head
             for key, head in zip(targets, cache.get_many(targets), strict=True)
         ]
+        if self.takes_turns(view, command, known):
+            errors, versions = self.put_in_turn(view, command, targets)
+            return command.method.reply(revisions, errors, versions)
         versions = [1 if head is None else head[0] + 1 for head in known]
         created = [revision if head is None else head[1] for head in known]
         view.write(
@@ -116,7 +119,15 @@ class Plain:
         view.on_accept.append(partial(cache.add, heads))
         return command.method.reply(revisions, [], versions)
 
-    def _put_in_turn(self, view: View, rows: Rows, targets: list[bytes]) -> tuple[list[m.ItemError], list[int]]:
+    def takes_turns(self, view: View, command: Command[Any], known: Sequence[Head | None]) -> bool:
+        """Whether a put of records with these heads has to look at one after the other."""
+        return False
+
+    def put_in_turn(
+        self, view: View, command: Command[Any], targets: list[bytes]
+    ) -> tuple[list[m.ItemError], list[int]]:
+        """Write records one after the other: (errors, new versions)."""
+        rows = command.rows
         errors: list[m.ItemError] = []
         versions: list[int] = []
         heads, writes = self.heads(view), view.writes_of(self.row)
@@ -124,7 +135,7 @@ class Plain:
             if item.expected_version is not None:
                 current = heads.get(key)
                 if item.expected_version != (current[0] if current else 0):
-                    errors.append(_conflict(position, current))
+                    errors.append(conflict(position, current))
                     versions.append(0)
                     continue
             version, created = heads.next(key)
@@ -143,7 +154,7 @@ class Plain:
             if current is None:
                 errors.append(m.ItemError(position, NotFoundError.code))
             elif item.expected_version is not None and item.expected_version != current[0]:
-                errors.append(_conflict(position, current))
+                errors.append(conflict(position, current))
             else:
                 writes[key] = heads.written[key] = None
         return written(view, errors)
@@ -193,10 +204,11 @@ class CommandHeads:
         head = self._cache.get(key)
         return self._plain.read_head(self._view, key) if isinstance(head, Missing) else head
 
-    def next(self, key: bytes) -> Head:
+    def next(self, key: bytes, lease: str = "") -> tuple[int, int]:
         """The numbers of a record once it is written again, which the caller does."""
         current = self.get(key)
-        head = self.written[key] = (1, self._view.revision) if current is None else (current[0] + 1, current[1])
+        head = (1, self._view.revision) if current is None else (current[0] + 1, current[1])
+        self.written[key] = (*head, lease) if lease else head
         return head
 
     def delete(self, key: bytes, writes: Writes) -> None:
@@ -223,5 +235,6 @@ def verbs_of(table: Table[Any]) -> tuple[Verb[Any, Any], ...]:
     )
 
 
-def _conflict(position: int, current: Head | None) -> m.ItemError:
+def conflict(position: int, current: Head | None) -> m.ItemError:
+    """An item that expected another version than that of a record with this head."""
     return mismatch(position, ConflictError, "version", current[0] if current else 0)

@@ -14,8 +14,10 @@ from . import (
     fences,
     inflight,
     kv,
+    leases,
     offsets,
     owners,
+    sequences,
     sessions,
     slot_migration,
     subscriptions,
@@ -23,6 +25,7 @@ from . import (
 )
 from .dedupe import DedupeWindow
 from .fences import Fences
+from .live_leases import LiveLeases
 from .part import StatePart
 from .plain import verbs_of
 from .row_cache import HeadCache, RowCache
@@ -51,6 +54,8 @@ VERBS: dict[int, Verb[Any, Any]] = {
                 wills,
                 offsets,
                 kv,
+                leases,
+                sequences,
             )
         ),
         *map(verbs_of, TABLES.values()),
@@ -68,6 +73,7 @@ PARTS: tuple[type[StatePart], ...] = (
     cluster.MapChanges,
     owners.SessionOwners,
     HeadCache,
+    LiveLeases,
 )
 """What every group keeps in memory of its state."""
 

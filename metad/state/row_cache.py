@@ -92,8 +92,8 @@ class RowCache(_Generations[bytes]):
         self._shared.grew(added, size)
 
 
-Head = tuple[int, int]
-"""Version and create revision of a row."""
+Head = tuple[int, int] | tuple[int, int, str]
+"""Version and create revision of a row; and the lease that it is attached to, if there is one."""
 Heads = dict[bytes, Head | None]
 
 

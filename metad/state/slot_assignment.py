@@ -71,6 +71,11 @@ def moves_key(group: bytes) -> bytes:
     return keys.table_prefix(group, GROUP.rows["state"]) + b"moves"
 
 
+def adopted_move(row: bytes | None) -> int:
+    """The last move whose slots were adopted, as the row :class:`AssignedSlots` says; 0 if there is none."""
+    return 0 if row is None else _decode(row).adopted_move
+
+
 def decode_moves(row: bytes | None) -> SlotMoves:
     """The :class:`SlotMoves` in a row; None: that of a group which has no row yet."""
     return SlotMoves({}) if row is None else _decode_moves(row)

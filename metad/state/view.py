@@ -171,6 +171,18 @@ class View:
                     found[key] = value is not None
         return [key for key, there in found.items() if there][:limit]
 
+    def keys_with(self, prefix: bytes, limit: int) -> list[bytes]:
+        """The keys of one row that start with ``prefix``, in order. The caller knows that the engine has at most
+        ``limit``."""
+        found = {key for key, _ in self._engine.scan(prefix, after_prefix(prefix), limit, LOOKED_AT_BYTES_MAX)}
+        row = prefix[GROUP_PREFIX_BYTES]
+        young, old = self.in_flight(row)
+        for writes in (old, young, self.heard.get(row, self.writes)):
+            for key, value in writes.items():
+                if key.startswith(prefix):
+                    (found.discard if value is None else found.add)(key)
+        return sorted(found)
+
     def in_flight(self, row: int) -> tuple[Writes, Writes]:
         """The writes of earlier commands to a row, and perhaps to others: look in the first, then in the second."""
         return self._overlays.get(row, self._overlay).generations()

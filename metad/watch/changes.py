@@ -48,8 +48,11 @@ def _revisions_of(row: int) -> Callable[[bytes], Any] | None:
     shown = ROWS[row].shows.get(row)
     if shown is None or not shown.counted:
         return None
-    names = [field.name for field in msgspec.structs.fields(shown.record)]
-    fields = [(name, int if name in ("create_revision", "mod_revision") else msgspec.Raw) for name in names]
+    fields = [
+        (field.name, int if field.name in ("create_revision", "mod_revision") else msgspec.Raw)
+        for field in msgspec.structs.fields(shown.record)
+        if field.required  # the others are behind these, and a row may lack them
+    ]
     return msgspec.msgpack.Decoder(msgspec.defstruct("Revisions", fields, array_like=True, gc=False)).decode
 
 

@@ -32,6 +32,8 @@ from metad_wire.group import GroupId
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, For, Method
 from metad_wire.routing import KINDS, ROUTES, split
 from metad_wire.session import ClientSession, decode_error
+from metad_wire.tables import lease as w
+from metad_wire.tables import sequence as s
 from metad_wire.tables.broker import BrokerBeat, BrokerChange, BrokerGet, BrokerHeartbeat, BrokerRegister
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
 from metad_wire.tables.subscription import (
@@ -188,6 +190,19 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "kv.delete": lambda name: m.KvDelete([m.KvDeleteItem(name, "k")]),
     "kv.scan": lambda name: m.KvScan(name, ""),
     "kv.transact": lambda name: m.KvTransact([m.KvTransaction(name, [], [])]),
+    "lease.grant": lambda name: w.LeaseGrant([w.LeaseGrantItem(name, 60_000)]),
+    "lease.revoke": lambda name: w.LeaseRevoke([w.LeaseKey(name, "l")]),
+    "lease.keep_alive": lambda name: w.LeaseKeepAlive([w.LeaseKey(name, "l")]),
+    "lease.get": lambda name: w.LeaseGet([w.LeaseKey(name, "l")]),
+    "lease.list": lambda name: w.LeaseList(name),
+    "lease.keys": lambda name: w.LeaseKeys(name, "l"),
+    "lease.attach": lambda name: w.LeaseAttach([w.LeaseKeyItem(name, "l", "k")]),
+    "lease.detach": lambda name: w.LeaseDetach([w.LeaseKeyItem(name, "l", "k")]),
+    "lease.expire": lambda name: w.LeaseExpire([w.LeaseKey(name, "l")]),
+    "sequence.add": lambda name: s.SequenceAdd([s.SequenceAddItem(name, "s")]),
+    "sequence.get": lambda name: s.SequenceGet([s.SequenceKey(name, "s")]),
+    "sequence.delete": lambda name: s.SequenceDelete([s.SequenceKey(name, "s")]),
+    "sequence.list": lambda name: s.SequenceList(name),
     **{method: partial(lambda method, name: plain_body(method, [[name]]), method) for method in PLAIN},
 }
 """Bodies about a record with this name."""
@@ -233,7 +248,7 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
     make = ITEMS[method.name]
     if method.code not in ROUTES:
         return make("")
-    slots = c.unpack_slots(known.slots[KINDS[method.code]])
+    slots = c.unpack_slots(known.slots[ROUTES[method.code].kind])
     for number in range(1_000):
         body = make(f"r{number}")
         if split(ROUTES[method.code], getattr(body, "items", [body]), slots, max(slots) + 1) == {GROUP: [0]}:
@@ -286,7 +301,8 @@ def with_a_long_key(method: Method[Any, Any], item: Any) -> Any:
         return plain_body(method.name, [[long]]).items[0]
     if isinstance(item, m.KvTransaction):
         return replace(item, reads=[long])
-    field = next(name for name in ("key", "client_id", "topic", "group") if name in item.__struct_fields__)
+    fields = ("lease", "sequence", "key", "client_id", "topic", "group")
+    field = next(name for name in fields if name in item.__struct_fields__)
     return replace(item, **{field: long})
 
 

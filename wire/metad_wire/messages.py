@@ -492,7 +492,8 @@ class KvKey(Message, frozen=True):
 
 class Kv(Message, frozen=True):
     """A key as read. ``version`` counts the writes since it was created; the revisions are those of the entries
-    that created it and wrote it last, and only grow, whichever group the key is in."""
+    that created it and wrote it last, and only grow, whichever group the key is in. ``lease``: the lease of the
+    namespace that it is attached to, with whose end it is deleted; empty if there is none."""
 
     namespace: str
     key: str
@@ -500,6 +501,7 @@ class Kv(Message, frozen=True):
     version: U63
     create_revision: U63
     mod_revision: U63
+    lease: str = ""
 
 
 class KvGet(Message, frozen=True):
@@ -528,9 +530,11 @@ class KvPutItem(Message, frozen=True):
 
 
 class KvPut(Message, frozen=True):
-    """Write keys."""
+    """Write keys. ``lease``: attach them to the lease of this name in their namespace; empty: to none, and a key that
+    was attached to one is so no longer."""
 
     items: Batch[KvPutItem]
+    lease: str = ""
 
 
 class KvPutReply(Message, frozen=True):
@@ -582,10 +586,12 @@ class KvCompare(Message, frozen=True):
 
 
 class KvOperation(Message, frozen=True):
-    """``value`` None deletes the key if it is there; otherwise it is put."""
+    """``value`` None deletes the key if it is there; otherwise it is put, and attached to ``lease`` as by a
+    :class:`KvPut`."""
 
     key: str
     value: bytes | None = None
+    lease: str = ""
 
 
 class KvTransaction(Message, frozen=True):

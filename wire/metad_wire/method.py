@@ -59,6 +59,7 @@ class Method(Generic[Body, Reply]):
         mutates: bool,
         by: By,
         whose: For = For.CLIENTS,
+        repeatable: bool = True,
     ) -> None:
         self.code = code
         self.name = name
@@ -67,6 +68,8 @@ class Method(Generic[Body, Reply]):
         self.mutates = mutates
         self.by = by
         self.whose = whose
+        self.repeatable = repeatable
+        """Whether a copy of its request, by whomever and whenever, does no harm, if it does not mutate."""
         self.item = _item_of(body)
         """The type of the items in a request, if it has items."""
         self._request_type: Any = m.Request[body]  # type: ignore[valid-type]

@@ -32,12 +32,25 @@ from .tables.kv import KV_GET as KV_GET
 from .tables.kv import KV_PUT as KV_PUT
 from .tables.kv import KV_SCAN as KV_SCAN
 from .tables.kv import KV_TRANSACT as KV_TRANSACT
+from .tables.lease import LEASE_ATTACH as LEASE_ATTACH
+from .tables.lease import LEASE_DETACH as LEASE_DETACH
+from .tables.lease import LEASE_EXPIRE as LEASE_EXPIRE
+from .tables.lease import LEASE_GET as LEASE_GET
+from .tables.lease import LEASE_GRANT as LEASE_GRANT
+from .tables.lease import LEASE_KEEP_ALIVE as LEASE_KEEP_ALIVE
+from .tables.lease import LEASE_KEYS as LEASE_KEYS
+from .tables.lease import LEASE_LIST as LEASE_LIST
+from .tables.lease import LEASE_REVOKE as LEASE_REVOKE
 from .tables.offset import OFFSET_COMMIT as OFFSET_COMMIT
 from .tables.offset import OFFSET_DELETE as OFFSET_DELETE
 from .tables.offset import OFFSET_FETCH as OFFSET_FETCH
 from .tables.offset import OFFSET_GENERATIONS as OFFSET_GENERATIONS
 from .tables.offset import OFFSET_LIST as OFFSET_LIST
 from .tables.offset import OFFSET_RESET_GENERATIONS as OFFSET_RESET_GENERATIONS
+from .tables.sequence import SEQUENCE_ADD as SEQUENCE_ADD
+from .tables.sequence import SEQUENCE_DELETE as SEQUENCE_DELETE
+from .tables.sequence import SEQUENCE_GET as SEQUENCE_GET
+from .tables.sequence import SEQUENCE_LIST as SEQUENCE_LIST
 from .tables.session import SESSION_DELETE as SESSION_DELETE
 from .tables.session import SESSION_DISCONNECT as SESSION_DISCONNECT
 from .tables.session import SESSION_GET as SESSION_GET
@@ -74,9 +87,14 @@ CLUSTER_MOVED = Method(0x0009, "cluster.moved", c.Moved, c.Done, mutates=False, 
 WATCH_OPEN = Method(0x000B, "watch.open", WatchOpen, WatchOpened, mutates=False, by=By.REPLICA)
 """The reply begins a stream of events, which ends with one that says so, with a CANCEL or with the connection."""
 
-READS = frozenset(method.code for method in METHODS.values() if not method.mutates and method.by in {By.ANY, By.GROUP})
+READS = frozenset(
+    method.code
+    for method in METHODS.values()
+    if not method.mutates and method.repeatable and method.by in {By.ANY, By.GROUP}
+)
 """Methods that change nothing, however often they are repeated and by whomever: all that 0-RTT data may ask for. A
-watch is none of them: a copy of its request would make a node work for nobody."""
+watch is none of them: a copy of its request would make a node work for nobody. Nor is a keep-alive: a copy would keep
+a lease alive whose holder is gone."""
 
 BETWEEN_NODES = frozenset(method.code for method in METHODS.values() if method.whose is For.NODES)
 """Methods that clients may not use."""

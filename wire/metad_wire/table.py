@@ -213,9 +213,11 @@ class Table(Generic[Record]):
         *,
         routed: bool = True,
         keyed: Keyed | None = None,
+        repeatable: bool = True,
     ) -> Method[Body, Reply]:
-        """Declare a method that changes nothing."""
-        method = Method(code, f"{self.name}.{verb}", body, reply, mutates=False, by=By.GROUP)
+        """Declare a method that writes nothing."""
+        name = f"{self.name}.{verb}"
+        method = Method(code, name, body, reply, mutates=False, by=By.GROUP, repeatable=repeatable)
         return self._declared(method, routed, keyed)
 
     def writes(

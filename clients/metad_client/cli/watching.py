@@ -16,6 +16,7 @@ from ..watch.watch import Watch
 from .printing import PAGE_CHARS, Printer, cell, flat, plain
 
 _KIND_CHARS, _TABLE_CHARS = 8, 14
+_NO_LEASE = ("lease", "")
 _KNOWN = {"key", "mod_revision", "create_revision"}
 """Fields of a record that say nothing new beside its key and version."""
 
@@ -93,5 +94,5 @@ def _shown(event: WatchEvent) -> str:
     if not isinstance(record, dict):
         return cell(record)
     named = _KNOWN | set(event.key.__struct_fields__ if event.key is not None else ())
-    fields = {name: value for name, value in flat(record).items() if name not in named}
+    fields = {name: value for name, value in flat(record).items() if name not in named and (name, value) != _NO_LEASE}
     return " ".join(f"{name}={cell(value)}" for name, value in fields.items())

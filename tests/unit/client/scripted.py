@@ -19,7 +19,7 @@ from metad_wire.frame import Frame, FrameType
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_MAP, METHODS, By, encode
 from metad_wire.refused import Refused, without
 from metad_wire.session import ServerSession
-from metad_wire.tables import TABLES
+from metad_wire.tables import TABLES, lease, sequence
 from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
@@ -120,6 +120,23 @@ def all_well(body: Any) -> m.Message:
             return m.KvPutReply(revisions, [], [int(item.value) if item.value.isdigit() else 1 for item in body.items])
         case m.KvTransact():
             return m.KvTransactReply(revisions, [], [m.KvTransactionResult(True, []) for _ in body.items])
+        case lease.LeaseGrant():
+            return lease.LeaseGrantReply(revisions, [], [item.lease or "1.1" for item in body.items])
+        case lease.LeaseKeepAlive():
+            return lease.LeaseKeepAliveReply([60_000] * len(body.items))
+        case lease.LeaseGet():
+            return lease.LeaseGetReply([a_lease(key.namespace, key.lease) for key in body.items])
+        case lease.LeaseList():
+            return lease.LeaseListReply([a_lease(body.namespace, "l")], b"")
+        case lease.LeaseKeys():
+            return lease.LeaseKeysReply(["k"], b"")
+        case sequence.SequenceAdd():
+            return sequence.SequenceAddReply(revisions, [], [max(item.delta, 0) for item in body.items])
+        case sequence.SequenceGet():
+            records = [sequence.SequenceRecord(k.namespace, k.sequence, 1, 1, 1, 1) for k in body.items]
+            return sequence.SequenceGetReply(records)
+        case sequence.SequenceList():
+            return sequence.SequenceListReply([sequence.SequenceRecord(body.namespace, "s", 1, 1, 1, 1)], b"")
         case m.TableGet():
             return m.TableGetReply([None] * len(body.items))
         case m.TablePut():
@@ -133,6 +150,10 @@ def all_well(body: Any) -> m.Message:
         case WatchOpen():
             return WatchOpened(1, pinned=True, held=b"")
     return m.WriteReply(revisions, [])
+
+
+def a_lease(namespace: str, name: str) -> lease.Lease:
+    return lease.Lease(namespace, name, 60_000, "holder", b"", 1, 1, 1)
 
 
 def a_session(tenant: str, client_id: str) -> m.Session:

@@ -102,6 +102,7 @@ def test_tables(ctl):
         "version          1\n"
         "create_revision  1\n"
         "mod_revision     1\n"
+        "lease\n"
     )
     table = ctl("list", "sessions").out.splitlines()
     assert table[0].split()[:2] == ["tenant", "client_id"]

@@ -25,6 +25,8 @@ from metad_wire.errors import InternalError, InvalidItemError, InvalidRequestErr
 from metad_wire.messages import Identity
 from metad_wire.methods import BETWEEN_NODES, Method
 from metad_wire.sparing import Sparing
+from metad_wire.tables import lease as w
+from metad_wire.tables import sequence as s
 from metad_wire.tables.inflight import Inflight, InflightKey
 from metad_wire.tables.subscription import Subscription, SubscriptionKey
 from metad_wire.tables.will import WillKey
@@ -143,6 +145,12 @@ BODIES: dict[str, dict[str, Any]] = {
         "offset.reset_generations": [m.GenerationReset("t", f"g{i}", 0, 1) for i in range(30)],
         "kv.put": [m.KvPutItem(f"n{i}", "k", b"v") for i in range(30)],
         "kv.delete": [m.KvDeleteItem(f"n{i}", "k") for i in range(30)],
+        "lease": [w.LeaseKey(f"n{i}", "l") for i in range(30)],
+        "sequence": [s.SequenceKey(f"n{i}", "s") for i in range(30)],
+        "lease.grant": [w.LeaseGrantItem(f"n{i}", 60_000) for i in range(30)],
+        "lease.attach": [w.LeaseKeyItem(f"n{i}", "l", "k") for i in range(30)],
+        "lease.detach": [w.LeaseKeyItem(f"n{i}", "l", "k") for i in range(30)],
+        "sequence.add": [s.SequenceAddItem(f"n{i}", "s") for i in range(30)],
         "kv.transact": [m.KvTransaction(f"n{i}", [], [m.KvOperation("k", b"v")]) for i in range(30)],
     }
 }
@@ -153,7 +161,8 @@ def body_of(method: Method[Any, Any]) -> Any:
     if method.name in PLAIN:
         return plain_body(method.name, [[f"t{i}"] for i in range(30)])
     table = method.name.partition(".")[0]
-    values: dict[str, Any] = {"broker": "b", "broker_epoch": 1, "tenant": "t", "group": "g", "namespace": "n"}
+    values: dict[str, Any] = {"broker": "b", "broker_epoch": 1, "tenant": "t", "group": "g"}
+    values |= {"namespace": "n", "lease": "l"}
     values["items"] = BODIES["items"].get(method.name, BODIES["items"].get(table))
     values["restore"] = True
     values["lease_ms"] = 1_000

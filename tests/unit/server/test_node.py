@@ -102,7 +102,8 @@ async def test_nothing_is_answered_before_it_is_durable(make: MakeRig) -> None:
 async def test_a_request_of_no_items_has_an_answer(make: MakeRig, method: methods.Method[Any, Any]) -> None:
     rig = await make()
     fields = method.body.__struct_fields__
-    values = {"items": [], "broker": "b", "broker_epoch": 1, "tenant": "t", "group": "g", "namespace": "n"}
+    values = {"items": [], "broker": "b", "broker_epoch": 1, "tenant": "t", "group": "g"}
+    values |= {"namespace": "n", "lease": "l"}
     body = method.body(**{name: values[name] for name in fields if name in values})
     assert isinstance(await rig.ask(method, body), method.reply)
 

@@ -14,6 +14,8 @@ from metad_wire.errors import ERRORS
 from metad_wire.methods import METHODS_BY_NAME
 from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
+from metad_wire.tables.lease import LeaseKey, LeaseRevoke
+from metad_wire.tables.sequence import SequenceAdd, SequenceAddItem
 
 PUT = m.KvPutItem("n", "k", b"v")
 PARTITION = ("t", "g", "topic", 0)
@@ -53,6 +55,9 @@ CASES: list[tuple[str, Any, list[tuple[str, int | None]]]] = [
     ("subscription.remove", s.SubscriptionRemove("b", 4, [s.SubscriptionKey("t", "c", "f")]), [("fenced", 3)]),
     ("subscription.remove", s.SubscriptionRemove("b", 3, [s.SubscriptionKey("t", "c", "f")]), [("not_found", None)]),
     ("session.delete", m.SessionDelete([m.SessionDeleteItem("t", "absent")]), [("not_found", None)]),
+    ("sequence.add", SequenceAdd([SequenceAddItem("n", "s", 5), SequenceAddItem("n", "s", -9)]), [("conflict", 5)]),
+    ("lease.revoke", LeaseRevoke([LeaseKey("n", "absent")]), [("not_found", None)]),
+    ("kv.put", m.KvPut([PUT], "absent"), [("not_found", None)]),
 ]
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from state_rig import MIB, Rig, command_of, item_errors
 
-from metad.state.kv import _PLAIN
+from metad.state.kv_records import RECORDS
 from metad.state.row_cache import HeadCache
 from metad_wire import messages as m
 from metad_wire import methods
@@ -114,7 +114,7 @@ def test_transactions_of_several_namespaces_answer_in_order(rig: Rig) -> None:
 def written(rig: Rig) -> dict[str, int | None]:
     """Version by key, of what the newest entry writes; None of what it deletes."""
     rows = rig.group.in_flight[-1][2].writes
-    names = {_PLAIN.prefix(rig.group.prefix) + KV.key_of(("n", name)): name for name in ("old", "new", "gone")}
+    names = {RECORDS.prefix(rig.group.prefix) + KV.key_of(("n", name)): name for name in ("old", "new", "gone")}
     return {names[key]: None if row is None else _decode_kv(row).version for key, row in rows.items()}
 
 
@@ -239,6 +239,7 @@ def test_a_foreign_cursor_cannot_lead_out_of_the_namespace(cursor: bytes) -> Non
 
 def test_rows_that_are_spelled_out_are_records_as_the_wire_has_them() -> None:
     items = [Put("n", "k\0", b"v"), Put("", "", b"", 3)]
-    rows = _PLAIN._encode_rows(items, [1, 2], [3, 4], 5)
-    assert rows == _PLAIN.general_encode_rows(items, [1, 2], [3, 4], 5)
-    assert rows == [encode(m.Kv("n", "k\0", b"v", 1, 3, 5)), encode(m.Kv("", "", b"", 2, 4, 5))]
+    rows = RECORDS._encode_rows(items, [1, 2], [3, 4], 5)
+    assert rows == RECORDS.general_encode_rows(items, [1, 2], [3, 4], 5)
+    assert [_decode_kv(row) for row in rows] == [m.Kv("n", "k\0", b"v", 1, 3, 5), m.Kv("", "", b"", 2, 4, 5)]
+    assert rows[0] == encode(("n", "k\0", b"v", 1, 3, 5)), "a record without a lease has no byte for one"

@@ -69,7 +69,7 @@ def put_row(rig: Rig, table: int, suffix: bytes, row: bytes) -> None:
 def test_reads_hand_records_on_whole() -> None:
     rig = Rig("data")
     put_row(rig, KV.rows["record"], keys.text2("n", "k"), longer(m.Kv("n", "k", b"v", 1, 1, 1)))
-    expected = ["n", "k", b"v", 1, 1, 1, *LATER]
+    expected = ["n", "k", b"v", 1, 1, 1, "", *LATER]
     assert answer(rig, KV_GET, m.KvGet([m.KvKey("n", "k")])) == [[expected], []]
     assert answer(rig, KV_SCAN, m.KvScan("n"))[0] == [expected]
     transaction = m.KvTransaction("n", [m.KvCompare("k", 1, b"v")], [], reads=["k"])

@@ -18,6 +18,8 @@ from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, pack_slots, unpack_slots
 from metad_wire.methods import METHODS
 from metad_wire.routing import ROUTES, split, text, text2
+from metad_wire.tables import lease as w
+from metad_wire.tables import sequence as s
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
 from metad_wire.tables.subscription import (
     Subscription,
@@ -64,6 +66,19 @@ BODIES: dict[str, Any] = {
     "kv.delete": lambda a, b: m.KvDelete(list(map(m.KvDeleteItem, a, b))),
     "kv.transact": lambda a, b: m.KvTransact([m.KvTransaction(x, [], []) for x in a]),
     "kv.scan": lambda a, b: m.KvScan(a[0], b[0]),
+    "lease.grant": lambda a, b: w.LeaseGrant([w.LeaseGrantItem(x, 1_000, y) for x, y in zip(a, b, strict=True)]),
+    "lease.revoke": lambda a, b: w.LeaseRevoke(list(map(w.LeaseKey, a, b))),
+    "lease.keep_alive": lambda a, b: w.LeaseKeepAlive(list(map(w.LeaseKey, a, b))),
+    "lease.get": lambda a, b: w.LeaseGet(list(map(w.LeaseKey, a, b))),
+    "lease.list": lambda a, b: w.LeaseList(a[0], b[0]),
+    "lease.keys": lambda a, b: w.LeaseKeys(a[0], b[0]),
+    "lease.attach": lambda a, b: w.LeaseAttach([w.LeaseKeyItem(x, y, "key") for x, y in zip(a, b, strict=True)]),
+    "lease.detach": lambda a, b: w.LeaseDetach([w.LeaseKeyItem(x, y, "key") for x, y in zip(a, b, strict=True)]),
+    "lease.expire": lambda a, b: w.LeaseExpire(list(map(w.LeaseKey, a, b))),
+    "sequence.add": lambda a, b: s.SequenceAdd(list(map(s.SequenceAddItem, a, b))),
+    "sequence.get": lambda a, b: s.SequenceGet(list(map(s.SequenceKey, a, b))),
+    "sequence.delete": lambda a, b: s.SequenceDelete(list(map(s.SequenceKey, a, b))),
+    "sequence.list": lambda a, b: s.SequenceList(a[0], b[0]),
     **{name: partial(lambda name, a, b: plain_body(name, list(zip(a, b, strict=True))), name) for name in PLAIN},
 }
 

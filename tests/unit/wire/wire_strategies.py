@@ -30,7 +30,7 @@ def _strategy(type_: inspect.Type, texts: st.SearchStrategy[str]) -> st.SearchSt
             return st.dictionaries(of(key), of(value), max_size=3)
         case inspect.IntType(ge=low, le=high):
             low, high = -(2**63) if low is None else int(low), 2**64 - 1 if high is None else int(high)
-            return st.integers(max(low, 0), min(high, 3)) | st.integers(low, high)
+            return st.integers(max(low, 0), min(high, max(low, 0) + 3)) | st.integers(low, high)
         case inspect.StrType():
             return texts
         case inspect.BytesType():

@@ -1,0 +1,124 @@
+"""Ends leases whose holders have gone silent, in the groups that this node leads.
+
+A holder must not lose its lease because the service was slow. So a lease ends only if it was over at one look and still
+is at the next, with proof in between that this node leads: what had arrived, or waited for that proof, is heard of
+meanwhile. When the node begins to lead a group, when its looks come late, or when the proof took long, everybody gets a
+full lease from then on.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from metad_wire.errors import MetadError
+from metad_wire.group import GroupId
+from metad_wire.methods import LEASE_EXPIRE
+from metad_wire.tables.lease import LEASE, LeaseExpire, LeaseKey
+
+from ..state.live_leases import LiveLeases
+from .driver import GroupDriver
+from .environment import Environment, Timer
+from .groups import Groups
+from .health import Health
+from .requests import Requests
+
+LOOK_S = 0.1
+"""How often the node looks while groups that it leads have leases."""
+_IDLE_S = 0.5  # the same while they have none
+_LATE_S = 0.25  # a look that is so late says that the node was not running
+_SLOW_S = 0.5  # a proof that took so long says that the group was out of reach
+_BATCH = 100  # leases in one order; an order ends as many as fit an entry
+
+
+class _Reign:
+    """What is known of a group while this node leads it in one term."""
+
+    __slots__ = ("ordered", "proof_begun_s", "proven", "suspects", "term")
+
+    def __init__(self, term: int) -> None:
+        self.term = term
+        self.suspects: frozenset[bytes] = frozenset()
+        """The leases that were over when the proof was begun."""
+        self.proof_begun_s: float | None = None
+        self.proven = False
+        self.ordered = False
+
+
+class LeaseEnds:
+    """Looks from time to time."""
+
+    def __init__(self, groups: Groups, requests: Requests, environment: Environment, health: Health) -> None:
+        self._groups = groups
+        self._requests = requests
+        self._environment = environment
+        self._health = health
+        self._reigns: dict[GroupId, _Reign] = {}
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._look(self._environment.now())
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self, due_s: float) -> None:
+        if self._health.failure is not None:
+            return
+        now_s = self._environment.now()
+        late = now_s - due_s > _LATE_S
+        busy = False
+        for group_id, driver in list(self._groups.drivers.items()):
+            if group_id.kind == LEASE.kind:
+                busy |= self._look_at(group_id, driver, now_s, late)
+        next_s = now_s + (LOOK_S if busy else _IDLE_S)
+        self._timer = self._environment.call_at(next_s, partial(self._look, next_s))
+
+    def _look_at(self, group_id: GroupId, driver: GroupDriver, now_s: float, late: bool) -> bool:
+        """Look at one group; whether it has leases that may end here."""
+        group = driver.group
+        if not group.ready or driver.installing:
+            self._reigns.pop(group_id, None)
+            return False
+        live = driver.machine.parts[LiveLeases]
+        reign = self._reigns.get(group_id)
+        if reign is None or reign.term != group.term or late:
+            self._reigns[group_id] = _Reign(group.term)
+            live.amnesty()
+        elif not reign.ordered:
+            self._end(driver, reign, live, now_s)
+        return len(live) > 0
+
+    def _end(self, driver: GroupDriver, reign: _Reign, live: LiveLeases, now_s: float) -> None:
+        over = _held(driver, live.over())
+        if reign.proven:
+            reign.proven = False
+            silent = [lease for lease in over if lease in reign.suspects][:_BATCH]
+            if silent:
+                reign.ordered = True
+                order = LeaseExpire([LeaseKey(*LEASE.fields_of(lease, 2)) for lease in silent])
+                self._requests.request(LEASE_EXPIRE, order, partial(self._ended, reign), group=driver.group.name)
+                return
+        if over and reign.proof_begun_s is None:
+            reign.suspects, reign.proof_begun_s = frozenset(over), now_s
+            driver.group.read(partial(self._proved, reign, live))
+
+    def _proved(self, reign: _Reign, live: LiveLeases, ok: bool) -> None:
+        begun_s, reign.proof_begun_s = reign.proof_begun_s, None
+        if begun_s is not None and self._environment.now() - begun_s > _SLOW_S:
+            live.amnesty()  # keep-alives have waited as long, and their holders may have given up
+        else:
+            reign.proven = ok
+
+    def _ended(self, reign: _Reign, answer: bytes | MetadError) -> None:
+        reign.ordered = False  # whatever was not done is over at the next look, too
+
+
+def _held(driver: GroupDriver, leases: list[bytes]) -> list[bytes]:
+    """Those whose slots the group holds: others have moved away, or are on their way here."""
+    mask = driver.machine.slots.mask
+    if mask is None:
+        return leases
+    return [lease for lease in leases if (slot := LEASE.slot_of(lease)) is not None and mask[slot]]

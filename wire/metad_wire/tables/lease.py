@@ -1,0 +1,197 @@
+"""Leases: what a holder keeps while it is alive, and the keys that go with it.
+
+A lease lives in one namespace, whose group also has the keys that are attached to it: so they end in one entry.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from .. import messages as m
+from ..fields import U32, U63, Batch
+from ..method import For
+from ..table import Shown, Table
+
+LEASE_TTL_MS_MIN = 500
+LEASE_TTL_MS_MAX = 24 * 60 * 60 * 1000
+LEASE_NAME_BYTES_MAX = 128  # of a lease's name, UTF-8 encoded; each attached key has it in a row
+LEASE_VALUE_BYTES_MAX = 4_096  # of a lease's holder and attributes together
+LEASE_KEYS_MAX = 1_000
+"""Keys of one lease: they are deleted in one entry, in which others wait for them."""
+LEASE_KEY_BYTES_MAX = 1024 * 1024
+"""The same in bytes of rows that are deleted, so that they fit the entry."""
+
+TtlMs = Annotated[int, Meta(ge=LEASE_TTL_MS_MIN, le=LEASE_TTL_MS_MAX)]
+
+
+class LeaseKey(m.Message, frozen=True):
+    """Identity of a lease; the namespace routes it, as it does the keys."""
+
+    namespace: str
+    lease: str
+
+
+class Lease(m.Message, frozen=True):
+    """A lease as read. ``version`` counts its writes since it was granted, ``keys`` those attached to it now, and
+    ``key_bytes`` what these take of what a lease may have."""
+
+    namespace: str
+    lease: str
+    ttl_ms: U32
+    holder: str
+    attributes: bytes
+    version: U63
+    create_revision: U63
+    mod_revision: U63
+    keys: U32 = 0
+    key_bytes: U32 = 0
+
+
+class LeaseGrantItem(m.Message, frozen=True):
+    """``lease``: its name, which must not be in use; empty: the server makes one that was never in use."""
+
+    namespace: str
+    ttl_ms: TtlMs
+    lease: str = ""
+    holder: str = ""
+    attributes: bytes = b""
+
+
+class LeaseGrant(m.Message, frozen=True):
+    """Grant leases."""
+
+    items: Batch[LeaseGrantItem]
+
+
+class LeaseGrantReply(m.Message, frozen=True):
+    """``leases``: their names by position; empty where the item failed."""
+
+    columns: ClassVar[dict[str, int | None]] = {"leases": None}
+
+    revisions: list[m.Revision]
+    errors: list[m.ItemError]
+    leases: list[str | None]
+
+
+class LeaseRevoke(m.Message, frozen=True):
+    """End leases and delete the keys attached to them; each lease with its keys in one entry."""
+
+    items: Batch[LeaseKey]
+
+
+class LeaseKeepAlive(m.Message, frozen=True):
+    """Say that the holders of leases live. Nothing is written."""
+
+    items: Batch[LeaseKey]
+    min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
+
+
+class LeaseKeepAliveReply(m.Message, frozen=True):
+    """``ttl_ms`` by position: the lease lasts so long from when the request was sent; 0: there is no such lease."""
+
+    columns: ClassVar[dict[str, int | None]] = {"ttl_ms": 0}
+
+    ttl_ms: list[U32]
+    errors: list[m.ItemError] = []  # noqa: RUF012
+
+
+class LeaseGet(m.Message, frozen=True):
+    """Read leases."""
+
+    items: Batch[LeaseKey]
+    min_revisions: m.Revisions = []  # noqa: RUF012
+
+
+class LeaseGetReply(m.Message, frozen=True):
+    """By position; None where there is none, or where the item failed."""
+
+    columns: ClassVar[dict[str, int | None]] = {"leases": None}
+
+    leases: list[Lease | None]
+    errors: list[m.ItemError] = []  # noqa: RUF012
+
+
+class LeaseList(m.Message, frozen=True):
+    """Leases of one namespace whose name starts with ``prefix``, in order."""
+
+    namespace: str
+    prefix: str = ""
+    page: m.Page = m.Page()
+    min_revisions: m.Revisions = []  # noqa: RUF012
+
+
+class LeaseListReply(m.Message, frozen=True):
+    """One page."""
+
+    leases: list[Lease]
+    cursor: bytes
+
+
+class LeaseKeys(m.Message, frozen=True):
+    """The keys attached to one lease, in order."""
+
+    namespace: str
+    lease: str
+    page: m.Page = m.Page()
+    min_revisions: m.Revisions = []  # noqa: RUF012
+
+
+class LeaseKeysReply(m.Message, frozen=True):
+    """One page."""
+
+    keys: list[str]
+    cursor: bytes
+
+
+class LeaseKeyItem(m.Message, frozen=True):
+    """A lease, and a key of the same namespace."""
+
+    namespace: str
+    lease: str
+    key: str
+
+
+class LeaseAttach(m.Message, frozen=True):
+    """Attach keys to leases. A key that another lease has goes with this one from now on."""
+
+    items: Batch[LeaseKeyItem]
+
+
+class LeaseDetach(m.Message, frozen=True):
+    """Detach keys from leases: they stay when the lease ends."""
+
+    items: Batch[LeaseKeyItem]
+
+
+class LeaseExpire(m.Message, frozen=True):
+    """End those of these leases that are over by the clock of the leader."""
+
+    items: Batch[LeaseKey]
+
+
+def _value_bytes(item: object) -> int:
+    return len(item.holder.encode()) + len(item.attributes) if isinstance(item, LeaseGrantItem) else 0
+
+
+LEASE = Table(
+    "lease",
+    kind="data",
+    rows={"lease": 0x31, "key": 0x32},
+    record=Lease,
+    key=("namespace", "lease"),
+    routing=("namespace",),
+    value_bytes_max=LEASE_VALUE_BYTES_MAX,
+    value_bytes=_value_bytes,
+    shows={"lease": Shown(LeaseKey, Lease, counted=True)},
+)
+LEASE_GRANT = LEASE.writes(0x0310, "grant", LeaseGrant, LeaseGrantReply)
+LEASE_REVOKE = LEASE.writes(0x0311, "revoke", LeaseRevoke, m.WriteReply)
+LEASE_KEEP_ALIVE = LEASE.reads(0x0312, "keep_alive", LeaseKeepAlive, LeaseKeepAliveReply, repeatable=False)
+LEASE_GET = LEASE.reads(0x0313, "get", LeaseGet, LeaseGetReply)
+LEASE_LIST = LEASE.reads(0x0314, "list", LeaseList, LeaseListReply)
+LEASE_KEYS = LEASE.reads(0x0315, "keys", LeaseKeys, LeaseKeysReply)
+LEASE_ATTACH = LEASE.writes(0x0316, "attach", LeaseAttach, m.WriteReply)
+LEASE_DETACH = LEASE.writes(0x0317, "detach", LeaseDetach, m.WriteReply)
+LEASE_EXPIRE = LEASE.writes(0x031F, "expire", LeaseExpire, m.WriteReply, whose=For.NODES)
