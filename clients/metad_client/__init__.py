@@ -60,6 +60,8 @@ from metad_wire.messages import (
 )
 from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.tables.inflight import Inflight, InflightKey, InflightState
+from metad_wire.tables.lease import Lease, LeaseGrantItem, LeaseKey, LeaseKeyItem
+from metad_wire.tables.sequence import SequenceAddItem, SequenceKey, SequenceRecord
 from metad_wire.tables.subscription import Subscribed, Subscription, SubscriptionKey, SubscriptionOptions
 from metad_wire.tables.will import DueWill, WillClaimant, WillDue, WillKey
 from metad_wire.transport.credentials import TlsFiles, client_files
@@ -106,17 +108,32 @@ from .errors import (
     UnknownOutcomeError,
     UnsupportedError,
 )
+from .holding.belief import LeaseState
+from .holding.lease import HeldLease
+from .holding.lock import Lock
 from .namespaces.cluster import Cluster
 from .namespaces.inflight import InflightStates
 from .namespaces.kv import KeyValue
+from .namespaces.leases import Leases
 from .namespaces.offsets import Offsets
 from .namespaces.records import Records
+from .namespaces.sequences import Sequences
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
 from .namespaces.wills import TakenWill, Wills
 from .observer import Connected, Disconnected, Ended, Observer, Redirected, Retried
 from .options import Options
-from .results import PutResult, ReadResult, SubscribeResult, Takeover, TakeoverResult, TransactResult, WriteResult
+from .results import (
+    AddResult,
+    GrantResult,
+    PutResult,
+    ReadResult,
+    SubscribeResult,
+    Takeover,
+    TakeoverResult,
+    TransactResult,
+    WriteResult,
+)
 from .watch.events import WatchBatch, WatchEvent
 from .watch.filters import Watched
 from .watch.image import Image, ImageTable
@@ -124,6 +141,7 @@ from .watch.watch import Watch
 
 __all__ = [
     "PORT_DEFAULT",
+    "AddResult",
     "Backoff",
     "CancelledError",
     "ChangeKind",
@@ -148,10 +166,12 @@ __all__ = [
     "FrameError",
     "FrameTooLargeError",
     "GenerationReset",
+    "GrantResult",
     "GroupId",
     "GroupRecord",
     "GroupStatus",
     "HandshakeError",
+    "HeldLease",
     "IdentityExpiredError",
     "Image",
     "ImageTable",
@@ -171,6 +191,13 @@ __all__ = [
     "KvPutItem",
     "KvTransaction",
     "KvTransactionResult",
+    "Lease",
+    "LeaseGrantItem",
+    "LeaseKey",
+    "LeaseKeyItem",
+    "LeaseState",
+    "Leases",
+    "Lock",
     "LogCutError",
     "MapReply",
     "Message",
@@ -201,6 +228,10 @@ __all__ = [
     "Retried",
     "RetryBudget",
     "Revision",
+    "SequenceAddItem",
+    "SequenceKey",
+    "SequenceRecord",
+    "Sequences",
     "Session",
     "SessionDeleteItem",
     "SessionDisconnectItem",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
@@ -21,11 +22,14 @@ from .dispatch.dispatcher import Dispatcher
 from .dispatch.states import ClientState
 from .endpoint import name_of, parse_url, scheme_of
 from .errors import ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
+from .holding.lease import HeldLease
 from .namespaces.cluster import Cluster
 from .namespaces.inflight import InflightStates
 from .namespaces.kv import KeyValue
+from .namespaces.leases import Leases
 from .namespaces.offsets import Offsets
 from .namespaces.records import Record, Records
+from .namespaces.sequences import Sequences
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
 from .namespaces.wills import Wills
@@ -102,6 +106,8 @@ class Client:
         self.wills = Wills(self._requests, self._dispatcher)
         self.offsets = Offsets(self._requests)
         self.kv = KeyValue(self._requests)
+        self.leases = Leases(self._requests)
+        self.sequences = Sequences(self._requests)
 
     async def open(self) -> Self:
         """Connect to a node, and ask it for the others. Raises the last endpoint's error if none is reached within
@@ -251,6 +257,29 @@ class Client:
             buffer_bytes=buffer_bytes,
         )
 
+    def hold(self, namespace: str, *, ttl_s: float = 10.0, holder: str = "", attributes: bytes = b"") -> HeldLease:
+        """A lease of a namespace that is kept alive by itself (without ``async`` in a blocking client)::
+
+            async with m.hold("jobs", ttl_s=10, holder="worker-7") as lease:
+                await m.kv.put("jobs", "worker/7", b"here", lease=lease.name)
+                async with await lease.lock("nightly") as lock:
+                    print(lock.token)
+
+        It is granted when it is entered, or by :meth:`HeldLease.opened`. Its keys and locks are gone once it is closed,
+        or once nothing was heard of the program for ``ttl_s``. ``holder`` and ``attributes`` are for those who list
+        leases. Raises InvalidRequestError if the arguments make no sense.
+        """
+        return HeldLease(
+            self.leases,
+            self.kv,
+            lambda key: self.watch("kv", keys=[key], start="snapshot"),
+            namespace,
+            ttl_s=ttl_s,
+            holder=holder,
+            attributes=attributes,
+            now=_now,
+        )
+
     @property
     def state(self) -> ClientState:
         """Whether the client reaches the cluster."""
@@ -301,6 +330,11 @@ class Client:
         if not self._first.done():
             self._first.set_exception(another(error, outcome_known=True))
             self._first.exception()  # open() may have given up already: then nobody else looks at it
+
+
+def _now() -> float:
+    """Seconds of a clock that goes on while the machine is suspended, where the system has one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def connect(

@@ -23,6 +23,8 @@ from metad_wire.messages import (
     SessionTakeoverItem,
     SessionTakeoverReply,
 )
+from metad_wire.tables.lease import LeaseGrantReply
+from metad_wire.tables.sequence import SequenceAddReply
 from metad_wire.tables.subscription import SubscriptionAddReply
 
 from .errors import InternalError, InvalidItemError, InvalidRequestError, MetadError, another, error_of_item
@@ -240,6 +242,22 @@ class PutResult(WriteResult):
     def __init__(self, pieces: Sequence[Piece[KvPutReply]]) -> None:
         super().__init__(pieces)
         self.versions: list[int] = by_position(pieces, lambda reply: reply.versions, 0)
+
+
+class GrantResult(WriteResult):
+    """The outcome of a batch of grants. ``leases``: their names by position; None if the item failed."""
+
+    def __init__(self, pieces: Sequence[Piece[LeaseGrantReply]]) -> None:
+        super().__init__(pieces)
+        self.leases: list[str | None] = by_position(pieces, lambda reply: reply.leases, None)
+
+
+class AddResult(WriteResult):
+    """The outcome of a batch of additions. ``values`` by position, behind the item; 0 if it failed."""
+
+    def __init__(self, pieces: Sequence[Piece[SequenceAddReply]]) -> None:
+        super().__init__(pieces)
+        self.values: list[int] = by_position(pieces, lambda reply: reply.values, 0)
 
 
 class TransactResult(WriteResult):

@@ -144,6 +144,10 @@ def _holds(view: View, heads: CommandHeads, key: bytes, compare: m.KvCompare) ->
         head = heads.get(key)
         if compare.version != (head[0] if head else 0):
             return False
+    if compare.create_revision is not None:
+        head = heads.get(key)
+        if compare.create_revision != (head[1] if head else 0):
+            return False
     if compare.value is None:
         return True
     row = view.get(key)

@@ -578,11 +578,13 @@ class KvScanReply(Message, frozen=True):
 
 
 class KvCompare(Message, frozen=True):
-    """True iff the key has this ``version`` (None: unchecked; 0: absent) and this ``value`` (None: unchecked)."""
+    """True iff the key has this ``version`` (None: unchecked; 0: absent), this ``value`` (None: unchecked) and this
+    ``create_revision`` (None: unchecked; 0: absent), which no other life of the key has."""
 
     key: str
     version: U63 | None = None
     value: bytes | None = None
+    create_revision: U63 | None = None
 
 
 class KvOperation(Message, frozen=True):

@@ -20,7 +20,19 @@ requests.
 """
 
 from .client import BlockingClient, connect
-from .namespaces import Cluster, InflightStates, KeyValue, Offsets, Records, Sessions, Subscriptions, Wills
+from .holding import HeldLease, Lock
+from .namespaces import (
+    Cluster,
+    InflightStates,
+    KeyValue,
+    Leases,
+    Offsets,
+    Records,
+    Sequences,
+    Sessions,
+    Subscriptions,
+    Wills,
+)
 from .verbs import CHUNK_RECORDS
 from .watching import Image, Watch
 
@@ -28,11 +40,15 @@ __all__ = [
     "CHUNK_RECORDS",
     "BlockingClient",
     "Cluster",
+    "HeldLease",
     "Image",
     "InflightStates",
     "KeyValue",
+    "Leases",
+    "Lock",
     "Offsets",
     "Records",
+    "Sequences",
     "Sessions",
     "Subscriptions",
     "Watch",

@@ -22,7 +22,19 @@ from ..watch.filters import Wanted
 from ..watch.image import PROGRESS_S
 from ..watch.streams import Start
 from ..watch.watch import BUFFER_BYTES
-from .namespaces import Cluster, InflightStates, KeyValue, Offsets, Records, Sessions, Subscriptions, Wills
+from .holding import HeldLease
+from .namespaces import (
+    Cluster,
+    InflightStates,
+    KeyValue,
+    Leases,
+    Offsets,
+    Records,
+    Sequences,
+    Sessions,
+    Subscriptions,
+    Wills,
+)
 from .portal import Portal
 from .verbs import Call, Twin
 from .watching import Image, Watch
@@ -45,6 +57,8 @@ class BlockingClient(Twin):
         self.wills = Wills(portal, opened.wills)
         self.offsets = Offsets(portal, opened.offsets)
         self.kv = KeyValue(portal, opened.kv)
+        self.leases = Leases(portal, opened.leases)
+        self.sequences = Sequences(portal, opened.sequences)
 
     def __enter__(self) -> Self:
         return self
@@ -162,6 +176,21 @@ class BlockingClient(Twin):
             buffer_bytes=buffer_bytes,
         )
         return Image(self._portal, opened)
+
+    def hold(self, namespace: str, *, ttl_s: float = 10.0, holder: str = "", attributes: bytes = b"") -> HeldLease:
+        """A lease of a namespace that is kept alive by itself (without ``async`` in a blocking client)::
+
+            async with m.hold("jobs", ttl_s=10, holder="worker-7") as lease:
+                await m.kv.put("jobs", "worker/7", b"here", lease=lease.name)
+                async with await lease.lock("nightly") as lock:
+                    print(lock.token)
+
+        It is granted when it is entered, or by :meth:`HeldLease.opened`. Its keys and locks are gone once it is closed,
+        or once nothing was heard of the program for ``ttl_s``. ``holder`` and ``attributes`` are for those who list
+        leases. Raises InvalidRequestError if the arguments make no sense.
+        """
+        held = self._portal.call(self._client.hold, namespace, ttl_s=ttl_s, holder=holder, attributes=attributes)
+        return HeldLease(self._portal, held)
 
     @property
     def state(self) -> ClientState:

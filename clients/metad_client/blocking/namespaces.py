@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from metad_wire.messages import Message
 
-from ..namespaces import cluster, inflight, kv, offsets, records, sessions, subscriptions, wills
+from ..namespaces import cluster, inflight, kv, leases, offsets, records, sequences, sessions, subscriptions, wills
 from .verbs import Call, Listing, Twin
 
 Record = TypeVar("Record", bound=Message)
@@ -92,6 +92,37 @@ class KeyValue(Twin):
     get = Call(kv.KeyValue.get)
     delete = Call(kv.KeyValue.delete)
     transact = Call(kv.KeyValue.transact)
+
+
+class Leases(Twin):
+    """``m.leases``: leases of namespaces. See :class:`metad_client.Leases`."""
+
+    grant_many = Call(leases.Leases.grant_many)
+    revoke_many = Call(leases.Leases.revoke_many)
+    keep_alive_many = Call(leases.Leases.keep_alive_many)
+    get_many = Call(leases.Leases.get_many)
+    attach_many = Call(leases.Leases.attach_many)
+    detach_many = Call(leases.Leases.detach_many)
+    list = Listing(leases.Leases.list)
+    keys = Listing(leases.Leases.keys)
+    grant = Call(leases.Leases.grant)
+    revoke = Call(leases.Leases.revoke)
+    keep_alive = Call(leases.Leases.keep_alive)
+    get = Call(leases.Leases.get)
+    attach = Call(leases.Leases.attach)
+    detach = Call(leases.Leases.detach)
+
+
+class Sequences(Twin):
+    """``m.sequences``: counters that are only added to. See :class:`metad_client.Sequences`."""
+
+    add_many = Call(sequences.Sequences.add_many)
+    get_many = Call(sequences.Sequences.get_many)
+    delete_many = Call(sequences.Sequences.delete_many)
+    list = Listing(sequences.Sequences.list)
+    add = Call(sequences.Sequences.add)
+    get = Call(sequences.Sequences.get)
+    delete = Call(sequences.Sequences.delete)
 
 
 class Cluster(Twin):

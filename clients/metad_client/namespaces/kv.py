@@ -50,9 +50,13 @@ class KeyValue(Facade):
     A key that ``get_many`` could not read has the value of an absent record: ``raise_for_error`` tells them apart.
     """
 
-    async def put_many(self, items: Sequence[KvPutItem], *, deadline_s: float | None = None) -> PutResult:
-        """Write keys. The result has their new ``versions``. Item errors: ConflictError."""
-        return PutResult(await self._requests.many(methods.KV_PUT, items, KvPut, deadline_s))
+    async def put_many(
+        self, items: Sequence[KvPutItem], *, lease: str = "", deadline_s: float | None = None
+    ) -> PutResult:
+        """Write keys. The result has their new ``versions``. With a ``lease`` of their namespace they are deleted when
+        that ends; without one they stay, also those that had one. Item errors: ConflictError; with a lease
+        NotFoundError and QuotaExceededError."""
+        return PutResult(await self._requests.many(methods.KV_PUT, items, lambda part: KvPut(part, lease), deadline_s))
 
     async def get_many(
         self, keys: Sequence[KvKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
@@ -106,16 +110,18 @@ class KeyValue(Facade):
         value: bytes,
         *,
         expected_version: int | None = None,
+        lease: str = "",
         deadline_s: float | None = None,
     ) -> int:
         """Write one key; returns its new version. ``expected_version`` (0: must not exist) makes it a
-        compare-and-set. Raises ConflictError."""
+        compare-and-set; ``lease`` is that of :meth:`put_many`. Raises ConflictError; with a lease NotFoundError and
+        QuotaExceededError."""
         return await self._requests.single(
             methods.KV_PUT,
-            None,
+            lease,
             KvPutItem(namespace, key, value, expected_version),
             _size_of_put,
-            KvPut,
+            KvPut if not lease else lambda items: KvPut(items, lease),
             _put,
             deadline_s,
         )

@@ -502,6 +502,31 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         "a_lease_that_moves_is_a_full_one",
     ),
+    # --- holders
+    _m(
+        "believed_from_the_answer_on",
+        "a holder counts from when it sent the keep-alive",
+        "metad_client.holding.belief:Belief.answered",
+        "self._sent_s, self._ttl_s = sent_s, ttl_s",
+        "self._sent_s, self._ttl_s = now_s, ttl_s",
+        "an_answer_that_comes_late_is_believed_from_its_question_on",
+    ),
+    _m(
+        "believed_for_ever",
+        "a holder that is not answered gives up",
+        "metad_client.holding.belief:Belief.state",
+        "if self._lost or now_s",
+        "if self._lost or 0 * now_s",
+        "a_holder_that_is_cut_off_gives_up_before_others_take_over",
+    ),
+    _m(
+        "a_lock_is_taken_from_its_holder",
+        "a lock is only taken if nobody has it",
+        "metad_client.holding.lock:acquired",
+        "KvCompare(key, version=0)",
+        "KvCompare(key)",
+        "a_lock_has_one_holder",
+    ),
     *BROKER_MUTANTS,
     *WATCH_MUTANTS,
 )

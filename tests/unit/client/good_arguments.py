@@ -10,6 +10,8 @@ from metad_wire import messages as m
 from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
+from metad_wire.tables.lease import LeaseGrantItem, LeaseKey, LeaseKeyItem
+from metad_wire.tables.sequence import SequenceAddItem, SequenceKey
 
 SUBSCRIPTION = s.Subscription("t", "c", "f/#", s.SubscriptionOptions(1, True, False, 2, 7))
 PROPERTIES = m.SessionProperties(60, b"state")
@@ -77,12 +79,33 @@ GOOD: dict[str, dict[str, Any]] = {
     "offsets.generation": {"tenant": "t", "group": "g", "min_revisions": []},
     "offsets.reset_generation": {"tenant": "t", "group": "g", "expected": 1, "generation": 2},
     "offsets.delete_group": {"tenant": "t", "group": "g"},
-    "kv.put_many": {"items": [m.KvPutItem("ns", "k", b"v", 1)]},
+    "kv.put_many": {"items": [m.KvPutItem("ns", "k", b"v", 1)], "lease": "l"},
     "kv.get_many": {"keys": [m.KvKey("ns", "k")], "min_revisions": []},
     "kv.delete_many": {"items": [m.KvDeleteItem("ns", "k", 1)]},
     "kv.transact_many": {"items": [TRANSACTION]},
     "kv.scan": {"namespace": "ns", "prefix": "", "page_size": 10, "min_revisions": []},
-    "kv.put": {"namespace": "ns", "key": "k", "value": b"v", "expected_version": None},
+    "kv.put": {"namespace": "ns", "key": "k", "value": b"v", "expected_version": None, "lease": "l"},
+    "leases.grant_many": {"items": [LeaseGrantItem("ns", 60_000, "l", "h", b"a")]},
+    "leases.revoke_many": {"leases": [LeaseKey("ns", "l")]},
+    "leases.keep_alive_many": {"leases": [LeaseKey("ns", "l")]},
+    "leases.get_many": {"leases": [LeaseKey("ns", "l")], "min_revisions": []},
+    "leases.attach_many": {"items": [LeaseKeyItem("ns", "l", "k")]},
+    "leases.detach_many": {"items": [LeaseKeyItem("ns", "l", "k")]},
+    "leases.list": {"namespace": "ns", "prefix": "", "page_size": 10, "min_revisions": []},
+    "leases.keys": {"namespace": "ns", "lease": "l", "page_size": 10, "min_revisions": []},
+    "leases.grant": {"namespace": "ns", "ttl_ms": 60_000, "lease": "l", "holder": "h", "attributes": b"a"},
+    "leases.revoke": {"namespace": "ns", "lease": "l"},
+    "leases.keep_alive": {"namespace": "ns", "lease": "l"},
+    "leases.get": {"namespace": "ns", "lease": "l", "min_revisions": []},
+    "leases.attach": {"namespace": "ns", "lease": "l", "key": "k"},
+    "leases.detach": {"namespace": "ns", "lease": "l", "key": "k"},
+    "sequences.add_many": {"items": [SequenceAddItem("ns", "s", 5)]},
+    "sequences.get_many": {"keys": [SequenceKey("ns", "s")], "min_revisions": []},
+    "sequences.delete_many": {"keys": [SequenceKey("ns", "s")]},
+    "sequences.list": {"namespace": "ns", "prefix": "", "page_size": 10, "min_revisions": []},
+    "sequences.add": {"namespace": "ns", "sequence": "s", "delta": 5},
+    "sequences.get": {"namespace": "ns", "sequence": "s", "min_revisions": []},
+    "sequences.delete": {"namespace": "ns", "sequence": "s"},
     "kv.get": {"namespace": "ns", "key": "k", "min_revisions": []},
     "kv.delete": {"namespace": "ns", "key": "k", "expected_version": 1},
     "kv.transact": {"transaction": TRANSACTION},
@@ -105,7 +128,7 @@ ENDLESS = {"wills.due"}
 def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
     """Every method that sends a request, of all namespaces that a client has."""
     found: dict[str, Callable[..., Any]] = {"client.status": client.status}
-    for name in ("sessions", "subscriptions", "inflight", "wills", "offsets", "kv", "cluster"):
+    for name in ("sessions", "subscriptions", "inflight", "wills", "offsets", "kv", "leases", "sequences", "cluster"):
         space = getattr(client, name)
         for verb in dir(type(space)):
             if not verb.startswith("_") and f"{name}.{verb}" not in ENDLESS:

@@ -31,7 +31,11 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Offsets, blocking.Offsets),
     (metad_client.KeyValue, blocking.KeyValue),
     (metad_client.Cluster, blocking.Cluster),
+    (metad_client.Leases, blocking.Leases),
+    (metad_client.Sequences, blocking.Sequences),
     (metad_client.Records, blocking.Records),
+    (metad_client.HeldLease, blocking.HeldLease),
+    (metad_client.Lock, blocking.Lock),
     (metad_client.Watch, blocking.Watch),
     (metad_client.Image, blocking.Image),
     (metad_client.Client, blocking.BlockingClient),
@@ -49,7 +53,18 @@ def public(owner: type) -> dict[str, typing.Any]:
 
 def test_the_readme_names_each_method_for_many_and_says_how_it_is_called_for_one() -> None:
     """It said "without `_many`", which is not true of `generations_many`."""
-    names = ("sessions", "subscriptions", "inflight", "wills", "offsets", "kv", "cluster", "table(TABLE)")
+    names = (
+        "sessions",
+        "subscriptions",
+        "inflight",
+        "wills",
+        "offsets",
+        "kv",
+        "cluster",
+        "leases",
+        "sequences",
+        "table(TABLE)",
+    )
     rows = re.findall(rf"^\| `m\.({'|'.join(map(re.escape, names))})` \| (.*?) \|", README, re.MULTILINE)
     assert len(rows) == len(names)
     owners = dict(zip(names, [one for one, _ in TWINS], strict=False))

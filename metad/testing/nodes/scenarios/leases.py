@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
+from metad_client import Client, HeldLease, LeaseState, MetadError
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS
 from metad_wire.group import GroupId
@@ -27,7 +30,7 @@ from metad_wire.tables.lease import (
 )
 
 from ....config import RaftConfig
-from ..cluster import DATA, SimNode
+from ..cluster import DATA, SimClient, SimNode
 from .scene import Scene, scenario
 
 _TTL_S = 1.0
@@ -211,3 +214,117 @@ def a_lease_that_moves_is_a_full_one() -> None:
         scene.run(_TTL_S + _ENDED_S)
         assert ask(KV_GET, m.KvGet([m.KvKey("space", "a")])).records == [None]
         scene.require_settled(20.0)
+
+
+@scenario
+def a_lock_has_one_holder() -> None:
+    """Three programs want one lock all the time, while leaders die, programs stand still, and one is cut off."""
+    with Scene() as scene:
+        clients = [scene.one, scene.two, scene.client()]
+        held: list[str] = []
+        tokens: list[int] = []
+        working = True
+
+        async def work(client: SimClient) -> None:
+            opened = client.client or await client.open()
+            while working:
+                lease = _held(scene, opened)
+                with suppress(MetadError):
+                    async with lease:
+                        while working and lease.state is not LeaseState.LOST:
+                            lock = await lease.lock("lock", client.name.encode(), timeout_s=5.0)
+                            async with lock:
+                                if not lock.is_held:
+                                    continue
+                                assert not held, f"{client.name} and {held[0]} have the lock"
+                                assert not tokens or lock.token > tokens[-1], "a token went back"
+                                held.append(client.name)
+                                tokens.append(lock.token)
+                                for _ in range(20):
+                                    if lock.is_held:
+                                        await asyncio.sleep(0.01)
+                                held.remove(client.name)
+
+        tasks = [client.process.start(work(client)) for client in clients]
+        for number in range(6):
+            scene.run(3.0)
+            if number % 3 == 0:
+                leader = scene.lead()
+                leader.crash(power=False)
+                scene.run(0.5)
+                leader.start()
+            elif number % 3 == 1:
+                scene.isolate(clients[number % 2].name)
+                scene.run(3.0)
+                scene.network.heal()
+            for task in tasks:
+                if task.done():
+                    task.result()
+        working = False
+        assert scene.run_until(lambda: all(task.done() for task in tasks), 30.0), "a program waits for ever"
+        for task in tasks:
+            task.result()
+        assert len(tokens) > 10, f"the lock had only {len(tokens)} holders"
+
+
+@scenario
+def a_holder_that_is_cut_off_gives_up_before_others_take_over() -> None:
+    with Scene() as scene:
+        first, second = (_opened(scene, client) for client in (scene.one, scene.two))
+        lock = scene.ask(scene.one, lambda _: first.lock("lock"))
+        assert lock.is_held
+        scene.isolate(scene.one.name)
+        waiting = scene.begin(scene.two, lambda _: second.lock("lock"))
+        while not waiting.done():
+            scene.run(0.01)
+            assert not (waiting.done() and lock.is_held), "two have the lock"
+            assert first.state is not LeaseState.CONNECTED or not waiting.done()
+        assert first.state is LeaseState.LOST
+        assert waiting.result().token > lock.token
+        scene.network.heal()
+        scene.run(2.0)
+        assert first.state is LeaseState.LOST, "what is lost stays lost"
+        assert waiting.result().is_held
+
+
+@scenario
+def an_answer_that_comes_late_is_believed_from_its_question_on() -> None:
+    """Keep-alives arrive; their answers wait on the way, for half as long as the lease lasts."""
+    with Scene() as scene:
+        first, second = (_opened(scene, client) for client in (scene.one, scene.two))
+        lock = scene.ask(scene.one, lambda _: first.lock("lock"))
+        waiting = scene.begin(scene.two, lambda _: second.lock("lock"))
+        leader = scene.lead()
+        scene.run(_TTL_S * 0.15)
+        scene.network.cut(leader.name, scene.one.name)
+        assert scene.run_until(lambda: first.state is LeaseState.SUSPENDED, _TTL_S)
+        scene.run(_TTL_S * 0.08)
+        scene.network.heal()
+        assert scene.run_until(lambda: first.state is LeaseState.CONNECTED, _TTL_S)
+        scene.isolate(scene.one.name)
+        while not waiting.done():
+            scene.run(0.01)
+            assert not (waiting.done() and lock.is_held), "two have the lock"
+        assert first.state is LeaseState.LOST
+
+
+def _held(scene: Scene, client: Client) -> HeldLease:
+    """A lease by the clock of the simulation."""
+    return HeldLease(
+        client.leases,
+        client.kv,
+        lambda key: client.watch("kv", keys=[key], start="snapshot"),
+        "space",
+        ttl_s=_TTL_S,
+        holder="",
+        attributes=b"",
+        now=scene.loop.time,
+    )
+
+
+def _opened(scene: Scene, client: SimClient) -> HeldLease:
+    async def opened(connected: Client) -> HeldLease:
+        return await _held(scene, connected).opened()
+
+    held: HeldLease = scene.ask(client, opened)
+    return held

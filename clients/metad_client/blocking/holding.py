@@ -1,0 +1,101 @@
+"""The blocking lease that is held, and its locks."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from metad_wire.messages import KvCompare
+
+from ..errors import ClosedError, MetadError
+from ..holding import lease, lock
+from ..holding.belief import LeaseState
+from .portal import Portal
+from .verbs import Call, Twin
+
+
+class Lock(Twin):
+    """A key that is the program's until it is released, or its lease is over. See :class:`metad_client.Lock`."""
+
+    proclaim = Call(lock.Lock.proclaim)
+    release = Call(lock.Lock.release)
+
+    def __init__(self, portal: Portal, target: lock.Lock) -> None:
+        super().__init__(portal, target)
+        self._lock = target
+        self.namespace = target.namespace
+        self.key = target.key
+        self.token = target.token
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lock may be relied on now. Look before each use."""
+        return self._lock.is_held
+
+    @property
+    def guard(self) -> KvCompare:
+        """Holds in a transaction of the namespace as long as the lock is the program's."""
+        return self._lock.guard
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(MetadError):
+            self.release()
+
+
+class HeldLease(Twin):
+    """A lease that is kept alive by itself until it is closed: ``with m.hold("jobs") as lease``. See
+    :class:`metad_client.HeldLease`."""
+
+    lost = Call(lease.HeldLease.lost)
+    close = Call(lease.HeldLease.close)
+
+    def __init__(self, portal: Portal, target: lease.HeldLease) -> None:
+        super().__init__(portal, target)
+        self._lease = target
+        self.namespace = target.namespace
+
+    @property
+    def name(self) -> str:
+        """Of the lease: what ``kv.put(..., lease=)`` takes. Empty until it is granted."""
+        return self._lease.name
+
+    @property
+    def state(self) -> LeaseState:
+        """What may be believed now: look before each use."""
+        return self._lease.state
+
+    def opened(self) -> Self:
+        """Have the lease granted, and begin to keep it alive. Raises a MetadError."""
+        self._portal.run(self._lease.opened())
+        return self
+
+    def on_state(self, listener: Callable[[LeaseState], None]) -> Callable[[], None]:
+        """Call ``listener`` with each new :attr:`state`, as soon as it is noticed, in the client's own thread. Returns
+        what ends that."""
+        return functools.partial(self._forget, self._portal.call(self._lease.on_state, listener))
+
+    def _forget(self, forget: Callable[[], None]) -> None:
+        with contextlib.suppress(ClosedError):
+            self._portal.call(forget)
+
+    def lock(self, key: str, value: bytes = b"", *, timeout_s: float | None = None) -> Lock:
+        """Wait until no other has the key, and have it: a lock, or the lead of an election. ``value`` is what others
+        read of it. Raises DeadlineExceededError after ``timeout_s``, NotFoundError if the lease is over."""
+        return Lock(self._portal, self._portal.run(self._lease.lock(key, value, timeout_s=timeout_s)))
+
+    def __enter__(self) -> Self:
+        return self.opened()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(ClosedError):
+            self.close()

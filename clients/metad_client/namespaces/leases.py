@@ -1,0 +1,206 @@
+"""``m.leases``: leases of namespaces, and the keys that go with them. :mod:`metad_client.holding` keeps one alive."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import TypeAlias
+
+from metad_wire import methods
+from metad_wire.messages import Revision
+from metad_wire.tables.lease import (
+    Lease,
+    LeaseAttach,
+    LeaseDetach,
+    LeaseGet,
+    LeaseGetReply,
+    LeaseGrant,
+    LeaseGrantItem,
+    LeaseGrantReply,
+    LeaseKeepAlive,
+    LeaseKeepAliveReply,
+    LeaseKey,
+    LeaseKeyItem,
+    LeaseKeys,
+    LeaseList,
+    LeaseRevoke,
+)
+
+from ..errors import MetadError
+from ..requests.listing import of_group
+from ..requests.outcomes import with_errors, wrote
+from ..results import GrantResult, ReadResult, WriteResult, newest
+from .facade import Facade
+
+Found: TypeAlias = ReadResult[Lease | None]
+Ttls: TypeAlias = ReadResult[int]
+
+
+class Leases(Facade):
+    """Leases by (namespace, lease).
+
+    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
+    item that is wrong by itself (a name is too long, a time to live out of bounds) is an InvalidItemError. The other
+    methods raise the error of their item; those called at the same time share a request. ``deadline_s`` counts from
+    now, and None means the client's default. A program that holds a lease uses :meth:`metad_client.Client.hold`.
+    """
+
+    async def grant_many(self, items: Sequence[LeaseGrantItem], *, deadline_s: float | None = None) -> GrantResult:
+        """Grant leases. The result has their names. Item errors: ConflictError (the name is in use)."""
+        return GrantResult(await self._requests.many(methods.LEASE_GRANT, items, LeaseGrant, deadline_s))
+
+    async def revoke_many(self, leases: Sequence[LeaseKey], *, deadline_s: float | None = None) -> WriteResult:
+        """End leases, and delete their keys. Item errors: NotFoundError."""
+        return WriteResult(await self._requests.many(methods.LEASE_REVOKE, leases, LeaseRevoke, deadline_s))
+
+    async def keep_alive_many(self, leases: Sequence[LeaseKey], *, deadline_s: float | None = None) -> Ttls:
+        """Say that the holders of leases live. By position: for how many milliseconds from when this was called the
+        lease lasts; 0 if there is no such lease."""
+        pieces = await self._requests.many(methods.LEASE_KEEP_ALIVE, leases, LeaseKeepAlive, deadline_s)
+        return ReadResult(pieces, lambda reply: reply.ttl_ms, 0)
+
+    async def get_many(
+        self, leases: Sequence[LeaseKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> Found:
+        """Read leases, by position; None for one that does not exist."""
+        wanted = newest(min_revisions)
+        pieces = await self._requests.many(methods.LEASE_GET, leases, lambda part: LeaseGet(part, wanted), deadline_s)
+        return ReadResult(pieces, lambda reply: reply.leases, None)
+
+    async def attach_many(self, items: Sequence[LeaseKeyItem], *, deadline_s: float | None = None) -> WriteResult:
+        """Attach keys to leases: they end with them. Item errors: NotFoundError, QuotaExceededError."""
+        return WriteResult(await self._requests.many(methods.LEASE_ATTACH, items, LeaseAttach, deadline_s))
+
+    async def detach_many(self, items: Sequence[LeaseKeyItem], *, deadline_s: float | None = None) -> WriteResult:
+        """Detach keys from leases: they stay. Item errors: NotFoundError, ConflictError (another lease has the key, or
+        none)."""
+        return WriteResult(await self._requests.many(methods.LEASE_DETACH, items, LeaseDetach, deadline_s))
+
+    async def list(
+        self,
+        namespace: str,
+        prefix: str = "",
+        *,
+        page_size: int = 1000,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[Lease]:
+        """Leases of a namespace whose names start with ``prefix``, in order, a page at a time; the deadline is each
+        page's."""
+        wanted = newest(min_revisions)
+        listing = of_group(
+            self._requests,
+            methods.LEASE_LIST,
+            lambda page: LeaseList(namespace, prefix, page, wanted),
+            lambda reply: reply.leases,
+            page_size,
+            deadline_s,
+        )
+        async with aclosing(listing):
+            async for lease in listing:
+                yield lease
+
+    async def keys(
+        self,
+        namespace: str,
+        lease: str,
+        *,
+        page_size: int = 1000,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[str]:
+        """The keys attached to a lease, in order."""
+        wanted = newest(min_revisions)
+        listing = of_group(
+            self._requests,
+            methods.LEASE_KEYS,
+            lambda page: LeaseKeys(namespace, lease, page, wanted),
+            lambda reply: reply.keys,
+            page_size,
+            deadline_s,
+        )
+        async with aclosing(listing):
+            async for key in listing:
+                yield key
+
+    async def grant(
+        self,
+        namespace: str,
+        ttl_ms: int,
+        lease: str = "",
+        *,
+        holder: str = "",
+        attributes: bytes = b"",
+        deadline_s: float | None = None,
+    ) -> str:
+        """Grant one lease; returns its name, which the server makes if none is given. Raises ConflictError."""
+        item = LeaseGrantItem(namespace, ttl_ms, lease, holder, attributes)
+        return await self._requests.single(
+            methods.LEASE_GRANT, None, item, _size_of_grant, LeaseGrant, _granted, deadline_s
+        )
+
+    async def revoke(self, namespace: str, lease: str, *, deadline_s: float | None = None) -> None:
+        """End one lease, and delete its keys. Raises NotFoundError."""
+        item = LeaseKey(namespace, lease)
+        await self._requests.single(methods.LEASE_REVOKE, None, item, _size, LeaseRevoke, wrote, deadline_s)
+
+    async def keep_alive(self, namespace: str, lease: str, *, deadline_s: float | None = None) -> int:
+        """Say that the holder of one lease lives, as :meth:`keep_alive_many` does."""
+        item = LeaseKey(namespace, lease)
+        return await self._requests.single(
+            methods.LEASE_KEEP_ALIVE, None, item, _size, LeaseKeepAlive, _kept_alive, deadline_s
+        )
+
+    async def get(
+        self,
+        namespace: str,
+        lease: str,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> Lease | None:
+        """One lease, None where there is none."""
+        wanted = newest(min_revisions)
+        return await self._requests.single(
+            methods.LEASE_GET,
+            tuple(wanted),
+            LeaseKey(namespace, lease),
+            _size,
+            lambda items: LeaseGet(items, wanted),
+            _got,
+            deadline_s,
+        )
+
+    async def attach(self, namespace: str, lease: str, key: str, *, deadline_s: float | None = None) -> None:
+        """Attach one key, as :meth:`attach_many` does."""
+        item = LeaseKeyItem(namespace, lease, key)
+        await self._requests.single(methods.LEASE_ATTACH, None, item, _size_of_key, LeaseAttach, wrote, deadline_s)
+
+    async def detach(self, namespace: str, lease: str, key: str, *, deadline_s: float | None = None) -> None:
+        """Detach one key, as :meth:`detach_many` does."""
+        item = LeaseKeyItem(namespace, lease, key)
+        await self._requests.single(methods.LEASE_DETACH, None, item, _size_of_key, LeaseDetach, wrote, deadline_s)
+
+
+def _size(item: LeaseKey | LeaseGrantItem | LeaseKeyItem) -> int:
+    return 16 + len(item.namespace) + len(item.lease)
+
+
+def _size_of_grant(item: LeaseGrantItem) -> int:
+    return _size(item) + len(item.holder) + len(item.attributes)
+
+
+def _size_of_key(item: LeaseKeyItem) -> int:
+    return _size(item) + len(item.key)
+
+
+def _granted(items: list[LeaseGrantItem], reply: LeaseGrantReply) -> list[str | MetadError]:
+    return with_errors([name or "" for name in reply.leases], reply.errors)
+
+
+def _kept_alive(items: list[LeaseKey], reply: LeaseKeepAliveReply) -> list[int | MetadError]:
+    return with_errors(reply.ttl_ms, reply.errors)
+
+
+def _got(items: list[LeaseKey], reply: LeaseGetReply) -> list[Lease | MetadError | None]:
+    return with_errors(reply.leases, reply.errors)
