@@ -30,7 +30,7 @@ from ..connections.transport_choice import transports_of
 from ..endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
 from ..errors import ConnectionLostError, MetadError, NotFoundError, UnknownMethodError
 from ..options import Options
-from . import issuing, overview
+from . import issuing, leases, overview
 from .plain import PlainCommands
 from .printing import Printer
 from .replacing import DEADLINE_S, Replacement
@@ -524,6 +524,10 @@ def build_parser() -> argparse.ArgumentParser:
     keys.add_argument("namespace", metavar="NS")
     keys.add_argument("--prefix", default="", help="only keys with this prefix")
     _limit(keys)
+
+    leases.add(get, put, delete)
+    for parser_of_list in leases.add_lists(listing, _first, _page):
+        _limit(parser_of_list)
 
     for table in TABLES.values():
         if table.plain is not None:

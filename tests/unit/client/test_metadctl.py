@@ -21,7 +21,7 @@ from metad_wire.errors import ConflictError, ConnectionLostError
 from metad_wire.fields import U32
 from metad_wire.method import METHODS, METHODS_BY_NAME
 from metad_wire.table import Table
-from metad_wire.tables import ROWS, TABLES
+from metad_wire.tables import ROWS, TABLES, lease, sequence
 
 
 @pytest.fixture
@@ -81,6 +81,15 @@ def ctl(scripted_server, capsys):
         ),
         ("list offsets t g --prefix top", m.OffsetList("t", "g", "top", m.Page(1000))),
         ("list kv ns --prefix k --limit 0", m.KvScan("ns", "k", m.Page(1000))),
+        ("get lease ns l", lease.LeaseGet([lease.LeaseKey("ns", "l")])),
+        ("delete lease ns l", lease.LeaseRevoke([lease.LeaseKey("ns", "l")])),
+        ("list leases ns --prefix l --limit 5", lease.LeaseList("ns", "l", m.Page(6))),
+        ("list lease-keys ns l", lease.LeaseKeys("ns", "l", m.Page(1000))),
+        ("get sequence ns s", sequence.SequenceGet([sequence.SequenceKey("ns", "s")])),
+        ("put sequence ns s", sequence.SequenceAdd([sequence.SequenceAddItem("ns", "s", 1)])),
+        ("put sequence ns s 100", sequence.SequenceAdd([sequence.SequenceAddItem("ns", "s", 100)])),
+        ("delete sequence ns s", sequence.SequenceDelete([sequence.SequenceKey("ns", "s")])),
+        ("list sequences ns --prefix s", sequence.SequenceList("ns", "s", m.Page(1000))),
     ],
 )
 def test_commands_ask_what_they_say(ctl, scripted_server, command, body):
