@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from state_rig import Group, Rig, command_of, item_errors
+from state_rig import MIB, Group, Rig, command_of, item_errors
 
 from metad.config import DedupeConfig
 from metad.state.live_leases import LiveLeases
@@ -252,6 +252,18 @@ def test_the_largest_lease_ends_in_one_entry(rig: Rig) -> None:
     assert count > 50
     assert item_errors(rig.write(methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", "L")]))) == {}
     assert leases_of(rig, *(f"{i:04000}" for i in range(count))) == {}
+
+
+def test_a_lease_of_large_records_ends_too(rig: Rig) -> None:
+    """To read them all would be more than one command may read, and the lease could never end."""
+    grant(rig)
+    for number in range(20):
+        put(rig, Put("n", f"k{number}", bytes(MIB)), lease="L")
+    rig.settle()
+    rig.group.restart()
+    assert item_errors(rig.write(methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", "L")]))) == {}
+    assert leases_of(rig, "k0", "k19") == {}
+    assert put(rig, Put("n", "k0", b"1")).versions == [1]
 
 
 # --- the end ---------------------------------------------------------------------------------------------
