@@ -33,7 +33,7 @@ _BATCH = 100  # leases in one order; an order ends as many as fit an entry
 class _Reign:
     """What is known of a group while this node leads it in one term."""
 
-    __slots__ = ("ordered", "proof_begun_s", "proven", "suspects", "term")
+    __slots__ = ("ordered", "proof_begun_s", "proven", "silent", "suspects", "term")
 
     def __init__(self, term: int) -> None:
         self.term = term
@@ -41,6 +41,8 @@ class _Reign:
         """The leases that were over when the proof was begun."""
         self.proof_begun_s: float | None = None
         self.proven = False
+        self.silent: list[bytes] = []
+        """The leases whose end is still to be ordered."""
         self.ordered = False
 
 
@@ -95,11 +97,9 @@ class LeaseEnds:
         over = _held(driver, live.over())
         if reign.proven:
             reign.proven = False
-            silent = [lease for lease in over if lease in reign.suspects][:_BATCH]
-            if silent:
-                reign.ordered = True
-                order = LeaseExpire([LeaseKey(*LEASE.fields_of(lease, 2)) for lease in silent])
-                self._requests.request(LEASE_EXPIRE, order, partial(self._ended, reign), group=driver.group.name)
+            reign.silent = [lease for lease in over if lease in reign.suspects]
+            if reign.silent:
+                self._order(driver.group.name, reign)
                 return
         if over and reign.proof_begun_s is None:
             reign.suspects, reign.proof_begun_s = frozenset(over), now_s
@@ -112,8 +112,18 @@ class LeaseEnds:
         else:
             reign.proven = ok
 
-    def _ended(self, reign: _Reign, answer: bytes | MetadError) -> None:
+    def _order(self, group: str, reign: _Reign) -> None:
+        """Order the end of some. The state looks once more whether each is over."""
+        reign.ordered = True
+        items = [LeaseKey(*LEASE.fields_of(lease, 2)) for lease in reign.silent[:_BATCH]]
+        del reign.silent[:_BATCH]
+        self._requests.request(LEASE_EXPIRE, LeaseExpire(items), partial(self._ended, group, reign), group=group)
+
+    def _ended(self, group: str, reign: _Reign, answer: bytes | MetadError) -> None:
         reign.ordered = False  # whatever was not done is over at the next look, too
+        if reign.silent and isinstance(answer, bytes):
+            self._environment.call_soon(partial(self._order, group, reign))
+            reign.ordered = True
 
 
 def _held(driver: GroupDriver, leases: list[bytes]) -> list[bytes]:

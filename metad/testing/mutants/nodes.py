@@ -430,7 +430,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "leases_never_end",
         "the leader orders the end of what is over",
         "metad.node.leases:LeaseEnds._end",
-        "if silent:",
+        "if reign.silent:",
         "if False:",
         "a_silent_holder_loses_its_lease_and_its_keys",
     ),
@@ -485,6 +485,14 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "> _SLOW_S",
         "> 1e9",
         "a_leader_that_was_cut_off_gives_full_leases",
+    ),
+    _m(
+        "one_order_at_each_look",
+        "orders follow each other until all that is over has ended",
+        "metad.node.leases:LeaseEnds._ended",
+        "if reign.silent and",
+        "if False and",
+        "many_silent_holders_lose_their_leases_soon",
     ),
     _m(
         "leases_end_without_proof",

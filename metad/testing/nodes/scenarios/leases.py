@@ -91,6 +91,18 @@ def a_silent_holder_loses_its_lease_and_its_keys() -> None:
 
 
 @scenario
+def many_silent_holders_lose_their_leases_soon() -> None:
+    """More than one order ends."""
+    with Scene() as scene:
+        leader = scene.lead()
+        items = [LeaseGrantItem("space", int(_TTL_S * 1000), f"l{number}") for number in range(900)]
+        assert scene.at(leader, LEASE_GRANT, LeaseGrant(items)).errors == []
+        scene.run(_TTL_S + _ENDED_S)
+        found = scene.at(leader, LEASE_GET, LeaseGet([LeaseKey("space", f"l{number}") for number in range(900)]))
+        assert found.leases == [None] * 900
+
+
+@scenario
 def a_holder_that_speaks_keeps_its_lease() -> None:
     with Scene() as scene:
         leader = _granted(scene)
