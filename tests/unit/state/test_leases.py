@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from state_rig import MIB, Group, Rig, command_of, item_errors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from state_rig import MIB, Group, Rig, command_of, contents, item_errors
 
 from metad.config import DedupeConfig
 from metad.state.live_leases import LiveLeases
@@ -446,3 +448,67 @@ def test_many_that_are_over_end_in_several_orders(rig: Rig, monkeypatch: pytest.
         orders += 1
     assert 2 < orders <= 8
     assert leases_of(rig, *(f"key of {name}" for name in names)) == {}
+
+
+# --- whatever is done ------------------------------------------------------------------------------------
+
+KEYS = st.sampled_from(["a", "b", "c\0", ""])
+NAMES = st.sampled_from(["L", "M", "L\0"])
+ANY = st.sampled_from(["", "L", "M", "gone"])
+OPERATIONS = st.builds(Do, KEYS, st.none() | st.just(b"w"), ANY)
+DONE = st.one_of(
+    st.builds(
+        lambda names: (methods.LEASE_GRANT, w.LeaseGrant([w.LeaseGrantItem("n", TTL_MS, name) for name in names])),
+        st.lists(NAMES, min_size=1, max_size=3),
+    ),
+    st.builds(
+        lambda names: (methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", name) for name in names])),
+        st.lists(NAMES, min_size=1, max_size=2),
+    ),
+    st.builds(
+        lambda names: (methods.LEASE_EXPIRE, w.LeaseExpire([w.LeaseKey("n", name) for name in names])),
+        st.lists(NAMES, min_size=1, max_size=2),
+    ),
+    st.builds(
+        lambda items, lease: (methods.KV_PUT, m.KvPut([Put("n", key, b"v", version) for key, version in items], lease)),
+        st.lists(st.tuples(KEYS, st.none() | st.integers(0, 2)), min_size=1, max_size=4),
+        ANY,
+    ),
+    st.builds(
+        lambda names: (methods.KV_DELETE, m.KvDelete([m.KvDeleteItem("n", key) for key in names])),
+        st.lists(KEYS, min_size=1, max_size=3),
+    ),
+    st.builds(
+        lambda parts: (methods.KV_TRANSACT, m.KvTransact([Transaction("n", [], part) for part in parts])),
+        st.lists(st.lists(OPERATIONS, max_size=4), min_size=1, max_size=3),
+    ),
+    st.builds(
+        lambda attach, items: (
+            (methods.LEASE_ATTACH, w.LeaseAttach(items)) if attach else (methods.LEASE_DETACH, w.LeaseDetach(items))
+        ),
+        st.booleans(),
+        st.lists(st.builds(w.LeaseKeyItem, st.just("n"), NAMES, KEYS), min_size=1, max_size=3),
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(DONE, st.integers(0, 6), st.booleans()), max_size=25))
+def test_rows_of_leases_and_records_agree_whatever_is_done(steps: list[tuple[Any, int, bool]]) -> None:
+    """And what is in flight, or was forgotten by a restart, makes no difference to any answer."""
+    prompt, late = Rig(), Rig(lag=4)
+    for (method, body), seconds, restarts in steps:
+        answers = []
+        for rig in (prompt, late):
+            rig.group.now_s += seconds
+            answers.append(rig.write(method, body))
+            if method is methods.LEASE_GRANT:  # a lease lasts from when its grant was applied
+                rig.settle()
+        assert answers[0] == answers[1]
+        if restarts:
+            late.settle()
+            late.group.restart()
+            prompt.group.restart()
+    for rig in (prompt, late):
+        check_rows(rig)
+    assert contents(prompt.group.engine) == contents(late.group.engine)
