@@ -61,6 +61,7 @@ from metad_wire.messages import (
 from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.tables.inflight import Inflight, InflightKey, InflightState
 from metad_wire.tables.lease import Lease, LeaseGrantItem, LeaseKey, LeaseKeyItem
+from metad_wire.tables.retained import Retained, RetainedDeleteItem, RetainedKey, RetainedPutItem
 from metad_wire.tables.sequence import SequenceAddItem, SequenceKey, SequenceRecord
 from metad_wire.tables.subscription import Subscribed, Subscription, SubscriptionKey, SubscriptionOptions
 from metad_wire.tables.will import DueWill, WillClaimant, WillDue, WillKey
@@ -117,6 +118,7 @@ from .namespaces.kv import KeyValue
 from .namespaces.leases import Leases
 from .namespaces.offsets import Offsets
 from .namespaces.records import Records
+from .namespaces.retained import RetainedMessages
 from .namespaces.sequences import Sequences
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
@@ -225,6 +227,11 @@ __all__ = [
     "ReadResult",
     "Records",
     "Redirected",
+    "Retained",
+    "RetainedDeleteItem",
+    "RetainedKey",
+    "RetainedMessages",
+    "RetainedPutItem",
     "Retried",
     "RetryBudget",
     "Revision",

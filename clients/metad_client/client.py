@@ -29,6 +29,7 @@ from .namespaces.kv import KeyValue
 from .namespaces.leases import Leases
 from .namespaces.offsets import Offsets
 from .namespaces.records import Record, Records
+from .namespaces.retained import RetainedMessages
 from .namespaces.sequences import Sequences
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
@@ -108,6 +109,7 @@ class Client:
         self.kv = KeyValue(self._requests)
         self.leases = Leases(self._requests)
         self.sequences = Sequences(self._requests)
+        self.retained = RetainedMessages(self._requests)
 
     async def open(self) -> Self:
         """Connect to a node, and ask it for the others. Raises the last endpoint's error if none is reached within

@@ -39,6 +39,7 @@ class Machines:
             self._state,
             self._memory,
             clock=self._environment.now,
+            wall_ms=self._environment.wall_ms,
             initial_slots=ALL_SLOTS if record is None else record.initial_slots,
         )
         for listener in self._map_listeners:

@@ -69,8 +69,10 @@ class Machine:
         memory: NodeMemory,
         *,
         clock: Callable[[], float],
+        wall_ms: Callable[[], int],
         initial_slots: bytes = ALL_SLOTS,
     ) -> None:
+        """``clock`` is monotonic, in seconds; ``wall_ms`` is Unix time, for reads."""
         self.name = group.name
         prefix = keys.group_prefix(group)
         self.parts = Parts(PARTS, PartContext(prefix, engine, memory, clock, initial_slots))
@@ -79,7 +81,7 @@ class Machine:
         self.slots = self.parts[SlotAssignment]
         self.dedupe = self.parts[DedupeWindow]
         self._fences = self.parts[Fences]
-        self.reader = Reader(prefix, engine, self.parts)
+        self.reader = Reader(prefix, engine, self.parts, wall_ms)
         self._view = View(self.name, prefix, engine, self.parts)
         self._hearing = self.parts.hearing
         self._awaiting: dict[StatePart, None] = {}  # parts that wait until the engine has what was staged

@@ -17,6 +17,7 @@ from . import (
     leases,
     offsets,
     owners,
+    retained,
     sequences,
     sessions,
     slot_migration,
@@ -56,6 +57,7 @@ VERBS: dict[int, Verb[Any, Any]] = {
                 kv,
                 leases,
                 sequences,
+                retained,
             )
         ),
         *map(verbs_of, TABLES.values()),

@@ -65,12 +65,13 @@ class Command(Generic[Body]):
 
 
 class Reader:
-    """What a read sees: the applied state of one group."""
+    """What a read sees: the applied state of one group, and the Unix time of this node (``wall_ms``)."""
 
-    def __init__(self, group: bytes, engine: Engine, parts: Parts) -> None:
+    def __init__(self, group: bytes, engine: Engine, parts: Parts, wall_ms: Callable[[], int]) -> None:
         self.group = group
         self.engine = engine
         self.parts = parts
+        self.wall_ms = wall_ms
         self._slots = parts[SlotAssignment]
         self.spent = 0
         """What all reads have cost so far, in rows looked at: to be compared with what it was before."""
@@ -125,7 +126,7 @@ class Reader:
             chunk_bytes = sum([len(key) + len(value) for key, value in chunk])
             self.spent += len(chunk) + chunk_bytes // SPENT_BYTES
             for key, value in chunk:
-                if (keep is None or keep(value)) and (held is None or _is_held(held, key)):
+                if (keep is None or keep(value)) and (held is None or is_held(held, key)):
                     rows.append((key, value))
                     size += len(key) + len(value)
                     if len(rows) >= limit or size >= PAGE_BYTES_MAX:
@@ -139,7 +140,8 @@ class Reader:
                 return Scan(rows, chunk[-1][0])
 
 
-def _is_held(held: Numbers, key: bytes) -> bool:
+def is_held(held: Numbers, key: bytes) -> bool:
+    """Whether the slot of a key is among those that are held."""
     slot = slot_of_key(key[GROUP_PREFIX_BYTES:])
     return slot is None or bool(held[slot])
 

@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     _watch(commands)
     _image(commands)
     _topics(commands)
+    _retained(commands)
     _demo(commands)
     _mqtt(commands)
     _wan(commands)
@@ -443,6 +444,35 @@ def _run_topics(args: argparse.Namespace) -> int:
     from .topics import run
 
     return run(count=args.filters, asked=args.topics, json=args.json)
+
+
+def _retained(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands, "retained", "filters that match a hundred of many retained messages: latency", _run_retained
+    )
+    _server_config(parser)
+    _scheme(parser)
+    parser.add_argument("--nodes", type=int, default=3, help="nodes of the started cluster")
+    parser.add_argument(
+        "--groups", metavar="G", default="", help="groups of the started cluster, as in data=4,offset=2"
+    )
+    parser.add_argument("--topics", type=_count, default=1_000_000, help="retained messages, as in 1e6")
+    parser.add_argument("--matches", type=_count, default=1_000, help="filters of each of the four ways")
+    parser.add_argument("--value-bytes", type=int, default=32, help="size of a payload; at least 8 are written")
+
+
+def _run_retained(args: argparse.Namespace) -> int:
+    from .retained import run
+    from .spawn import Shape
+
+    return run(
+        topics=args.topics,
+        matches=args.matches,
+        value_bytes=args.value_bytes,
+        shape=Shape(nodes=args.nodes, groups=args.groups, scheme=args.scheme),
+        config=args.server_config,
+        json=args.json,
+    )
 
 
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:

@@ -36,6 +36,15 @@ from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.broker import BrokerBeat, BrokerChange, BrokerGet, BrokerHeartbeat, BrokerRegister
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
+from metad_wire.tables.retained import (
+    RetainedDelete,
+    RetainedDeleteItem,
+    RetainedGet,
+    RetainedKey,
+    RetainedMatch,
+    RetainedPut,
+    RetainedPutItem,
+)
 from metad_wire.tables.subscription import (
     Subscription,
     SubscriptionAdd,
@@ -203,6 +212,10 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "sequence.get": lambda name: s.SequenceGet([s.SequenceKey(name, "s")]),
     "sequence.delete": lambda name: s.SequenceDelete([s.SequenceKey(name, "s")]),
     "sequence.list": lambda name: s.SequenceList(name),
+    "retained.put": lambda name: RetainedPut([RetainedPutItem("t", name, b"v")]),
+    "retained.get": lambda name: RetainedGet([RetainedKey("t", name)]),
+    "retained.delete": lambda name: RetainedDelete([RetainedDeleteItem("t", name)]),
+    "retained.match": lambda name: RetainedMatch("t", "#"),
     **{method: partial(lambda method, name: plain_body(method, [[name]]), method) for method in PLAIN},
 }
 """Bodies about a record with this name."""

@@ -333,6 +333,14 @@ def test_the_trie_of_topics_finds_what_paho_finds(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_filters_find_the_retained_messages_of_a_fleet(tmp_path: Path) -> None:
+    report = _report(tmp_path, "retained", "--topics", 20_000, "--matches", 5, timeout_s=250)
+    assert (report["topics"], report["wrong"], report["nodes"], report["fsync"]) == (20_000, 0, 3, True)
+    assert len(report["ways"]) == 4
+    assert report["p99_ms"] == max(way["p99"] for way in report["ways"].values()) > 0
+
+
+@pytest.mark.timeout(300)
 def test_image_is_whole(tmp_path: Path) -> None:
     report = _report(tmp_path, "image", "--records", 5_000, timeout_s=250)
     assert report.keys() >= {"seconds", "records_per_s", "server_rss_growth_mib"}

@@ -1,6 +1,6 @@
 """A table is its declaration: whoever adds one has nothing to forget.
 
-ARCHITECTURE.md shows the diff that adds ``retained``, a plain table. These tests apply it to a copy of the tree and run
+ARCHITECTURE.md shows the diff that adds ``reading``, a plain table. These tests apply it to a copy of the tree and run
 there, in a process of their own, what holds for every table; and then take the new one through put, list, slots that
 move under writes, a snapshot, a kill and a read, on real nodes and in the simulator.
 """
@@ -92,7 +92,7 @@ def test_the_diff_is_short_and_touches_the_declaration_and_what_is_made_of_it() 
     diff = documented_diff()
     assert len(re.findall(r"^\+(?!\+\+ )", diff, re.MULTILINE)) <= LINES_MAX
     assert re.findall(r"^\+\+\+ b/(\S+)$", diff, re.MULTILINE) == [
-        "wire/metad_wire/tables/retained.py",
+        "wire/metad_wire/tables/reading.py",
         "tests/golden/messages.txt",
         "wire/PROTOCOL.md",
     ]
@@ -107,7 +107,7 @@ def test_the_golden_bytes_and_the_row_of_the_document_are_written_by_commands(tr
 
 
 def test_the_declaration_is_as_the_linter_wants_it(tree: Path) -> None:
-    declaration = str(tree / "wire/metad_wire/tables/retained.py")
+    declaration = str(tree / "wire/metad_wire/tables/reading.py")
     run(tree, "-m", "ruff", "check", declaration)
     run(tree, "-m", "ruff", "format", "--check", declaration)
 
@@ -117,8 +117,8 @@ def test_what_holds_for_every_table_holds_for_it(tree: Path) -> None:
 
 
 def test_on_real_nodes(tree: Path) -> None:
-    run_tests(tree, "extension/retained_on_nodes.py")
+    run_tests(tree, "extension/reading_on_nodes.py")
 
 
 def test_in_the_simulator(tree: Path) -> None:
-    run_tests(tree, "extension/retained_in_simulator.py")
+    run_tests(tree, "extension/reading_in_simulator.py")

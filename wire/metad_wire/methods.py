@@ -47,6 +47,10 @@ from .tables.offset import OFFSET_FETCH as OFFSET_FETCH
 from .tables.offset import OFFSET_GENERATIONS as OFFSET_GENERATIONS
 from .tables.offset import OFFSET_LIST as OFFSET_LIST
 from .tables.offset import OFFSET_RESET_GENERATIONS as OFFSET_RESET_GENERATIONS
+from .tables.retained import RETAINED_DELETE as RETAINED_DELETE
+from .tables.retained import RETAINED_GET as RETAINED_GET
+from .tables.retained import RETAINED_MATCH as RETAINED_MATCH
+from .tables.retained import RETAINED_PUT as RETAINED_PUT
 from .tables.sequence import SEQUENCE_ADD as SEQUENCE_ADD
 from .tables.sequence import SEQUENCE_DELETE as SEQUENCE_DELETE
 from .tables.sequence import SEQUENCE_GET as SEQUENCE_GET

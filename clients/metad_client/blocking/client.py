@@ -30,6 +30,7 @@ from .namespaces import (
     Leases,
     Offsets,
     Records,
+    RetainedMessages,
     Sequences,
     Sessions,
     Subscriptions,
@@ -59,6 +60,7 @@ class BlockingClient(Twin):
         self.kv = KeyValue(portal, opened.kv)
         self.leases = Leases(portal, opened.leases)
         self.sequences = Sequences(portal, opened.sequences)
+        self.retained = RetainedMessages(portal, opened.retained)
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,19 @@ from typing import Generic, TypeVar
 
 from metad_wire.messages import Message
 
-from ..namespaces import cluster, inflight, kv, leases, offsets, records, sequences, sessions, subscriptions, wills
+from ..namespaces import (
+    cluster,
+    inflight,
+    kv,
+    leases,
+    offsets,
+    records,
+    retained,
+    sequences,
+    sessions,
+    subscriptions,
+    wills,
+)
 from .verbs import Call, Listing, Twin
 
 Record = TypeVar("Record", bound=Message)
@@ -123,6 +135,18 @@ class Sequences(Twin):
     add = Call(sequences.Sequences.add)
     get = Call(sequences.Sequences.get)
     delete = Call(sequences.Sequences.delete)
+
+
+class RetainedMessages(Twin):
+    """``m.retained``: the message that each topic retains. See :class:`metad_client.RetainedMessages`."""
+
+    put_many = Call(retained.RetainedMessages.put_many)
+    get_many = Call(retained.RetainedMessages.get_many)
+    delete_many = Call(retained.RetainedMessages.delete_many)
+    match = Listing(retained.RetainedMessages.match)
+    put = Call(retained.RetainedMessages.put)
+    get = Call(retained.RetainedMessages.get)
+    delete = Call(retained.RetainedMessages.delete)
 
 
 class Cluster(Twin):

@@ -30,7 +30,7 @@ from ..connections.transport_choice import transports_of
 from ..endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
 from ..errors import ConnectionLostError, MetadError, NotFoundError, UnknownMethodError
 from ..options import Options
-from . import issuing, leases, overview
+from . import issuing, leases, overview, retained
 from .plain import PlainCommands
 from .printing import Printer
 from .replacing import DEADLINE_S, Replacement
@@ -528,6 +528,9 @@ def build_parser() -> argparse.ArgumentParser:
     leases.add(get, put, delete)
     for parser_of_list in leases.add_lists(listing, _first, _page):
         _limit(parser_of_list)
+
+    retained.add(get, put, delete)
+    _limit(retained.add_list(listing, _first, _page))
 
     for table in TABLES.values():
         if table.plain is not None:

@@ -5,10 +5,11 @@ The map may be out of date. A node refuses items that its group does not hold, a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
-from metad_wire.cluster import ClusterMap, GroupRecord, MapReply, unpack_slots
+from metad_wire.cluster import ClusterMap, GroupRecord, MapReply, slot_bits, unpack_slots
 from metad_wire.group import GroupId
 from metad_wire.methods import Method
 from metad_wire.routing import KINDS, ROUTES, SLOT_MASK, split
@@ -29,6 +30,14 @@ class _Kind:
         self.names = [GroupId(kind, ordinal).name for ordinal in range(self.ordinals)]
         self.groups = [self.names[ordinal] for ordinal in sorted(set(slots))]
         self.only = self.names[slots[0]] if len(self.groups) == 1 else None
+
+    @functools.cached_property
+    def bits(self) -> dict[str, bytes]:
+        """Group -> a bit map of its slots."""
+        held: dict[int, list[int]] = {}
+        for slot, ordinal in enumerate(self.slots):
+            held.setdefault(ordinal, []).append(slot)
+        return {self.names[ordinal]: slot_bits(slots) for ordinal, slots in sorted(held.items())}
 
 
 class Routes:
@@ -128,3 +137,8 @@ class Routes:
         """The groups that a method's items are spread over; empty if unknown."""
         kind = self._kinds.get(KINDS[method.code])
         return [] if kind is None else kind.groups
+
+    def slots(self, method: Method[Any, Any]) -> dict[str, bytes]:
+        """The groups that a method's items are spread over, with bit maps of their slots; empty if unknown."""
+        kind = self._kinds.get(KINDS[method.code])
+        return {} if kind is None else kind.bits

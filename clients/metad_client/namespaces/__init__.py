@@ -1,1 +1,2 @@
-"""What a client offers its user by name: ``m.sessions``, ``m.offsets``, ``m.kv``, ``m.cluster``, and ``m.table(…)``."""
+"""What a client offers its user by name: ``m.sessions``, ``m.offsets``, ``m.kv``, ``m.retained``, ``m.cluster``, and
+``m.table(…)``."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from metad_wire.fields import Limit
@@ -22,7 +24,8 @@ Record = TypeVar("Record")
 
 class _Pages(Generic[Record]):
     """The pages of one group, and how far they were read. ``follows``: the records go on in the group that their slot
-    has moved to."""
+    has moved to. ``tells``: :meth:`more` raises StaleRouteError if slots have moved that the request names, once there
+    is a newer map, and sets ``moved``."""
 
     def __init__(
         self,
@@ -35,8 +38,11 @@ class _Pages(Generic[Record]):
         deadline_s: float | None,
         *,
         follows: bool = False,
+        tells: bool = False,
     ) -> None:
         self._follows = follows
+        self._tells = tells
+        self.moved = False
         self._requests = requests
         self._method = method
         self._group = group
@@ -65,6 +71,9 @@ class _Pages(Generic[Record]):
                 if not self._call.moved:
                     raise
                 self._call = None
+                if self._tells:
+                    self.moved = True
+                    raise
                 if self._follows:  # otherwise it is this group's share that is wanted, whatever has moved
                     body = self._body_of(self._page)
                     self._group = await self._requests.group_of(self._method, body, self._deadline_s)
@@ -119,6 +128,48 @@ async def of_all_groups(
     streams: list[_Pages[Record]] = [
         _Pages(requests, method, group, body_of, records_of, Page(share), deadline_s) for group in groups
     ]
+    merged = _merged(streams, key_of)
+    async with aclosing(merged):
+        async for record in merged:
+            yield record
+
+
+async def of_all_slots(
+    requests: Requests,
+    method: Method[Body, Reply],
+    body_of: Callable[[bytes, str, Page], Body],
+    records_of: Callable[[Reply], Sequence[Record]],
+    key_of: Callable[[Record], str],
+    page_size: int,
+    deadline_s: float | None,
+) -> AsyncGenerator[Record, None]:
+    """:func:`of_all_groups`, and no record is left out or comes twice while slots move. A request names the slots that
+    are wanted of the group, as a bit map, and the key behind which the listing begins (empty: at its begin). If a group
+    no longer holds them, the listing goes on behind its last record with a newer map."""
+    argument("page_size", page_size, Limit)
+    last = ""
+    while True:
+        slots = await requests.slots(method, deadline_s)
+        page = Page(-(-page_size // len(slots)))
+
+        streams: list[_Pages[Record]] = [
+            _Pages(requests, method, group, partial(body_of, held, last), records_of, page, deadline_s, tells=True)
+            for group, held in slots.items()
+        ]
+        merged = _merged(streams, key_of)
+        try:
+            async with aclosing(merged):
+                async for record in merged:
+                    last = key_of(record)
+                    yield record
+            return
+        except StaleRouteError:
+            if not any(stream.moved for stream in streams):
+                raise
+
+
+async def _merged(streams: list[_Pages[Record]], key_of: Callable[[Record], Any]) -> AsyncGenerator[Record, None]:
+    """The records of all streams in order of ``key_of``."""
     try:
         for stream in streams:
             stream.ask()

@@ -121,6 +121,11 @@ class Requests:
             await self.reply(self._dispatcher.wait_for_map(method, deadline))
         return self._routes.groups(method)
 
+    async def slots(self, method: Method[Any, Any], deadline_s: float | None = None) -> dict[str, bytes]:
+        """The groups that a listing is spread over, with bit maps of the slots that each holds by the newest map."""
+        await self.groups(method, deadline_s)
+        return self._routes.slots(method)
+
     async def group_of(self, method: Method[Any, Any], body: Message, deadline_s: float | None = None) -> str:
         """The group that answers a request which has the routing fields itself."""
         deadline = self._deadline(deadline_s)

@@ -8,6 +8,7 @@ from typing import Any
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.tables import inflight as i
+from metad_wire.tables import retained as r
 from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
 from metad_wire.tables.lease import LeaseGrantItem, LeaseKey, LeaseKeyItem
@@ -109,6 +110,15 @@ GOOD: dict[str, dict[str, Any]] = {
     "kv.get": {"namespace": "ns", "key": "k", "min_revisions": []},
     "kv.delete": {"namespace": "ns", "key": "k", "expected_version": 1},
     "kv.transact": {"transaction": TRANSACTION},
+    "retained.put_many": {"items": [r.RetainedPutItem("t", "a/b", b"v", 1, b"p", 60)]},
+    "retained.get_many": {"keys": [r.RetainedKey("t", "a/b")], "min_revisions": []},
+    "retained.delete_many": {"items": [r.RetainedDeleteItem("t", "a/b", 1)]},
+    "retained.match": {"tenant": "t", "filter": "a/#", "page_size": 10, "min_revisions": []},
+    "retained.put": {
+        "tenant": "t", "topic": "a/b", "payload": b"v", "qos": 1, "properties": b"p", "expiry_interval_s": 60,
+    },
+    "retained.get": {"tenant": "t", "topic": "a/b", "min_revisions": []},
+    "retained.delete": {"tenant": "t", "topic": "a/b", "revision": 1},
     "cluster.map": {},
     "cluster.statuses": {},
     "cluster.transfer": {"group": "data-0", "to": "nobody"},
@@ -128,7 +138,18 @@ ENDLESS = {"wills.due"}
 def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
     """Every method that sends a request, of all namespaces that a client has."""
     found: dict[str, Callable[..., Any]] = {"client.status": client.status}
-    for name in ("sessions", "subscriptions", "inflight", "wills", "offsets", "kv", "leases", "sequences", "cluster"):
+    for name in (
+        "sessions",
+        "subscriptions",
+        "inflight",
+        "wills",
+        "offsets",
+        "kv",
+        "leases",
+        "sequences",
+        "retained",
+        "cluster",
+    ):
         space = getattr(client, name)
         for verb in dir(type(space)):
             if not verb.startswith("_") and f"{name}.{verb}" not in ENDLESS:

@@ -23,6 +23,13 @@ from metad_wire.tables import TABLES, lease, sequence
 from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
+from metad_wire.tables.retained import (
+    Retained,
+    RetainedGet,
+    RetainedGetReply,
+    RetainedMatch,
+    RetainedMatchReply,
+)
 from metad_wire.transport import Listener
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchOpen, WatchOpened
@@ -147,6 +154,10 @@ def all_well(body: Any) -> m.Message:
             return m.OffsetListReply([m.Offset(body.tenant, body.group, "topic", 0, 42, 1, 0, "")], b"")
         case m.KvScan():
             return m.KvScanReply([m.Kv(body.namespace, "k", b"v", 1, 1, 1)], b"")
+        case RetainedGet():
+            return RetainedGetReply([Retained(k.tenant, k.topic, k.topic.encode()) for k in body.items])
+        case RetainedMatch():
+            return RetainedMatchReply([Retained(body.tenant, "topic", b"v")], b"")
         case WatchOpen():
             return WatchOpened(1, pinned=True, held=b"")
     return m.WriteReply(revisions, [])

@@ -16,6 +16,16 @@ from metad_wire import messages as m
 from metad_wire.errors import FencedError, NotLeaderError, OverloadedError, UnknownOutcomeError
 from metad_wire.group import GroupId
 from metad_wire.routing import KINDS, ROUTES, split, text2
+from metad_wire.tables.retained import (
+    Retained,
+    RetainedDelete,
+    RetainedDeleteItem,
+    RetainedGet,
+    RetainedGetReply,
+    RetainedKey,
+    RetainedPut,
+    RetainedPutItem,
+)
 from metad_wire.tables.subscription import (
     Subscription,
     SubscriptionAdd,
@@ -67,6 +77,10 @@ def reply_to(body: Any, group: str = "data-0") -> m.Message:
         case m.KvGet():
             return m.KvGetReply(
                 [None if number(i) % 3 == 0 else m.Kv(i.namespace, i.key, b"v", number(i), 1, 1) for i in items]
+            )
+        case RetainedGet():
+            return RetainedGetReply(
+                [None if number(i) % 3 == 0 else Retained(i.tenant, i.topic, b"%d" % number(i)) for i in items]
             )
         case m.KvPut():
             return m.KvPutReply(revisions, errors, [0 if i in failed else number(x) for i, x in enumerate(items)])
@@ -280,6 +294,21 @@ VERBS: dict[str, tuple[Any, Any, Any]] = {
         lambda rng: m.KvDeleteItem(*_pair(rng)),
         lambda client, items: client.kv.delete_many(items),
         lambda items: (m.KvDelete(items), WriteResult),
+    ),
+    "retain": (
+        lambda rng: RetainedPutItem(*_pair(rng), b"v"),
+        lambda client, items: client.retained.put_many(items),
+        lambda items: (RetainedPut(items), WriteResult),
+    ),
+    "retained": (
+        lambda rng: RetainedKey(*_pair(rng)),
+        lambda client, items: client.retained.get_many(items),
+        lambda items: (RetainedGet(items), lambda pieces: pieces[0].reply.messages),
+    ),
+    "retain no more": (
+        lambda rng: RetainedDeleteItem(*_pair(rng)),
+        lambda client, items: client.retained.delete_many(items),
+        lambda items: (RetainedDelete(items), WriteResult),
     ),
     "transact": (
         lambda rng: m.KvTransaction(_pair(rng)[1], [], []),

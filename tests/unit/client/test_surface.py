@@ -30,6 +30,7 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Wills, blocking.Wills),
     (metad_client.Offsets, blocking.Offsets),
     (metad_client.KeyValue, blocking.KeyValue),
+    (metad_client.RetainedMessages, blocking.RetainedMessages),
     (metad_client.Cluster, blocking.Cluster),
     (metad_client.Leases, blocking.Leases),
     (metad_client.Sequences, blocking.Sequences),
@@ -63,6 +64,7 @@ def test_the_readme_names_each_method_for_many_and_says_how_it_is_called_for_one
         "cluster",
         "leases",
         "sequences",
+        "retained",
         "table(TABLE)",
     )
     rows = re.findall(rf"^\| `m\.({'|'.join(map(re.escape, names))})` \| (.*?) \|", README, re.MULTILINE)
@@ -217,6 +219,7 @@ def test_every_type_of_a_signature_can_be_imported_from_the_package() -> None:
         ("m.sessions", metad_client.Sessions),
         ("m.offsets", metad_client.Offsets),
         ("m.kv", metad_client.KeyValue),
+        ("m.retained", metad_client.RetainedMessages),
         ("m.table(TABLE)", metad_client.Records),
         ("m.cluster", metad_client.Cluster),
     ],

@@ -32,6 +32,7 @@ from metad_client import (
     Takeover,
 )
 from metad_wire import messages as m
+from metad_wire.tables.retained import RetainedPut, RetainedPutItem
 
 PROPERTIES = SessionProperties(60, b"subscriptions")
 
@@ -148,6 +149,10 @@ async def test_a_single(server, dial, a_session, call, body, result):
         ),
         (lambda c: c.kv.put_many([KvPutItem("ns", "k", b"7")]), m.KvPut([KvPutItem("ns", "k", b"7")])),
         (lambda c: c.kv.put_many((KvPutItem("ns", "k", b"7"),)), m.KvPut([KvPutItem("ns", "k", b"7")])),
+        (
+            lambda c: c.retained.put_many([RetainedPutItem("t", "a/b", b"v", expiry_interval_s=60)]),
+            RetainedPut([RetainedPutItem("t", "a/b", b"v", 0, b"", 60)]),
+        ),
         (lambda c: c.kv.delete_many([KvDeleteItem("ns", "k")]), m.KvDelete([KvDeleteItem("ns", "k")])),
         (lambda c: c.kv.transact_many([KvTransaction("ns", [], [])]), m.KvTransact([KvTransaction("ns", [], [])])),
     ],

@@ -624,7 +624,7 @@ def test_an_unreadable_mark_is_refused(stored: bytes, error: str) -> None:
 
 def test_the_applied_index_is_where_the_machine_writes_it() -> None:
     engine = MemoryEngine()
-    machine = Machine(GroupId("data", 0), engine, NodeMemory(Config()), clock=lambda: 0.0)
+    machine = Machine(GroupId("data", 0), engine, NodeMemory(Config()), clock=lambda: 0.0, wall_ms=lambda: 0)
     batches: list[dict[bytes, bytes | None]] = []
     machine.stage(1, NO_WRITES, batches)
     engine.write(*batches)

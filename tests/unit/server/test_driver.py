@@ -92,6 +92,7 @@ class Rig:
                 self.engine,
                 NodeMemory(Config()),
                 clock=lambda: 0.0,
+                wall_ms=lambda: 0,
             ),
             cast("RaftGroup", self.group),
             self.precedence,
@@ -579,7 +580,7 @@ def test_entries_of_raft_itself_write_nothing_but_their_index() -> None:
     rig.group.applicable = 3
     rig.apply()
     assert (keys_of(rig), rig.driver.machine.applied) == (["k0"], 3)
-    reopened = Machine(GroupId("data", 0), rig.engine, NodeMemory(Config()), clock=lambda: 0.0)
+    reopened = Machine(GroupId("data", 0), rig.engine, NodeMemory(Config()), clock=lambda: 0.0, wall_ms=lambda: 0)
     assert reopened.applied == 3
 
 

@@ -28,6 +28,11 @@ from metad_wire.sparing import Sparing
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.inflight import Inflight, InflightKey
+from metad_wire.tables.retained import (
+    RetainedDeleteItem,
+    RetainedKey,
+    RetainedPutItem,
+)
 from metad_wire.tables.subscription import Subscription, SubscriptionKey
 from metad_wire.tables.will import WillKey
 
@@ -151,6 +156,9 @@ BODIES: dict[str, dict[str, Any]] = {
         "lease.attach": [w.LeaseKeyItem(f"n{i}", "l", "k") for i in range(30)],
         "lease.detach": [w.LeaseKeyItem(f"n{i}", "l", "k") for i in range(30)],
         "sequence.add": [s.SequenceAddItem(f"n{i}", "s") for i in range(30)],
+        "retained": [RetainedKey("t", f"topic{i}") for i in range(30)],
+        "retained.put": [RetainedPutItem("t", f"topic{i}", b"v") for i in range(30)],
+        "retained.delete": [RetainedDeleteItem("t", f"topic{i}") for i in range(30)],
         "kv.transact": [m.KvTransaction(f"n{i}", [], [m.KvOperation("k", b"v")]) for i in range(30)],
     }
 }
@@ -162,7 +170,7 @@ def body_of(method: Method[Any, Any]) -> Any:
         return plain_body(method.name, [[f"t{i}"] for i in range(30)])
     table = method.name.partition(".")[0]
     values: dict[str, Any] = {"broker": "b", "broker_epoch": 1, "tenant": "t", "group": "g"}
-    values |= {"namespace": "n", "lease": "l"}
+    values |= {"namespace": "n", "lease": "l", "filter": "#"}
     values["items"] = BODIES["items"].get(method.name, BODIES["items"].get(table))
     values["restore"] = True
     values["lease_ms"] = 1_000

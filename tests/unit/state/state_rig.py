@@ -38,6 +38,8 @@ class Group:
         self.initial_slots = initial_slots
         self.now_s = 1_000.0
         """Of the monotonic clocks of leader and follower."""
+        self.now_ms = 1_700_000_000_000
+        """Unix time, for reads; a proposal is given the leader's."""
         self.engine, self.follower_engine = MemoryEngine(), MemoryEngine()
         self.machine, self.follower = self._machine(self.engine), self._machine(self.follower_engine)
         self.in_flight: deque[tuple[int, bytes, Entry]] = deque()
@@ -50,11 +52,15 @@ class Group:
             engine,
             NodeMemory(self.config),
             clock=self.clock,
+            wall_ms=self.wall_ms,
             initial_slots=self.initial_slots,
         )
 
     def clock(self) -> float:
         return self.now_s
+
+    def wall_ms(self) -> int:
+        return self.now_ms
 
     def propose(self, commands: list[tuple[Command[Any], Identity | None]], now_ms: int) -> list[Any]:
         """Make an entry; its outcomes."""
@@ -106,7 +112,15 @@ class Rig:
     def __init__(self, kind: str = "data", *, lag: int = 0, dedupe: DedupeConfig | None = None) -> None:
         self.group = Group(kind, 0, dedupe or DedupeConfig())
         self.lag = lag
-        self.now_ms = 1_700_000_000_000
+
+    @property
+    def now_ms(self) -> int:
+        """Unix time of the leader."""
+        return self.group.now_ms
+
+    @now_ms.setter
+    def now_ms(self, now_ms: int) -> None:
+        self.group.now_ms = now_ms
 
     def advance(self, passed_ms: int) -> None:
         """Let time pass, by all clocks."""

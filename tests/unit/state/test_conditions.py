@@ -15,6 +15,12 @@ from metad_wire.methods import METHODS_BY_NAME
 from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
 from metad_wire.tables.lease import LeaseKey, LeaseRevoke
+from metad_wire.tables.retained import (
+    RetainedDelete,
+    RetainedDeleteItem,
+    RetainedPut,
+    RetainedPutItem,
+)
 from metad_wire.tables.sequence import SequenceAdd, SequenceAddItem
 
 PUT = m.KvPutItem("n", "k", b"v")
@@ -49,6 +55,11 @@ CASES: list[tuple[str, Any, list[tuple[str, int | None]]]] = [
         [("not_owner", None)],
     ),
     ("session.delete", m.SessionDelete([SESSION], "b", 2), [("fenced", 3)]),
+    (
+        "retained.delete",
+        RetainedDelete([RetainedDeleteItem("t", "topic", 9), RetainedDeleteItem("t", "absent", 9)]),
+        [("conflict", 3), ("not_found", None)],
+    ),
     ("inflight.put", i.InflightPut("b", 2, [i.Inflight("t", "c", "n", b"v")]), [("fenced", 3)]),
     ("inflight.delete", i.InflightDelete("b", 2, [i.InflightKey("t", "c", "n")]), [("fenced", 3)]),
     ("subscription.add", s.SubscriptionAdd("b", 2, [s.Subscription("t", "c", "f")]), [("fenced", 3)]),
@@ -66,6 +77,7 @@ def filled(kind: str) -> Rig:
     if kind == "data":
         rig.write(METHODS_BY_NAME["kv.put"], m.KvPut([PUT]))
         rig.write(METHODS_BY_NAME["session.takeover"], m.SessionTakeover("b", 3, [m.SessionTakeoverItem("t", "c")]))
+        rig.write(METHODS_BY_NAME["retained.put"], RetainedPut([RetainedPutItem("t", "topic", b"v")]))
     else:
         rig.write(METHODS_BY_NAME["offset.commit"], m.OffsetCommit([COMMIT]))
     return rig

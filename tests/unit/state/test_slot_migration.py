@@ -716,7 +716,7 @@ def test_groups_that_share_the_memory_of_owners_may_differ_about_a_session() -> 
     """An import, or a replica that lags, tells of an owner that was; its group's alone must believe it."""
     memory, engine = NodeMemory(Config()), MemoryEngine()
     groups = [Group("data", ordinal, DedupeConfig()) for ordinal in range(2)]
-    machines = [Machine(group.group_id, engine, memory, clock=group.clock) for group in groups]
+    machines = [Machine(group.group_id, engine, memory, clock=group.clock, wall_ms=group.wall_ms) for group in groups]
     for group, machine, broker in zip(groups, machines, ("new", "old"), strict=True):
         group.machine, group.engine = machine, engine
         takeover(group, broker, "c")
@@ -875,7 +875,11 @@ def test_cached_rows_are_what_the_engine_and_the_entries_in_flight_say(
 ) -> None:
     group = Group("data", 0, DedupeConfig())
     group.machine = Machine(
-        group.group_id, group.engine, NodeMemory(config_of(row_cache_bytes=4_000)), clock=group.clock
+        group.group_id,
+        group.engine,
+        NodeMemory(config_of(row_cache_bytes=4_000)),
+        clock=group.clock,
+        wall_ms=group.wall_ms,
     )
     model: dict[str, tuple[bytes, int]] = {}
     for what, key, value in steps:

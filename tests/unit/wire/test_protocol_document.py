@@ -25,6 +25,11 @@ TEXT = PROTOCOL.read_text(encoding="utf-8")
 TABLES = tables(TEXT)
 PLAIN = {method for table in declared.values() if table.plain is not None for method in table.methods}
 """Methods that all plain tables have: described once."""
+PLAIN_RECORDS = {table.record.__module__ for table in declared.values() if table.plain is not None}
+"""Modules of plain tables, whose records the table of tables describes."""
+TABLE_MODULES = [
+    sys.modules[name] for name in (f"{modules.__name__}.{n}" for n in modules.NAMES) if name not in PLAIN_RECORDS
+]
 NAMED = {code: method for code, method in sorted(METHODS.items()) if method not in PLAIN}
 PLAIN_RECORDS = {table.record.__module__ for table in declared.values() if table.plain is not None}
 """Modules of plain tables, whose records the table of tables describes."""

@@ -21,6 +21,14 @@ from metad_wire.routing import ROUTES, split, text, text2
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
+from metad_wire.tables.retained import (
+    RetainedDelete,
+    RetainedDeleteItem,
+    RetainedGet,
+    RetainedKey,
+    RetainedPut,
+    RetainedPutItem,
+)
 from metad_wire.tables.subscription import (
     Subscription,
     SubscriptionAdd,
@@ -79,6 +87,9 @@ BODIES: dict[str, Any] = {
     "sequence.get": lambda a, b: s.SequenceGet(list(map(s.SequenceKey, a, b))),
     "sequence.delete": lambda a, b: s.SequenceDelete(list(map(s.SequenceKey, a, b))),
     "sequence.list": lambda a, b: s.SequenceList(a[0], b[0]),
+    "retained.put": lambda a, b: RetainedPut([RetainedPutItem(x, y, b"v") for x, y in zip(a, b, strict=True)]),
+    "retained.get": lambda a, b: RetainedGet(list(map(RetainedKey, a, b))),
+    "retained.delete": lambda a, b: RetainedDelete(list(map(RetainedDeleteItem, a, b))),
     **{name: partial(lambda name, a, b: plain_body(name, list(zip(a, b, strict=True))), name) for name in PLAIN},
 }
 
@@ -92,6 +103,7 @@ def test_every_method_of_a_table_is_routed() -> None:
         "will.claim",
         "will.list",
         "session.sweep",
+        "retained.match",
         "cluster.store",
         "broker.change",
         "group.command",

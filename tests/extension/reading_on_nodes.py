@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from e2e_server import Server, free_ports
-from metad_wire.tables.retained import RETAINED, Retained
+from metad_wire.tables.reading import READING, Reading
 
 from metad_client import Client, ConflictError, InvalidItemError, MetadError, TablePutItem, Watch, blocking, connect
 from metad_wire.cluster import unpack_slots
@@ -33,7 +33,7 @@ memtable_bytes = 33554432
 owner_cache_bytes = 1000000
 """
 NAMES = ("n1", "n2", "n3")
-TOPICS = [f"sensors/{number}" for number in range(60)]
+SENSORS = [f"boiler/{number}" for number in range(60)]
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -75,19 +75,19 @@ async def log_of(client: Client, group: str) -> dict[str, tuple[int, int]]:
 
 
 async def check(client: Client, rounds: int) -> None:
-    records = client.table(RETAINED)
-    expected = [(topic, b"%d" % (rounds - 1), rounds) for topic in TOPICS]
-    found = await records.get_many([("acme", topic) for topic in TOPICS])
+    records = client.table(READING)
+    expected = [(sensor, b"%d" % (rounds - 1), rounds) for sensor in SENSORS]
+    found = await records.get_many([("acme", sensor) for sensor in SENSORS])
     found.raise_for_error()
-    assert [(r.record.topic, r.record.payload, r.version) for r in found if r is not None] == expected
+    assert [(r.record.sensor, r.record.payload, r.version) for r in found if r is not None] == expected
     listed = [r async for r in records.list("acme")]
-    assert [(r.record.topic, r.record.payload, r.version) for r in listed] == sorted(expected)
+    assert [(r.record.sensor, r.record.payload, r.version) for r in listed] == sorted(expected)
 
 
 async def follow(watch: Watch, told: dict[str, list[int]]) -> None:
     async for batch in watch:
         for event in batch.events:
-            told.setdefault(event.record.record.topic, []).append(event.record.version)
+            told.setdefault(event.record.record.sensor, []).append(event.record.version)
 
 
 async def test_nothing_is_lost_on_the_way(nodes: dict[str, Server]) -> None:
@@ -97,16 +97,16 @@ async def test_nothing_is_lost_on_the_way(nodes: dict[str, Server]) -> None:
     async def write(client: Client) -> None:
         nonlocal rounds
         while not stopping.is_set():
-            items = [TablePutItem(Retained("acme", topic, b"%d" % rounds), rounds) for topic in TOPICS]
-            (await client.table(RETAINED).put_many(items)).raise_for_error()
+            items = [TablePutItem(Reading("acme", sensor, b"%d" % rounds), rounds) for sensor in SENSORS]
+            (await client.table(READING).put_many(items)).raise_for_error()
             rounds += 1
             await asyncio.sleep(0.002)
 
     async with connect(f"metad://{url}") as client:
         # A table that the program declares is watched as any other.
-        image = await client.image(RETAINED, tenant="acme", prefix="sensors/").caught_up()
+        image = await client.image(READING, tenant="acme", prefix="boiler/").caught_up()
         told: dict[str, list[int]] = {}
-        watching = asyncio.create_task(follow(await client.watch(RETAINED).opened(), told))
+        watching = asyncio.create_task(follow(await client.watch(READING).opened(), told))
         writer = asyncio.create_task(write(client))
 
         # Slots move under writes.
@@ -164,10 +164,10 @@ async def test_nothing_is_lost_on_the_way(nodes: dict[str, Server]) -> None:
                 await check(other, rounds)
 
             async def shown() -> bool:
-                newest = dict.fromkeys(TOPICS, (b"%d" % (rounds - 1), rounds))
-                shows = {key.topic: (found.record.payload, found.version) for key, found in image["retained"].items()}
-                return shows == newest and {topic: versions[-1] for topic, versions in told.items()} == dict.fromkeys(
-                    TOPICS, rounds
+                newest = dict.fromkeys(SENSORS, (b"%d" % (rounds - 1), rounds))
+                shows = {key.sensor: (found.record.payload, found.version) for key, found in image["reading"].items()}
+                return shows == newest and {sensor: versions[-1] for sensor, versions in told.items()} == dict.fromkeys(
+                    SENSORS, rounds
                 )
 
             await until(shown, "what the watch and the image show")
@@ -178,14 +178,14 @@ async def test_nothing_is_lost_on_the_way(nodes: dict[str, Server]) -> None:
 async def test_bad_records_fail_alone(nodes: dict[str, Server]) -> None:
     wrong: Any = None
     async with connect(f"metad://{nodes['n1'].endpoint}") as client:
-        records = client.table(RETAINED)
-        items = [TablePutItem(Retained("acme", f"t{number}", b"")) for number in range(6)]
-        items[1] = TablePutItem(Retained("acme", "x" * 5_000, b""))
-        items[3] = TablePutItem(Retained("acme", wrong, b""))
+        records = client.table(READING)
+        items = [TablePutItem(Reading("acme", f"t{number}", b"")) for number in range(6)]
+        items[1] = TablePutItem(Reading("acme", "x" * 5_000, b""))
+        items[3] = TablePutItem(Reading("acme", wrong, b""))
         items[4] = wrong
         put = await records.put_many(items)
         assert put.versions == [1, 0, 1, 0, 0, 1]
-        assert str(put.errors[3]) == "record.topic: expected str, got None (item 3)"
+        assert str(put.errors[3]) == "record.sensor: expected str, got None (item 3)"
         keys: list[Any] = [("acme", "t0"), ("acme",), "ab", None, ("acme", 5), ("acme", "t2"), ("acme", "\ud800")]
         found = await records.get_many(keys)
         assert [record is not None for record in found] == [True, False, False, False, False, True, False]
@@ -202,36 +202,38 @@ async def test_bad_records_fail_alone(nodes: dict[str, Server]) -> None:
         for listing in (records.list(wrong), records.list("acme", prefix=wrong), records.list("acme", page_size=0)):
             with pytest.raises(MetadError):
                 await anext(listing)
-        assert [record.record.topic async for record in records.list("acme")] == ["t5"]
+        assert [record.record.sensor async for record in records.list("acme")] == ["t5"]
 
 
 def test_every_face_has_its_verbs(nodes: dict[str, Server]) -> None:
     """The blocking client's, and metadctl's."""
     url = nodes["n1"].endpoint
     with blocking.connect(f"metad://{url}") as m:
-        records = m.table(RETAINED)
-        assert records.put(Retained("acme", "a", b"\x00", 2)) == 1
-        assert [found.record.topic for found in records.list("acme")] == ["a"]
+        records = m.table(READING)
+        assert records.put(Reading("acme", "a", b"\x00", 2)) == 1
+        assert [found.record.sensor for found in records.list("acme")] == ["a"]
         with pytest.raises(ConflictError):
-            records.put(Retained("acme", "a", b""), expected_version=0)
+            records.put(Reading("acme", "a", b""), expected_version=0)
         assert records.get("acme", "nothing") is None
         with pytest.raises(ValueError, match="kv is no plain table"):
             m.table(KV)
-    assert ctl(url, "put", "retained", "acme", "b", "21.5", "--qos", "1") == {"version": 1}
-    assert ctl(url, "put", "retained", "acme", "b", "22", "--expected-version", "1") == {"version": 2}
-    found = ctl(url, "get", "retained", "acme", "b")
-    assert {key: found[key] for key in ("tenant", "topic", "payload", "qos", "version")} == {
+    assert ctl(url, "put", "reading", "acme", "b", "21.5", "--quality", "1") == {"version": 1}
+    assert ctl(url, "put", "reading", "acme", "b", "22", "--expected-version", "1") == {"version": 2}
+    found = ctl(url, "get", "reading", "acme", "b")
+    assert {key: found[key] for key in ("tenant", "sensor", "payload", "quality", "version")} == {
         "tenant": "acme",
-        "topic": "b",
+        "sensor": "b",
         "payload": "22",
-        "qos": 0,
+        "quality": 0,
         "version": 2,
     }
-    assert [each["topic"] for each in ctl(url, "list", "retained", "acme")] == ["a", "b"]
-    assert [each["topic"] for each in ctl(url, "list", "retained", "acme", "--prefix", "b")] == ["b"]
-    assert "conflict" in ctl(url, "delete", "retained", "acme", "b", "--expected-version", "1", status=1)
-    assert ctl(url, "delete", "retained", "acme", "b") == {"deleted": True}
-    assert "no retained acme/b" in ctl(url, "get", "retained", "acme", "b", status=1)
-    assert "no retained acme/b" in ctl(url, "delete", "retained", "acme", "b", status=1)
-    assert "--qos: -1: Expected `int` >= 0" in ctl(url, "put", "retained", "acme", "b", "22", "--qos", "-1", status=2)
-    assert "the key of retained has 2 fields" in ctl(url, "list", "retained", "a", "b", "c", status=2)
+    assert [each["sensor"] for each in ctl(url, "list", "reading", "acme")] == ["a", "b"]
+    assert [each["sensor"] for each in ctl(url, "list", "reading", "acme", "--prefix", "b")] == ["b"]
+    assert "conflict" in ctl(url, "delete", "reading", "acme", "b", "--expected-version", "1", status=1)
+    assert ctl(url, "delete", "reading", "acme", "b") == {"deleted": True}
+    assert "no reading acme/b" in ctl(url, "get", "reading", "acme", "b", status=1)
+    assert "no reading acme/b" in ctl(url, "delete", "reading", "acme", "b", status=1)
+    assert "--quality: -1: Expected `int` >= 0" in ctl(
+        url, "put", "reading", "acme", "b", "22", "--quality", "-1", status=2
+    )
+    assert "the key of reading has 2 fields" in ctl(url, "list", "reading", "a", "b", "c", status=2)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from metad_wire.tables.retained import RETAINED, Retained
+from metad_wire.tables.reading import READING, Reading
 
 from metad.config import RaftConfig, StorageConfig
 from metad.control import migration
@@ -17,35 +17,35 @@ from metad_wire.cluster import unpack_slots
 from metad_wire.group import METADATA, GroupId
 from metad_wire.tables import moving_rows
 
-TOPICS = [f"sensors/{number}" for number in range(60)]
+SENSORS = [f"boiler/{number}" for number in range(60)]
 SMALL = StorageConfig(engine="memory", log_retained_bytes=500)
 CUT = RaftConfig(election_timeout_ms=300, heartbeat_ms=50, sleep_after_ms=500, log_cache_bytes=1)
 Rounds = Callable[[], int]
 
 
-def a_round(number: int) -> list[TablePutItem[Retained]]:
-    """Every topic, on the condition that it was written as often as there were rounds."""
-    return [TablePutItem(Retained("acme", topic, b"%d" % number), number) for topic in TOPICS]
+def a_round(number: int) -> list[TablePutItem[Reading]]:
+    """Every sensor, on the condition that it was written as often as there were rounds."""
+    return [TablePutItem(Reading("acme", sensor, b"%d" % number), number) for sensor in SENSORS]
 
 
 async def put_round(client: Client, number: int) -> None:
-    (await client.table(RETAINED).put_many(a_round(number))).raise_for_error()
+    (await client.table(READING).put_many(a_round(number))).raise_for_error()
 
 
 async def check(client: Client, rounds: int) -> None:
     """Everything is there as it was written last, however it is asked for."""
-    records = client.table(RETAINED)
-    expected = [(topic, b"%d" % (rounds - 1), rounds) for topic in TOPICS]
-    found = await records.get_many([("acme", topic) for topic in TOPICS])
+    records = client.table(READING)
+    expected = [(sensor, b"%d" % (rounds - 1), rounds) for sensor in SENSORS]
+    found = await records.get_many([("acme", sensor) for sensor in SENSORS])
     found.raise_for_error()
-    assert [(r.record.topic, r.record.payload, r.version) for r in found if r is not None] == expected
+    assert [(r.record.sensor, r.record.payload, r.version) for r in found if r is not None] == expected
     listed = [r async for r in records.list("acme", page_size=7)]
-    assert [(r.record.topic, r.record.payload, r.version) for r in listed] == sorted(expected)
+    assert [(r.record.sensor, r.record.payload, r.version) for r in listed] == sorted(expected)
     assert listed == [r async for r in records.list(prefix="ac")]
-    assert [r.record.topic async for r in records.list("acme", prefix="sensors/5")] == sorted(
-        topic for topic in TOPICS if topic.startswith("sensors/5")
+    assert [r.record.sensor async for r in records.list("acme", prefix="boiler/5")] == sorted(
+        sensor for sensor in SENSORS if sensor.startswith("boiler/5")
     )
-    assert [r.record.topic async for r in records.list("acme", TOPICS[3])] == [TOPICS[3]]
+    assert [r.record.sensor async for r in records.list("acme", SENSORS[3])] == [SENSORS[3]]
     assert [r async for r in records.list("nobody")] == []
 
 
@@ -101,9 +101,9 @@ def everything(scene: Scene) -> None:
     next(sim for sim in scene.nodes.values() if sim.name != late).crash()
     scene.ask(scene.two, lambda client: check(client, state["rounds"]))
     scene.ask(
-        scene.two, lambda client: client.table(RETAINED).delete("acme", TOPICS[0], expected_version=state["rounds"])
+        scene.two, lambda client: client.table(READING).delete("acme", SENSORS[0], expected_version=state["rounds"])
     )
-    assert scene.ask(scene.one, lambda client: client.table(RETAINED).get("acme", TOPICS[0])) is None
+    assert scene.ask(scene.one, lambda client: client.table(READING).get("acme", SENSORS[0])) is None
 
 
 def test_nothing_is_lost_on_the_way() -> None:
@@ -113,7 +113,7 @@ def test_nothing_is_lost_on_the_way() -> None:
 
 def test_a_mover_that_does_not_know_its_row_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a row that no mover carries, half is lost with the first rebalance. This is the bug, planted."""
-    (byte,) = RETAINED.rows.values()
+    (byte,) = READING.rows.values()
     monkeypatch.setattr(migration, "moving_rows", lambda kind: [each for each in moving_rows(kind) if each != byte])
     with Scene(storage=SMALL, raft=CUT) as scene, pytest.raises((AssertionError, ConflictError)):
         everything(scene)

@@ -1,0 +1,156 @@
+"""``m.retained``: the message that each topic retains, and all whose topics match a filter."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import TypeAlias
+
+from metad_wire import methods
+from metad_wire.messages import Revision
+from metad_wire.tables.retained import (
+    Retained,
+    RetainedDelete,
+    RetainedDeleteItem,
+    RetainedGet,
+    RetainedGetReply,
+    RetainedKey,
+    RetainedMatch,
+    RetainedPut,
+    RetainedPutItem,
+)
+
+from ..errors import MetadError
+from ..requests.listing import of_all_slots
+from ..requests.outcomes import with_errors, wrote
+from ..results import ReadResult, WriteResult, newest
+from .facade import Facade
+
+Found: TypeAlias = ReadResult[Retained | None]
+
+
+class RetainedMessages(Facade):
+    """Retained messages by (tenant, topic).
+
+    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
+    item that is wrong by itself (a key or value is too long, a field of a wrong type) is an InvalidItemError.
+    The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
+    counts from now, and None means the client's default. A read sees every write that was answered before the read
+    began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
+    A topic that ``get_many`` could not read looks as if it retained nothing: ``raise_for_error`` tells them apart. No
+    read returns a message that has expired.
+    """
+
+    async def put_many(self, items: Sequence[RetainedPutItem], *, deadline_s: float | None = None) -> WriteResult:
+        """Retain messages, each in place of the one that its topic retained. An empty payload deletes that one, as in
+        MQTT. Item errors: InvalidItemError (nobody may publish to a topic of this name)."""
+        return WriteResult(await self._requests.many(methods.RETAINED_PUT, items, RetainedPut, deadline_s))
+
+    async def get_many(
+        self, keys: Sequence[RetainedKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> Found:
+        """Read messages, by position of their topics; None for a topic that retains none."""
+        wanted = newest(min_revisions)
+        pieces = await self._requests.many(
+            methods.RETAINED_GET, keys, lambda part: RetainedGet(part, wanted), deadline_s
+        )
+        return ReadResult(pieces, lambda reply: reply.messages, None)
+
+    async def delete_many(self, items: Sequence[RetainedDeleteItem], *, deadline_s: float | None = None) -> WriteResult:
+        """Delete messages, also expired ones. Item errors: NotFoundError, ConflictError (another write than that of
+        ``revision`` was the last)."""
+        return WriteResult(await self._requests.many(methods.RETAINED_DELETE, items, RetainedDelete, deadline_s))
+
+    async def match(
+        self,
+        tenant: str,
+        filter: str,
+        *,
+        page_size: int = 1000,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[Retained]:
+        """All messages of a tenant whose topics match a filter of MQTT, in order of the topic. All groups are asked, a
+        page at a time; the deadline is that of each page. A message that stays comes once, wherever its slot moves.
+        Raises InvalidRequestError if the filter is not right, or is of a shared subscription, which MQTT sends no
+        retained messages."""
+        wanted = newest(min_revisions)
+        listing = of_all_slots(
+            self._requests,
+            methods.RETAINED_MATCH,
+            lambda slots, after, page: RetainedMatch(tenant, filter, slots, after, page, wanted),
+            lambda reply: reply.messages,
+            lambda message: message.topic,
+            page_size,
+            deadline_s,
+        )
+        async with aclosing(listing):
+            async for message in listing:
+                yield message
+
+    async def put(
+        self,
+        tenant: str,
+        topic: str,
+        payload: bytes,
+        *,
+        qos: int = 0,
+        properties: bytes = b"",
+        expiry_interval_s: int | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Retain one message, as :meth:`put_many` does. Raises InvalidItemError."""
+        await self._requests.single(
+            methods.RETAINED_PUT,
+            None,
+            RetainedPutItem(tenant, topic, payload, qos, properties, expiry_interval_s),
+            _size_of_put,
+            RetainedPut,
+            wrote,
+            deadline_s,
+        )
+
+    async def get(
+        self,
+        tenant: str,
+        topic: str,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> Retained | None:
+        """The message that a topic retains; None if there is none."""
+        wanted = newest(min_revisions)
+        return await self._requests.single(
+            methods.RETAINED_GET,
+            tuple(wanted),
+            RetainedKey(tenant, topic),
+            _size,
+            lambda items: RetainedGet(items, wanted),
+            _got,
+            deadline_s,
+        )
+
+    async def delete(self, tenant: str, topic: str, *, revision: int = 0, deadline_s: float | None = None) -> None:
+        """Delete one message. With ``revision`` only the one that this entry wrote. Raises NotFoundError,
+        ConflictError."""
+        await self._requests.single(
+            methods.RETAINED_DELETE,
+            None,
+            RetainedDeleteItem(tenant, topic, revision),
+            _size,
+            RetainedDelete,
+            wrote,
+            deadline_s,
+        )
+
+
+def _size(item: RetainedKey | RetainedPutItem | RetainedDeleteItem) -> int:
+    return 32 + len(item.tenant) + len(item.topic)
+
+
+def _size_of_put(item: RetainedPutItem) -> int:
+    return _size(item) + len(item.payload) + len(item.properties)
+
+
+def _got(items: list[RetainedKey], reply: RetainedGetReply) -> list[Retained | MetadError | None]:
+    return with_errors(reply.messages, reply.errors)

@@ -1,0 +1,144 @@
+"""``metad-perf retained``: how long a filter takes to find a hundred of many retained messages.
+
+The topics are those of a fleet: regions, sites in each, devices in each, four sensors of each. Every filter matches a
+hundred of them, in one of four ways: all below a site; all of a site by "+" in two levels; one sensor in all sites of a
+region; one sensor in all regions. One client asks, one filter after the other, in turns of the four ways, for filters
+that it draws from a seed. Its time includes the SDK, which asks every group and merges the answers.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from metad_client import Client, Options, RetainedPutItem
+
+from .errors import UsageError
+from .report import output
+from .report.histogram import Latencies
+from .running import run_async
+from .spawn import Shape
+from .target import open_client
+from .watch.nodes import Nodes, cpu_s, quiet, running
+
+TENANT = "acme"
+FOUND = 100
+"""By each filter."""
+_SENSORS = ("battery", "door", "state", "temperature")
+_DEVICES = FOUND // len(_SENSORS)
+_SITES = FOUND
+_REGION_TOPICS = _SITES * _DEVICES * len(_SENSORS)
+_PUT_ITEMS = 10_000
+_SEED = 11
+
+WAYS: dict[str, Callable[[int, int, int, str], str]] = {
+    "below a site": lambda region, site, device, sensor: f"fleet/{region}/{site}/#",
+    "a site, by levels": lambda region, site, device, sensor: f"fleet/{region}/{site}/+/+",
+    "one of each site": lambda region, site, device, sensor: f"fleet/{region}/+/{device}/{sensor}",
+    "one of each region": lambda region, site, device, sensor: f"fleet/+/{site}/{device}/{sensor}",
+}
+"""The last one matches as many topics as there are regions."""
+
+
+def topic(number: int) -> str:
+    """One of the fleet's topics, by its number from 0."""
+    number, sensor = divmod(number, len(_SENSORS))
+    number, device = divmod(number, _DEVICES)
+    region, site = divmod(number, _SITES)
+    return f"fleet/{region}/{site}/{device}/{_SENSORS[sensor]}"
+
+
+def run(*, topics: int, matches: int, value_bytes: int, shape: Shape, config: Path | None, json: Path | None) -> int:
+    """Returns the exit code: 1 if a filter found what it should not, or a node was not well."""
+    if topics < _REGION_TOPICS or topics % _REGION_TOPICS:
+        raise UsageError(f"--topics must be a multiple of {_REGION_TOPICS:,}")
+    if matches < 1 or value_bytes < 1:
+        raise UsageError("--matches and --value-bytes must be at least 1")
+    problems: list[str] = []
+    found = run_async(_run(topics, matches, value_bytes, shape.checked(), config, problems))
+    made: dict[str, Any] = output.rounded(
+        found
+        | {
+            "topics": topics,
+            "matches": matches,
+            "value_bytes": value_bytes,
+            "problems": problems,
+            "nodes": shape.nodes,
+            "groups": shape.groups,
+            "scheme": shape.scheme,
+            "setting": output.machine(),
+            "versions": output.versions(),
+        }
+    )
+    output.write_json(json, made)
+    output.table("retained", ["", "value"], [row for row in made.items() if not isinstance(row[1], dict | list)])
+    rows = [[way, *took.values()] for way, took in made["ways"].items()]
+    output.table("a match, ms", ["", *next(iter(made["ways"].values()))], rows)
+    for line in problems:
+        output.say(line)
+    return 1 if made["wrong"] or problems else 0
+
+
+async def _run(
+    topics: int, matches: int, value_bytes: int, shape: Shape, config: Path | None, problems: list[str]
+) -> dict[str, Any]:
+    async with (
+        running(shape.nodes, groups=shape.groups, config=config, scheme=shape.scheme, problems=problems) as cluster,
+        open_client(cluster.members.target, Options(client_name="retained", deadline_s=60.0)) as client,
+    ):
+        with output.progress(f"retain {topics:,} messages", topics) as progress:
+            begin_s = time.monotonic()
+            await _fill(client, topics, value_bytes, progress)
+            fill_s = time.monotonic() - begin_s
+        await quiet(cluster.members.all)
+        return {"puts_per_s": topics / fill_s, "fsync": cluster.fsync} | await _measure(
+            cluster, client, topics, matches
+        )
+
+
+async def _fill(client: Client, topics: int, value_bytes: int, progress: Callable[[int], None]) -> None:
+    # Not in their order: the messages of a site are written by many devices, each at another time.
+    numbers = list(range(topics))
+    random.Random(_SEED).shuffle(numbers)
+    for at in range(0, topics, _PUT_ITEMS):
+        part = numbers[at : at + _PUT_ITEMS]
+        items = [
+            RetainedPutItem(TENANT, topic(number), number.to_bytes(8, "big").ljust(value_bytes)) for number in part
+        ]
+        (await client.retained.put_many(items)).raise_for_error()
+        progress(len(part))
+
+
+async def _measure(cluster: Nodes, client: Client, topics: int, matches: int) -> dict[str, Any]:
+    rng, regions = random.Random(_SEED + 1), topics // _REGION_TOPICS
+    took = {way: Latencies() for way in WAYS}
+    wrong = asked = 0
+    before = cpu_s(cluster.members.all)
+    for _ in range(matches):
+        drawn = rng.randrange(regions), rng.randrange(_SITES), rng.randrange(_DEVICES), rng.choice(_SENSORS)
+        for way, filter_of in WAYS.items():
+            begin_ns = time.perf_counter_ns()
+            found = [message async for message in client.retained.match(TENANT, filter_of(*drawn))]
+            took[way].note(time.perf_counter_ns() - begin_ns)
+            asked += 1
+            wanted = regions if way == "one of each region" else FOUND
+            wrong += len(found) != wanted or any(topic(int.from_bytes(m.payload[:8], "big")) != m.topic for m in found)
+    used_s = sum(after - before[name] for name, after in cpu_s(cluster.members.all).items())
+    ways = {
+        way: {
+            "p50": each.percentile_ms(50),
+            "p99": each.percentile_ms(99),
+            "p99.9": each.percentile_ms(99.9),
+            "max": each.max_ms(),
+        }
+        for way, each in took.items()
+    }
+    return {
+        "p99_ms": max(each["p99"] for each in ways.values()),
+        "ways": ways,
+        "wrong": wrong,
+        "server_cpu_ms_per_match": used_s * 1_000 / asked,
+    }
