@@ -61,6 +61,7 @@ from metad_wire.messages import (
 from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.tables.inflight import Inflight, InflightKey, InflightState
 from metad_wire.tables.lease import Lease, LeaseGrantItem, LeaseKey, LeaseKeyItem
+from metad_wire.tables.offset import KnownGroup
 from metad_wire.tables.retained import Retained, RetainedDeleteItem, RetainedKey, RetainedPutItem
 from metad_wire.tables.sequence import SequenceAddItem, SequenceKey, SequenceRecord
 from metad_wire.tables.subscription import Subscribed, Subscription, SubscriptionKey, SubscriptionOptions
@@ -185,6 +186,7 @@ __all__ = [
     "InvalidItemError",
     "InvalidRequestError",
     "KeyValue",
+    "KnownGroup",
     "Kv",
     "KvCompare",
     "KvDeleteItem",

@@ -9,7 +9,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, InvalidItemError, InvalidRequestError, NotFoundError, StaleRouteError
+from metad_wire.errors import ConflictError, InvalidItemError, InvalidRequestError, NotFoundError
 from metad_wire.fields import U63
 from metad_wire.methods import encode
 from metad_wire.tables.retained import (
@@ -24,8 +24,6 @@ from metad_wire.tables.retained import (
 from metad_wire.topics import filter_fault, subscription, topic_fault
 
 from ..storage import keys
-from .rows import Numbers
-from .slot_assignment import ALL_SLOTS, unpack
 from .tables import (
     PAGE_BYTES_MAX,
     SPENT_BYTES,
@@ -35,6 +33,7 @@ from .tables import (
     is_held,
     mismatch,
     read_values,
+    wanted_slots,
     written,
 )
 from .topic_scan import AFTER, TopicScan
@@ -126,7 +125,7 @@ def _read_match(reader: Reader, command: Command[RetainedMatch]) -> RetainedMatc
     found: list[bytes] = []
     found_bytes = spent = spent_bytes = 0
     count = _ROWS_MIN
-    now_ms, held, limit = reader.wall_ms(), _wanted(reader, body.slots), body.page.limit
+    now_ms, held, limit = reader.wall_ms(), wanted_slots(reader, body.slots), body.page.limit
     after = body.after.encode() + AFTER if body.after else b""
     begin = prefix + max(scan.begin, after, body.page.cursor)
     while True:
@@ -152,19 +151,6 @@ def _read_match(reader: Reader, command: Command[RetainedMatch]) -> RetainedMatc
         if spent >= _SPENT_MAX or spent_bytes >= _READ_BYTES_MAX:
             return _page(found, begin[skip:])
         count = min(2 * count, _ROWS_MAX) if begin.endswith(AFTER) else _ROWS_MIN
-
-
-def _wanted(reader: Reader, bits: bytes) -> Numbers | None:
-    """The slots whose messages are wanted, a boolean per slot; None if that are all of the kind. Raises StaleRouteError
-    if the group does not hold one of them."""
-    if not bits:
-        return reader.held
-    if len(bits) != len(ALL_SLOTS):
-        raise InvalidRequestError(f"slots: a bit map of {len(bits)} bytes, not {len(ALL_SLOTS)}")
-    wanted, held = unpack(bits), reader.held
-    if held is not None and bool((wanted & ~held).any()):
-        raise StaleRouteError
-    return wanted
 
 
 def _page(rows: list[bytes], cursor: bytes) -> RetainedMatchReply:

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.errors import IdentityExpiredError, MetadError, TooLargeError
+from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
 from metad_wire.methods import Body, Method
 from metad_wire.refused import Refused, without
 from metad_wire.table import Keyed, Table
@@ -22,7 +22,7 @@ from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix, slot_of_key, table_
 from .limits import REPLY_BYTES_MAX, check_reply
 from .part import Origin, Parts
 from .rows import NO_ROWS, Numbers, Rows, column
-from .slot_assignment import SlotAssignment
+from .slot_assignment import ALL_SLOTS, SlotAssignment, unpack
 from .view import View, in_chunks
 
 PAGE_BYTES_MAX = 1024 * 1024  # of one page; a client that reads on gets the rest with the next
@@ -144,6 +144,20 @@ def is_held(held: Numbers, key: bytes) -> bool:
     """Whether the slot of a key is among those that are held."""
     slot = slot_of_key(key[GROUP_PREFIX_BYTES:])
     return slot is None or bool(held[slot])
+
+
+def wanted_slots(reader: Reader, bits: bytes) -> Numbers | None:
+    """The slots that a listing is about, a boolean per slot; None if that are all of the kind. ``bits``: those that the
+    request names; if it names none, those that the group holds. Raises StaleRouteError if the group does not hold one
+    of them."""
+    if not bits:
+        return reader.held
+    if len(bits) != len(ALL_SLOTS):
+        raise InvalidRequestError(f"slots: a bit map of {len(bits)} bytes, not {len(ALL_SLOTS)}")
+    wanted, held = unpack(bits), reader.held
+    if held is not None and bool((wanted & ~held).any()):
+        raise StaleRouteError
+    return wanted
 
 
 class Scan(NamedTuple):

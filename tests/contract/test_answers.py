@@ -36,6 +36,7 @@ from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.broker import BrokerBeat, BrokerChange, BrokerGet, BrokerHeartbeat, BrokerRegister
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
+from metad_wire.tables.offset import OffsetGroups
 from metad_wire.tables.retained import (
     RetainedDelete,
     RetainedDeleteItem,
@@ -194,6 +195,7 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "offset.list": lambda name: m.OffsetList("t", name),
     "offset.generations": lambda name: m.OffsetGenerations([m.ConsumerGroup("t", name)]),
     "offset.reset_generations": lambda name: m.OffsetResetGenerations([m.GenerationReset("t", name, 0, 0)]),
+    "offset.groups": lambda name: OffsetGroups("t"),
     "kv.get": lambda name: m.KvGet([m.KvKey(name, "k")]),
     "kv.put": lambda name: m.KvPut([m.KvPutItem(name, "k", b"v")]),
     "kv.delete": lambda name: m.KvDelete([m.KvDeleteItem(name, "k")]),

@@ -40,10 +40,16 @@ def test_a_fenced_group_is_freed_and_a_dead_one_deleted(tmp_path: Path) -> None:
         with pytest.raises(ConflictError):
             offsets.reset_generation("t", "g", 4)
 
+        assert [(one.group, one.generation) for one in offsets.groups("t")] == [("g", 5), ("other", 9)]
+        assert [one.group for one in offsets.groups("t", "o")] == ["other"]
+        status, printed = metadctl(server, "list", "groups", "t", "--prefix", "g")
+        assert (status, json.loads(printed)) == (0, [{"tenant": "t", "group": "g", "generation": 5}])
+
         assert offsets.delete_group("t", "g") == 2_500
         assert list(offsets.list("t", "g")) == []
         assert (offsets.generation("t", "g"), offsets.generation("t", "other")) == (0, 9)
         status, printed = metadctl(server, "delete", "group", "t", "other")
         assert (status, json.loads(printed)) == (0, {"offsets_deleted": 1})
+        assert list(offsets.groups("t")) == []
         assert offsets.generation("t", "other") == 0
         assert server.terminate() == 0

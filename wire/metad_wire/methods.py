@@ -45,6 +45,7 @@ from .tables.offset import OFFSET_COMMIT as OFFSET_COMMIT
 from .tables.offset import OFFSET_DELETE as OFFSET_DELETE
 from .tables.offset import OFFSET_FETCH as OFFSET_FETCH
 from .tables.offset import OFFSET_GENERATIONS as OFFSET_GENERATIONS
+from .tables.offset import OFFSET_GROUPS as OFFSET_GROUPS
 from .tables.offset import OFFSET_LIST as OFFSET_LIST
 from .tables.offset import OFFSET_RESET_GENERATIONS as OFFSET_RESET_GENERATIONS
 from .tables.retained import RETAINED_DELETE as RETAINED_DELETE

@@ -84,6 +84,7 @@ class Offsets(Twin):
     generations_many = Call(offsets.Offsets.generations_many)
     reset_generations_many = Call(offsets.Offsets.reset_generations_many)
     list = Listing(offsets.Offsets.list)
+    groups = Listing(offsets.Offsets.groups)
     commit = Call(offsets.Offsets.commit)
     fetch = Call(offsets.Offsets.fetch)
     delete = Call(offsets.Offsets.delete)

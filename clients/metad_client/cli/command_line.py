@@ -326,6 +326,10 @@ async def _list_offsets(m: Client, a: Arguments, printer: Printer) -> None:
     printer.many(await _first(m.offsets.list(a.tenant, a.group, a.prefix, page_size=_page(a)), a.limit))
 
 
+async def _list_groups(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.many(await _first(m.offsets.groups(a.tenant, a.prefix, page_size=_page(a)), a.limit))
+
+
 async def _list_kv(m: Client, a: Arguments, printer: Printer) -> None:
     printer.many(await _first(m.kv.scan(a.namespace, a.prefix, page_size=_page(a)), a.limit))
 
@@ -520,6 +524,10 @@ def build_parser() -> argparse.ArgumentParser:
     _consumer_group(offsets)
     offsets.add_argument("--prefix", default="", help="only topics with this prefix")
     _limit(offsets)
+    groups = listing("groups", "the consumer groups of a tenant, with their generations", _list_groups)
+    groups.add_argument("tenant", metavar="TENANT")
+    groups.add_argument("--prefix", default="", help="only groups with this prefix")
+    _limit(groups)
     keys = listing("kv", "of one namespace", _list_kv)
     keys.add_argument("namespace", metavar="NS")
     keys.add_argument("--prefix", default="", help="only keys with this prefix")

@@ -23,9 +23,10 @@ from metad_wire.messages import (
     OffsetResetGenerations,
     Revision,
 )
+from metad_wire.tables.offset import KnownGroup, OffsetGroups
 
 from ..errors import MetadError, NotFoundError
-from ..requests.listing import of_group
+from ..requests.listing import of_all_slots, of_group
 from ..requests.outcomes import with_errors, wrote
 from ..results import ReadResult, WriteResult, newest
 from .facade import Facade
@@ -121,6 +122,32 @@ class Offsets(Facade):
         async with aclosing(listing):
             async for offset in listing:
                 yield offset
+
+    async def groups(
+        self,
+        tenant: str,
+        prefix: str = "",
+        *,
+        page_size: int = 1000,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[KnownGroup]:
+        """List the consumer groups of a tenant that have offsets or a generation, in order of their names, a page at a
+        time. All groups of metad are asked; the deadline is that of each page. A group that stays comes once, wherever
+        its slot moves."""
+        wanted = newest(min_revisions)
+        listing = of_all_slots(
+            self._requests,
+            methods.OFFSET_GROUPS,
+            lambda slots, after, page: OffsetGroups(tenant, prefix, slots, after, page, wanted),
+            lambda reply: reply.groups,
+            lambda group: group.group,
+            page_size,
+            deadline_s,
+        )
+        async with aclosing(listing):
+            async for group in listing:
+                yield group
 
     async def commit(
         self,

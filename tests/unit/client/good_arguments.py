@@ -71,6 +71,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "offsets.generations_many": {"groups": [m.ConsumerGroup("t", "g")], "min_revisions": []},
     "offsets.reset_generations_many": {"items": [m.GenerationReset("t", "g", 1, 2)]},
     "offsets.list": {"tenant": "t", "group": "g", "topic_prefix": "", "page_size": 10, "min_revisions": []},
+    "offsets.groups": {"tenant": "t", "prefix": "", "page_size": 10, "min_revisions": []},
     "offsets.commit": {
         "tenant": "t", "group": "g", "topic": "o", "partition": 0, "offset": 5, "generation": 1, "expected": None,
         "metadata": "note", "monotonic": False,

@@ -23,6 +23,7 @@ from metad_wire.tables import TABLES, lease, sequence
 from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
+from metad_wire.tables.offset import KnownGroup, OffsetGroups, OffsetGroupsReply
 from metad_wire.tables.retained import (
     Retained,
     RetainedGet,
@@ -154,6 +155,8 @@ def all_well(body: Any) -> m.Message:
             return m.OffsetListReply([m.Offset(body.tenant, body.group, "topic", 0, 42, 1, 0, "")], b"")
         case m.KvScan():
             return m.KvScanReply([m.Kv(body.namespace, "k", b"v", 1, 1, 1)], b"")
+        case OffsetGroups():
+            return OffsetGroupsReply([KnownGroup(body.tenant, "group", 5)], b"")
         case RetainedGet():
             return RetainedGetReply([Retained(k.tenant, k.topic, k.topic.encode()) for k in body.items])
         case RetainedMatch():

@@ -104,6 +104,7 @@ def test_every_method_of_a_table_is_routed() -> None:
         "will.list",
         "session.sweep",
         "retained.match",
+        "offset.groups",
         "cluster.store",
         "broker.change",
         "group.command",

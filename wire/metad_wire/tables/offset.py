@@ -7,8 +7,38 @@ from typing import Any
 from zlib import crc32
 
 from .. import messages as m
+from ..fields import U63
 from ..key import text, text2, u32
 from ..table import Keys, Shown, Table
+
+
+class KnownGroup(m.Message, frozen=True):
+    """A consumer group that has committed something: it has offsets, a generation, or both. ``generation`` is 0 if no
+    commit has carried one."""
+
+    tenant: str
+    group: str
+    generation: U63
+
+
+class OffsetGroups(m.Message, frozen=True):
+    """The consumer groups of one tenant whose names start with ``prefix`` and are greater than ``after``, in order of
+    the name. Each group of metad is asked for those of ``slots``, a bit map of those that it holds by the client's map;
+    if it does not, it answers stale_route. None named: those that it happens to hold."""
+
+    tenant: str
+    prefix: str = ""
+    slots: bytes = b""
+    after: str = ""
+    page: m.Page = m.Page()
+    min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
+
+
+class OffsetGroupsReply(m.Message, frozen=True):
+    """One page; it may hold fewer than the limit, even none, while ``cursor`` is not empty."""
+
+    groups: list[KnownGroup]
+    cursor: bytes
 
 
 def _crcs(items: Sequence[Any]) -> Iterable[int]:
@@ -74,3 +104,4 @@ OFFSET_DELETE = OFFSET.writes(0x0203, "delete", m.OffsetDelete, m.WriteReply)
 OFFSET_LIST = OFFSET.reads(0x0204, "list", m.OffsetList, m.OffsetListReply)
 OFFSET_GENERATIONS = OFFSET.reads(0x0205, "generations", m.OffsetGenerations, m.OffsetGenerationsReply)
 OFFSET_RESET_GENERATIONS = OFFSET.writes(0x0206, "reset_generations", m.OffsetResetGenerations, m.WriteReply)
+OFFSET_GROUPS = OFFSET.reads(0x0220, "groups", OffsetGroups, OffsetGroupsReply, routed=False)
