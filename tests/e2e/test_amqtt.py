@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
@@ -225,6 +226,123 @@ def test_retained_messages_are_replaced_and_removed(start: Start, device: Callab
         return found
 
     wait_until(lambda: retained() == {("state/a", b"new"), ("state/c", b"last")}, "what is retained")
+
+
+class Raw:
+    """A connection whose packets the test writes itself."""
+
+    def __init__(self, port: int, client_id: bytes, *, present: bool) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        self.send(0x10, b"\x00\x04MQTT\x04\x00\x00\x00" + _text(client_id))
+        assert self.next() == (0x20, bytes([present, 0]))
+
+    def send(self, first: int, body: bytes) -> None:
+        self._socket.sendall(bytes([first, len(body)]) + body)
+
+    def next(self) -> tuple[int, bytes]:
+        """The next packet: its first byte, and what follows the length."""
+        first, length = self._socket.recv(2, socket.MSG_WAITALL)
+        return first, self._socket.recv(length, socket.MSG_WAITALL) if length else b""
+
+    def has_more(self, timeout_s: float) -> bool:
+        """Whether a packet comes in time."""
+        return bool(select.select([self._socket], [], [], timeout_s)[0])
+
+    def __enter__(self) -> Raw:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+def _text(text: bytes) -> bytes:
+    return len(text).to_bytes(2, "big") + text
+
+
+def test_a_message_of_qos_2_that_has_begun_at_a_killed_broker(start: Start, device: Callable[..., Device]) -> None:
+    """The publisher has PUBREC from a broker that is killed, so it does not send the message again: only PUBREL."""
+    one, two, watcher = start("broker-1"), start("broker-2"), device("watcher")
+    watcher.connect(two.port)
+    watcher.subscribe(("exactly/#", 2))
+    identifier = b"\x00\x07"
+    with Raw(one.port, b"publisher", present=False) as publisher:
+        publisher.send(0x34, _text(b"exactly/once") + identifier + b"paid")
+        assert publisher.next() == (0x50, identifier)
+        one.end()
+    with Raw(two.port, b"publisher", present=True) as publisher:
+        publisher.send(0x62, identifier)
+        assert publisher.next() == (0x70, identifier)
+        assert watcher.next() == ("exactly/once", b"paid", 2, False)
+        publisher.send(0x62, identifier)
+        assert publisher.next() == (0x70, identifier), "an answer to what is done already"
+        for copy in (0x34, 0x3C, 0x3C):  # it may send the message itself again as long as it has no PUBREC
+            publisher.send(copy, _text(b"exactly/once") + identifier + b"again")
+            assert publisher.next() == (0x50, identifier)
+        publisher.send(0x62, identifier)
+        assert publisher.next() == (0x70, identifier)
+        assert watcher.next().payload == b"again"
+    with Raw(two.port, b"publisher", present=True) as publisher:
+        publisher.send(0x62, identifier)
+        assert publisher.next() == (0x70, identifier)
+        publisher.send(0x34, _text(b"exactly/last") + identifier + b"last")
+        assert publisher.next() == (0x50, identifier)
+        publisher.send(0x62, identifier)
+        assert watcher.next().payload == b"last"
+
+
+def subscribed(publisher: Device, raw: Raw, topic: bytes) -> None:
+    """A subscription that the publisher's broker has heard of."""
+    raw.send(0x82, b"\x00\x01" + _text(topic) + b"\x01")
+    assert raw.next() == (0x90, b"\x00\x01\x01")
+
+    def arrives() -> bool:
+        publisher.publish(topic.decode(), b"probe", 0)
+        return raw.has_more(0.05)
+
+    wait_until(arrives, "a probe")
+    publisher.publish(topic.decode(), b"last probe", 0)
+    while b"last" not in raw.next()[1]:
+        pass
+
+
+def test_a_subscriber_that_acknowledges_nothing_gets_all_when_it_is_back(
+    start: Start, device: Callable[..., Device]
+) -> None:
+    one, two, sender = start("broker-1"), start("broker-2"), device("sender")
+    sender.connect(two.port)
+    with Raw(one.port, b"client", present=False) as client:
+        subscribed(sender, client, b"jobs")
+        sent = [sender.client.publish("jobs", b"%d" % number, 1) for number in range(50)]
+        assert client.next()[0] == 0x32
+    for message in sent:
+        message.wait_for_publish(WAIT_S)
+        assert message.is_published()
+    back = device("client")
+    assert back.connect(two.port)
+    assert {int(back.next().payload) for _ in range(50)} == set(range(50))
+
+
+def test_what_no_subscriber_has_acknowledged_is_not_acknowledged(start: Start, device: Callable[..., Device]) -> None:
+    """Both brokers are killed while messages are in their memory only."""
+    one, two, sender = start("broker-1"), start("broker-2"), device("sender")
+    sender.connect(two.port)
+    with Raw(one.port, b"client", present=False) as client:
+        subscribed(sender, client, b"jobs")
+        sent = [sender.client.publish("jobs", b"%d" % number, 1) for number in range(50)]
+        for _ in range(10):
+            assert client.next()[0] == 0x32
+        for broker in (two, one):
+            broker.end()
+    assert sender.ended.wait(WAIT_S)
+    acknowledged = {number for number, message in enumerate(sent) if message.is_published()}
+    three, back, last = start("broker-3"), device("client"), device("last")
+    assert back.connect(three.port)
+    last.connect(three.port)
+    last.publish("jobs", b"-1")
+    got: set[int] = set()
+    while -1 not in got:
+        got.add(int(back.next().payload))
+    assert acknowledged <= got
 
 
 def test_a_clean_session_ends_with_its_connection(start: Start, device: Callable[..., Device], url: str) -> None:

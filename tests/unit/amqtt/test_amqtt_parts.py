@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from metad import embedded
-from metad_client import Client, connect
+from metad_client import Client, DeadlineExceededError, connect
 from metad_client.contrib.amqtt.envelope import Envelope
 from metad_client.contrib.amqtt.links import Delivery, Link, Listener, Unreachable
 from metad_client.contrib.amqtt.outbox import HELD_MAX, IN_FLIGHT_MAX, Outbox
 from metad_client.contrib.amqtt.routes import Owner, Routes, Target
-from metad_client.contrib.amqtt.waiting import WAITING_MAX, WaitingMessages
+from metad_client.contrib.amqtt.waiting import WAITING_MAX, Waiting, WaitingMessages
 
 
 @pytest.fixture
@@ -105,6 +105,9 @@ async def test_what_waits_stays_until_it_is_acknowledged(metad: Client) -> None:
         for number, future in enumerate(peer.acknowledged):
             future.set_exception(TimeoutError()) if number == 2 else future.set_result(None)
         await until(lambda: peer.failures == 1)
+        async with asyncio.timeout(30):
+            while len((await waiting.read("client"))[0]) > 150 - IN_FLIGHT_MAX + 1:  # those that it has are removed
+                pass
     left = [one.message.payload for one in (await waiting.read("client"))[0]]
     assert left == [b"2", *(b"%d" % number for number in range(IN_FLIGHT_MAX, 150))]
     peer = Peer()
@@ -115,6 +118,18 @@ async def test_what_waits_stays_until_it_is_acknowledged(metad: Client) -> None:
         assert peer.sent == [*left, b"999"], "what waited is older"
     assert await waiting.read("client") == ([], 0)
     assert len((await waiting.read("other"))[0]) == 1
+
+
+async def test_a_client_whose_messages_cannot_be_read_is_closed_and_served_on(metad: Client) -> None:
+    class Unreadable(WaitingMessages):
+        async def read(self, client_id: str) -> tuple[list[Waiting], int]:
+            raise DeadlineExceededError("metad is away", outcome_known=True)
+
+    peer = Peer()
+    async with sending(peer, Unreadable(metad, "t")) as outbox:
+        outbox.look()
+        await until(lambda: peer.failures == 1)
+        assert await outbox.put(message(1)), "until it is closed"
 
 
 async def test_as_many_wait_as_the_bound_says_whoever_appends(metad: Client) -> None:
@@ -136,20 +151,23 @@ async def test_as_many_wait_as_the_bound_says_whoever_appends(metad: Client) -> 
 def test_a_client_gets_a_message_once_at_its_highest_qos() -> None:
     routes = Routes()
     here, away = Owner(("b1", 1), connected=True), Owner(("b1", 1), connected=False)
-    routes.show("one", here, {"a/#": 0, "a/+": 2, "b": 1})
-    routes.show("two", here, {"$share/g/a/#": 1, "$share/h/b": 1})
-    routes.show("three", away, {"$share/g/a/#": 1})
+    for client, owner in (("one", here), ("two", here), ("three", away)):
+        routes.show_owner(client, owner)
+    for client, filter_, qos in (("one", "a/#", 0), ("one", "a/+", 2), ("one", "b", 1), ("two", "$share/g/a/#", 1)):
+        routes.show_filter(client, filter_, qos)
+    routes.show_filter("three", "$share/g/a/#", 1)
     assert {tuple(routes.targets("a/b")) for _ in range(20)} == {(Target("one", 2), Target("two", 1))}
-    routes.show("two", away, {"$share/g/a/#": 1})
+    routes.show_owner("two", away)
     shared = {target.client_id for _ in range(200) for target in routes.targets("a/b")}
     assert shared == {"one", "two", "three"}, "any of them, where none is connected"
     assert routes.targets("b") == [Target("one", 1)]
-    routes.show("one", None, {})
+    routes.show_owner("one", None)
     assert routes.owner("one") is None
+    routes.show_filter("one", "b", None)
     assert routes.targets("b") == []
 
 
-async def test_a_link_says_when_a_message_has_arrived_and_when_it_cannot() -> None:
+async def test_a_link_says_when_a_message_has_arrived_and_when_it_cannot(caplog: pytest.LogCaptureFixture) -> None:
     got: list[Delivery] = []
     release = asyncio.Event()
 
@@ -180,3 +198,4 @@ async def test_a_link_says_when_a_message_has_arrived_and_when_it_cannot() -> No
         await link.send(message(1), [])
     for one in (link, stranger):
         await one.close()
+    assert not [record for record in caplog.records if record.name == "asyncio"], "no exception that nobody has caught"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -21,7 +22,9 @@ from amqtt.events import BrokerEvents
 from amqtt.mqtt.connack import SERVER_UNAVAILABLE, ConnackPacket
 from amqtt.mqtt.disconnect import DisconnectPacket
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
-from amqtt.session import ApplicationMessage, Session
+from amqtt.mqtt.pubcomp import PubcompPacket
+from amqtt.mqtt.pubrel import PubrelPacket
+from amqtt.session import ApplicationMessage, IncomingApplicationMessage, OutgoingApplicationMessage, Session
 from amqtt.utils import gen_client_id
 
 from metad_client import Client, FencedError, Image, KvKey, MetadError, NotFoundError, SessionKey, Watched
@@ -30,7 +33,7 @@ from metad_wire.topics import filter_fault, topic_fault
 
 from . import envelope
 from .envelope import Envelope
-from .kept import NEVER_S, BrokerRecord, Kept, Store, broker_of, kept_of
+from .kept import NEVER_S, BrokerRecord, Store, broker_of, ends_with_connection
 from .links import HOPS_MAX, Delivery, Link, Listener, Unreachable
 from .outbox import Outbox
 from .routes import LifeKey, Owner, Routes, Target
@@ -43,24 +46,61 @@ CLOSE_S: Final = 5.0
 REFUSED: Final = 0x80
 """The return code of SUBACK for a filter that was not stored."""
 
+Hold = Callable[[IncomingApplicationMessage], Awaitable[bool]]
+
 log = logging.getLogger("metad_client.amqtt")
 
 
 class Handler(BrokerProtocolHandler):
     """The packets of one connection."""
 
-    unavailable = False
-    """metad cannot be had, and the client should come back later."""
+    def __init__(self, plugins_manager: Any, session: Session | None = None, loop: Any = None) -> None:
+        super().__init__(plugins_manager, session, loop)
+        self._unavailable = False
+        self._closing: asyncio.Task[None] | None = None
+        self._hold: Hold | None = None
+        self._held: dict[int, Envelope] = {}
 
-    def handle_read_timeout(self) -> None:
-        """The client has been silent for too long."""
-        asyncio.get_running_loop().create_task(self.handle_connection_closed())
+    def refuse(self) -> None:
+        """metad cannot be had, and the client should come back later: CONNACK will say so."""
+        self._unavailable = True
+
+    def restore(self, held: dict[int, Envelope], hold: Hold) -> None:
+        """``held``: messages of QoS 2 for which the client had PUBREC from another broker. ``hold`` stores one, before
+        PUBREC; it is False if that failed."""
+        self._held, self._hold = held, hold
 
     async def mqtt_connack_authorize(self, authorize: bool) -> None:
-        if self.unavailable:
+        if self._unavailable:
             await self._send_packet(ConnackPacket.build(0, SERVER_UNAVAILABLE))
         else:
             await super().mqtt_connack_authorize(authorize)
+
+    def handle_read_timeout(self) -> None:
+        """The client has been silent for too long."""
+        self._closing = asyncio.create_task(self.handle_connection_closed())
+
+    async def _handle_qos2_message_flow(
+        self, app_message: OutgoingApplicationMessage | IncomingApplicationMessage
+    ) -> None:
+        if isinstance(app_message, IncomingApplicationMessage) and self._hold is not None:
+            self._held.pop(app_message.packet_id or 0, None)
+            if not await self._hold(app_message):
+                await self.handle_connection_closed()
+                return
+        await super()._handle_qos2_message_flow(app_message)
+
+    async def handle_pubrel(self, pubrel: PubrelPacket) -> None:
+        """Another broker may have had the message, or have delivered it already."""
+        packet_id = pubrel.packet_id
+        if packet_id in self._pubrel_waiters:
+            await super().handle_pubrel(pubrel)
+            return
+        held = self._held.pop(packet_id, None)
+        if held is not None and self.session is not None:
+            message = IncomingApplicationMessage(packet_id, held.topic, held.qos, held.payload, held.retained)
+            await self.session.delivered_message_queue.put(message)
+        await self._send_packet(PubcompPacket.build(packet_id))
 
 
 class Arriving(asyncio.Queue[ApplicationMessage]):
@@ -89,10 +129,11 @@ class Arriving(asyncio.Queue[ApplicationMessage]):
 class Connection:
     """A client that is connected here."""
 
-    def __init__(self, session: Session, handler: Handler, kept: Kept, outbox: Outbox) -> None:
+    def __init__(self, session: Session, handler: Handler, outbox: Outbox) -> None:
         self.session = session
         self.handler = handler
-        self.kept = kept
+        self.is_clean = bool(session.clean_session)
+        """The session ends with the connection."""
         self.outbox = outbox
         self.sending: asyncio.Task[None] | None = None
         self.retaining = asyncio.Lock()
@@ -159,7 +200,12 @@ class MetadBroker(Broker):
         bound = await self._listener.listen(host, int(port))
         await self._store.begin(BrokerRecord(self._links_advertised or bound, self._listener.word))
         self._images = [
-            self._metad.image(Watched("session", tenant=self._store.tenant)),
+            self._metad.image(
+                [
+                    Watched("session", tenant=self._store.tenant, rows=("owner",)),
+                    Watched("subscription", tenant=self._store.tenant),
+                ]
+            ),
             self._metad.image([Watched("kv", tenant=self._store.brokers), Watched("kv", tenant=self._retained_at)]),
         ]
         for image in self._images:
@@ -196,23 +242,30 @@ class MetadBroker(Broker):
 
     def _changed(self, event: WatchEvent) -> None:
         if event.table == "session":
-            self._session_changed(event.key)
+            self._owner_changed(event.key.client_id)
+        elif event.table == "subscription":
+            qos = event.record.qos if event.record is not None else None
+            self._routes.show_filter(event.key.client_id, event.key.filter, qos)
         elif event.key.namespace == self._retained_at:
             self._retained_changed(event.key.key)
-        elif event.key.key == self._store.name and event.record is not None and event.record.version > self.epoch:
-            self._fence()
+        else:
+            self._broker_changed(event.key.key, event.record.version if event.record is not None else 0)
 
-    def _session_changed(self, key: SessionKey) -> None:
-        session = self._images[0]["session"].get(key)
-        connection = self._connections.get(key.client_id)
-        if connection is None:
-            if session is None:
-                self._routes.show(key.client_id, None, {})
-            else:
-                owner = Owner((session.broker, session.broker_epoch), session.connected)
-                self._routes.show(key.client_id, owner, kept_of(session).filters)
-        elif not self._store.is_here(session):  # of a client that is here, this broker knows more
-            self._spawn(self._look_whether_moved(key.client_id))
+    def _broker_changed(self, name: str, epoch: int) -> None:
+        if name == self._store.name and epoch > self.epoch:
+            self._fence()
+        for life in [life for life in self._links if life[0] == name and life[1] != epoch]:
+            self._spawn(self._links.pop(life).close())
+
+    def _owner_changed(self, client_id: str) -> None:
+        owner = self._images[0]["session/owner"].get(SessionKey(self._store.tenant, client_id))
+        if client_id in self._connections:  # of a client that is here, this broker knows more
+            if not self._store.is_here(owner):
+                self._spawn(self._look_whether_moved(client_id))
+        elif owner is None:
+            self._routes.show_owner(client_id, None)
+        else:
+            self._routes.show_owner(client_id, Owner((owner.broker, owner.broker_epoch), owner.connected))
 
     async def _look_whether_moved(self, client_id: str) -> None:
         """What the watch tells may be older than what this broker has done since: the session itself says it."""
@@ -275,7 +328,7 @@ class MetadBroker(Broker):
         """Awaited before CONNACK."""
         handler: Handler = session.attributes["metad.handler"]
         if self._ending or self.fenced.is_set():
-            handler.unavailable = True
+            handler.refuse()
             return False
         if not await super()._authenticate(session, listener):
             return False
@@ -283,7 +336,7 @@ class MetadBroker(Broker):
         async with self._turn(client_id):
             older = self._connections.get(client_id)
             if older is not None:
-                older.moved = not older.kept.clean  # the session goes on, and so no will is due
+                older.moved = not older.is_clean  # the session goes on, and so no will is due
                 await self._close(older)
             try:
                 taken = await self._store.take(client_id, clean=clean)
@@ -291,12 +344,25 @@ class MetadBroker(Broker):
                     await self._waiting.clear(client_id)
             except MetadError as error:
                 self._failed(error)
-                handler.unavailable = True
+                handler.refuse()
                 return False
             session.parent = int(taken.present)
-            connection = Connection(session, handler, Kept(taken.filters, clean), self._outbox_of(client_id, handler))
-            self._connections[client_id] = connection
-            self._routes.show(client_id, Owner(self._life, connected=True), taken.filters)
+            if not clean:
+                handler.restore(taken.held, partial(self._hold, client_id))
+            self._connections[client_id] = Connection(session, handler, self._outbox_of(client_id, handler))
+            self._routes.show_owner(client_id, Owner(self._life, connected=True))
+            for filter_, qos in taken.filters.items():
+                self._routes.show_filter(client_id, filter_, qos)
+        return True
+
+    async def _hold(self, client_id: str, message: IncomingApplicationMessage) -> bool:
+        """Store a message of QoS 2 before PUBREC, which says that it need not be sent again."""
+        kept = Envelope(message.topic, bytes(message.data), message.qos or 0, message.retain)
+        try:
+            await self._store.hold(client_id, message.packet_id or 0, kept)
+        except MetadError as error:
+            self._failed(error)
+            return False
         return True
 
     def _outbox_of(self, client_id: str, handler: Handler) -> Outbox:
@@ -344,6 +410,8 @@ class MetadBroker(Broker):
     ) -> None:
         connection = self._connection_of(client_session)
         orderly = isinstance(disconnect_waiter.result(), DisconnectPacket)
+        if connection is not None:
+            await self._stop_sending(connection)
         goes_on = connection is None or connection.moved or self._ending
         if client_session.will_flag and not orderly and not goes_on:
             await self._publish_will(client_session)
@@ -352,6 +420,13 @@ class MetadBroker(Broker):
         await self.plugins_manager.fire_event(
             BrokerEvents.CLIENT_DISCONNECTED, client_id=client_session.client_id, client_session=client_session
         )
+
+    async def _stop_sending(self, connection: Connection) -> None:
+        """What the client has not acknowledged is stored by whoever waits for that. Safe to call again."""
+        if connection.sending is not None:
+            connection.sending.cancel()
+            await asyncio.gather(connection.sending, return_exceptions=True)
+        connection.outbox.end()
 
     async def _publish_will(self, session: Session) -> None:
         topic, payload = session.will_topic or "", bytes(session.will_message or b"")
@@ -370,20 +445,17 @@ class MetadBroker(Broker):
         connection = self._connection_of(session)
         if connection is None:
             return
-        if connection.sending is not None:
-            connection.sending.cancel()
-            await asyncio.gather(connection.sending, return_exceptions=True)
-        connection.outbox.end()
+        await self._stop_sending(connection)
         connection.closed.set()
         async with self._turn(client_id):
             if self._connections.get(client_id) is connection:  # the client has no newer one here
                 del self._connections[client_id]
                 try:
                     if not connection.moved:
-                        await self._store.leave(client_id, end=connection.kept.clean)
+                        await self._store.leave(client_id, end=connection.is_clean)
                 except MetadError as error:
                     self._failed(error)
-                self._session_changed(SessionKey(self._store.tenant, client_id))
+                self._owner_changed(client_id)
         connection.gone.set()
 
     # --- SUBSCRIBE and UNSUBSCRIBE ---
@@ -392,51 +464,52 @@ class MetadBroker(Broker):
         self, client_session: Session, handler: BrokerProtocolHandler, subscribe_waiter: asyncio.Future[Any]
     ) -> None:
         wanted = subscribe_waiter.result()
+        client_id = client_session.client_id or ""
         codes = [await self._granted(client_session, filter_, qos) for filter_, qos in wanted.topics]
         granted = {filter_: code for (filter_, _), code in zip(wanted.topics, codes, strict=True) if code != REFUSED}
-        if not await self._keep_filters(client_session, lambda known: {**known, **granted}):
-            codes, granted = [REFUSED] * len(codes), {}
+        granted = await self._subscribe(client_id, granted)
+        codes = [granted.get(filter_, REFUSED) for filter_, _ in wanted.topics]
         await handler.mqtt_acknowledge_subscription(wanted.packet_id, codes)
         for filter_, qos in granted.items():
             await self.plugins_manager.fire_event(
-                BrokerEvents.CLIENT_SUBSCRIBED, client_id=client_session.client_id, topic=filter_, qos=qos
+                BrokerEvents.CLIENT_SUBSCRIBED, client_id=client_id, topic=filter_, qos=qos
             )
             await self._publish_retained_messages_for_subscription((filter_, qos), client_session)
-
-    async def _handle_unsubscription(
-        self, client_session: Session, handler: BrokerProtocolHandler, unsubscribe_waiter: asyncio.Future[Any]
-    ) -> None:
-        unwanted = unsubscribe_waiter.result()
-        gone = set(unwanted.topics)
-        if not await self._keep_filters(
-            client_session, lambda known: {f: q for f, q in known.items() if f not in gone}
-        ):
-            await handler.handle_connection_closed()  # the client cannot be told that it failed
-            return
-        for filter_ in unwanted.topics:
-            await self.plugins_manager.fire_event(
-                BrokerEvents.CLIENT_UNSUBSCRIBED, client_id=client_session.client_id, topic=filter_
-            )
-        await handler.mqtt_acknowledge_unsubscription(unwanted.packet_id)
 
     async def _granted(self, session: Session, filter_: str, qos: int) -> int:
         if filter_fault(filter_) is not None or not await self._topic_filtering(session, filter_, Action.SUBSCRIBE):
             return REFUSED
         return min(qos, int(self.config.get("max-qos", qos)))
 
-    async def _keep_filters(self, session: Session, change: Any) -> bool:
-        connection = self._connection_of(session)
-        if connection is None:
-            return False
-        kept = Kept(change(connection.kept.filters), connection.kept.clean)
+    async def _subscribe(self, client_id: str, filters: dict[str, int]) -> dict[str, int]:
+        """Returns those that are stored."""
         try:
-            await self._store.keep(session.client_id or "", kept)
+            refused = await self._store.subscribe(client_id, filters)
         except MetadError as error:
             self._failed(error)
-            return False
-        connection.kept = kept
-        self._routes.show(session.client_id or "", Owner(self._life, connected=True), kept.filters)
-        return True
+            return {}
+        for filter_, reason in refused.items():
+            log.warning("%s cannot subscribe to %r: %s", client_id, filter_, reason)
+        stored = {filter_: qos for filter_, qos in filters.items() if filter_ not in refused}
+        for filter_, qos in stored.items():
+            self._routes.show_filter(client_id, filter_, qos)
+        return stored
+
+    async def _handle_unsubscription(
+        self, client_session: Session, handler: BrokerProtocolHandler, unsubscribe_waiter: asyncio.Future[Any]
+    ) -> None:
+        unwanted = unsubscribe_waiter.result()
+        client_id = client_session.client_id or ""
+        try:
+            await self._store.unsubscribe(client_id, unwanted.topics)
+        except MetadError as error:
+            self._failed(error)
+            await handler.handle_connection_closed()  # the client cannot be told that it failed
+            return
+        for filter_ in unwanted.topics:
+            self._routes.show_filter(client_id, filter_, None)
+            await self.plugins_manager.fire_event(BrokerEvents.CLIENT_UNSUBSCRIBED, client_id=client_id, topic=filter_)
+        await handler.mqtt_acknowledge_unsubscription(unwanted.packet_id)
 
     async def _publish_retained_messages_for_subscription(
         self, subscription: tuple[str, int], session: Session
@@ -455,7 +528,9 @@ class MetadBroker(Broker):
     async def _handle_message_delivery(
         self, client_session: Session, handler: BrokerProtocolHandler, wait_deliver: asyncio.Future[Any]
     ) -> bool:
-        message: ApplicationMessage = wait_deliver.result()
+        message: ApplicationMessage | None = wait_deliver.result()
+        if message is None:  # the connection is ending
+            return True
         client_id, topic = client_session.client_id, message.topic or ""
         await self.plugins_manager.fire_event(BrokerEvents.MESSAGE_RECEIVED, client_id=client_id, message=message)
         fault = topic_fault(topic) or ("is the broker's own" if topic.startswith("$") else None)
@@ -482,6 +557,8 @@ class MetadBroker(Broker):
                 async with connection.retaining:  # the last one stays
                     await self.retain_message(connection.session, sent.topic, sent.payload, sent.qos)
             await self._deliver(sent, targets, 0)
+            if sent.qos == 2 and not connection.is_clean:
+                await self._store.release(connection.session.client_id or "", message.packet_id or 0)
         except MetadError as error:
             self._failed(error)
             await connection.handler.handle_connection_closed()  # unacknowledged: the client sends it again
@@ -589,7 +666,7 @@ class MetadBroker(Broker):
         owner = (session.broker, session.broker_epoch)
         if session.connected and owner not in (gone, self._life) and hops < HOPS_MAX:
             await self._send(owner, message, [target], hops)
-        elif not kept_of(session).clean:
+        elif not ends_with_connection(session):
             await self._keep(target.client_id, [message.at(target.qos)])
 
     async def _keep(self, client_id: str, messages: Sequence[Envelope]) -> None:

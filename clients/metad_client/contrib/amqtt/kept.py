@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 
-from metad_client import Client, Kv, NotFoundError, NotOwnerError, Session, SessionProperties
+from metad_client import (
+    Client,
+    InvalidItemError,
+    Kv,
+    MetadError,
+    NotFoundError,
+    NotOwnerError,
+    QuotaExceededError,
+    Session,
+    SessionOwner,
+    SessionProperties,
+    Subscription,
+    SubscriptionKey,
+    SubscriptionOptions,
+)
+
+from . import envelope
+from .envelope import Envelope
 
 NEVER_S: Final = 0xFFFFFFFF
 """The expiry interval of a session that never expires."""
-
-
-class Kept(msgspec.Struct, frozen=True, array_like=True):
-    """The payload of a session. ``filters``: what the client has subscribed to, with the QoS that it was granted.
-    ``clean``: the session ends with its connection, as the client has asked."""
-
-    filters: dict[str, int] = {}
-    clean: bool = False
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -32,16 +44,13 @@ class Taken(NamedTuple):
 
     present: bool
     filters: dict[str, int]
+    """What it has subscribed to, with the QoS that it was granted."""
+    held: dict[int, Envelope]
+    """Messages of QoS 2 that the client has begun to publish, by packet identifier."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_kept = msgspec.msgpack.Decoder(Kept).decode
 _broker = msgspec.msgpack.Decoder(BrokerRecord).decode
-
-
-def kept_of(session: Session) -> Kept:
-    """What a session keeps; nothing if another program has made it."""
-    return _decoded(session.properties)
 
 
 def broker_of(record: Kv) -> BrokerRecord:
@@ -49,17 +58,17 @@ def broker_of(record: Kv) -> BrokerRecord:
     return _broker(record.value)
 
 
-def _decoded(properties: SessionProperties) -> Kept:
-    try:
-        return _kept(properties.payload) if properties.payload else Kept()
-    except msgspec.MsgspecError:
-        return Kept()
+def ends_with_connection(session: Session) -> bool:
+    """Whether the client has asked for a clean session."""
+    return session.properties.expiry_interval_s == 0
 
 
 class Store:
     """metad, as one life of a broker sees it."""
 
     def __init__(self, metad: Client, name: str, tenant: str, expiry_s: int) -> None:
+        if expiry_s < 1:
+            raise ValueError("expiry_s: at least 1; a session of 0 s would end with its connection")
         self._metad = metad
         self.name = name
         self.tenant = tenant
@@ -74,21 +83,54 @@ class Store:
 
     async def take(self, client_id: str, *, clean: bool) -> Taken:
         """A client connects to this broker. Raises FencedError if this is a past life."""
-        fresh = self._properties(Kept(clean=clean))
+        whom = (self.name, self.epoch, self.tenant, client_id)
         if not clean:
-            taken = await self._metad.sessions.takeover(self.name, self.epoch, self.tenant, client_id, restore=True)
-            kept = _decoded(taken.properties) if taken.properties is not None else Kept()
-            if taken.session_present and not kept.clean:
-                return Taken(True, kept.filters)
+            taken = await self._metad.sessions.takeover(*whom, restore=True)
+            if taken.session_present and taken.properties is not None and taken.properties.expiry_interval_s:
+                return await self._restored(client_id)
         # What is there, if anything, ended with the connection of a broker that is gone.
-        await self._metad.sessions.takeover(
-            self.name, self.epoch, self.tenant, client_id, clean_start=True, properties=fresh
-        )
-        return Taken(False, {})
+        properties = SessionProperties(0 if clean else self._expiry_s)
+        await self._metad.sessions.takeover(*whom, clean_start=True, properties=properties)
+        return Taken(False, {}, {})
 
-    async def keep(self, client_id: str, kept: Kept) -> None:
-        """Store the subscriptions of a client that is connected here. Raises NotOwnerError if it is not any more."""
-        await self._metad.sessions.update(self.name, self.epoch, self.tenant, client_id, self._properties(kept))
+    async def _restored(self, client_id: str) -> Taken:
+        filters, states = await asyncio.gather(
+            self._metad.subscriptions.get(self.tenant, client_id), self._metad.inflight.get(self.tenant, client_id)
+        )
+        return Taken(
+            True,
+            {one.filter: one.options.qos for one in filters},
+            {int(one.name): envelope.decode(one.value) for one in states},
+        )
+
+    async def subscribe(self, client_id: str, filters: Mapping[str, int]) -> dict[str, MetadError]:
+        """Store filters of a client that is connected here, with their QoS. Returns those that are not stored."""
+        items = [
+            Subscription(self.tenant, client_id, filter_, SubscriptionOptions(qos=qos))
+            for filter_, qos in filters.items()
+        ]
+        added = await self._metad.subscriptions.add_many(self.name, self.epoch, items)
+        return {items[position].filter: error for position, error in added.errors.items()}
+
+    async def unsubscribe(self, client_id: str, filters: Iterable[str]) -> None:
+        """Drop filters of a client that is connected here; it need not have them."""
+        keys = [SubscriptionKey(self.tenant, client_id, filter_) for filter_ in dict.fromkeys(filters)]
+        removed = await self._metad.subscriptions.remove_many(self.name, self.epoch, keys)
+        for error in removed.errors.values():
+            if not isinstance(error, NotFoundError):
+                raise error
+
+    async def hold(self, client_id: str, packet_id: int, message: Envelope) -> None:
+        """A client has begun to publish a message of QoS 2. One that is too large, or one too many, is held by this
+        broker alone."""
+        whom = (self.name, self.epoch, self.tenant, client_id)
+        with contextlib.suppress(InvalidItemError, QuotaExceededError):
+            await self._metad.inflight.put(*whom, str(packet_id), envelope.encode(message))
+
+    async def release(self, client_id: str, packet_id: int) -> None:
+        """That message is delivered."""
+        with contextlib.suppress(NotFoundError):
+            await self._metad.inflight.delete(self.name, self.epoch, self.tenant, client_id, str(packet_id))
 
     async def leave(self, client_id: str, *, end: bool) -> bool:
         """A client has gone, and its session ends or stays. False if it is connected elsewhere."""
@@ -105,13 +147,10 @@ class Store:
         """A session as it is."""
         return await self._metad.sessions.get(self.tenant, client_id)
 
-    def is_here(self, session: Session | None) -> bool:
+    def is_here(self, session: Session | SessionOwner | None) -> bool:
         """Whether a client is connected to this very life."""
         return session is not None and session.connected and self.is_mine(session)
 
-    def is_mine(self, session: Session) -> bool:
+    def is_mine(self, session: Session | SessionOwner) -> bool:
         """Whether this very life has the session."""
         return (session.broker, session.broker_epoch) == (self.name, self.epoch)
-
-    def _properties(self, kept: Kept) -> SessionProperties:
-        return SessionProperties(0 if kept.clean else self._expiry_s, _encode(kept))

@@ -129,10 +129,11 @@ class Listener:
                 room.release()
 
         async with asyncio.TaskGroup() as tasks:
-            while True:
-                await room.acquire()
-                tasks.create_task(handle(_decode_delivery(await _read(reader))))
-                await writer.drain()
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, msgspec.MsgspecError):
+                while True:  # what has come is delivered, also if its sender has gone
+                    await room.acquire()
+                    tasks.create_task(handle(_decode_delivery(await _read(reader))))
+                    await writer.drain()
 
 
 class Link:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
+
+from metad_client import MetadError
 
 from .envelope import Envelope
 from .waiting import Waiting, WaitingMessages
@@ -14,6 +17,8 @@ HELD_MAX: Final = 1_000
 """Messages that a client has not taken yet. Beyond it, those of QoS 0 are dropped, and the others wait in metad."""
 IN_FLIGHT_MAX: Final = 20
 """Messages that a client has not acknowledged yet. The next one waits."""
+
+log = logging.getLogger("metad_client.amqtt")
 
 Send = Callable[[Envelope], Awaitable[object]]
 """Sends one message, and returns once the client has acknowledged it. Raises if the client does not."""
@@ -91,6 +96,13 @@ class Outbox:
 
     async def _deliver_waiting(self) -> None:
         """Deliver what waits in metad. Each message stays there until the client has acknowledged it."""
+        try:
+            await self._deliver_all_waiting()
+        except MetadError as error:
+            log.warning("what waits for %s cannot be read: %s", self._client_id, error)
+            self._failed()  # it gets it when it is back
+
+    async def _deliver_all_waiting(self) -> None:
         while True:
             found, version = await self._waiting.read(self._client_id)
             for begin in range(0, len(found), IN_FLIGHT_MAX):

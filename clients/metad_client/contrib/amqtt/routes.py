@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from metad_client.topics.subscribers import Subscribers
@@ -31,7 +30,6 @@ class Routes:
 
     def __init__(self) -> None:
         self._subscribers: Subscribers[str, int] = Subscribers()
-        self._filters: dict[str, Mapping[str, int]] = {}
         self._owners: dict[str, Owner] = {}
 
     def __len__(self) -> int:
@@ -41,21 +39,19 @@ class Routes:
         """Where a client is; None if it has no session."""
         return self._owners.get(client_id)
 
-    def show(self, client_id: str, owner: Owner | None, filters: Mapping[str, int]) -> None:
-        """A session as it is now, with all its filters. None: there is none."""
-        before = self._filters.pop(client_id, {})
+    def show_owner(self, client_id: str, owner: Owner | None) -> None:
+        """A client is somewhere else now. None: it has no session any more."""
         if owner is None:
             self._owners.pop(client_id, None)
-            filters = {}
         else:
             self._owners[client_id] = owner
-        for gone in before.keys() - filters.keys():
-            self._subscribers.remove(gone, client_id)
-        for filter_, qos in filters.items():
-            if before.get(filter_) != qos:
-                self._subscribers.add(filter_, client_id, qos)
-        if filters:
-            self._filters[client_id] = filters
+
+    def show_filter(self, client_id: str, filter_: str, qos: int | None) -> None:
+        """A client has subscribed, or not any more (None)."""
+        if qos is None:
+            self._subscribers.remove(filter_, client_id)
+        else:
+            self._subscribers.add(filter_, client_id, qos)
 
     def targets(self, topic: str) -> list[Target]:
         """Every client that gets a message of this topic, once, at the highest QoS of its filters that match. Of each
