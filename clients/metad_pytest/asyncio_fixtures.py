@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest_asyncio
 
 if TYPE_CHECKING:
-    from metad.embedded import Serving
+    from metad.embedded import ServingInThread
     from metad_client import Client
 
 
 @pytest_asyncio.fixture
-async def metad_async(metad_server: Serving) -> AsyncIterator[Client]:
+async def metad_async(metad_server: ServingInThread) -> AsyncIterator[Client]:
     """An asyncio client of ``metad_server``."""
     from metad_client import connect
 

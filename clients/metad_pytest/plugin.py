@@ -1,6 +1,7 @@
 """Fixtures that give each test a server of its own, in memory and started in milliseconds, or a cluster of processes.
 
-- ``metad_server``: a server. Its ``url`` is what the broker under test connects to.
+- ``metad_server``: a server. Its ``url`` is what the broker under test connects to, and ``advance(seconds)`` lets
+  time pass for it.
 - ``metad``: a blocking client of that server
 - ``metad_async``: an asyncio client of that server, if pytest-asyncio is installed. It works in every mode of
   pytest-asyncio. Without pytest-asyncio, write ``async with metad_client.connect(metad_server.url)``.
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from metad.embedded import Cluster, Serving
+    from metad.embedded import Cluster, ServingInThread
     from metad_client.blocking import BlockingClient
 
 
@@ -31,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def metad_server() -> Iterator[Serving]:
+def metad_server() -> Iterator[ServingInThread]:
     """A server of this test's own: in memory, in a thread, on a free loopback port."""
     with _saying_what_is_missing():
         from metad import embedded
@@ -40,7 +41,7 @@ def metad_server() -> Iterator[Serving]:
 
 
 @pytest.fixture
-def metad(metad_server: Serving) -> Iterator[BlockingClient]:
+def metad(metad_server: ServingInThread) -> Iterator[BlockingClient]:
     """A blocking client of ``metad_server``."""
     from metad_client import blocking
 

@@ -21,8 +21,8 @@ from .nodes import Cluster, cluster
 
 try:
     from .hosting import HostedNode, node
-    from .serving import Serving, serve, serve_in_thread
+    from .serving import Serving, ServingInThread, serve, serve_in_thread
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"metad.embedded: {advice(missing, 'server')}", name=missing.name) from None
 
-__all__ = ["Cluster", "HostedNode", "Serving", "cluster", "node", "serve", "serve_in_thread"]
+__all__ = ["Cluster", "HostedNode", "Serving", "ServingInThread", "cluster", "node", "serve", "serve_in_thread"]

@@ -10,27 +10,54 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from metad_wire.transport import Transport
 
 from ..config import load_config
+from ..errors import ServerError
 from ..server.network import Network
 from ..server.serve import Server
+from .clock import MovableClocks
 
 
-class Serving(msgspec.Struct, frozen=True):
-    """A server that serves."""
+class Serving:
+    """A server that serves in this event loop."""
 
-    endpoint: str
-    """host:port over TCP."""
-    quic_endpoint: str
-    """host:port over QUIC; empty if there is none."""
+    def __init__(self, endpoint: str, quic_endpoint: str, clocks: MovableClocks | None) -> None:
+        self.endpoint = endpoint
+        """host:port over TCP."""
+        self.quic_endpoint = quic_endpoint
+        """host:port over QUIC; empty if there is none."""
+        self._clocks = clocks
 
     @property
     def url(self) -> str:
         """What a client connects to, if the server has no certificates."""
         return f"metad://{self.endpoint}"
+
+    async def advance(self, seconds: float) -> None:
+        """Let so much time pass for the server, at once: what is due meanwhile is done, in order, as its log's time
+        tells. For the clients no time passes, so none of them is heard of meanwhile."""
+        if self._clocks is None:
+            raise ServerError("the clocks of a server with data on disk cannot be moved: it would start in its past")
+        await self._clocks.advance(seconds)
+
+
+class ServingInThread:
+    """A server that serves in a thread of its own."""
+
+    def __init__(self, serving: Serving, loop: asyncio.AbstractEventLoop) -> None:
+        self.endpoint = serving.endpoint
+        """host:port over TCP."""
+        self.quic_endpoint = serving.quic_endpoint
+        """host:port over QUIC; empty if there is none."""
+        self.url = serving.url
+        """What a client connects to, if the server has no certificates."""
+        self._serving = serving
+        self._loop = loop
+
+    def advance(self, seconds: float) -> None:
+        """As :meth:`Serving.advance`. Returns when it is done; in an event loop, call it with ``asyncio.to_thread``."""
+        asyncio.run_coroutine_threadsafe(self._serving.advance(seconds), self._loop).result()
 
 
 @contextlib.asynccontextmanager
@@ -47,10 +74,11 @@ async def serve(
     overrides["storage"] = storage | overrides.get("storage", {})
     config = load_config(None, overrides)
     network = Network.of(config) if transport is None else Network.only(transport)
-    server = await Server.start(config, network)
+    clocks = MovableClocks() if data_dir is None else None
+    server = await Server.start(config, network, environment=clocks)
     running = asyncio.create_task(server.run())
     try:
-        yield Serving(server.endpoint, server.quic_endpoint)
+        yield Serving(server.endpoint, server.quic_endpoint, clocks)
     finally:
         await server.stop()
         running.cancel()
@@ -59,7 +87,7 @@ async def serve(
 
 
 @contextlib.contextmanager
-def serve_in_thread(data_dir: str | Path | None = None, **settings: Any) -> Iterator[Serving]:
+def serve_in_thread(data_dir: str | Path | None = None, **settings: Any) -> Iterator[ServingInThread]:
     """Serve as :func:`serve` does, in a thread with an event loop of its own: for code without asyncio, and for tests
     that each run a loop of their own."""
     started: Future[tuple[Serving, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
@@ -83,7 +111,7 @@ def serve_in_thread(data_dir: str | Path | None = None, **settings: Any) -> Iter
     thread.start()
     serving, loop, stop = started.result()
     try:
-        yield serving
+        yield ServingInThread(serving, loop)
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()

@@ -142,3 +142,31 @@ def test_a_server_in_a_thread_serves_blocking_code_and_several_loops(tmp_path: P
     with pytest.raises(ConfigError, match="unknown key"), embedded.serve_in_thread(nonsense=1):
         pass
     assert not {"metad-server", "metad-client"} & {thread.name for thread in threading.enumerate()}
+
+
+async def test_time_passes_for_a_server_when_a_test_says_so(tmp_path: Path) -> None:
+    async with embedded.serve() as server, connect(server.url) as m:
+        for client_id, seconds in (("a", 3_600), ("b", 0.5), ("c", 0)):
+            await m.sessions.takeover("b1", 1, "acme", client_id)
+            await m.sessions.disconnect("b1", 1, "acme", client_id)
+            await server.advance(seconds)
+        a, b, c = [session.disconnected_ms async for session in m.sessions.list("acme")]
+        assert 3_600_000 <= b - a < 3_700_000
+        assert 500 <= c - b < 100_000
+        assert await m.kv.put("ns", "key", b"") == 1
+        groups = (await m.status()).groups
+        assert {group.leader for group in groups} == {"node-1"}
+    async with embedded.serve(tmp_path) as server:
+        with pytest.raises(ServerError, match="cannot be moved"):
+            await server.advance(1)
+
+
+def test_time_passes_for_a_server_in_a_thread() -> None:
+    with embedded.serve_in_thread() as server, blocking.connect(server.url) as m:
+        times = []
+        for client_id in ("a", "b"):
+            m.sessions.takeover("b1", 1, "acme", client_id)
+            m.sessions.disconnect("b1", 1, "acme", client_id)
+            server.advance(60)
+            times += [found.disconnected_ms for found in [m.sessions.get("acme", client_id)] if found is not None]
+        assert 60_000 <= times[1] - times[0] < 100_000

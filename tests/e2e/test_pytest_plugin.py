@@ -33,6 +33,15 @@ def test_clients_of_one_test_share_it(metad, metad_server):
 
     assert asyncio.run(put()) == 1
     assert metad.kv.put("ns", "key", b"value") == 2
+
+def test_an_hour_passes(metad, metad_server):
+    gone = []
+    for client in ("a", "b"):
+        metad.sessions.takeover("broker", 1, "acme", client)
+        metad.sessions.disconnect("broker", 1, "acme", client)
+        gone.append(metad.sessions.get("acme", client).disconnected_ms)
+        metad_server.advance(3600)
+    assert gone[1] - gone[0] >= 3_600_000
 """
 ASYNC = """
 import pytest
@@ -65,7 +74,7 @@ def run(directory: Path, text: str, *arguments: str) -> str:
 @pytest.mark.parametrize("mode", ["auto", "strict"])
 def test_fixtures_in_each_mode_of_asyncio(tmp_path: Path, mode: str) -> None:
     marked = ASYNC.replace("MARKED", "" if mode == "auto" else "@pytest.mark.asyncio")
-    assert "4 passed" in run(tmp_path, BLOCKING + marked, f"--asyncio-mode={mode}")
+    assert "5 passed" in run(tmp_path, BLOCKING + marked, f"--asyncio-mode={mode}")
 
 
 def test_fixtures_without_pytest_asyncio(tmp_path: Path) -> None:
@@ -73,7 +82,7 @@ def test_fixtures_without_pytest_asyncio(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(BLOCKING)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:asyncio", "-W", "error", *PLUGIN]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
-    assert "3 passed" in done.stdout, done.stdout + done.stderr
+    assert "4 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_leader_is_killed(tmp_path: Path) -> None:
