@@ -30,7 +30,7 @@ from ..connections.transport_choice import transports_of
 from ..endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
 from ..errors import ConnectionLostError, MetadError, NotFoundError, UnknownMethodError
 from ..options import Options
-from . import issuing, leases, overview, retained
+from . import issuing, leases, overview, retained, session_parts
 from .plain import PlainCommands
 from .printing import Printer
 from .replacing import DEADLINE_S, Replacement
@@ -63,6 +63,9 @@ examples:
   metadctl get kv config greeting --json
   metadctl put session acme device-1 --broker b1 --epoch 7 --payload subscriptions
   metadctl list sessions --tenant acme --prefix device-
+  metadctl put subscription acme device-1 'alarms/#' --broker b1 --epoch 7 --qos 1
+  metadctl get subscriptions acme device-1
+  metadctl list wills --tenant acme
   metadctl put offset acme billing orders 0 42 --monotonic
   metadctl list offsets acme billing
   metadctl get generation acme billing
@@ -539,6 +542,10 @@ def build_parser() -> argparse.ArgumentParser:
 
     retained.add(get, put, delete)
     _limit(retained.add_list(listing, _first, _page))
+
+    session_parts.add(get, put, delete)
+    for parts in session_parts.add_lists(listing, _first, _page):
+        _limit(parts)
 
     for table in TABLES.values():
         if table.plain is not None:

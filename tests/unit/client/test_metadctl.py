@@ -22,6 +22,9 @@ from metad_wire.fields import U32
 from metad_wire.method import METHODS, METHODS_BY_NAME
 from metad_wire.table import Table
 from metad_wire.tables import ROWS, TABLES, lease, sequence
+from metad_wire.tables import subscription as sub
+from metad_wire.tables.inflight import InflightGet
+from metad_wire.tables.will import WillList
 
 
 @pytest.fixture
@@ -90,6 +93,18 @@ def ctl(scripted_server, capsys):
         ("put sequence ns s 100", sequence.SequenceAdd([sequence.SequenceAddItem("ns", "s", 100)])),
         ("delete sequence ns s", sequence.SequenceDelete([sequence.SequenceKey("ns", "s")])),
         ("list sequences ns --prefix s", sequence.SequenceList("ns", "s", m.Page(1000))),
+        ("get subscriptions t c", sub.SubscriptionGet([m.SessionKey("t", "c")])),
+        ("get inflight t c", InflightGet([m.SessionKey("t", "c")])),
+        (
+            "put subscription t c a/# --broker b --epoch 7 --qos 1",
+            sub.SubscriptionAdd("b", 7, [sub.Subscription("t", "c", "a/#", sub.SubscriptionOptions(1))]),
+        ),
+        (
+            "delete subscription t c a/# --broker b --epoch 7",
+            sub.SubscriptionRemove("b", 7, [sub.SubscriptionKey("t", "c", "a/#")]),
+        ),
+        ("list subscriptions --tenant t --prefix c --limit 5", sub.SubscriptionList("t", "c", m.Page(6))),
+        ("list wills", WillList(page=m.Page(1000))),
     ],
 )
 def test_commands_ask_what_they_say(ctl, scripted_server, command, body):
