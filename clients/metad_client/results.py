@@ -14,6 +14,7 @@ import msgspec
 
 from metad_wire.faults import UNFIT, fault
 from metad_wire.messages import (
+    InflightState,
     KvPutReply,
     KvTransactionResult,
     KvTransactReply,
@@ -22,6 +23,7 @@ from metad_wire.messages import (
     SessionProperties,
     SessionTakeoverItem,
     SessionTakeoverReply,
+    Subscribed,
 )
 from metad_wire.tables.lease import LeaseGrantReply
 from metad_wire.tables.sequence import SequenceAddReply
@@ -177,7 +179,8 @@ class TakeoverResult(WriteResult):
     """The outcome of a batch of takeovers. By position of the caller's sequence:
 
     - ``previous_index[i]``: index in ``owners`` of item i's previous owner, -1 if there was none or i failed;
-    - ``restored``: the stored properties if ``restore`` was asked for, otherwise empty.
+    - ``restored``: the stored properties if ``restore`` was asked for, otherwise empty;
+    - ``restored_subscriptions`` and ``restored_inflight``: the same of ``restore_parts``.
     """
 
     def __init__(self, pieces: Sequence[Piece[SessionTakeoverReply]], items: Sequence[SessionTakeoverItem]) -> None:
@@ -193,6 +196,15 @@ class TakeoverResult(WriteResult):
         self.restored: list[SessionProperties | None] = []
         if any(piece.reply is not None and piece.reply.properties for piece in pieces):
             self.restored = by_position(pieces, lambda reply: reply.properties or [None] * len(reply.previous), None)
+        self.restored_subscriptions: list[list[Subscribed] | None] = []
+        self.restored_inflight: list[list[InflightState] | None] = []
+        if any(piece.reply is not None and piece.reply.subscriptions for piece in pieces):
+            self.restored_subscriptions = by_position(
+                pieces, lambda reply: reply.subscriptions or [None] * len(reply.previous), None
+            )
+            self.restored_inflight = by_position(
+                pieces, lambda reply: reply.inflight or [None] * len(reply.previous), None
+            )
 
     def _renumbered(self, reply: SessionTakeoverReply) -> list[int]:
         """``previous`` as indexes into the list of owners that all replies share. Owners are few: one life of a broker
@@ -218,13 +230,24 @@ class TakeoverResult(WriteResult):
         """What was stored, if ``restore`` was asked for and a session was present."""
         return self.restored[i] if self.restored else None
 
+    def subscriptions(self, i: int) -> Sequence[Subscribed]:
+        """The filters of the client, if ``restore_parts`` was asked for and a session was present."""
+        return (self.restored_subscriptions[i] if self.restored_subscriptions else None) or ()
+
+    def inflight(self, i: int) -> Sequence[InflightState]:
+        """What is in flight for the client, if ``restore_parts`` was asked for and a session was present."""
+        return (self.restored_inflight[i] if self.restored_inflight else None) or ()
+
 
 class Takeover(msgspec.Struct, frozen=True):
-    """The outcome of one takeover. ``properties`` is what was stored, if ``restore`` was asked for."""
+    """The outcome of one takeover. ``properties`` is what was stored, if ``restore`` was asked for; ``subscriptions``
+    and ``inflight``, if ``restore_parts`` was."""
 
     previous: Owner | None
     session_present: bool
     properties: SessionProperties | None = None
+    subscriptions: Sequence[Subscribed] = ()
+    inflight: Sequence[InflightState] = ()
 
 
 class SubscribeResult(WriteResult):

@@ -5,6 +5,8 @@ On disk such a row is the value, as it goes on the wire; the key says the rest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from metad_wire import messages as m
@@ -14,7 +16,7 @@ from metad_wire.tables import inflight as wire
 from metad_wire.tables.inflight import INFLIGHT
 
 from ..storage import keys
-from .session_parts import SessionParts, rows_of_sessions
+from .session_parts import Named, SessionParts, rows_of_sessions
 from .tables import Command, Reader, Verb, written
 from .view import View
 
@@ -32,11 +34,23 @@ def _evaluate_delete(view: View, command: Command[wire.InflightDelete]) -> m.Wri
 
 
 def _read_get(reader: Reader, command: Command[wire.InflightGet]) -> wire.InflightGetReply:
-    found = [
-        [msgspec.Raw(_STATE_HEADER + encode(keys.split_text(key, 0)[0]) + value) for key, value in rows]
-        for rows in _PARTS.read(reader, command)
-    ]
+    found = list(map(_states, _PARTS.read(reader, command.rows.keys, command.reply_bytes_max)))
     return wire.InflightGetReply(found)  # type: ignore[arg-type]  # encoded
+
+
+def _states(rows: Named) -> list[msgspec.Raw]:
+    """What is in flight for one client, as it goes on the wire."""
+    return [msgspec.Raw(_STATE_HEADER + encode(keys.split_text(key, 0)[0]) + value) for key, value in rows]
+
+
+def restored(view: View, sessions: Sequence[bytes], bytes_max: int) -> list[list[msgspec.Raw]]:
+    """What is in flight for sessions, for a command that restores it."""
+    return list(map(_states, _PARTS.restored(view, sessions, bytes_max)))
+
+
+def recalled(reader: Reader, sessions: Sequence[bytes], bytes_max: int) -> list[list[msgspec.Raw]]:
+    """The same for its retry."""
+    return list(map(_states, _PARTS.read(reader, sessions, bytes_max)))
 
 
 VERBS = (

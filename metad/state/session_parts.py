@@ -20,6 +20,7 @@ from metad_wire.tables.session import SESSION
 from ..storage import keys
 from .limits import LOOKED_AT_BYTES_MAX, check_reply
 from .owned import refusals
+from .part import Writes
 from .rows import Rows, column
 from .tables import SPENT_BYTES, Command, Reader
 from .view import View
@@ -27,6 +28,8 @@ from .view import View
 _decode_count = msgspec.msgpack.Decoder(tuple[int, int]).decode
 _NONE = (0, 0)
 
+Named = list[tuple[bytes, bytes]]
+"""Of one session, in order: what of a row's key is behind that of the session, and the value."""
 Counts = dict[bytes, tuple[int, int]]
 """Session -> how many rows it has, and how many bytes: their keys behind the table's byte, and their values."""
 
@@ -143,10 +146,9 @@ class SessionParts:
         self._write_counts(view, counted)
         return [errors[at] for at in sorted(errors)]
 
-    def read(self, reader: Reader, command: Command[Any]) -> Iterator[list[tuple[bytes, bytes]]]:
-        """The rows of each session of a command, in order: the key behind that of the session, and the value. A session
-        without any costs one look-up."""
-        sessions, bytes_max = command.rows.keys, command.reply_bytes_max
+    def read(self, reader: Reader, sessions: Sequence[bytes], bytes_max: int) -> Iterator[Named]:
+        """The rows of each session. A session without any costs one look-up. Raises TooLargeError if they are more than
+        ``bytes_max`` together."""
         count_prefix = keys.table_prefix(reader.group, self._count)
         prefix = keys.table_prefix(reader.group, self.row)
         counts = reader.get_many([count_prefix + session for session in sessions], bytes_max)
@@ -163,6 +165,40 @@ class SessionParts:
             skip = len(begin)
             found = reader.engine.scan(begin, keys.after_prefix(begin), rows)
             yield [(key[skip:], value) for key, value in found]
+
+    def restored(self, view: View, sessions: Sequence[bytes], bytes_max: int) -> Iterator[Named]:
+        """:meth:`read` for a command: what it must believe in."""
+        count_prefix = keys.table_prefix(view.group, self._count)
+        prefix = keys.table_prefix(view.group, self.row)
+        counts = view.get_many([count_prefix + session for session in sessions], LOOKED_AT_BYTES_MAX)
+        changed: dict[bytes, Writes] = {}
+        if len(counts) > counts.count(None):
+            changed = self._in_flight(view, prefix)
+        size = 0
+        for session, count in zip(sessions, counts, strict=True):
+            if count is None:
+                yield []
+                continue
+            size += _decode_count(count)[1]
+            check_reply(size, bytes_max)
+            begin = prefix + session
+            skip = len(begin)
+            found, _ = view.scan(begin, keys.after_prefix(begin), self._rows_max, LOOKED_AT_BYTES_MAX)
+            rows = dict(found) | changed.get(session, {})
+            yield [(key[skip:], value) for key, value in sorted(rows.items()) if value is not None]
+
+    def _in_flight(self, view: View, prefix: bytes) -> dict[bytes, Writes]:
+        """The writes of entries in flight and of the command, by session."""
+        young, old = view.in_flight(self.row)
+        begin = len(prefix)
+        found: dict[bytes, Writes] = {}
+        for writes in (old, young, view.writes_of(self.row)):
+            for key, value in writes.items():
+                if key.startswith(prefix):
+                    tenant_end = key.index(keys.TEXT_END, begin) + len(keys.TEXT_END)
+                    end = key.index(keys.TEXT_END, tenant_end) + len(keys.TEXT_END)
+                    found.setdefault(key[begin:end], {})[key] = value
+        return found
 
     def _owned(self, view: View, command: Command[Any]) -> tuple[list[bytes], dict[int, m.ItemError]]:
         """The session of each item; and why the broker that asks may not touch some of them, by position."""

@@ -39,6 +39,7 @@ from .limits import LOOKED_AT_BYTES_MAX, check_reply
 from .owned import refusal as _refusal
 from .owners import CONNECTED, SessionOwners
 from .part import Writes
+from .restoring import recalled_parts, restored_parts
 from .rows import Rows
 from .session_end import end_parts, end_sessions
 from .tables import PAGE_BYTES_MAX, Command, Reader, Verb, after_cursor, check_same_rows, mismatch, read_values, written
@@ -128,7 +129,8 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     if len(writes) > 1:
         known_owners.wrote(writes, keyed)
     revisions = [m.Revision(view.name, view.revision)]
-    return m.SessionTakeoverReply(revisions, errors, owners.table, previous, restored)  # type: ignore[arg-type]  # encoded
+    parts = restored_parts(view, command, previous, restored)
+    return m.SessionTakeoverReply(revisions, errors, owners.table, previous, restored, *parts)  # type: ignore[arg-type]  # encoded
 
 
 def _is_over(view: View, owner: m.SessionOwner) -> bool:
@@ -247,27 +249,35 @@ def _write_properties(
 
 
 def _forget_restored(reply: m.SessionTakeoverReply) -> m.SessionTakeoverReply:
-    return msgspec.structs.replace(reply, properties=[])
+    return msgspec.structs.replace(reply, properties=[], subscriptions=[], inflight=[])
 
 
 def _recall_restored(
     reader: Reader, command: Command[m.SessionTakeover], reply: m.SessionTakeoverReply
 ) -> m.SessionTakeoverReply:
-    if not command.body.restore:
+    body = command.body
+    if not body.restore and not body.restore_parts:
         return reply
     check_same_rows(command, len(reply.previous))
     reader.check_still_held(command.rows)
+    restored: list[msgspec.Raw | None] = []
     try:
-        values = read_values(reader, command, _PROPERTIES)
+        if body.restore:
+            restored = _recalled_properties(reader, command, reply.previous)
+        parts = recalled_parts(reader, command, reply.previous, restored)
     except TooLargeError:
-        raise IdentityExpiredError(
-            "this write was done before; the restored properties no longer fit a reply"
-        ) from None
-    restored = [
+        raise IdentityExpiredError("this write was done before; what it restores no longer fits a reply") from None
+    return msgspec.structs.replace(reply, properties=restored, subscriptions=parts[0], inflight=parts[1])
+
+
+def _recalled_properties(
+    reader: Reader, command: Command[m.SessionTakeover], previous: Sequence[int]
+) -> list[msgspec.Raw | None]:
+    values = read_values(reader, command, _PROPERTIES)
+    return [
         msgspec.Raw(value) if value is not None and number >= 0 and not item.clean_start else None
-        for item, number, value in zip(command.rows.items, reply.previous, values, strict=True)
+        for item, number, value in zip(command.rows.items, previous, values, strict=True)
     ]
-    return msgspec.structs.replace(reply, properties=restored)
 
 
 def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteReply:

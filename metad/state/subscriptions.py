@@ -5,6 +5,8 @@ On disk a subscription is its options; the key says the rest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from metad_wire import messages as m
@@ -16,7 +18,7 @@ from metad_wire.tables.subscription import SUBSCRIPTION
 from metad_wire.topics import filter_fault
 
 from ..storage import keys
-from .session_parts import SessionParts, rows_of_sessions
+from .session_parts import Named, SessionParts, rows_of_sessions
 from .tables import Command, Reader, Verb, after_cursor, written
 from .view import View
 
@@ -40,11 +42,23 @@ def _evaluate_remove(view: View, command: Command[wire.SubscriptionRemove]) -> m
 
 
 def _read_get(reader: Reader, command: Command[wire.SubscriptionGet]) -> wire.SubscriptionGetReply:
-    found = [
-        [msgspec.Raw(_SUBSCRIBED_HEADER + encode(keys.split_text(key, 0)[0]) + value) for key, value in rows]
-        for rows in _PARTS.read(reader, command)
-    ]
+    found = list(map(_subscribed, _PARTS.read(reader, command.rows.keys, command.reply_bytes_max)))
     return wire.SubscriptionGetReply(found)  # type: ignore[arg-type]  # encoded
+
+
+def _subscribed(rows: Named) -> list[msgspec.Raw]:
+    """The filters of one client, as they go on the wire."""
+    return [msgspec.Raw(_SUBSCRIBED_HEADER + encode(keys.split_text(key, 0)[0]) + value) for key, value in rows]
+
+
+def restored(view: View, sessions: Sequence[bytes], bytes_max: int) -> list[list[msgspec.Raw]]:
+    """The filters of sessions, for a command that restores them."""
+    return list(map(_subscribed, _PARTS.restored(view, sessions, bytes_max)))
+
+
+def recalled(reader: Reader, sessions: Sequence[bytes], bytes_max: int) -> list[list[msgspec.Raw]]:
+    """The same for its retry."""
+    return list(map(_subscribed, _PARTS.read(reader, sessions, bytes_max)))
 
 
 def _read_list(reader: Reader, command: Command[wire.SubscriptionList]) -> wire.SubscriptionListReply:

@@ -90,7 +90,19 @@ async def test_what_is_in_flight_goes_to_the_next_owner() -> None:
         await m.inflight.put("b1", 1, "t", "c0", "out/0", b"release")
         gone = [InflightKey("t", f"c{i}", "out/3") for i in range(50)]
         (await m.inflight.delete_many("b1", 1, gone)).raise_for_error()
-        (await m.sessions.takeover_many("b2", 1, takes)).raise_for_error()
+        await m.subscriptions.add("b1", 1, "t", "c7", "a/#", QOS_1)
+        taken = await m.sessions.takeover_many(
+            "b2", 1, [*takes, SessionTakeoverItem("t", "new")], restore=True, restore_parts=True
+        )
+        taken.raise_for_error()
+        assert [list(taken.subscriptions(i)) for i in (7, 8, 50)] == [[Subscribed("a/#", QOS_1)], [], []]
+        assert [state.name for state in taken.inflight(8)] == ["out/0", "out/1", "out/2"]
+        assert taken.inflight(0)[0] == InflightState("out/0", b"release")
+        assert (taken.properties(8), taken.session_present(50)) == (sdk.SessionProperties(), False)
+        assert taken.inflight(50) == ()
+        one = await m.sessions.takeover("b2", 1, "t", "c7", restore_parts=True)
+        assert (one.subscriptions, len(one.inflight), one.properties) == ([Subscribed("a/#", QOS_1)], 3, None)
+        assert (await m.sessions.takeover("b2", 1, "t", "c7", restore=True)).subscriptions == ()
         with pytest.raises(sdk.NotOwnerError):
             await m.inflight.put("b1", 1, "t", "c0", "out/0", b"")
         found = await m.inflight.get_many([SessionKey("t", f"c{i}") for i in range(50)])

@@ -26,6 +26,10 @@ TRANSACTION_ITEMS_MAX = 128  # of each list in one transaction, so that one cann
 KEY_FIELDS_MAX = 16  # in the key of one record; no table has as many
 LIST_LIMIT_MAX = 10_000  # records in one page
 
+Qos = Annotated[int, Meta(ge=0, le=2)]
+RetainHandling = Annotated[int, Meta(ge=0, le=2)]
+SubscriptionId = Annotated[int, Meta(ge=0, le=268_435_455)]  # a variable byte integer of MQTT; 0: none
+
 Limit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX)]
 
 T = TypeVar("T")

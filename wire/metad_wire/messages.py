@@ -17,7 +17,22 @@ import msgspec
 
 from .fields import BATCH_ITEMS_MAX as BATCH_ITEMS_MAX
 from .fields import GENERATION_MAX as GENERATION_MAX
-from .fields import I64, U32, U53, U63, U64, Batch, KeyFields, Limit, PerGroup, TransactionItems, Transactions
+from .fields import (
+    I64,
+    U32,
+    U53,
+    U63,
+    U64,
+    Batch,
+    KeyFields,
+    Limit,
+    PerGroup,
+    Qos,
+    RetainHandling,
+    SubscriptionId,
+    TransactionItems,
+    Transactions,
+)
 from .fields import KEY_FIELDS_MAX as KEY_FIELDS_MAX
 from .fields import LIST_LIMIT_MAX as LIST_LIMIT_MAX
 from .fields import TRANSACTION_ITEMS_MAX as TRANSACTION_ITEMS_MAX
@@ -235,6 +250,30 @@ class SessionOwner(Message, frozen=True):
     will_ms: U63 = 0
 
 
+class SubscriptionOptions(Message, frozen=True):
+    """Of one filter, as MQTT 5 has them. metad stores them; what they mean is the broker's business."""
+
+    qos: Qos = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: RetainHandling = 0
+    subscription_id: SubscriptionId = 0
+
+
+class Subscribed(Message, frozen=True):
+    """One filter of a client that is named beside it."""
+
+    filter: str
+    options: SubscriptionOptions = SubscriptionOptions()
+
+
+class InflightState(Message, frozen=True):
+    """One thing in flight for a client that is named beside it."""
+
+    name: str
+    value: bytes
+
+
 class SessionTakeoverItem(Message, frozen=True):
     """One client that has just connected. ``clean_start`` drops the properties that were stored; ``properties``
     replaces them, None keeps them, or creates the defaults where there are none to keep."""
@@ -247,27 +286,37 @@ class SessionTakeoverItem(Message, frozen=True):
 
 class SessionTakeover(Message, frozen=True):
     """``broker`` in its life ``broker_epoch`` now owns these sessions. Wins over any other broker; an item whose
-    session the same broker owns in a higher epoch is fenced. ``restore`` asks for the properties stored until now."""
+    session the same broker owns in a higher epoch is fenced. ``restore`` asks for the properties stored until now,
+    ``restore_parts`` for the session's subscriptions and what is in flight."""
 
     broker: str
     broker_epoch: U63
     items: Batch[SessionTakeoverItem]
     restore: bool = False
+    restore_parts: bool = False
 
 
 class SessionTakeoverReply(Message, frozen=True):
     """``previous[i]`` is the index in ``owners`` of item i's previous owner, or -1 where there was no session or the
     item failed.
     A session was present iff ``previous[i] >= 0`` and item i did not ask for a clean start. ``properties[i]``
-    is set where a session was present and ``restore`` was asked for; otherwise the list is empty."""
+    is set where a session was present and ``restore`` was asked for; otherwise the list is empty. The same holds of
+    ``subscriptions`` and ``inflight``, and ``restore_parts``."""
 
-    columns: ClassVar[dict[str, int | None]] = {"previous": -1, "properties": None}
+    columns: ClassVar[dict[str, int | None]] = {
+        "previous": -1,
+        "properties": None,
+        "subscriptions": None,
+        "inflight": None,
+    }
 
     revisions: list[Revision]
     errors: list[ItemError]
     owners: list[Owner]
     previous: list[I64]
     properties: list[SessionProperties | None]
+    subscriptions: list[list[Subscribed] | None] = []
+    inflight: list[list[InflightState] | None] = []
 
 
 class SessionDisconnectItem(Message, frozen=True):

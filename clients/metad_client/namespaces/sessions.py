@@ -53,18 +53,20 @@ class Sessions(Facade):
         items: Sequence[SessionTakeoverItem],
         *,
         restore: bool = False,
+        restore_parts: bool = False,
         deadline_s: float | None = None,
     ) -> TakeoverResult:
         """Make the broker, in its life ``broker_epoch``, the owner of these sessions, and create missing ones.
 
         ``broker_epoch`` is a number that you choose, higher in each life of the broker. Another broker's session is
         always taken over. ``restore`` asks for the stored properties; the properties of an item replace them, None
-        keeps them. Item errors: FencedError (the session belongs to a newer life of this broker).
+        keeps them. ``restore_parts`` asks for the subscriptions and what is in flight, too. Item errors: FencedError
+        (the session belongs to a newer life of this broker).
         """
         pieces = await self._requests.many(
             methods.SESSION_TAKEOVER,
             items,
-            lambda part: SessionTakeover(broker, broker_epoch, part, restore),
+            lambda part: SessionTakeover(broker, broker_epoch, part, restore, restore_parts),
             deadline_s,
         )
         return TakeoverResult(pieces, tuple(items))
@@ -172,15 +174,16 @@ class Sessions(Facade):
         clean_start: bool = False,
         properties: SessionProperties | None = None,
         restore: bool = False,
+        restore_parts: bool = False,
         deadline_s: float | None = None,
     ) -> Takeover:
         """Take over the session of one client that has connected, as :meth:`takeover_many` does."""
         return await self._requests.single(
             methods.SESSION_TAKEOVER,
-            (broker, broker_epoch, restore),
+            (broker, broker_epoch, restore, restore_parts),
             SessionTakeoverItem(tenant, client_id, clean_start, properties),
             _size,
-            lambda items: SessionTakeover(broker, broker_epoch, items, restore),
+            lambda items: SessionTakeover(broker, broker_epoch, items, restore, restore_parts),
             _taken,
             deadline_s,
         )
@@ -279,10 +282,17 @@ def _size(
 
 
 def _taken(items: list[SessionTakeoverItem], reply: SessionTakeoverReply) -> list[Takeover | MetadError]:
-    properties = reply.properties or [None] * len(items)
+    nothing = [None] * len(items)
+    columns = reply.properties or nothing, reply.subscriptions or nothing, reply.inflight or nothing
     taken = [
-        Takeover(reply.owners[index] if index >= 0 else None, index >= 0 and not item.clean_start, stored)
-        for item, index, stored in zip(items, reply.previous, properties, strict=True)
+        Takeover(
+            reply.owners[index] if index >= 0 else None,
+            index >= 0 and not item.clean_start,
+            stored,
+            filters or (),
+            states or (),
+        )
+        for item, index, stored, filters, states in zip(items, reply.previous, *columns, strict=True)
     ]
     return with_errors(taken, reply.errors)
 

@@ -19,7 +19,8 @@ PROPERTIES = m.SessionProperties(60, b"state")
 TRANSACTION = m.KvTransaction("ns", [m.KvCompare("k", 1)], [m.KvOperation("k", b"v")], [m.KvOperation("k2")], ["k"])
 GOOD: dict[str, dict[str, Any]] = {
     "sessions.takeover_many": {
-        "broker": "b", "broker_epoch": 1, "items": [m.SessionTakeoverItem("t", "c", False, PROPERTIES)], "restore": True
+        "broker": "b", "broker_epoch": 1, "items": [m.SessionTakeoverItem("t", "c", False, PROPERTIES)],
+        "restore": True, "restore_parts": True,
     },
     "sessions.update_many": {"broker": "b", "broker_epoch": 1, "items": [m.SessionUpdateItem("t", "c", PROPERTIES)]},
     "sessions.disconnect_many": {"broker": "b", "broker_epoch": 1, "items": [m.SessionDisconnectItem("t", "c", 60)]},
@@ -28,7 +29,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "sessions.list": {"tenant": "t", "client_id_prefix": "", "broker": "b", "page_size": 10, "min_revisions": []},
     "sessions.takeover": {
         "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "clean_start": False,
-        "properties": PROPERTIES, "restore": False,
+        "properties": PROPERTIES, "restore": False, "restore_parts": False,
     },
     "sessions.update": {"broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "properties": PROPERTIES},
     "sessions.disconnect": {

@@ -167,7 +167,7 @@ REFUSED: dict[str, tuple[Any, Any]] = {
     "restore": (
         methods.SESSION_TAKEOVER,
         m.SessionTakeover(
-            "b", 1, [m.SessionTakeoverItem("t", name) for name in ("none", LONG, "c", "fenced")], restore=True
+            "b", 1, [m.SessionTakeoverItem("t", name) for name in ("none", LONG, "c", "fenced")], True, True
         ),
     ),
     "reads": (

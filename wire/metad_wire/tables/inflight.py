@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from .. import messages as m
 from ..fields import U63, Batch
+from ..messages import InflightState as InflightState
 from ..session_part import part_key_bytes, part_keys
 from ..table import Shown, Table
 from .session import SESSION
@@ -31,13 +32,6 @@ class InflightKey(m.Message, frozen=True):
     tenant: str
     client_id: str
     name: str
-
-
-class InflightState(m.Message, frozen=True):
-    """One thing in flight for a client that is named beside it."""
-
-    name: str
-    value: bytes
 
 
 class InflightPut(m.Message, frozen=True):

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
-
-from msgspec import Meta
+from typing import ClassVar
 
 from .. import messages as m
 from ..fields import U63, Batch
+from ..messages import Subscribed as Subscribed
+from ..messages import SubscriptionOptions as SubscriptionOptions
 from ..session_part import part_key_bytes, part_keys
 from ..table import Shown, Table
 from .session import SESSION
 
 SUBSCRIPTIONS_MAX = 4_096  # of one session: its end drops them all, in one entry of the log
 SUBSCRIPTION_BYTES_MAX = 512 * 1024  # of one session's together: key fields with their separators, and options
-
-Qos = Annotated[int, Meta(ge=0, le=2)]
-RetainHandling = Annotated[int, Meta(ge=0, le=2)]
-SubscriptionId = Annotated[int, Meta(ge=0, le=268_435_455)]  # a variable byte integer of MQTT; 0: none
-
-
-class SubscriptionOptions(m.Message, frozen=True):
-    """Of one filter, as MQTT 5 has them. metad stores them; what they mean is the broker's business."""
-
-    qos: Qos = 0
-    no_local: bool = False
-    retain_as_published: bool = False
-    retain_handling: RetainHandling = 0
-    subscription_id: SubscriptionId = 0
 
 
 class Subscription(m.Message, frozen=True):
@@ -45,13 +31,6 @@ class SubscriptionKey(m.Message, frozen=True):
     tenant: str
     client_id: str
     filter: str
-
-
-class Subscribed(m.Message, frozen=True):
-    """One filter of a client that is named beside it."""
-
-    filter: str
-    options: SubscriptionOptions = SubscriptionOptions()
 
 
 class SubscriptionAdd(m.Message, frozen=True):
