@@ -22,7 +22,7 @@ from metad_wire.tables.will import (
 )
 
 from ..dispatch.dispatcher import Dispatcher
-from ..errors import ConflictError, InvalidRequestError, MetadError, NotFoundError
+from ..errors import ConflictError, DeadlineExceededError, InvalidRequestError, MetadError, NotFoundError
 from ..requests.listing import of_all_groups
 from ..requests.outcomes import wrote
 from ..requests.requests import Requests
@@ -77,8 +77,10 @@ class Wills(Facade):
         a claim keeps others away: whoever publishes a batch of ``limit`` wills should be done by then, and does not get
         what is left of the batch after that. ``poll_s``: how often to look for what dead brokers have left.
 
-        Raises FencedError once this life of the broker is over. What a retry repairs, it waits for.
+        Raises FencedError once this life of the broker is over. While nobody answers, it waits.
         """
+        if not isinstance(poll_s, int | float) or not poll_s > 0:
+            raise InvalidRequestError(f"poll_s: expected a number of seconds, got {poll_s!r}")
         loop = asyncio.get_running_loop()
         watch = open_watch(self._dispatcher, Watched("will", tenant=tenant, rows=("due",)), keys_only=True)
         rest: list[TakenWill] = []
@@ -93,7 +95,7 @@ class Wills(Facade):
                             broker, broker_epoch, tenant=tenant, lease_s=lease_s, limit=limit, deadline_s=deadline_s
                         )
                 except MetadError as error:
-                    if not error.retryable:
+                    if not (error.retryable or isinstance(error, DeadlineExceededError)):
                         raise
                 found = len(rest)
                 while rest:
@@ -231,7 +233,8 @@ class Wills(Facade):
         )
 
     async def _acknowledge(self, broker: str, broker_epoch: int, key: WillKey) -> None:
-        with suppress(NotFoundError, ConflictError):  # it took longer than the lease, and another broker has it
+        # It took longer than the lease, and another broker has it; or nobody knows, and another one may get it.
+        with suppress(NotFoundError, ConflictError, DeadlineExceededError):
             await self.acknowledge(broker, broker_epoch, key)
 
     async def _any(self, tenant: str | None, deadline_s: float | None) -> bool:
