@@ -5,6 +5,10 @@ The node looks into the index of deadlines now and then, and asks the group for 
 batch decides what of it is really due (:mod:`metad.state.expiry`), so nothing here has to be exact. A limit on sessions
 per second, for all groups of the node together, keeps the rest of the work going, and so does a group whose queue is
 long: its sweep waits. What is left undone is still in the index, for this leader or the next.
+
+The sessions of a broker whose life is over look connected, and so have no deadline. As long as the group has a fence
+that is not swept, the node also goes through all owner rows, and names those sessions. A fence is swept once one pass
+has found none left; a leader that comes in between begins a pass of its own.
 """
 
 from __future__ import annotations
@@ -12,12 +16,20 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from metad_wire import cluster as c
+from metad_wire import messages as m
+from metad_wire.cluster import FenceItem
 from metad_wire.errors import MetadError, TooLargeError
-from metad_wire.methods import SESSION_SWEEP
+from metad_wire.methods import SESSION_LOSE, SESSION_SWEEP
+from metad_wire.tables.session import SESSION
 
 from ..config import ExpiryConfig
 from ..state.due import DUE, Due, due_key, split_due
+from ..state.fences import Fences
+from ..state.owners import CONNECTED
+from ..state.slot_assignment import HeldSlots
 from ..storage import keys
 from .driver import GroupDriver
 from .environment import Environment, Timer
@@ -25,9 +37,14 @@ from .groups import Groups
 from .health import Health
 from .requests import Requests
 
+_OWNER: Final = SESSION.rows["owner"]
+_decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
 _LOOK_S: Final = 0.25
 _QUEUE_ITEMS_MAX: Final = 128
 """A group with more items waiting is busy with its clients."""
+_PASS_ROWS: Final = 500
+_PASS_S: Final = 0.005
+"""So many owner rows are looked at in one go, about half a millisecond, and then the others have their turn."""
 _SKIPPED_MAX: Final = 1_000
 """Rows of slots that the group does not hold, looked at in one go: they came early, or are yet to be dropped."""
 
@@ -42,6 +59,13 @@ class _Group:
         self.cursor = b""
         """Behind rows that were left where they are; empty: from the first on."""
         self.asking = False
+        self.passing: dict[str, FenceItem] = {}
+        """The fences for which all owner rows are looked at now."""
+        self.passed = b""
+        """Behind the owner row that was looked at last."""
+        self.slots = b""
+        self.adopted_move = 0
+        """The slots that the group held when the pass began, and the last move that it had adopted."""
 
 
 class Sweeps:
@@ -73,6 +97,8 @@ class Sweeps:
         self._sweeps = {driver: self._sweeps.get(driver) or _Group(driver, self._batch) for driver in drivers}
         for sweep in self._sweeps.values():
             self._go_on(sweep)
+            if not sweep.passing:
+                self._pass(sweep)
         self._timer = self._environment.call_at(self._environment.now() + _LOOK_S, self.start)
 
     def stop(self) -> None:
@@ -93,22 +119,33 @@ class Sweeps:
                 longest_ms = max([longest_ms, *(now_ms - split_due(key).at_ms for key, _ in found)])
         return longest_ms
 
+    def _may_ask(self, sweep: _Group) -> bool:
+        driver = sweep.driver
+        busy = driver.waiting_items > _QUEUE_ITEMS_MAX
+        return not (busy or driver.installing or not driver.group.accepting or self._health.failure is not None)
+
+    def _take_room(self) -> int:
+        """How many sessions may be asked for now."""
+        now_s = self._environment.now()
+        self._room = min(self._room + self._rate * (now_s - self._room_s), max(self._batch, self._rate * _LOOK_S))
+        self._room_s = now_s
+        return int(self._room)
+
+    # --- deadlines ---------------------------------------------------------------------------------------
+
     def _go_on(self, sweep: _Group) -> None:
         """Ask for the next batch, if there is one and it may be asked for."""
         driver = sweep.driver
-        busy = driver.waiting_items > _QUEUE_ITEMS_MAX
-        if sweep.asking or busy or driver.installing or not driver.group.accepting or self._health.failure is not None:
+        if sweep.asking or not self._may_ask(sweep):
             return
         now_s = self._environment.now()
         time = driver.machine.time
         time.next(self._environment.wall_ms(), now_s)
         if not (past_ms := time.past_ms(now_s)):
             return
-        self._room = min(self._room + self._rate * (now_s - self._room_s), max(self._batch, self._rate * _LOOK_S))
-        self._room_s = now_s
-        if self._room < 1:
+        if not (room := self._take_room()):
             return
-        found = self._find(sweep, past_ms, min(sweep.batch, int(self._room)))
+        found = self._find(sweep, past_ms, min(sweep.batch, room))
         if not found:
             return
         self._room -= len(found)
@@ -150,6 +187,52 @@ class Sweeps:
             if not reply.waiting:
                 self._environment.call_soon(partial(self._go_on, sweep))
         # After any other error the next look finds out what has become of the group.
+
+    # --- lives that are over -----------------------------------------------------------------------------
+
+    def _pass(self, sweep: _Group) -> None:
+        """Look at the next owner rows, if a fence is not swept, and name the sessions that it is about."""
+        driver = sweep.driver
+        machine = driver.machine
+        if not self._may_ask(sweep) or (sweep.passing and machine.holding.slots != sweep.slots):
+            sweep.passing = {}  # the next look begins anew
+            return
+        prefix = keys.table_prefix(driver.group.prefix, _OWNER)
+        if not sweep.passing:
+            sweep.passing = {item.broker: item for item in machine.parts[Fences].unswept()}
+            sweep.passed = prefix
+            applied = machine.parts[HeldSlots]
+            sweep.slots, sweep.adopted_move = applied.held, applied.adopted_move
+            if not sweep.passing:
+                return
+        rows: list[tuple[bytes, bytes]] = []
+        if room := min(self._take_room(), self._batch):
+            rows = machine.reader.engine.scan(sweep.passed, keys.after_prefix(prefix), _PASS_ROWS)
+        held = machine.slots.mask
+        lost: list[m.SessionKey] = []
+        for key, row in rows:
+            if row[1] == CONNECTED and (held is None or held[keys.slot_of_key(key[keys.GROUP_PREFIX_BYTES :])]):
+                owner = _decode_owner(row)
+                fence = sweep.passing.get(owner.broker)
+                if fence is not None and owner.broker_epoch < fence.least_epoch:
+                    tenant, at = keys.split_text(key, len(prefix))
+                    lost.append(m.SessionKey(tenant, keys.split_text(key, at)[0]))
+            sweep.passed = key + b"\0"
+            if len(lost) == room:
+                break
+        swept = [*sweep.passing.values()] if room and not lost and len(rows) < _PASS_ROWS else []
+        if not lost and not swept:
+            self._environment.call_at(self._environment.now() + _PASS_S, partial(self._pass, sweep))
+            return
+        self._room -= len(lost)
+        body = c.SessionLose(lost, swept, sweep.adopted_move)
+        self._requests.request(SESSION_LOSE, body, partial(self._passed, sweep, bool(swept)), group=driver.group.name)
+
+    def _passed(self, sweep: _Group, is_over: bool, outcome: bytes | MetadError) -> None:
+        if is_over or not isinstance(outcome, bytes):
+            sweep.passing = {}
+        else:
+            self._environment.call_at(self._environment.now() + _PASS_S, partial(self._pass, sweep))
 
 
 def _end(driver: GroupDriver, past_ms: int) -> bytes:

@@ -34,6 +34,18 @@ class Due(NamedTuple):
     """Its key, as in the owner row's."""
 
 
+def away(broker: str, epoch: int, since_ms: int, interval_s: int, will: m.Will | None) -> m.SessionOwner:
+    """The owner row of a session whose client has been away since then: with its deadlines."""
+    return m.SessionOwner(
+        False,
+        broker,
+        epoch,
+        since_ms,
+        expires_ms=0 if interval_s == m.NEVER_S else since_ms + 1_000 * interval_s,
+        will_ms=0 if will is None else since_ms + 1_000 * min(will.delay_s, interval_s),
+    )
+
+
 def due_key(group: bytes, at_ms: int, kind: int, session: bytes) -> bytes:
     """Of a row."""
     return keys.table_prefix(group, DUE) + keys.u64(at_ms) + bytes((kind,)) + session

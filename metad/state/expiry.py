@@ -2,6 +2,9 @@
 
 The sweep names what it has found in the rows of :mod:`.due`. Each item counts only if the session is still away with
 that very deadline, and only once the deadline has passed. An item that is no more what it was loses its row.
+
+The sessions of a broker whose life is over look connected in their owner rows, because a fence is one write and they
+are many. The sweep names those, too, and they get their deadlines, which count from the fence on.
 """
 
 from __future__ import annotations
@@ -14,17 +17,21 @@ from metad_wire import methods
 from metad_wire.methods import encode
 from metad_wire.tables.session import SESSION
 
+from ..storage import keys
 from . import due as index
 from .due import DUE, DueKind, due_key
+from .fences import Fences
+from .limits import LOOKED_AT_BYTES_MAX
 from .owners import CONNECTED, SessionOwners
 from .part import Origin
 from .rows import Rows, column
 from .session_end import end_sessions
-from .sessions import wills_due
-from .tables import Command, Verb
+from .sessions import owner_left, wills_due
+from .slot_assignment import SlotAssignment
+from .tables import Command, Verb, written
 from .view import View
 
-_OWNER = SESSION.rows["owner"]
+_OWNER, _PROPERTIES = SESSION.rows["owner"], SESSION.rows["properties"]
 _decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
 
 
@@ -75,9 +82,34 @@ def _without_will(owner: m.SessionOwner) -> m.SessionOwner:
     return msgspec.structs.replace(owner, will_ms=0)
 
 
-def _rows(body: c.SessionSweep) -> Rows:
+def _evaluate_lose(view: View, command: Command[c.SessionLose]) -> m.WriteReply:
+    owners, fences = view.parts[SessionOwners], view.parts[Fences]
+    writes, due = view.writes_of(_OWNER), view.writes_of(DUE)
+    prefix = keys.table_prefix(view.group, _PROPERTIES)
+    before = dict(zip(command.rows.keys, owners.before(view, command.rows), strict=True))
+    stored = view.get_many([prefix + session for session in before], LOOKED_AT_BYTES_MAX)
+    replaced: list[bytes | None] = []
+    for (session, row), properties in zip(before.items(), stored, strict=True):
+        owner = None if row is None else _decode_owner(row)
+        if owner is None or (fence := fences.over(owner)) is None:
+            continue
+        left = owner_left(view, owner, fence, properties)
+        writes[owners.prefix + session] = encode(left)
+        index.note(due, view.group, session, left)
+        replaced.append(row)
+    view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
+    holding = view.parts[SlotAssignment].holding
+    if command.body.swept and not holding.sealed_move and holding.adopted_move == command.body.adopted_move:
+        fences.swept(view, command.body.swept)
+    return written(view, [])
+
+
+def _rows(body: c.SessionSweep | c.SessionLose) -> Rows:
     sessions, crcs = SESSION.keys(body.items)
     return Rows(body.items, sessions, column(crcs, len(sessions)))
 
 
-VERBS = (Verb(methods.SESSION_SWEEP, SESSION, rows=_rows, evaluate=_evaluate, origin=Origin.EXPIRY),)
+VERBS = (
+    Verb(methods.SESSION_SWEEP, SESSION, rows=_rows, evaluate=_evaluate, origin=Origin.EXPIRY),
+    Verb(methods.SESSION_LOSE, SESSION, rows=_rows, evaluate=_evaluate_lose, origin=Origin.EXPIRY),
+)

@@ -33,10 +33,12 @@ _LOAD_ROWS = 1_000
 
 
 class Fence(msgspec.Struct, frozen=True, array_like=True):
-    """The row of one broker: lives with an epoch below ``least_epoch`` are over since ``at_ms``, Unix time."""
+    """The row of one broker: lives with an epoch below ``least_epoch`` are over since ``at_ms``, Unix time. Of those
+    below ``swept_epoch``, no session looks connected any more in this group."""
 
     least_epoch: int
     at_ms: int
+    swept_epoch: int = 0
 
 
 _decode = msgspec.msgpack.Decoder(Fence).decode
@@ -111,15 +113,47 @@ class Fences(StatePart):
                 )
         return None
 
+    def over(self, owner: m.SessionOwner) -> Fence | None:
+        """The fence of the life that owns a session, if the session looks connected and that life is over."""
+        fence = self._newest.get(owner.broker) if owner.connected else None
+        return fence if fence is not None and owner.broker_epoch < fence.least_epoch else None
+
     # --- asked by reads ----------------------------------------------------------------------------------
 
     def applied_of(self, broker: str) -> Fence | None:
         """The fence of a broker in the applied state, for reads."""
         return self._applied.get(broker)
 
+    def unswept(self) -> list[FenceItem]:
+        """Those of the applied state that have lives whose sessions may look connected."""
+        return [
+            FenceItem(broker, fence.least_epoch, fence.at_ms)
+            for broker, fence in self._applied.items()
+            if fence.swept_epoch < fence.least_epoch
+        ]
+
     def carried(self) -> list[FenceItem]:
         """All fences of the applied state, for the group that adopts slots of this one."""
         return [FenceItem(broker, fence.least_epoch, fence.at_ms) for broker, fence in self._applied.items()]
+
+    # --- swept -------------------------------------------------------------------------------------------
+
+    def swept(self, view: View, items: Iterable[FenceItem]) -> None:
+        """Let the command that is evaluated note that no session of these lives looks connected any more."""
+        writes = view.writes_of(_FENCE)
+        for item in items:
+            fence = self._newest.get(item.broker)
+            if fence is not None and fence.least_epoch == item.least_epoch:
+                row = msgspec.structs.replace(fence, swept_epoch=item.least_epoch)
+                writes[self._prefix + keys.text(item.broker)] = encode(row)
+
+    def sessions_came(self, view: View) -> None:
+        """Let the command that is evaluated note that sessions have come from another group, of whatever lives."""
+        writes = view.writes_of(_FENCE)
+        for broker, fence in self._newest.items():
+            key = self._prefix + keys.text(broker)
+            if fence.swept_epoch and key not in writes:
+                writes[key] = encode(msgspec.structs.replace(fence, swept_epoch=0))
 
     # --- raised ------------------------------------------------------------------------------------------
 

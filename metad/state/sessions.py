@@ -35,6 +35,7 @@ from metad_wire.tables.session import SESSION
 from ..storage import keys
 from . import due as index
 from .due import DUE
+from .fences import Fence, Fences
 from .limits import LOOKED_AT_BYTES_MAX, check_reply
 from .owned import refusal as _refusal
 from .owners import CONNECTED, SessionOwners
@@ -64,12 +65,25 @@ def _owner(broker: str, epoch: int) -> bytes:
     return encode((True, broker, epoch, 0))
 
 
-def _shown(row: bytes) -> bytes:
-    """The fields of an owner row that a session shows, encoded."""
-    if row[0] == _SHORT_OWNER:
-        return row[1:]
-    owner = _decode_owner(row)
-    return encode((owner.connected, owner.broker, owner.broker_epoch, owner.disconnected_ms))[1:]
+class _Shown(dict[bytes, bytes]):
+    """Owner row -> its fields that a session shows, encoded. A session is connected if its row says so and the life of
+    its broker is not over."""
+
+    def __init__(self, fences: Fences) -> None:
+        super().__init__()
+        self._fences = fences
+
+    def __missing__(self, row: bytes) -> bytes:
+        if row[0] == _SHORT_OWNER and not self._fences:
+            fields = self[row] = row[1:]
+            return fields
+        owner = _decode_owner(row)
+        fence = self._fences.applied_of(owner.broker)
+        connected, since_ms = owner.connected, owner.disconnected_ms
+        if connected and fence is not None and owner.broker_epoch < fence.least_epoch:
+            connected, since_ms = False, fence.at_ms
+        fields = self[row] = encode((connected, owner.broker, owner.broker_epoch, since_ms))[1:]
+        return fields
 
 
 class _Owners:
@@ -101,6 +115,8 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     numbers: dict[bytes | None, int] = {None: -1}
     fenced: dict[bytes | None, int] = {}
     away: dict[bytes | None, m.SessionOwner] = {}  # with a deadline
+    lost: dict[bytes | None, Fence] = {}  # look connected, and their broker's life is over
+    fences = view.parts[Fences]
     found = dict.fromkeys(before)
     for row in found:
         if row is not None:
@@ -111,8 +127,14 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
                 continue
             if last.expires_ms or last.will_ms:
                 away[row] = last
+            elif fences and (fence := fences.over(last)) is not None:
+                lost[row] = fence
             numbers[row] = -1 if _is_over(view, last) else owners.add(last)
     previous = list(map(numbers.__getitem__, before))
+    left = _left_by_lives_that_are_over(view, keyed, before, lost) if lost else {}
+    for position, session in enumerate(keyed.keys if left else ()):
+        if session in left and _is_over(view, left[session]):
+            previous[position] = -1
     allowed: Sequence[bytes] = keyed.keys
     errors: list[m.ItemError] = []
     if fenced:
@@ -124,13 +146,34 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
         _take_over_again(keyed, before, fenced, previous, owners.add(_decode_owner(mine)))
     view.write(_OWNER, writes)
     _say_replaced(view, keyed, before, found, writes)
-    _end_and_tell(view, command, before, fenced, away)
+    _end_and_tell(view, command, before, fenced, away, left)
     restored = _write_properties(view, command, before, fenced, previous)
     if len(writes) > 1:
         known_owners.wrote(writes, keyed)
     revisions = [m.Revision(view.name, view.revision)]
     parts = restored_parts(view, command, previous, restored)
     return m.SessionTakeoverReply(revisions, errors, owners.table, previous, restored, *parts)  # type: ignore[arg-type]  # encoded
+
+
+def _left_by_lives_that_are_over(
+    view: View, rows: Rows, before: list[bytes | None], lost: dict[bytes | None, Fence]
+) -> dict[bytes, m.SessionOwner]:
+    """The owner rows that the sweep would give to the sessions with these owner rows: by session."""
+    found = [(session, row) for session, row in zip(rows.keys, before, strict=True) if row in lost]
+    prefix = keys.table_prefix(view.group, _PROPERTIES)
+    stored = view.get_many([prefix + session for session, _ in found], LOOKED_AT_BYTES_MAX)
+    return {
+        session: owner_left(view, _decode_owner(row), lost[row], value)
+        for (session, row), value in zip(found, stored, strict=True)
+        if row is not None
+    }
+
+
+def owner_left(view: View, owner: m.SessionOwner, fence: Fence, properties: bytes | None) -> m.SessionOwner:
+    """The owner row of a session whose broker's life is over: its client is away since that was said."""
+    kept = _NO_PROPERTIES if properties is None else _decode_properties(properties)
+    since_ms = min(fence.at_ms, view.now_ms) or view.now_ms
+    return index.away(owner.broker, owner.broker_epoch, since_ms, kept.expiry_interval_s, kept.will)
 
 
 def _is_over(view: View, owner: m.SessionOwner) -> bool:
@@ -144,11 +187,12 @@ def _end_and_tell(
     before: list[bytes | None],
     fenced: Container[bytes | None],
     away: dict[bytes | None, m.SessionOwner],
+    left: dict[bytes, m.SessionOwner],
 ) -> None:
     """What a takeover ends: deadlines, for the clients are back; and sessions that are over, or begin anew. The will of
     a session that ends is due, and so is one whose time has come. No other will is published."""
     rows = command.rows
-    if not away and not any(item.clean_start for item in rows.items):
+    if not away and not left and not any(item.clean_start for item in rows.items):
         return
     writes = view.writes_of(DUE)
     ended: dict[bytes, None] = {}
@@ -156,11 +200,12 @@ def _end_and_tell(
     for (_, item, session), row in zip(rows, before, strict=True):
         if row is None or row in fenced or session in ended:
             continue
-        last = away.get(row)
+        last = away.get(row) or left.get(session)
         ends = item.clean_start
         if last is not None:
             ends = ends or _is_over(view, last)
-            index.drop(writes, view.group, session, last)
+            if row in away:
+                index.drop(writes, view.group, session, last)
             if last.will_ms and (ends or last.will_ms <= view.past_ms):
                 wills.append((item, session))
         elif ends and row[1] == CONNECTED:
@@ -321,21 +366,14 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
         properties = _NO_PROPERTIES if value is None else _decode_properties(value)
         will = None if item.will_discard else properties.will
         interval_s = properties.expiry_interval_s if item.expiry_interval_s is None else item.expiry_interval_s
-        if will is not None and not (delay_s := min(will.delay_s, interval_s)):
+        if will is not None and not min(will.delay_s, interval_s):
             due_will(view, item.tenant, item.client_id, will, view.revision)
             will = None
         if not interval_s:
             writes[owners.prefix + session] = None
             ended.append(session)
             continue
-        gone = m.SessionOwner(
-            False,
-            broker,
-            epoch,
-            view.now_ms,
-            expires_ms=0 if interval_s == m.NEVER_S else view.now_ms + 1_000 * interval_s,
-            will_ms=0 if will is None else view.now_ms + 1_000 * delay_s,
-        )
+        gone = index.away(broker, epoch, view.now_ms, interval_s, will)
         if gone not in rows:
             rows[gone] = encode(gone)
         writes[owners.prefix + session] = rows[gone]
@@ -374,7 +412,7 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
 
 def _session(suffix_fields: bytes, owner: bytes, properties: bytes | None) -> bytes:
     """The wire's Session out of its parts: array bodies behind one header."""
-    return _SESSION_HEADER + suffix_fields + _shown(owner) + (properties or _DEFAULT_PROPERTIES)
+    return _SESSION_HEADER + suffix_fields + owner + (properties or _DEFAULT_PROPERTIES)
 
 
 def _read_get(reader: Reader, command: Command[m.SessionGet]) -> m.SessionGetReply:
@@ -383,6 +421,7 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> m.SessionGetRep
     known_owners = reader.parts[SessionOwners]
     owners = known_owners.get_many(rows)
     sessions: list[msgspec.Raw | None] = []
+    shown = _Shown(reader.parts[Fences])
     for at, (item, owner, properties) in enumerate(zip(rows.items, owners, values, strict=True)):
         if properties is None:  # both rows exist or none
             sessions.append(None)
@@ -391,7 +430,7 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> m.SessionGetRep
             (owner,) = known_owners.read(rows, (at,))
             if owner is None:  # pragma: no cover - both rows are written in one entry
                 raise AssertionError(f"session without owner: {rows.keys[at]!r}")
-        sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + _shown(owner) + properties))
+        sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + shown[owner] + properties))
     return m.SessionGetReply(sessions)  # type: ignore[arg-type]  # encoded
 
 
@@ -419,6 +458,7 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> m.SessionList
     suffixes = [key[skip:] for key, _ in scan.rows]
     reader.spent += 4 * len(suffixes)  # a session is put together of two rows, one by one
     sessions: list[msgspec.Raw] = []
+    shown = _Shown(reader.parts[Fences])
     size = 0
     # Owner rows are small and properties are not: a page of large sessions ends before the bytes get out of hand.
     for at in range(0, len(suffixes), _LIST_READ_ROWS):
@@ -427,7 +467,7 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> m.SessionList
         for suffix, value, (_, owner) in zip(part, values, scan.rows[at : at + _LIST_READ_ROWS], strict=True):
             tenant, offset = keys.split_text(suffix, 0)
             client_id, _ = keys.split_text(suffix, offset)
-            record = _session(encode(tenant) + encode(client_id), owner, value)
+            record = _session(encode(tenant) + encode(client_id), shown[owner], value)
             sessions.append(msgspec.Raw(record))
             size += len(record)
             if size >= PAGE_BYTES_MAX and len(sessions) < len(suffixes):

@@ -127,7 +127,9 @@ def _adopt(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlo
     slots = pack(mine)
     _note_moves(view, mine | unpack(held.sealed), body.move, body.slots)
     view.marker = SlotMarker(MarkerStep.ADOPTED, body.move, body.slots, body.other, body.sealed_index)
-    view.parts[Fences].raised(view, body.fences)
+    fences = view.parts[Fences]
+    fences.raised(view, body.fences)
+    fences.sessions_came(view)
     base = held.base + max(0, body.revision + 1 - view.revision)
     view.now_ms = max(view.now_ms, body.sealed_ms)
     return msgspec.structs.replace(held, slots=slots, adopted_move=body.move, base=base)

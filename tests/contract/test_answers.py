@@ -246,6 +246,8 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
             return method.body("nobody", 1)
         case "broker.get":
             return BrokerGet(["b1"])
+        case "session.lose":
+            return c.SessionLose([])
         case "cluster.join":
             return c.Join(known.nodes[0])
         case "cluster.leave":

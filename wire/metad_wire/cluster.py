@@ -12,7 +12,7 @@ from typing import Final
 
 from .fields import U32, U63, Batch
 from .group import GroupId
-from .messages import ItemError, Message, Revision
+from .messages import ItemError, Message, Revision, SessionKey
 
 SLOTS: Final = 1024
 """Hash buckets of routing keys per group kind. Fixed for the life of a cluster."""
@@ -222,6 +222,15 @@ class SessionSweep(Message, frozen=True):
     """Between nodes: end those of these sessions whose time has come, and have their wills published."""
 
     items: Batch[SessionDue]
+
+
+class SessionLose(Message, frozen=True):
+    """Between nodes: the clients of those of these sessions are away whose broker's life is over. ``swept``: of these
+    fences no session is left that looks connected, if the group has adopted no slots since ``adopted_move``."""
+
+    items: Batch[SessionKey]
+    swept: list[FenceItem] = []  # noqa: RUF012
+    adopted_move: U63 = 0
 
 
 class SessionSweepReply(Message, frozen=True):

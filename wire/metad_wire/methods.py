@@ -60,6 +60,7 @@ from .tables.session import SESSION_DELETE as SESSION_DELETE
 from .tables.session import SESSION_DISCONNECT as SESSION_DISCONNECT
 from .tables.session import SESSION_GET as SESSION_GET
 from .tables.session import SESSION_LIST as SESSION_LIST
+from .tables.session import SESSION_LOSE as SESSION_LOSE
 from .tables.session import SESSION_SWEEP as SESSION_SWEEP
 from .tables.session import SESSION_TAKEOVER as SESSION_TAKEOVER
 from .tables.session import SESSION_UPDATE as SESSION_UPDATE

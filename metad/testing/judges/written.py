@@ -16,6 +16,7 @@ import msgspec
 
 from metad_wire.cluster import SLOTS
 from metad_wire.group import GroupId
+from metad_wire.key import split_text
 from metad_wire.messages import SessionOwner
 from metad_wire.table import ROWS, TABLES, Shown
 from metad_wire.tables.cluster import CLUSTER, GROUP
@@ -33,6 +34,7 @@ from .invariants import Violation
 EXPIRY: Final = 2
 """The origin of an entry that deletes what is over."""
 _OWNER: Final = SESSION.rows["owner"]
+_FENCE: Final = GROUP.rows["fence"]
 _decode_owner = msgspec.msgpack.Decoder(SessionOwner).decode
 SHOWN: Final[dict[int, Shown]] = {byte: shown for table in TABLES.values() for byte, shown in table.shows.items()}
 """The rows that a watch may show."""
@@ -110,6 +112,7 @@ class _Group:
         self.adopted: list[tuple[int, int, AssignedSlots]] = []  # (index, number, slots since)
         self.base = 0
         self.now_ms, self.moment_s = 0, 0.0  # the log's time, and when an entry of it was applied first
+        self.fences: dict[str, int] = {}  # broker -> its least epoch
         self.term, self.term_s = b"", 0.0  # of the newest entry, and when the first one of it was applied
 
     def value(self, key: Key, index: int) -> bytes | None:
@@ -171,6 +174,8 @@ class Written:
                 behind = stored[GROUP_PREFIX_BYTES:]
                 if behind[0] in SHOWN:
                     rows[Key.stored(behind)] = value
+                elif behind[0] == _FENCE and value is not None:
+                    group.fences[split_text(behind, 1)[0]] = msgspec.msgpack.decode(value)[0]
                 elif behind == _SLOTS_KEY and value is not None:
                     self._hold(group, index, _decode_slots(value))
         changes: list[Change] = []
@@ -196,8 +201,13 @@ class Written:
     def _check_end(
         self, where: str, group: _Group, now_ms: int, before: bytes | None, value: bytes | None, moment_s: float
     ) -> None:
-        """What a sweep does to a session has its time, and nothing has for a while after a leader has begun."""
+        """What a sweep does to a session has its time, and nothing has for a while after a leader has begun. A session
+        that looked connected only gets deadlines, and only if the life of its broker is over."""
         owner = None if before is None else _decode_owner(before)
+        if owner is not None and owner.connected and value is not None:
+            if _decode_owner(value).connected or owner.broker_epoch >= group.fences.get(owner.broker, 0):
+                raise Violation("fences", f"{where} has {owner} disconnected")
+            return
         deadline_ms = 0 if owner is None else owner.expires_ms if value is None else owner.will_ms
         if owner is None or owner.connected or not deadline_ms or now_ms < deadline_ms:
             raise Violation("expiry", f"{where} ends {owner} at {now_ms}")

@@ -265,6 +265,30 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "owner",
         "sessions_end_when_their_time_has_come",
     ),
+    _m(
+        "sessions_of_dead_brokers_stay",
+        "the sessions of a life that is over get deadlines",
+        "metad.state.fences:Fences.unswept",
+        "if fence.swept_epoch < fence.least_epoch",
+        "if False",
+        "sessions_of_a_broker_that_has_died_end",
+    ),
+    _m(
+        "sessions_that_come_are_not_looked_at",
+        "a group that adopts slots looks for sessions of lives that are over again",
+        "metad.state.fences:Fences.sessions_came",
+        "if fence.swept_epoch and key not in writes:",
+        "if False:",
+        "sessions_of_a_dead_broker_end_where_their_slots_have_moved_to",
+    ),
+    _m(
+        "fences_are_swept_before_all_is_seen",
+        "a fence is swept once no session of its lives is left",
+        "metad.node.sweeps:Sweeps._pass",
+        "if room and not lost and len(rows) < _PASS_ROWS else []",
+        "if room else []",
+        "sessions_of_a_broker_that_has_died_end",
+    ),
     # --- reads
     _m(
         "read_without_proof",

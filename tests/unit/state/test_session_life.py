@@ -14,6 +14,7 @@ from state_rig import Rig, contents, item_errors
 
 from metad.state import session_end
 from metad.state.due import DUE, DueKind, due_key, split_due
+from metad.state.fences import Fences
 from metad.storage import keys
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -533,3 +534,107 @@ def test_sessions_against_a_model(steps: list[tuple[Any, ...]], lag: int) -> Non
     expected += [(one.expires_ms, DueKind.EXPIRY, name) for name, one in model.items() if one.expires_ms]
     assert due(rig) == sorted(expected)
     assert sorted(map(str, wills(rig))) == sorted(map(str, published))
+
+
+# --- brokers whose life is over --------------------------------------------------------------------------
+
+
+def fence(rig: Rig, broker: str = "b", least_epoch: int = 2) -> None:
+    rig.write(methods.GROUP_FENCE, c.GroupFence([c.FenceItem(broker, least_epoch, rig.now_ms)]))
+
+
+def lose(rig: Rig, *names: str, swept: bool = False, adopted_move: int = 0) -> None:
+    items = [m.SessionKey("t", name) for name in names]
+    fences = [c.FenceItem("b", 2, 0)] if swept else []
+    rig.write(methods.SESSION_LOSE, c.SessionLose(items, fences, adopted_move))
+
+
+def read(rig: Rig, name: str = "a") -> m.Session:
+    rig.settle()
+    (found,) = rig.read(methods.SESSION_GET, m.SessionGet([m.SessionKey("t", name)])).sessions
+    listed = {one.client_id: one for one in rig.read(methods.SESSION_LIST, m.SessionList("t")).sessions}
+    assert found is not None
+    assert listed[name] == found
+    return found
+
+
+def test_a_session_is_connected_only_while_the_life_of_its_broker_is_not_over(rig: Rig) -> None:
+    connect(rig, properties=SessionProperties(60))
+    connect(rig, "c", SessionProperties(60), broker="other")
+    fence(rig, least_epoch=1)
+    assert read(rig).connected
+    fence(rig)
+    assert (read(rig).connected, read(rig).disconnected_ms) == (False, rig.now_ms)
+    assert read(rig, "c").connected
+
+
+def test_the_sessions_of_a_life_that_is_over_get_their_deadlines_from_the_fence_on(rig: Rig) -> None:
+    for name, properties in (("a", SessionProperties(60, b"", WILL)), ("c", SessionProperties(NEVER_S)), ("d", None)):
+        connect(rig, name, properties)
+    connect(rig, "e", SessionProperties(60), broker="other")
+    fence(rig)
+    at_ms = rig.now_ms
+    rig.advance(10_000)
+    lose(rig, "a", "c", "d", "e", "nobody")
+    assert owner(rig) == m.SessionOwner(False, "b", 1, at_ms, 0, at_ms + 60_000, at_ms + 30_000)
+    assert due(rig) == [
+        (at_ms, DueKind.EXPIRY, "d"),
+        (at_ms + 30_000, DueKind.WILL, "a"),
+        (at_ms + 60_000, DueKind.EXPIRY, "a"),
+    ]
+    assert owner(rig, "c") == m.SessionOwner(False, "b", 1, at_ms)
+    assert read(rig, "e").connected
+    before = contents(rig.group.engine)
+    lose(rig, "a", "c", "d")
+    rig.settle()
+    assert [row for row in contents(rig.group.engine) if row not in before and row[0][3] in (0x10, 0x15)] == []
+
+
+def test_a_takeover_judges_the_session_of_a_life_that_is_over_as_the_sweep_would(rig: Rig) -> None:
+    for name in ("late", "soon", "very soon", "clean"):
+        connect(rig, name, SessionProperties(60, b"p", WILL))
+    connect(rig, "ends", SessionProperties(0, b"p"))
+    fence(rig)
+    assert not present(connect(rig, "ends", broker="other"))
+    assert present(connect(rig, "very soon", broker="other"))
+    assert wills(rig) == []
+    connect(rig, "clean", broker="other", clean_start=True)
+    assert wills(rig) == [("clean", WILL)]
+    rig.advance(30_000)
+    reply = connect(rig, "soon", broker="other")
+    assert (present(reply), reply.properties) == (True, [SessionProperties(60, b"p", WILL)])
+    rig.advance(30_000)
+    reply = connect(rig, "late", broker="other")
+    assert (present(reply), reply.properties) == (False, [None])
+    assert wills(rig) == [("clean", WILL), ("late", WILL), ("soon", WILL)]
+    assert due(rig) == []
+    lose(rig, "late", "soon", "very soon", "clean", "ends")
+    assert due(rig) == []
+
+
+def test_within_an_amnesty_the_session_of_a_life_that_is_over_is_there(rig: Rig) -> None:
+    connect(rig, properties=SessionProperties(60, b"p", WILL))
+    fence(rig)
+    rig.advance(100_000)
+    rig.settle()
+    rig.group.machine.forget()
+    assert present(connect(rig, broker="other"))
+    assert wills(rig) == []
+
+
+def test_a_fence_is_swept_for_the_lives_and_the_slots_that_were_looked_at(rig: Rig) -> None:
+    fences = rig.group.machine.parts[Fences]
+    assert fences.unswept() == []
+    fence(rig)
+    rig.settle()
+    assert [item.broker for item in fences.unswept()] == ["b"]
+    lose(rig, swept=True, adopted_move=7)
+    rig.settle()
+    assert len(fences.unswept()) == 1, "slots have come meanwhile"
+    lose(rig, swept=True)
+    rig.settle()
+    assert fences.unswept() == []
+    fence(rig, least_epoch=3)
+    lose(rig, swept=True)
+    rig.settle()
+    assert [item.least_epoch for item in fences.unswept()] == [3]

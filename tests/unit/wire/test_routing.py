@@ -105,6 +105,7 @@ def test_every_method_of_a_table_is_routed() -> None:
         "session.sweep",
         "retained.match",
         "offset.groups",
+        "session.lose",
         "cluster.store",
         "broker.change",
         "group.command",

@@ -9,7 +9,9 @@ import random
 from typing import Any
 
 from metad_client import Client, SessionDisconnectItem, SessionProperties, SessionTakeoverItem, Will
+from metad_wire.cluster import FenceItem, GroupFence
 from metad_wire.group import GroupId
+from metad_wire.methods import GROUP_FENCE
 from metad_wire.tables.will import WILL
 
 from ....config import ExpiryConfig
@@ -31,19 +33,34 @@ class Stage(Scene):
         expiry = ExpiryConfig(amnesty_ms=int(1000 * _AMNESTY_S), batch_sessions=7)
         super().__init__(seed, **{"expiry": expiry, **settings})
 
+    def come(self, clients: list[str] = _CLIENTS, *, interval_s: int = _INTERVAL_S) -> None:
+        """Have clients connect to a broker."""
+        properties = SessionProperties(interval_s, b"", Will("gone", delay_s=_DELAY_S))
+        items = [SessionTakeoverItem("acme", name, properties=properties) for name in clients]
+        self.ask(self.one, lambda client: client.sessions.takeover_many("one", 1, items)).raise_for_error()
+
     def go(self, clients: list[str] = _CLIENTS, *, interval_s: int = _INTERVAL_S) -> float:
         """Have clients come and go. When they have gone."""
-        will = Will("gone", delay_s=_DELAY_S)
+        self.come(clients, interval_s=interval_s)
 
         async def go(client: Client) -> None:
-            properties = SessionProperties(interval_s, b"", will)
-            items = [SessionTakeoverItem("acme", name, properties=properties) for name in clients]
-            (await client.sessions.takeover_many("one", 1, items)).raise_for_error()
             gone = [SessionDisconnectItem("acme", name) for name in clients]
             (await client.sessions.disconnect_many("one", 1, gone)).raise_for_error()
 
         self.ask(self.one, go)
         return self.loop.now
+
+    def fence(self, *groups: GroupId) -> None:
+        """The life of the clients' broker is over, these groups hear."""
+        for group in groups:
+            sim = self.lead(group)
+            assert sim.node is not None
+            assert sim.process is not None
+            assert sim.environment is not None
+            body = GroupFence([FenceItem("one", 2, sim.environment.wall_ms())])
+            task = sim.process.start(sim.node.requests.call(GROUP_FENCE, body, group=group.name))
+            assert self.run_until(task.done, 5.0)
+            task.result()
 
     def left(self) -> set[str]:
         """The clients that have a session."""
@@ -154,6 +171,53 @@ def sessions_end_in_the_group_that_their_slots_have_moved_to() -> None:
             scene.move(source, target)
             scene.require_settled(20.0)
         scene.until(gone_s + _INTERVAL_S + _AMNESTY_S + 2 * _SLACK_S)
+        assert scene.left() == set()
+        assert scene.wills() == len(_CLIENTS)
+
+
+@scenario
+def sessions_of_a_broker_that_has_died_end() -> None:
+    """Nobody reports that their clients have gone. Some of them come back to another broker, and the leader dies."""
+    with Stage() as scene:
+        scene.run(_AMNESTY_S)
+        scene.come()
+        scene.run(2 * _INTERVAL_S)
+        assert scene.left() == {*_CLIENTS}
+        assert scene.wills() == 0
+        scene.fence(DATA)
+        fenced_s = scene.loop.now
+
+        async def back(client: Client) -> None:
+            items = [SessionTakeoverItem("acme", name) for name in _CLIENTS[:10]]
+            taken = await client.sessions.takeover_many("two", 1, items)
+            assert all(taken.session_present(at) for at in range(len(items)))
+            sessions = [session async for session in client.sessions.list("acme")]
+            assert sum(session.connected for session in sessions) == len(items)
+
+        scene.ask(scene.two, back)
+        scene.lead().crash(power=True)
+        scene.until(fenced_s + _INTERVAL_S - 0.5)
+        assert scene.left() == {*_CLIENTS}, "a session has ended too early"
+        scene.until(fenced_s + _INTERVAL_S + 2 * _AMNESTY_S + _SLACK_S)
+        assert scene.left() == {*_CLIENTS[:10]}
+        for sim in scene.nodes.values():
+            if not sim.up:
+                sim.start()
+        assert scene.wills() == len(_CLIENTS[10:])
+
+
+@scenario
+def sessions_of_a_dead_broker_end_where_their_slots_have_moved_to() -> None:
+    """The group that they come to has heard of the death, and has looked at all that it had. Theirs has not."""
+    with Stage(data=2) as scene:
+        scene.run(_AMNESTY_S)
+        scene.come()
+        scene.fence(_OTHER)
+        scene.run(2.0)
+        before = scene.left()
+        scene.move(0, 1)
+        scene.run(_INTERVAL_S + _AMNESTY_S + 2 * _SLACK_S)
+        assert before
         assert scene.left() == set()
         assert scene.wills() == len(_CLIENTS)
 
