@@ -119,10 +119,8 @@ class Sweeps:
                 longest_ms = max([longest_ms, *(now_ms - split_due(key).at_ms for key, _ in found)])
         return longest_ms
 
-    def _may_ask(self, sweep: _Group) -> bool:
-        driver = sweep.driver
-        busy = driver.waiting_items > _QUEUE_ITEMS_MAX
-        return not (busy or driver.installing or not driver.group.accepting or self._health.failure is not None)
+    def _leads(self, driver: GroupDriver) -> bool:
+        return driver.group.accepting and not driver.installing and self._health.failure is None
 
     def _take_room(self) -> int:
         """How many sessions may be asked for now."""
@@ -136,7 +134,7 @@ class Sweeps:
     def _go_on(self, sweep: _Group) -> None:
         """Ask for the next batch, if there is one and it may be asked for."""
         driver = sweep.driver
-        if sweep.asking or not self._may_ask(sweep):
+        if sweep.asking or not self._leads(driver) or driver.waiting_items > _QUEUE_ITEMS_MAX:
             return
         now_s = self._environment.now()
         time = driver.machine.time
@@ -194,7 +192,7 @@ class Sweeps:
         """Look at the next owner rows, if a fence is not swept, and name the sessions that it is about."""
         driver = sweep.driver
         machine = driver.machine
-        if not self._may_ask(sweep) or (sweep.passing and machine.holding.slots != sweep.slots):
+        if not self._leads(driver) or (sweep.passing and machine.holding.slots != sweep.slots):
             sweep.passing = {}  # the next look begins anew
             return
         prefix = keys.table_prefix(driver.group.prefix, _OWNER)
@@ -206,7 +204,8 @@ class Sweeps:
             if not sweep.passing:
                 return
         rows: list[tuple[bytes, bytes]] = []
-        if room := min(self._take_room(), self._batch):
+        busy = driver.waiting_items > _QUEUE_ITEMS_MAX
+        if room := 0 if busy else min(self._take_room(), sweep.batch):
             rows = machine.reader.engine.scan(sweep.passed, keys.after_prefix(prefix), _PASS_ROWS)
         held = machine.slots.mask
         lost: list[m.SessionKey] = []
@@ -229,8 +228,10 @@ class Sweeps:
         self._requests.request(SESSION_LOSE, body, partial(self._passed, sweep, bool(swept)), group=driver.group.name)
 
     def _passed(self, sweep: _Group, is_over: bool, outcome: bytes | MetadError) -> None:
+        if isinstance(outcome, TooLargeError):
+            sweep.batch = max(1, sweep.batch // 2)
         if is_over or not isinstance(outcome, bytes):
-            sweep.passing = {}
+            sweep.passing = {}  # after an error, the next look begins anew
         else:
             self._environment.call_at(self._environment.now() + _PASS_S, partial(self._pass, sweep))
 
