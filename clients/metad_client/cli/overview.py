@@ -74,6 +74,9 @@ def _member(node: NodeView, leads: int, via: str | None) -> Row:
             "cpu_us": status.cpu_us,
             "rss_bytes": status.rss_bytes,
             "connections": status.connections,
+            "sessions_ended": status.sessions_ended,
+            "wills_due": status.wills_due,
+            "overdue_ms": status.overdue_ms,
         }
     else:
         row["error"] = node.error

@@ -159,6 +159,7 @@ def test_status_is_of_the_whole_cluster(ctl, scripted_server, a_map):
     assert (problem["severity"], problem["node"], "group" in problem) == ("warning", "n2", False)
     (up, down) = json.loads(ctl("members", "--json", "--timeout", "1").out)
     assert (up["node"], up["state"], up["leads"], up["rss_bytes"]) == ("n1", "up", 1, 4 << 20)
+    assert (up["sessions_ended"], up["wills_due"], up["overdue_ms"]) == (7, 0, 0)
     assert (down["node"], down["state"]) == ("n2", "unreachable")
 
 
