@@ -59,6 +59,7 @@ from metad_wire.messages import (
     Will,
 )
 from metad_wire.policy import Backoff, PathRule, RetryBudget
+from metad_wire.tables.broker import Broker, BrokerEnded
 from metad_wire.tables.inflight import Inflight, InflightKey, InflightState
 from metad_wire.tables.lease import Lease, LeaseGrantItem, LeaseKey, LeaseKeyItem
 from metad_wire.tables.offset import KnownGroup
@@ -70,6 +71,7 @@ from metad_wire.transport.credentials import TlsFiles, client_files
 from metad_wire.watch import ChangeKind
 
 from . import limits
+from .broker_life import BrokerLife, LifeState
 from .client import Client, Statistics, connect
 from .dispatch.states import ClientState
 from .endpoint import PORT_DEFAULT
@@ -113,6 +115,7 @@ from .errors import (
 from .holding.belief import LeaseState
 from .holding.lease import HeldLease
 from .holding.lock import Lock
+from .namespaces.brokers import Brokers
 from .namespaces.cluster import Cluster
 from .namespaces.inflight import InflightStates
 from .namespaces.kv import KeyValue
@@ -146,6 +149,10 @@ __all__ = [
     "PORT_DEFAULT",
     "AddResult",
     "Backoff",
+    "Broker",
+    "BrokerEnded",
+    "BrokerLife",
+    "Brokers",
     "CancelledError",
     "ChangeKind",
     "Client",
@@ -201,6 +208,7 @@ __all__ = [
     "LeaseKeyItem",
     "LeaseState",
     "Leases",
+    "LifeState",
     "Lock",
     "LogCutError",
     "MapReply",

@@ -16,6 +16,7 @@ from metad_wire.messages import Message, Status, StatusReply
 from metad_wire.table import Table
 from metad_wire.transport import Transport
 
+from .broker_life import counting_clock
 from .connections.manager import ConnectionManager
 from .connections.transport_choice import TransportChoice, transports_of
 from .dispatch.dispatcher import Dispatcher
@@ -23,6 +24,7 @@ from .dispatch.states import ClientState
 from .endpoint import name_of, parse_url, scheme_of
 from .errors import ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
 from .holding.lease import HeldLease
+from .namespaces.brokers import Brokers
 from .namespaces.cluster import Cluster
 from .namespaces.inflight import InflightStates
 from .namespaces.kv import KeyValue
@@ -90,6 +92,7 @@ class Client:
         transports: TransportChoice,
         rng: random.Random,
         observer: Observer | None = None,
+        clock: Callable[[], float] = counting_clock,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._endpoints = list(endpoints)
@@ -101,6 +104,7 @@ class Client:
         self._first: asyncio.Future[None] = self._loop.create_future()  # there is a connection, and perhaps a map
         self._runner: asyncio.Task[None] | None = None
         self.cluster = Cluster(self._requests, self._dispatcher)
+        self.brokers = Brokers(self._requests, self._dispatcher, clock)
         self.sessions = Sessions(self._requests)
         self.subscriptions = Subscriptions(self._requests)
         self.inflight = InflightStates(self._requests)
@@ -134,6 +138,8 @@ class Client:
 
     async def close(self) -> None:
         """End what is pending with ClosedError and hang up. Safe to call again."""
+        if self.brokers.life is not None:
+            self.brokers.life.closed()
         connections = self._dispatcher.close()
         runner = self._runner
         if runner is not None and not runner.done():
@@ -346,6 +352,7 @@ def connect(
     observer: Observer | None = None,
     transport: Transport | None = None,
     rng: random.Random | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> Client:
     """A client of ``metad://host[:port][,host[:port]...]`` (default port 7420; :mod:`metad_client.endpoint` has the
     other schemes), not yet opened::
@@ -356,8 +363,9 @@ def connect(
     Call it in the event loop that will use it. Raises InvalidRequestError if the URL makes no sense, or if options are
     missing or of no use for its scheme. Entering raises ConnectionLostError if no endpoint is reached within
     ``options.connect_timeout_s``, UnauthenticatedError if none accepts the client. ``observer`` is told about
-    connections, retries and how each request ended; the logger ``metad_client`` logs the same. ``transport`` and
-    ``rng`` replace the scheme's transport and the system's randomness, for tests and for other networks.
+    connections, retries and how each request ended; the logger ``metad_client`` logs the same. ``transport``, ``rng``
+    and ``clock`` replace the scheme's transport, the system's randomness, and the clock of a broker's lease, for tests
+    and for other networks.
     """
     options = options if options is not None else Options()
     if not isinstance(url, str):
@@ -379,4 +387,5 @@ def connect(
         transports=transports,
         rng=rng if rng is not None else random.Random(),
         observer=observer,
+        clock=clock if clock is not None else counting_clock,
     )

@@ -22,6 +22,8 @@ requests.
 from .client import BlockingClient, connect
 from .holding import HeldLease, Lock
 from .namespaces import (
+    BrokerLife,
+    Brokers,
     Cluster,
     InflightStates,
     KeyValue,
@@ -40,6 +42,8 @@ from .watching import Image, Watch
 __all__ = [
     "CHUNK_RECORDS",
     "BlockingClient",
+    "BrokerLife",
+    "Brokers",
     "Cluster",
     "HeldLease",
     "Image",

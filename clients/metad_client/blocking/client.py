@@ -24,6 +24,7 @@ from ..watch.streams import Start
 from ..watch.watch import BUFFER_BYTES
 from .holding import HeldLease
 from .namespaces import (
+    Brokers,
     Cluster,
     InflightStates,
     KeyValue,
@@ -52,6 +53,7 @@ class BlockingClient(Twin):
         super().__init__(portal, opened)
         self._client = opened
         self.cluster = Cluster(portal, opened.cluster)
+        self.brokers = Brokers(portal, opened.brokers)
         self.sessions = Sessions(portal, opened.sessions)
         self.subscriptions = Subscriptions(portal, opened.subscriptions)
         self.inflight = InflightStates(portal, opened.inflight)
@@ -220,12 +222,13 @@ def connect(
     observer: Observer | None = None,
     transport: Transport | None = None,
     rng: random.Random | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> BlockingClient:
     """Open a client; arguments and errors are those of :func:`metad_client.connect`, but it is opened at once. The
     ``observer`` is called in the client's own thread."""
 
     async def opened() -> client.Client:
-        return await client.connect(url, options, observer=observer, transport=transport, rng=rng).open()
+        return await client.connect(url, options, observer=observer, transport=transport, rng=rng, clock=clock).open()
 
     portal = Portal()
     portal.start()

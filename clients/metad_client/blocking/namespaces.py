@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from metad_wire.messages import Message
+from metad_wire.tables.broker import LEASE_MS_DEFAULT, WAIT_MS_DEFAULT
 
+from .. import broker_life
+from ..broker_life import Listener
+from ..errors import ClosedError, MetadError
 from ..namespaces import (
+    brokers,
     cluster,
     inflight,
     kv,
@@ -19,9 +27,111 @@ from ..namespaces import (
     subscriptions,
     wills,
 )
+from .portal import Portal
 from .verbs import Call, Listing, Twin
 
 Record = TypeVar("Record", bound=Message)
+
+
+class BrokerLife(Twin):
+    """A life of a broker. See :class:`metad_client.BrokerLife`. Any thread may use it."""
+
+    lost = Call(broker_life.BrokerLife.lost)
+    drain = Call(broker_life.BrokerLife.drain)
+    end = Call(broker_life.BrokerLife.end)
+
+    def __init__(self, portal: Portal, target: broker_life.BrokerLife) -> None:
+        super().__init__(portal, target)
+        self._life = target
+        self.owner, self.broker, self.epoch, self.unfenced = target.owner, target.broker, target.epoch, target.unfenced
+
+    @property
+    def state(self) -> broker_life.LifeState:
+        """Whether this life may serve, at this moment. Look whenever something is served from memory."""
+        try:
+            return self._portal.call(lambda: self._life.state)
+        except ClosedError:
+            return broker_life.LifeState.LOST
+
+    @property
+    def over(self) -> MetadError | None:
+        """Why the life is lost; None while it is not."""
+        try:
+            return self._portal.call(lambda: self._life.over)
+        except ClosedError as error:
+            return error
+
+    def on_state(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener`` with each new :attr:`state`, when it is noticed: by a look at :attr:`state`, or with a
+        heartbeat. Returns what ends that."""
+        forget = self._portal.call(self._life.on_state, listener)
+        return functools.partial(self._forget, forget)
+
+    def _forget(self, forget: Callable[[], None]) -> None:
+        with contextlib.suppress(ClosedError):
+            self._portal.call(forget)
+
+    def report(self, load: int) -> None:
+        """Say with each heartbeat from now on how loaded the broker is, in its own unit."""
+        self._life.report(load)
+
+    def check(self) -> None:
+        """Raise FencedError if the life is lost: nothing was sent."""
+        self._portal.call(self._life.check)
+
+
+class Brokers(Twin):
+    """``m.brokers``: the brokers of the cluster. See :class:`metad_client.Brokers`."""
+
+    get = Call(brokers.Brokers.get)
+    get_many = Call(brokers.Brokers.get_many)
+    list = Listing(brokers.Brokers.list)
+    fence = Call(brokers.Brokers.fence)
+
+    def __init__(self, portal: Portal, target: brokers.Brokers) -> None:
+        super().__init__(portal, target)
+        self._brokers = target
+
+    @property
+    def life(self) -> BrokerLife | None:
+        """The life that this client has registered last, if any."""
+        life = self._brokers.life
+        return None if life is None else BrokerLife(self._portal, life)
+
+    def register(
+        self,
+        broker: str,
+        *,
+        lease_s: float = LEASE_MS_DEFAULT / 1000,
+        address: str = "",
+        region: str = "",
+        rack: str = "",
+        attributes: Mapping[str, str] | None = None,
+        at_least_epoch: int = 0,
+        wait_s: float = WAIT_MS_DEFAULT / 1000,
+        deadline_s: float | None = None,
+    ) -> BrokerLife:
+        """Begin a life of a broker, which ends every earlier one, wherever it writes. From now on all writes of this
+        client are made in its name, and it sends its heartbeats by itself; a client has one life at a time.
+
+        The call waits for up to ``wait_s`` until every group refuses the earlier lives; :attr:`BrokerLife.unfenced`
+        names those that could not be told. ``lease_s``: how long the life may go unheard of. ``at_least_epoch``: for
+        brokers that have chosen their own epochs before. Raises InvalidRequestError, ConflictError.
+        """
+        life = self._portal.run(
+            self._brokers.register(
+                broker,
+                lease_s=lease_s,
+                address=address,
+                region=region,
+                rack=rack,
+                attributes=attributes,
+                at_least_epoch=at_least_epoch,
+                wait_s=wait_s,
+                deadline_s=deadline_s,
+            )
+        )
+        return BrokerLife(self._portal, life)
 
 
 class Sessions(Twin):

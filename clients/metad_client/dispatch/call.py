@@ -9,14 +9,16 @@ from typing import Any, Protocol
 import msgspec
 
 from metad_wire.errors import DrainingError, MetadError, NotLeaderError, StaleRouteError, UnknownOutcomeError
-from metad_wire.messages import Identity, Message, Request
+from metad_wire.messages import BROKER_BYTES_MAX, Feature, Identity, Message, Owner, Request
 from metad_wire.methods import Method
 
 from ..errors import another
 from .identity import IdentitySource
 
-# Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most, the name of a group, and what is required: a 0.
-ENVELOPE_BYTES_MAX = 64
+# Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most, the name of a group, what is required, and a life:
+# a broker's name and an epoch.
+ENVELOPE_BYTES_MAX = 64 + BROKER_BYTES_MAX + 16
+_LIVES = int(Feature.LIVES)
 DEADLINE_MS_MAX = 0xFFFF_FFFF  # the field is a u32
 
 
@@ -50,6 +52,17 @@ class Events(Protocol):
         """The connection carries no events any more."""
 
 
+class Life(Protocol):
+    """The life of a broker that writes are made in the name of."""
+
+    @property
+    def owner(self) -> Owner:
+        """Name and epoch."""
+
+    def check(self) -> None:
+        """Raise FencedError if it is over."""
+
+
 class Queue(Protocol):
     """The place where a call waits to be sent."""
 
@@ -74,6 +87,7 @@ class Call:
     node: str = ""  # the only node that can answer; empty: the leader of the group, or any node
     version: int = 0  # of the map that assigned the items to ``group``
     once: bool = False  # never sent again if it may have been done
+    life: Owner | None = None  # in whose name it is made, of the first attempt and all others
     internal: bool = False  # a question of the client itself
     events: Events | None = None  # the reply begins a stream
     stream: EventStream | None = None  # that has begun
@@ -104,6 +118,10 @@ class Call:
         """Whether there was no answer to an attempt, or is none yet."""
         return self.in_doubt or self.carrier is not None
 
+    def in_name_of(self, life: Owner) -> None:
+        """Make the write in the name of a life of a broker."""
+        self.life = life
+
     # --- attempts ---
 
     def attempt(self, now: float, identities: IdentitySource | None) -> Request[msgspec.Raw]:
@@ -118,7 +136,9 @@ class Call:
         self.attempts += 1
         self.sent = now
         deadline_ms = min(max(1, int((self.deadline - now) * 1000)), DEADLINE_MS_MAX)
-        return Request(deadline_ms, identity, msgspec.Raw(self.body), self.group or "")
+        if self.life is None:
+            return Request(deadline_ms, identity, msgspec.Raw(self.body), self.group or "")
+        return Request(deadline_ms, identity, msgspec.Raw(self.body), self.group or "", _LIVES, self.life)
 
     def carried(self, carrier: Carrier, request_id: int) -> None:
         """The attempt is in flight on this carrier."""

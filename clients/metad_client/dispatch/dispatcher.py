@@ -36,7 +36,7 @@ from ..errors import (
 )
 from ..observer import Observer
 from ..options import Options
-from .call import ENVELOPE_BYTES_MAX, Call, Events
+from .call import ENVELOPE_BYTES_MAX, Call, Events, Life
 from .call_queue import Backlog
 from .deadlines import Deadlines
 from .discovery import Discovery
@@ -91,6 +91,7 @@ class Dispatcher:
         self.rng = rng
         self._loop = loop
         self._closed = False
+        self._life: Life | None = None  # in whose name writes are made
         self._refusal = _UNOPENED  # why no call is accepted; empty: they are
         # Calls that are due have waited longest: they go first.
         self._retries = Retries(loop, options, rng, lambda due: self._router.route(reversed(due), first=True))
@@ -120,6 +121,10 @@ class Dispatcher:
 
     # --- callers ---
 
+    def live(self, life: Life) -> None:
+        """Make every write from now on in the name of this life, in place of an earlier one."""
+        self._life = life
+
     def check(self) -> None:
         """Raise :class:`ClosedError` if the client is not open."""
         if self._refusal:
@@ -148,6 +153,9 @@ class Dispatcher:
         if version is None:
             version = self.routes.version
         call = Call(method, body, deadline, self._loop.create_future(), group, node, version, once)
+        if self._life is not None and method.mutates:
+            self._life.check()
+            call.in_name_of(self._life.owner)
         queue = self._router.leading(group) if not node else self.nodes.queues.get(node)
         if queue is not None and not queue.waiting and (connection := queue.open_for(len(body))) is not None:
             self.requests += 1

@@ -226,7 +226,7 @@ class SimClient:
         founders = [node for node in cluster.nodes.values() if node.config.cluster.seeds or len(cluster.nodes) == 1]
         url = "metad://" + ",".join(f"{node.name}:{CLIENT_PORT}" for node in founders)
         transport = cluster.network.transport(self.name)
-        self.client = connect(url, self._options, transport=transport, rng=self._rng)
+        self.client = connect(url, self._options, transport=transport, rng=self._rng, clock=lambda: cluster.loop.now)
         return await self.client.open()
 
     def run(self, callers: list[Caller] | Callable[[Client], list[Caller]]) -> None:

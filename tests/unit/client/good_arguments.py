@@ -18,6 +18,14 @@ SUBSCRIPTION = s.Subscription("t", "c", "f/#", s.SubscriptionOptions(1, True, Fa
 PROPERTIES = m.SessionProperties(60, b"state")
 TRANSACTION = m.KvTransaction("ns", [m.KvCompare("k", 1)], [m.KvOperation("k", b"v")], [m.KvOperation("k2")], ["k"])
 GOOD: dict[str, dict[str, Any]] = {
+    "brokers.register": {
+        "broker": "b9", "lease_s": 5.0, "address": "h:1", "region": "r", "rack": "k", "attributes": {"a": "b"},
+        "at_least_epoch": 1, "wait_s": 1.0,
+    },
+    "brokers.get": {"broker": "b9"},
+    "brokers.get_many": {"brokers": ["b9"]},
+    "brokers.list": {"prefix": "b", "state": "active", "page_size": 10},
+    "brokers.fence": {"broker": "b9", "epoch": 1, "wait_s": 1.0},
     "sessions.takeover_many": {
         "broker": "b", "broker_epoch": 1, "items": [m.SessionTakeoverItem("t", "c", False, PROPERTIES)],
         "restore": True, "restore_parts": True,
@@ -141,6 +149,7 @@ def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
     """Every method that sends a request, of all namespaces that a client has."""
     found: dict[str, Callable[..., Any]] = {"client.status": client.status}
     for name in (
+        "brokers",
         "sessions",
         "subscriptions",
         "inflight",
@@ -154,6 +163,8 @@ def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
     ):
         space = getattr(client, name)
         for verb in dir(type(space)):
-            if not verb.startswith("_") and f"{name}.{verb}" not in ENDLESS:
+            if verb.startswith("_") or f"{name}.{verb}" in ENDLESS:
+                continue
+            if not isinstance(getattr(type(space), verb), property):
                 found[f"{name}.{verb}"] = getattr(space, verb)
     return found

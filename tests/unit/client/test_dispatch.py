@@ -32,7 +32,7 @@ from metad_wire.methods import CLUSTER_MAP, KV_GET, KV_PUT
 class Connected:
     """A connection with a window of so many bytes."""
 
-    def __init__(self, node: str, cluster_id: str = "c1", window_bytes: int = 1_000) -> None:
+    def __init__(self, node: str, cluster_id: str = "c1", window_bytes: int = 3_000) -> None:
         self.welcome = m.Welcome(1, 0, node, cluster_id, window_bytes, 1 << 20, 60_000)
         self.window_bytes = window_bytes
         self.sent: list[Call] = []
@@ -186,16 +186,16 @@ async def test_a_queue_is_in_order_and_lets_some_go_first(rig: Rig) -> None:
 async def test_a_node_is_sent_what_fits_its_window_and_the_rest_later(rig: Rig) -> None:
     (connection,) = rig.connect("n1")
     queue = rig.nodes.queues["n1"]
-    calls = [rig.call(body=b"x" * 400) for _ in range(4)]
+    calls = [rig.call(body=b"x" * 1_000) for _ in range(4)]
     for call in calls:
         queue.waiting.add(call)
     rig.sender.send_waiting(queue)
     assert connection.sent == calls[:2]
-    connection.window_bytes = 500
+    connection.window_bytes = 1_400
     rig.sender.send_waiting(queue)
     assert connection.sent == calls[:3]
     queue.disconnect(None)
-    connection.window_bytes = 500
+    connection.window_bytes = 1_400
     rig.sender.send_waiting(queue)
     assert list(queue.waiting) == calls[3:]
 

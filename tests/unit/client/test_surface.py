@@ -24,6 +24,7 @@ from metad_wire.errors import ErrorBody
 ROOT = Path(__file__).resolve().parents[3]
 
 TWINS: list[tuple[type, type[Twin]]] = [
+    (metad_client.Brokers, blocking.Brokers),
     (metad_client.Sessions, blocking.Sessions),
     (metad_client.Subscriptions, blocking.Subscriptions),
     (metad_client.InflightStates, blocking.InflightStates),
@@ -37,13 +38,14 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Records, blocking.Records),
     (metad_client.HeldLease, blocking.HeldLease),
     (metad_client.Lock, blocking.Lock),
+    (metad_client.BrokerLife, blocking.BrokerLife),
     (metad_client.Watch, blocking.Watch),
     (metad_client.Image, blocking.Image),
     (metad_client.Client, blocking.BlockingClient),
 ]
 README = (ROOT / "clients" / "README.md").read_text()
-# The blocking client is opened by connect(), and its portal runs it.
-OPENING = {"open", "run"}
+# The blocking client is opened by connect(), and its portal runs it. A client begins and ends the lives of its broker.
+OPENING = {"open", "run", "begin", "stop", "closed"}
 
 MYPY = ("--strict", "--config-file", "", "--no-pretty", "--hide-error-context", "--no-error-summary")
 
@@ -55,6 +57,7 @@ def public(owner: type) -> dict[str, typing.Any]:
 def test_the_readme_names_each_method_for_many_and_says_how_it_is_called_for_one() -> None:
     """It said "without `_many`", which is not true of `generations_many`."""
     names = (
+        "brokers",
         "sessions",
         "subscriptions",
         "inflight",
@@ -222,6 +225,7 @@ def test_every_type_of_a_signature_can_be_imported_from_the_package() -> None:
         ("m.retained", metad_client.RetainedMessages),
         ("m.table(TABLE)", metad_client.Records),
         ("m.cluster", metad_client.Cluster),
+        ("m.brokers", metad_client.Brokers),
     ],
 )
 def test_the_methods_are_documented(row: str, one: type) -> None:

@@ -1,0 +1,129 @@
+"""``m.brokers``: the brokers of the cluster, and the life of this program's own one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from metad_wire import methods
+from metad_wire.fields import Limit
+from metad_wire.messages import Owner, Page
+from metad_wire.tables import broker as b
+from metad_wire.tables.broker import Broker
+
+from ..broker_life import BrokerLife, Lease, LifeState
+from ..dispatch.dispatcher import Dispatcher
+from ..errors import InvalidRequestError
+from ..requests.requests import Requests
+from ..requests.wrong import argument
+from .facade import Facade
+
+_SECONDS_MAX = 3_600
+
+
+class Brokers(Facade):
+    """Brokers by name. The leader of ``metadata-0`` answers. ``deadline_s`` counts from now, and None means the
+    client's default."""
+
+    def __init__(self, requests: Requests, dispatcher: Dispatcher, clock: Callable[[], float]) -> None:
+        super().__init__(requests)
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._life: BrokerLife | None = None
+
+    async def register(
+        self,
+        broker: str,
+        *,
+        lease_s: float = b.LEASE_MS_DEFAULT / 1000,
+        address: str = "",
+        region: str = "",
+        rack: str = "",
+        attributes: Mapping[str, str] | None = None,
+        at_least_epoch: int = 0,
+        wait_s: float = b.WAIT_MS_DEFAULT / 1000,
+        deadline_s: float | None = None,
+    ) -> BrokerLife:
+        """Begin a life of a broker, which ends every earlier one, wherever it writes. From now on all writes of this
+        client are made in its name, and it sends its heartbeats by itself; a client has one life at a time.
+
+        The call waits for up to ``wait_s`` until every group refuses the earlier lives; :attr:`BrokerLife.unfenced`
+        names those that could not be told. ``lease_s``: how long the life may go unheard of. ``at_least_epoch``: for
+        brokers that have chosen their own epochs before. Raises InvalidRequestError, ConflictError.
+        """
+        if self._life is not None and self._life.state is not LifeState.LOST:
+            raise InvalidRequestError(f"this client lives as broker {self._life.broker!r} already: end that life first")
+        attributes = {} if attributes is None else attributes
+        argument("attributes", attributes, dict[str, str])
+        body = b.BrokerRegister(
+            broker,
+            _ms("lease_s", lease_s),
+            address,
+            region,
+            rack,
+            dict(attributes),
+            at_least_epoch,
+            _ms("wait_s", wait_s),
+        )
+        sent_s = self._clock()
+        registered = await self._requests.one(methods.BROKER_REGISTER, body, deadline_s)
+        # What the answer took does not count: the first heartbeat, below, says from when on the life may serve.
+        lease = Lease(registered.lease_ms / 1000, max(sent_s, self._clock() - registered.lease_ms / 4000))
+        owner = Owner(broker, registered.broker_epoch)
+        life = BrokerLife(self._requests, owner, lease, registered.unfenced, self._clock)
+        await life.begin()
+        self._life = life
+        self._dispatcher.live(life)
+        return life
+
+    @property
+    def life(self) -> BrokerLife | None:
+        """The life that this client has registered last, if any."""
+        return self._life
+
+    async def get(self, broker: str, *, deadline_s: float | None = None) -> Broker | None:
+        """A broker as it is now; None if it has never registered."""
+        return (await self.get_many([broker], deadline_s=deadline_s))[0]
+
+    async def get_many(self, brokers: Sequence[str], *, deadline_s: float | None = None) -> list[Broker | None]:
+        """Up to 1,000 brokers, by position of their names."""
+        if not isinstance(brokers, Sequence) or isinstance(brokers, str):
+            raise InvalidRequestError(f"brokers: expected a sequence of str, got {type(brokers).__name__}")
+        return (await self._requests.one(methods.BROKER_GET, b.BrokerGet([*brokers]), deadline_s)).brokers
+
+    async def list(
+        self, prefix: str = "", *, state: str = "", page_size: int = 1000, deadline_s: float | None = None
+    ) -> AsyncIterator[Broker]:
+        """Brokers in order of their names, a page at a time: those that start with ``prefix``, in this ``state``
+        (``registered``, ``active``, ``draining``, ``fenced``, ``gone``; empty: any)."""
+        argument("page_size", page_size, Limit)
+        cursor = b""
+        while True:
+            body = b.BrokerList(prefix, state, Page(page_size, cursor))
+            page = await self._requests.one(methods.BROKER_LIST, body, deadline_s)
+            for record in page.brokers:
+                yield record
+            cursor = page.cursor
+            if not cursor:
+                return
+
+    async def fence(
+        self,
+        broker: str,
+        epoch: int = 0,
+        *,
+        wait_s: float = b.WAIT_MS_DEFAULT / 1000,
+        deadline_s: float | None = None,
+    ) -> b.BrokerEnded:
+        """For administrators: end a life of a broker; epoch 0: its last one. The answer names the groups that do not
+        know yet. Raises NotFoundError, and FencedError if a later life has begun."""
+        return await self._requests.one(
+            methods.BROKER_FENCE, b.BrokerFence(broker, epoch, _ms("wait_s", wait_s)), deadline_s
+        )
+
+
+def _ms(name: str, seconds: float) -> int:
+    """Seconds as milliseconds. Raises InvalidRequestError."""
+    argument(name, seconds, float)
+    if not 0 <= seconds <= _SECONDS_MAX:
+        raise InvalidRequestError(f"{name}: expected 0 to {_SECONDS_MAX}, got {seconds!r}")
+    return round(seconds * 1000)

@@ -1,0 +1,265 @@
+"""A broker's life knows by itself when the cluster may hold it for dead, and every write of its client is made in its
+name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from metad.testing.nodes.scenarios import Scene
+from metad_client import (
+    BrokerLife,
+    Client,
+    ClosedError,
+    FencedError,
+    InvalidRequestError,
+    LifeState,
+    NotFoundError,
+    connect,
+)
+from metad_client.broker_life import LOST_AFTER, SUSPENDED_AFTER, Lease
+from metad_wire import messages as m
+from metad_wire.errors import ConflictError
+from metad_wire.tables import broker as b
+
+LEASE_S = 10.0
+
+
+# --- the rule --------------------------------------------------------------------------------------------
+
+
+def test_a_lease_counts_from_when_the_heartbeat_was_sent() -> None:
+    lease = Lease(LEASE_S, 100.0)
+    assert lease.state(100.0 + SUSPENDED_AFTER * LEASE_S - 0.01) is LifeState.SERVING
+    assert lease.state(100.0 + SUSPENDED_AFTER * LEASE_S) is LifeState.SUSPENDED
+    lease.acknowledged(103.0, LEASE_S)
+    lease.acknowledged(101.0, LEASE_S)
+    assert lease.state(107.9) is LifeState.SERVING
+    assert lease.state(103.0 + LOST_AFTER * LEASE_S - 0.01) is LifeState.SUSPENDED
+    assert lease.state(103.0 + LOST_AFTER * LEASE_S) is LifeState.LOST
+
+
+def test_a_life_that_was_lost_stays_lost_whatever_comes_later() -> None:
+    lease = Lease(LEASE_S, 100.0)
+    assert lease.state(200.0) is LifeState.LOST
+    lease.acknowledged(200.0, LEASE_S)
+    assert lease.state(200.1) is LifeState.LOST
+    lease.end(ConflictError("later"))
+    assert isinstance(lease.over, FencedError)
+
+
+def test_an_answer_from_before_a_suspension_renews_nothing() -> None:
+    """The machine slept between a heartbeat and its answer."""
+    lease = Lease(LEASE_S, 100.0)
+    lease.acknowledged(102.0, LEASE_S)
+    assert lease.state(170.0) is LifeState.LOST
+    lease = Lease(LEASE_S, 100.0)
+    lease.acknowledged(102.0, LEASE_S)
+    assert lease.state(108.0) is LifeState.SUSPENDED
+
+
+def test_the_cluster_may_grant_another_lease() -> None:
+    lease = Lease(LEASE_S, 100.0)
+    lease.acknowledged(101.0, 2.0)
+    assert lease.state(103.0) is LifeState.LOST
+
+
+# --- with its client -------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """A scripted server: registers, and answers heartbeats as the test says."""
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+        self.slept_s = 0.0  # that the clock of the lease counts, and the loop does not
+        self.epoch = 7
+        self.alive = True
+        self.error: m.ItemError | None = None
+        self.beats = 0
+        self.writes: list[Any] = []
+        self.registered: list[b.BrokerRegister] = []
+        server.answer = self.answer
+
+    def answer(self, received: Any) -> None:
+        body = received.body
+        if isinstance(body, b.BrokerRegister):
+            self.registered.append(body)
+            received.reply(b.BrokerRegistered(self.epoch, body.lease_ms, []))
+        elif isinstance(body, b.BrokerHeartbeat):
+            self.beats += 1
+            if self.error is not None:
+                received.reply(b.BrokerHeartbeatReply([0], ["fenced"], [self.error]))
+            elif self.alive:
+                received.reply(b.BrokerHeartbeatReply([int(LEASE_S * 1000)], ["active"]))
+            else:
+                received.fail(InvalidRequestError("not now"))
+        elif isinstance(body, b.BrokerDrain | b.BrokerDeregister):
+            received.reply(b.BrokerEnded(b.Broker(body.broker, body.broker_epoch, "gone", 1), ["data-0"]))
+        else:
+            if received.request.identity is not None:
+                self.writes.append((received.request.life, received.request.requires))
+            received.reply()
+
+    def client(self) -> Client:
+        loop = asyncio.get_running_loop()
+        return connect("metad://a", transport=self.server.transport, clock=lambda: loop.time() + self.slept_s)
+
+
+@pytest.fixture
+def cluster(scripted_server: Any) -> Cluster:
+    return Cluster(scripted_server)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(100):  # no time passes while it waits
+        while not condition():  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.1)
+
+
+async def test_every_write_is_made_in_the_name_of_the_life_and_no_read_is(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        await client.kv.put("ns", "k", b"v")
+        life = await client.brokers.register("b1", address="h:1", attributes={"a": "b"}, at_least_epoch=3)
+        assert (life.broker, life.epoch, life.unfenced, life.state) == ("b1", 7, [], LifeState.SERVING)
+        await client.kv.put("ns", "k", b"v")
+        await client.kv.put_many([m.KvPutItem("ns", "k", b"v")])
+        await client.sessions.takeover("b1", 7, "t", "c")
+        await client.kv.get("ns", "k")
+        assert client.brokers.life is life
+    owner = m.Owner("b1", 7)
+    assert cluster.writes == [(None, 0), *[(owner, int(m.Feature.LIVES))] * 3]
+    asked = cluster.registered[0]
+    assert (asked.broker, asked.lease_ms, asked.address, asked.attributes, asked.at_least_epoch) == (
+        "b1",
+        10_000,
+        "h:1",
+        {"a": "b"},
+        3,
+    )
+
+
+async def test_after_the_lease_nothing_is_served_and_nothing_is_sent(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        life = await client.brokers.register("b1")
+        told: list[LifeState] = []
+        forget = life.on_state(told.append)
+        cluster.slept_s += SUSPENDED_AFTER * LEASE_S + 0.1
+        assert life.state is LifeState.SUSPENDED
+        await client.kv.put("ns", "k", b"v")
+        cluster.slept_s += LEASE_S
+        writes = len(cluster.writes)
+        for write in (
+            lambda: client.kv.put("ns", "k", b"v"),
+            lambda: client.kv.put_many([m.KvPutItem("ns", "k", b"v")]),
+        ):
+            with pytest.raises(FencedError, match="epoch 7 of broker 'b1' is over") as raised:
+                await write()
+            assert raised.value.outcome_known
+        assert len(cluster.writes) == writes
+        assert await client.kv.get("ns", "k") is not None, "reads do no harm"
+        assert isinstance(await life.lost(), FencedError)
+        assert told == [LifeState.SUSPENDED, LifeState.LOST]
+        forget()
+        cluster.epoch = 8
+        second = await client.brokers.register("b1")
+        await client.kv.put("ns", "k", b"v")
+        assert cluster.writes[-1][0] == second.owner == m.Owner("b1", 8)
+
+
+async def test_heartbeats_go_on_by_themselves(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        life = await client.brokers.register("b1")
+        await until(lambda: cluster.beats > 5)
+        assert life.state is LifeState.SERVING
+        cluster.alive = False
+        await until(lambda: life.state is LifeState.SUSPENDED)
+        cluster.alive = True
+        await until(lambda: life.state is LifeState.SERVING)
+        cluster.alive = False
+        assert isinstance(await life.lost(), FencedError)
+
+
+async def test_a_life_that_the_cluster_has_ended_is_lost_at_once(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        life = await client.brokers.register("b1")
+        cluster.error = m.ItemError(0, ConflictError.code, "being decided")
+        beats = cluster.beats
+        await until(lambda: cluster.beats > beats)
+        assert life.state is LifeState.SERVING
+        cluster.error = m.ItemError(0, FencedError.code, "epoch 9 is active", 9)
+        assert (await life.lost()).current == 9
+        with pytest.raises(FencedError):
+            await client.kv.put("ns", "k", b"v")
+
+
+async def test_a_life_that_is_over_before_it_began_is_none(cluster: Cluster) -> None:
+    cluster.error = m.ItemError(0, NotFoundError.code, "there is no such broker")
+    async with cluster.client() as client:
+        with pytest.raises(FencedError):
+            await client.brokers.register("b1")
+        assert client.brokers.life is None
+        cluster.error = None
+        await client.kv.put("ns", "k", b"v")
+        assert cluster.writes == [(None, 0)]
+
+
+async def test_a_client_has_one_life_at_a_time(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        life = await client.brokers.register("b1")
+        with pytest.raises(InvalidRequestError, match="lives as broker 'b1'"):
+            await client.brokers.register("b2")
+        assert await life.end() == ["data-0"]
+        assert life.state is LifeState.LOST
+        with pytest.raises(FencedError, match="ended itself"):
+            await client.kv.put("ns", "k", b"v")
+        await client.brokers.register("b2")
+
+
+async def test_closing_the_client_ends_the_heartbeats(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        life = await client.brokers.register("b1")
+    assert life.state is LifeState.LOST
+    assert isinstance(life.over, ClosedError)
+
+
+# --- with a cluster --------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_cut_off_knows_it_before_it_is_fenced() -> None:
+    """And one that comes back writes nothing, although it had not noticed."""
+    with Scene() as scene:
+        one, two = scene.one, scene.two
+
+        async def live(client: Client) -> BrokerLife:
+            return await client.brokers.register("b1", lease_s=4.0)
+
+        life = scene.ask(one, live)
+        scene.run(10.0)
+        assert life.state is LifeState.SERVING, "its heartbeats come through"
+        for node in scene.nodes:
+            scene.network.cut(one.name, node)
+            scene.network.cut(node, one.name)
+        states = {}
+
+        def fenced() -> bool:
+            found = scene.ask(two, lambda client: client.brokers.get("b1"), 20.0)
+            states[found.state] = life.state
+            return bool(found.state == "fenced")
+
+        assert scene.run_until(fenced, 20.0)
+        assert states == {"active": LifeState.SUSPENDED, "fenced": LifeState.LOST} or states["fenced"] is LifeState.LOST
+        scene.network.heal()
+        with pytest.raises(FencedError):
+            scene.ask(one, lambda client: client.kv.put("space", "a", b"1"), 20.0)
+        second = scene.ask(one, live, 20.0)
+        assert second.epoch > life.epoch
+        scene.ask(one, lambda client: client.kv.put("space", "a", b"1"), 20.0)
+        assert [record.broker for record in scene.ask(two, listed)] == ["b1"]
+
+
+async def listed(client: Client) -> list[b.Broker]:
+    return [record async for record in client.brokers.list("b", state="active")]
