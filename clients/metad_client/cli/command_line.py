@@ -30,7 +30,7 @@ from ..connections.transport_choice import transports_of
 from ..endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
 from ..errors import ConnectionLostError, MetadError, NotFoundError, UnknownMethodError
 from ..options import Options
-from . import issuing, leases, overview, retained, session_parts
+from . import brokers, issuing, leases, overview, retained, session_parts
 from .plain import PlainCommands
 from .printing import Printer
 from .replacing import DEADLINE_S, Replacement
@@ -417,6 +417,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--replicas", type=_count, default=0, metavar="N", help="replicas that every group should have from now on"
     )
     rebalance.set_defaults(command=_rebalance)
+    brokers.add(plain, common)
     transfer = plain("transfer", "make a node the preferred leader of a group", _transfer)
     transfer.add_argument("group", metavar="GROUP", help="name of the group, as in data-0")
     transfer.add_argument("node", metavar="NODE")

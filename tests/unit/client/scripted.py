@@ -20,6 +20,7 @@ from metad_wire.methods import BETWEEN_NODES, CLUSTER_MAP, METHODS, By, encode
 from metad_wire.refused import Refused, without
 from metad_wire.session import ServerSession
 from metad_wire.tables import TABLES, lease, sequence
+from metad_wire.tables import broker as b
 from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
@@ -163,6 +164,11 @@ def all_well(body: Any) -> m.Message:
             return RetainedGetReply([Retained(k.tenant, k.topic, k.topic.encode()) for k in body.items])
         case RetainedMatch():
             return RetainedMatchReply([Retained(body.tenant, "topic", b"v")], b"")
+        case b.BrokerList() | b.BrokerGet():
+            listed = [b.Broker("b1", 7, "active", 10_000, "h:1", attributes={"version": "5"}, fenced=True)]
+            return b.BrokerListReply([*listed], b"") if isinstance(body, b.BrokerList) else b.BrokerGetReply([*listed])
+        case b.BrokerFence():
+            return b.BrokerEnded(b.Broker(body.broker, 7, "fenced", 10_000), ["data-0"])
         case WatchOpen():
             return WatchOpened(1, pinned=True, held=b"")
     return m.WriteReply(revisions, [])

@@ -224,6 +224,8 @@ async def test_closing_the_client_ends_the_heartbeats(cluster: Cluster) -> None:
         life = await client.brokers.register("b1")
     assert life.state is LifeState.LOST
     assert isinstance(life.over, ClosedError)
+    await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("life of broker")]
 
 
 # --- with a cluster --------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from metad_wire.fields import U32
 from metad_wire.method import METHODS, METHODS_BY_NAME
 from metad_wire.table import Table
 from metad_wire.tables import ROWS, TABLES, lease, sequence
+from metad_wire.tables import broker as b
 from metad_wire.tables import subscription as sub
 from metad_wire.tables.inflight import InflightGet
 from metad_wire.tables.will import WillList
@@ -51,6 +52,11 @@ def ctl(scripted_server, capsys):
         ("groups", m.Status()),
         ("groups add --kind data", c.AddGroup("data")),
         ("groups rebalance", c.Rebalance()),
+        ("brokers", b.BrokerList()),
+        ("brokers --prefix b --state fenced", b.BrokerList("b", "fenced")),
+        ("brokers get b1", b.BrokerGet(["b1"])),
+        ("brokers fence b1", b.BrokerFence("b1")),
+        ("brokers fence b1 --epoch 7", b.BrokerFence("b1", 7)),
         ("transfer data-0 n1", c.Transfer("data-0", "n1")),
         ("join n2 --peer h:1 --clients h:2 --region eu", c.Join(c.NodeRecord("n2", "h:2", "h:1", "eu"))),
         ("join n2 --peer h:1", c.Join(c.NodeRecord("n2", "", "h:1"))),
@@ -137,6 +143,16 @@ def test_tables(ctl):
         "offset-0    -       n1        -         -    -\n"
         "data-0      n1      n1, n2    -         -    1024\n"
     )
+
+
+def test_brokers(ctl):
+    assert ctl("brokers").out == (
+        "broker  epoch  state   address  region  load  lease_ms  earlier lives\n"
+        "b1      7      active  h:1              0     10000     fenced\n"
+    )
+    (record,) = json.loads(ctl("brokers", "--json").out)
+    assert (record["broker_epoch"], record["attributes"], record["least_epoch"]) == (7, {"version": "5"}, 0)
+    assert ctl("brokers", "fence", "b1").out.splitlines()[-1] == "groups that do not know yet  data-0"
 
 
 def test_status_is_of_the_whole_cluster(ctl, scripted_server, a_map):
