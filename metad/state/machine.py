@@ -103,7 +103,7 @@ class Machine:
         step of a slot move is alone in its entry. A command that is refused, or put off, leaves no writes.
         One in the name of a broker's life that is over is refused before it is evaluated. ``calendar_ms`` is the node's
         calendar."""
-        view, slots, fences = self._view, self.slots, self._fences
+        view, slots, fenced = self._view, self.slots, bool(self._fences)
         base = slots.holding.base
         now_s = self._clock()
         now_ms = self.time.next(calendar_ms, now_s)
@@ -135,9 +135,11 @@ class Machine:
                 if known is not None:
                     outcomes.append(Known(known))
                     continue
-            if fences and (over := fences.refusal(command.life, verb.life(command.body))) is not None:
-                outcomes.append(over)
-                continue
+            if fenced and (command.life is not None or verb.names_life):
+                over = self._fences.refusal(command.life, verb.life(command.body))
+                if over is not None:
+                    outcomes.append(over)
+                    continue
             if not slots.holds_all and not slots.holds(command.rows.crcs):
                 outcomes.append(StaleRouteError())
                 continue

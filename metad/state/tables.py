@@ -13,7 +13,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
-from metad_wire.methods import Body, Method
+from metad_wire.methods import Body, For, Method
 from metad_wire.refused import Refused, without
 from metad_wire.table import Keyed, Table
 
@@ -202,7 +202,9 @@ class Verb(Generic[_Body, _Reply]):
             raise TypeError(f"{method.name}: a verb that writes rows of slots names those rows")
         fields = method.body.__struct_fields__
         self._has_items = "items" in fields
-        self._names_life = "broker" in fields and "broker_epoch" in fields
+        self.names_life = "broker" in fields and "broker_epoch" in fields and method.whose is not For.NODES
+        """Whether a body names a life of a broker, in whose name the request is made. What nodes ask of each other is
+        asked in nobody's name, also where it is about a life that is over."""
         if (
             read is not None
             and self._has_items
@@ -225,7 +227,7 @@ class Verb(Generic[_Body, _Reply]):
 
     def life(self, body: Any) -> m.Owner | None:
         """The life of a broker that a body names, if it names one: the request is made in its name."""
-        return m.Owner(body.broker, body.broker_epoch) if self._names_life else None
+        return m.Owner(body.broker, body.broker_epoch) if self.names_life else None
 
     def _item_rows(self, body: Any) -> Rows:
         items = body.items
