@@ -16,7 +16,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from amqtt.adapters import ReaderAdapter, WriterAdapter
-from amqtt.broker import Broker, RetainedApplicationMessage
+from amqtt.broker import Broker
 from amqtt.contexts import Action, BrokerConfig, ListenerConfig
 from amqtt.events import BrokerEvents
 from amqtt.mqtt.connack import SERVER_UNAVAILABLE, ConnackPacket
@@ -27,11 +27,10 @@ from amqtt.mqtt.pubrel import PubrelPacket
 from amqtt.session import ApplicationMessage, IncomingApplicationMessage, OutgoingApplicationMessage, Session
 from amqtt.utils import gen_client_id
 
-from metad_client import Client, FencedError, Image, KvKey, MetadError, NotFoundError, SessionKey, Watched
+from metad_client import Client, FencedError, Image, KvKey, MetadError, SessionKey, Watched
 from metad_client.watch.events import WatchEvent
 from metad_wire.topics import filter_fault, topic_fault
 
-from . import envelope
 from .envelope import Envelope
 from .kept import NEVER_S, BrokerRecord, Store, broker_of, ends_with_connection
 from .links import HOPS_MAX, Delivery, Link, Listener, Unreachable
@@ -169,7 +168,6 @@ class MetadBroker(Broker):
         self._metad = metad
         self._store = Store(metad, name, tenant, expiry_s)
         self._waiting = WaitingMessages(metad, tenant)
-        self._retained_at = f"mqtt/{tenant}/retained"
         self._links_at, self._links_advertised = links, links_advertised
         self._listener = Listener(self._received)
         self._links: dict[LifeKey, Link] = {}
@@ -206,7 +204,7 @@ class MetadBroker(Broker):
                     Watched("subscription", tenant=self._store.tenant),
                 ]
             ),
-            self._metad.image([Watched("kv", tenant=self._store.brokers), Watched("kv", tenant=self._retained_at)]),
+            self._metad.image(Watched("kv", tenant=self._store.brokers)),
         ]
         for image in self._images:
             image.on_change(self._changed)
@@ -246,8 +244,6 @@ class MetadBroker(Broker):
         elif event.table == "subscription":
             qos = event.record.qos if event.record is not None else None
             self._routes.show_filter(event.key.client_id, event.key.filter, qos)
-        elif event.key.namespace == self._retained_at:
-            self._retained_changed(event.key.key)
         else:
             self._broker_changed(event.key.key, event.record.version if event.record is not None else 0)
 
@@ -276,14 +272,6 @@ class MetadBroker(Broker):
                     log.info("%s has connected to another broker", client_id)
                     connection.moved = True
                     await connection.handler.handle_connection_closed()
-
-    def _retained_changed(self, topic: str) -> None:
-        record = self._images[1]["kv"].get(KvKey(self._retained_at, topic))
-        if record is None:
-            self._retained_messages.pop(topic, None)
-        else:
-            message = envelope.decode(record.value)
-            self._retained_messages[topic] = RetainedApplicationMessage(None, topic, message.payload, message.qos)
 
     def _fence(self) -> None:
         if not self.fenced.is_set():
@@ -518,10 +506,19 @@ class MetadBroker(Broker):
         connection = self._connection_of(session)
         if connection is None or filter_.startswith("$share/"):
             return
-        for topic, message in list(self._retained_messages.items()):
+        for topic, message in self._retained_messages.items():  # about this broker
             if self._matches(topic, filter_):
-                found = Envelope(topic, bytes(message.data), message.qos or 0, retained=True)
-                connection.outbox.put(found.at(qos))
+                connection.outbox.put(Envelope(topic, bytes(message.data), message.qos or 0, retained=True).at(qos))
+        self._spawn(self._send_retained(connection, filter_, qos))
+
+    async def _send_retained(self, connection: Connection, filter_: str, qos: int) -> None:
+        try:
+            async for found in self._metad.retained.match(self._store.tenant, filter_):
+                if not await connection.outbox.room():
+                    return
+                connection.outbox.put(Envelope(found.topic, found.payload, found.qos, retained=True).at(qos))
+        except MetadError as error:
+            self._failed(error)
 
     # --- PUBLISH ---
 
@@ -586,12 +583,8 @@ class MetadBroker(Broker):
         topic = topic_name or ""
         if topic.startswith("$"):  # about this broker
             await super().retain_message(source_session, topic_name, data, qos)
-        elif data:
-            message = Envelope(topic, bytes(data), qos or 0, retained=True)
-            await self._metad.kv.put(self._retained_at, topic, envelope.encode(message))
-        else:
-            with contextlib.suppress(NotFoundError):
-                await self._metad.kv.delete(self._retained_at, topic)
+        else:  # an empty one removes what is there
+            await self._metad.retained.put(self._store.tenant, topic, bytes(data or b""), qos=qos or 0)
 
     async def _publish(self, message: Envelope) -> None:
         """Returns once each subscriber has the message, or metad for those that are away. Raises MetadError."""

@@ -36,8 +36,16 @@ class Outbox:
         self._in_flight: set[asyncio.Future[bool]] = set()
         self._room = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._woken = asyncio.Event()
+        self._emptier = asyncio.Event()
         self._looks = False
         self._ended = False
+
+    async def room(self) -> bool:
+        """Wait until the client has taken half of what it may leave here. False if the connection has ended."""
+        while len(self._held) > HELD_MAX // 2 and not self._ended:
+            self._emptier.clear()
+            await self._emptier.wait()
+        return not self._ended
 
     def put(self, message: Envelope) -> asyncio.Future[bool]:
         """Send a message when its turn comes. The result is True once the client has it, and False if it was not sent
@@ -61,6 +69,7 @@ class Outbox:
         for done in [*self._in_flight, *(done for _, done in self._held)]:
             _resolve(done, False)
         self._held.clear()
+        self._emptier.set()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -72,6 +81,7 @@ class Outbox:
                 elif self._held:
                     await self._room.acquire()
                     message, done = self._held.popleft()
+                    self._emptier.set()
                     self._in_flight.add(done)
                     tasks.create_task(self._deliver(message, done))
                     await asyncio.sleep(0)  # what is begun first is written first
