@@ -64,10 +64,10 @@ def test_the_readme_names_each_method_for_many_and_says_how_it_is_called_for_one
         "wills",
         "offsets",
         "kv",
+        "retained",
         "cluster",
         "leases",
         "sequences",
-        "retained",
         "table(TABLE)",
     )
     rows = re.findall(rf"^\| `m\.({'|'.join(map(re.escape, names))})` \| (.*?) \|", README, re.MULTILINE)
