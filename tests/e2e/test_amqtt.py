@@ -188,6 +188,27 @@ def test_a_will_is_published_once(start: Start, device: Callable[..., Device]) -
     assert message.retain
 
 
+def test_the_wills_of_the_clients_of_a_killed_broker(start: Start, device: Callable[..., Device], url: str) -> None:
+    """Those of the clients that do not come back, each once, by the brokers that are left."""
+    brokers = [start(f"broker-{number}") for number in (1, 2, 3)]
+    watcher = device("watcher")
+    watcher.connect(brokers[1].port)
+    watcher.subscribe(("wills/+", 1))
+    clients = [device(f"c{number}", will=(f"wills/c{number}", b"gone", 1, False)) for number in range(10)]
+    for client in clients:
+        client.connect(brokers[0].port)
+    clients[0].leave()
+    with blocking.connect(url) as m:
+        wait_until(lambda: not next(m.sessions.list("mqtt", "c0")).connected, "its goodbye is stored")
+    brokers[0].end()
+    assert clients[1].connect(brokers[2].port)
+    got = sorted(watcher.next().topic for _ in range(8))
+    assert got == [f"wills/c{number}" for number in range(2, 10)]
+    clients[1].vanish()
+    assert watcher.next().topic == "wills/c1"
+    assert watcher.got.empty()
+
+
 def test_a_silent_client_is_closed_and_its_will_published(start: Start, device: Callable[..., Device]) -> None:
     """It has said that it is heard every second. (amqtt alone waits for ever.)"""
     one = start("broker-1")
@@ -411,7 +432,7 @@ def test_a_newer_life_ends_the_older_one(start: Start, device: Callable[..., Dev
 
 def test_without_metad_a_client_is_told_to_come_later(tmp_path: Path, device: Callable[..., Device]) -> None:
     with embedded.cluster(nodes=1, data_dir=tmp_path / "metad") as cluster, ExitStack() as stack:
-        broker = BrokerProcess(cluster.url, "broker-1", tmp_path)
+        broker = BrokerProcess(cluster.url, "broker-1", tmp_path, lease_s=100)
         stack.callback(broker.end)
         client, other = device("client"), device("other")
         client.connect(broker.port)
@@ -425,6 +446,18 @@ def test_without_metad_a_client_is_told_to_come_later(tmp_path: Path, device: Ca
         client.publish("news", b"through")
         assert client.next().payload == b"through"
         storing.join()
+
+
+def test_a_broker_that_metad_does_not_hear_serves_nobody(tmp_path: Path, device: Callable[..., Device]) -> None:
+    """Its clients may be at another broker by now."""
+    with embedded.cluster(nodes=1, data_dir=tmp_path / "metad") as cluster, ExitStack() as stack:
+        broker = BrokerProcess(cluster.url, "broker-1", tmp_path, lease_s=1)
+        stack.callback(broker.end)
+        client = device("client")
+        client.connect(broker.port)
+        cluster.kill("n1")
+        assert client.ended.wait(WAIT_S)
+        assert broker.ended() == 3
 
 
 @pytest.mark.slow

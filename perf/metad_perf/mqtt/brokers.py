@@ -16,10 +16,20 @@ _END_S = 30.0
 class BrokerProcess:
     """``python -m metad_client.contrib.amqtt``, which serves once this is made. Raises ServerError if it does not."""
 
-    def __init__(self, url: str, name: str, folder: Path) -> None:
+    def __init__(self, url: str, name: str, folder: Path, *, lease_s: float = 3.0) -> None:
         self.name = name
         self._log_file = folder / f"{name}.log"
-        command = [sys.executable, "-m", "metad_client.contrib.amqtt", "--metad", url, "--name", name]
+        command = [
+            sys.executable,
+            "-m",
+            "metad_client.contrib.amqtt",
+            "--metad",
+            url,
+            "--name",
+            name,
+            "--lease-s",
+            str(lease_s),
+        ]
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--bind", "127.0.0.1:0"],

@@ -139,6 +139,11 @@ class Story:
         self._until(
             lambda: all(self._reaches(app, meter, f"meters/{meter.client_id}") for meter in fleet), "all meters"
         )
+        lost = self._device("lost", will=("wills/lost", b"gone", 1, False))
+        lost.connect(self._port("broker-1"))
+        watcher = self._device("watcher-3")
+        watcher.connect(self._port("broker-2"))
+        watcher.subscribe(("wills/#", 1))
         text = f"broker-1 is killed with SIGKILL while app publishes {messages} messages to its {clients} clients"
         with self._step(text):
             sent = [
@@ -156,9 +161,13 @@ class Story:
             for number, meter in enumerate(fleet):
                 wanted = {n for n in range(messages) if n % clients == number}
                 self._gets(meter, got[number], wanted)
+        with self._step("one client of broker-1 does not come back: broker-2 publishes its will, once"):
+            expect("the will", [one.topic for one in _drained(watcher, 1)], ["wills/lost"])
+            watcher.leave()
         with self._step("broker-1 starts again, as a newer life, and serves"):
+            before = self._brokers["broker-1"]
             self._start("broker-1")
-            expect("its life", self._brokers["broker-1"].epoch, 2)
+            expect("the life is newer", self._brokers["broker-1"].epoch > before.epoch, True)
             back = fleet[0]
             expect("the session is present", back.connect(self._port("broker-1")), True)
             self._reach(app, back, f"meters/{back.client_id}")

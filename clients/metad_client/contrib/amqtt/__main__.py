@@ -22,7 +22,9 @@ async def _serve(arguments: argparse.Namespace) -> int:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     config = {"listeners": {"default": {"type": "tcp", "bind": arguments.bind}}, "plugins": _ANONYMOUS}
     async with connect(arguments.metad) as metad:
-        broker = MetadBroker(metad, arguments.name, config, tenant=arguments.tenant, links=arguments.links)
+        broker = MetadBroker(
+            metad, arguments.name, config, tenant=arguments.tenant, links=arguments.links, lease_s=arguments.lease_s
+        )
         await broker.start()
         print(f"{arguments.name} serves on {broker.bound()} in life {broker.epoch}", flush=True)
         waits = [asyncio.create_task(one.wait()) for one in (ended, broker.fenced)]
@@ -34,7 +36,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 after a signal, 1 if metad cannot be had, 3 if a newer life of this broker has begun."""
+    """Exit status: 0 after a signal, 1 if metad cannot be had, 3 if this life of the broker is over."""
     parser = argparse.ArgumentParser(prog="python -m metad_client.contrib.amqtt", description=__doc__)
     parser.add_argument("--metad", metavar="URL", default="metad://127.0.0.1:7420", help="as for metad_client.connect")
     parser.add_argument("--name", required=True, help="of this broker; no two of a tenant have the same")
@@ -42,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--bind", metavar="HOST:PORT", default="127.0.0.1:1883", help="for MQTT clients, whoever they are"
     )
     parser.add_argument("--links", metavar="HOST:PORT", default="127.0.0.1:0", help="for the other brokers")
+    parser.add_argument("--lease-s", type=float, default=10.0, help="a broker that is silent for so long is over")
     parser.add_argument("--tenant", default="mqtt", help="brokers of one tenant share their clients")
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

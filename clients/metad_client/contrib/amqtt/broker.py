@@ -27,12 +27,12 @@ from amqtt.mqtt.pubrel import PubrelPacket
 from amqtt.session import ApplicationMessage, IncomingApplicationMessage, OutgoingApplicationMessage, Session
 from amqtt.utils import gen_client_id
 
-from metad_client import Client, FencedError, Image, KvKey, MetadError, SessionKey, Watched
+from metad_client import BrokerLife, Client, FencedError, Image, MetadError, SessionKey, Watched, Will
 from metad_client.watch.events import WatchEvent
 from metad_wire.topics import filter_fault, topic_fault
 
 from .envelope import Envelope
-from .kept import NEVER_S, BrokerRecord, Store, broker_of, ends_with_connection
+from .kept import NEVER_S, Store, ends_with_connection
 from .links import HOPS_MAX, Delivery, Link, Listener, Unreachable
 from .outbox import Outbox
 from .routes import LifeKey, Owner, Routes, Target
@@ -42,6 +42,7 @@ PASSED_ON_MAX: Final = 100
 """Messages of one client that are on their way to their subscribers. The next one waits."""
 CLOSE_S: Final = 5.0
 """A connection that cannot be closed for so long is left to itself."""
+_AGAIN_S: Final = 1.0
 REFUSED: Final = 0x80
 """The return code of SUBACK for a filter that was not stored."""
 
@@ -139,6 +140,8 @@ class Connection:
         self.passing_on = asyncio.Semaphore(PASSED_ON_MAX)
         self.moved = False
         """Its session is at another broker."""
+        self.orderly = False
+        """The client has said goodbye, or this broker ends in good order: no will is due."""
         self.closed = asyncio.Event()
         """Nothing is sent any more."""
         self.gone = asyncio.Event()
@@ -150,7 +153,8 @@ class MetadBroker(Broker):
 
     ``config`` is amqtt's. ``links``: HOST:PORT that the other brokers call; ``links_advertised`` if they reach it at
     another address. Messages between brokers are in clear text, so it belongs on a private network. ``expiry_s``: how
-    long the session of a client that is away is kept.
+    long the session of a client that is away is kept. ``lease_s``: a broker that metad has not heard of for so long is
+    over, and the wills of its clients are published. ``metad`` is this broker's own client.
     """
 
     def __init__(
@@ -163,22 +167,24 @@ class MetadBroker(Broker):
         links: str = "127.0.0.1:0",
         links_advertised: str = "",
         expiry_s: int = NEVER_S,
+        lease_s: float = 10.0,
     ) -> None:
         super().__init__(config)
         self._metad = metad
         self._store = Store(metad, name, tenant, expiry_s)
         self._waiting = WaitingMessages(metad, tenant)
+        self._lease_s = lease_s
         self._links_at, self._links_advertised = links, links_advertised
         self._listener = Listener(self._received)
         self._links: dict[LifeKey, Link] = {}
         self._routes = Routes()
         self._connections: dict[str, Connection] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._images: list[Image] = []
+        self._image: Image | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = False
         self.fenced = asyncio.Event()
-        """A newer life of this broker has begun, and this one serves no client any more."""
+        """This life is over: a newer one has begun, or metad has not heard of it. It serves no client any more."""
 
     # --- its life ---
 
@@ -196,20 +202,14 @@ class MetadBroker(Broker):
         """Begin a life, and learn who has subscribed to what, before the first client comes."""
         host, _, port = self._links_at.rpartition(":")
         bound = await self._listener.listen(host, int(port))
-        await self._store.begin(BrokerRecord(self._links_advertised or bound, self._listener.word))
-        self._images = [
-            self._metad.image(
-                [
-                    Watched("session", tenant=self._store.tenant, rows=("owner",)),
-                    Watched("subscription", tenant=self._store.tenant),
-                ]
-            ),
-            self._metad.image(Watched("kv", tenant=self._store.brokers)),
-        ]
-        for image in self._images:
-            image.on_change(self._changed)
-        for image in self._images:
-            await image.caught_up()
+        life = await self._store.begin(self._links_advertised or bound, self._listener.word, self._lease_s)
+        tenant = self._store.tenant
+        watched = [Watched("session", tenant=tenant, rows=("owner",)), Watched("subscription", tenant=tenant)]
+        self._image = self._metad.image(watched)
+        self._image.on_change(self._changed)
+        await self._image.caught_up()
+        self._spawn(self._fence_when_lost(life))
+        self._spawn(self._publish_wills())
         await super()._start_listeners()
 
     async def shutdown(self) -> None:
@@ -223,13 +223,16 @@ class MetadBroker(Broker):
                     await connection.gone.wait()
         await super().shutdown()
         await self._listener.close()
-        for image in self._images:
-            await image.close()
+        if self._image is not None:
+            await self._image.close()
         for link in self._links.values():
             await link.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._store.life is not None:
+            with contextlib.suppress(MetadError):
+                await self._store.life.end()
 
     def _spawn(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
@@ -241,20 +244,13 @@ class MetadBroker(Broker):
     def _changed(self, event: WatchEvent) -> None:
         if event.table == "session":
             self._owner_changed(event.key.client_id)
-        elif event.table == "subscription":
+        else:
             qos = event.record.qos if event.record is not None else None
             self._routes.show_filter(event.key.client_id, event.key.filter, qos)
-        else:
-            self._broker_changed(event.key.key, event.record.version if event.record is not None else 0)
-
-    def _broker_changed(self, name: str, epoch: int) -> None:
-        if name == self._store.name and epoch > self.epoch:
-            self._fence()
-        for life in [life for life in self._links if life[0] == name and life[1] != epoch]:
-            self._spawn(self._links.pop(life).close())
 
     def _owner_changed(self, client_id: str) -> None:
-        owner = self._images[0]["session/owner"].get(SessionKey(self._store.tenant, client_id))
+        assert self._image is not None
+        owner = self._image["session/owner"].get(SessionKey(self._store.tenant, client_id))
         if client_id in self._connections:  # of a client that is here, this broker knows more
             if not self._store.is_here(owner):
                 self._spawn(self._look_whether_moved(client_id))
@@ -273,9 +269,13 @@ class MetadBroker(Broker):
                     connection.moved = True
                     await connection.handler.handle_connection_closed()
 
+    async def _fence_when_lost(self, life: BrokerLife) -> None:
+        log.info("%s: %s", self._store.name, await life.lost())
+        self._fence()
+
     def _fence(self) -> None:
         if not self.fenced.is_set():
-            log.error("a newer life of %s has begun: this one closes all connections", self._store.name)
+            log.error("this life of %s is over: it closes all connections", self._store.name)
             self.fenced.set()
             for connection in self._connections.values():
                 connection.moved = True
@@ -327,7 +327,7 @@ class MetadBroker(Broker):
                 older.moved = not older.is_clean  # the session goes on, and so no will is due
                 await self._close(older)
             try:
-                taken = await self._store.take(client_id, clean=clean)
+                taken = await self._store.take(client_id, clean=clean, will=_will_of(session))
                 if not taken.present:
                     await self._waiting.clear(client_id)
             except MetadError as error:
@@ -397,12 +397,9 @@ class MetadBroker(Broker):
         self, client_session: Session, handler: BrokerProtocolHandler, disconnect_waiter: asyncio.Future[Any]
     ) -> None:
         connection = self._connection_of(client_session)
-        orderly = isinstance(disconnect_waiter.result(), DisconnectPacket)
         if connection is not None:
+            connection.orderly = self._ending or isinstance(disconnect_waiter.result(), DisconnectPacket)
             await self._stop_sending(connection)
-        goes_on = connection is None or connection.moved or self._ending
-        if client_session.will_flag and not orderly and not goes_on:
-            await self._publish_will(client_session)
         await self._stop_handler(handler)
         client_session.transitions.disconnect()
         await self.plugins_manager.fire_event(
@@ -416,14 +413,18 @@ class MetadBroker(Broker):
             await asyncio.gather(connection.sending, return_exceptions=True)
         connection.outbox.end()
 
-    async def _publish_will(self, session: Session) -> None:
-        topic, payload = session.will_topic or "", bytes(session.will_message or b"")
-        try:
-            if session.will_retain:
-                await self.retain_message(session, topic, payload, session.will_qos)
-            await self._publish(Envelope(topic, payload, session.will_qos or 0))
-        except MetadError as error:
-            self._failed(error)
+    async def _publish_wills(self) -> None:
+        """Wills that are due, of clients of any broker: of those that are dead, too. One broker claims each."""
+        while not self.fenced.is_set():
+            try:
+                async for taken in self._store.wills():
+                    will = taken.will
+                    if will.retain:
+                        await self.retain_message(None, will.topic, will.payload, will.qos)
+                    await self._publish(Envelope(will.topic, will.payload, will.qos))
+            except MetadError as error:  # the will is claimed again, here or elsewhere
+                self._failed(error)
+                await asyncio.sleep(_AGAIN_S)
 
     async def _gone(self, session: Session, handler: BrokerProtocolHandler) -> None:
         """However the connection has ended."""
@@ -440,7 +441,7 @@ class MetadBroker(Broker):
                 del self._connections[client_id]
                 try:
                     if not connection.moved:
-                        await self._store.leave(client_id, end=connection.is_clean)
+                        await self._store.leave(client_id, orderly=connection.orderly)
                 except MetadError as error:
                     self._failed(error)
                 self._owner_changed(client_id)
@@ -630,21 +631,22 @@ class MetadBroker(Broker):
 
     async def _send(self, life: LifeKey, message: Envelope | None, targets: list[Target], hops: int) -> None:
         try:
-            link = self._link(life)
+            link = await self._link(life)
             await link.send(message, targets, hops + 1)
         except Unreachable as error:
             log.info("%s life %d: %s", *life, error)
             await asyncio.gather(*(self._deliver_away(message, target, hops, gone=life) for target in targets))
 
-    def _link(self, life: LifeKey) -> Link:
+    async def _link(self, life: LifeKey) -> Link:
         """To that life of another broker. Raises Unreachable."""
         link = self._links.get(life)
         if link is None:
-            record = self._images[1]["kv"].get(KvKey(self._store.brokers, life[0]))
-            if record is None or record.version != life[1]:
+            at = await self._store.address_of(*life)
+            if at is None:
                 raise Unreachable("this life is over")
-            at = broker_of(record)
-            link = self._links[life] = Link(at.address, at.word)
+            link = self._links.setdefault(life, Link(*at))
+            for over in [one for one in self._links if one[0] == life[0] and one[1] < life[1]]:
+                self._spawn(self._links.pop(over).close())
         return link
 
     async def _deliver_away(
@@ -676,7 +678,8 @@ class MetadBroker(Broker):
                 connection.outbox.look()
             elif not self._store.is_mine(session):
                 with contextlib.suppress(Unreachable):
-                    await self._link((session.broker, session.broker_epoch)).send(None, [Target(client_id, 0)])
+                    link = await self._link((session.broker, session.broker_epoch))
+                    await link.send(None, [Target(client_id, 0)])
 
     async def _received(self, delivery: Delivery) -> None:
         """From another broker."""
@@ -687,3 +690,10 @@ def _handled(session: Session, message: ApplicationMessage) -> None:
     arriving = session.delivered_message_queue
     if isinstance(arriving, Arriving):
         arriving.handled(message)
+
+
+def _will_of(session: Session) -> Will | None:
+    if not session.will_flag or not session.will_topic:
+        return None
+    payload = bytes(session.will_message or b"")
+    return Will(session.will_topic, payload, session.will_qos or 0, bool(session.will_retain))

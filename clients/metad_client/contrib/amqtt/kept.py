@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final, NamedTuple
 
-import msgspec
-
 from metad_client import (
+    BrokerLife,
     Client,
     InvalidItemError,
-    Kv,
     MetadError,
     NotFoundError,
     NotOwnerError,
@@ -23,6 +20,8 @@ from metad_client import (
     Subscription,
     SubscriptionKey,
     SubscriptionOptions,
+    TakenWill,
+    Will,
 )
 
 from . import envelope
@@ -30,13 +29,6 @@ from .envelope import Envelope
 
 NEVER_S: Final = 0xFFFFFFFF
 """The expiry interval of a session that never expires."""
-
-
-class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One life of a broker: where others reach it, and the word that they show."""
-
-    address: str
-    word: str
 
 
 class Taken(NamedTuple):
@@ -49,13 +41,7 @@ class Taken(NamedTuple):
     """Messages of QoS 2 that the client has begun to publish, by packet identifier."""
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_broker = msgspec.msgpack.Decoder(BrokerRecord).decode
-
-
-def broker_of(record: Kv) -> BrokerRecord:
-    """What a broker says of itself."""
-    return _broker(record.value)
+_WORD: Final = "word"  # the attribute of a broker that others must show
 
 
 def ends_with_connection(session: Session) -> bool:
@@ -72,35 +58,45 @@ class Store:
         self._metad = metad
         self.name = name
         self.tenant = tenant
-        self.brokers = f"mqtt/{tenant}/brokers"
-        """The namespace of the brokers: a key for each, whose version is the epoch of its newest life."""
         self._expiry_s = expiry_s
-        self.epoch = 0
+        self.life: BrokerLife | None = None
 
-    async def begin(self, life: BrokerRecord) -> None:
-        """Begin a life, and tell the other brokers of it."""
-        self.epoch = await self._metad.kv.put(self.brokers, self.name, _encode(life))
+    @property
+    def epoch(self) -> int:
+        """Of this life; 0 before it begins."""
+        return self.life.epoch if self.life is not None else 0
 
-    async def take(self, client_id: str, *, clean: bool) -> Taken:
+    async def begin(self, address: str, word: str, lease_s: float) -> BrokerLife:
+        """Begin a life, which ends every earlier one. Other brokers find the address in metad, and the word."""
+        self.life = await self._metad.brokers.register(
+            self.name, address=address, attributes={_WORD: word}, lease_s=lease_s
+        )
+        return self.life
+
+    async def address_of(self, broker: str, epoch: int) -> tuple[str, str] | None:
+        """Where other brokers reach that life, and the word that they show; None if it is over."""
+        found = await self._metad.brokers.get(broker)
+        if found is None or found.broker_epoch != epoch or found.least_epoch > epoch:
+            return None
+        return found.address, found.attributes.get(_WORD, "")
+
+    async def take(self, client_id: str, *, clean: bool, will: Will | None) -> Taken:
         """A client connects to this broker. Raises FencedError if this is a past life."""
         whom = (self.name, self.epoch, self.tenant, client_id)
-        if not clean:
-            taken = await self._metad.sessions.takeover(*whom, restore=True)
-            if taken.session_present and taken.properties is not None and taken.properties.expiry_interval_s:
-                return await self._restored(client_id)
-        # What is there, if anything, ended with the connection of a broker that is gone.
-        properties = SessionProperties(0 if clean else self._expiry_s)
-        await self._metad.sessions.takeover(*whom, clean_start=True, properties=properties)
-        return Taken(False, {}, {})
-
-    async def _restored(self, client_id: str) -> Taken:
-        filters, states = await asyncio.gather(
-            self._metad.subscriptions.get(self.tenant, client_id), self._metad.inflight.get(self.tenant, client_id)
+        properties = SessionProperties(0 if clean else self._expiry_s, will=will)
+        taken = await self._metad.sessions.takeover(
+            *whom, clean_start=clean, properties=properties, restore=not clean, restore_parts=not clean
         )
+        before = taken.properties
+        if clean or not taken.session_present or before is None:
+            return Taken(False, {}, {})
+        if not before.expiry_interval_s:  # it ended with the connection of a broker that is gone
+            await self._metad.sessions.takeover(*whom, clean_start=True, properties=properties)
+            return Taken(False, {}, {})
         return Taken(
             True,
-            {one.filter: one.options.qos for one in filters},
-            {int(one.name): envelope.decode(one.value) for one in states},
+            {one.filter: one.options.qos for one in taken.subscriptions},
+            {int(one.name): envelope.decode(one.value) for one in taken.inflight},
         )
 
     async def subscribe(self, client_id: str, filters: Mapping[str, int]) -> dict[str, MetadError]:
@@ -132,16 +128,15 @@ class Store:
         with contextlib.suppress(NotFoundError):
             await self._metad.inflight.delete(self.name, self.epoch, self.tenant, client_id, str(packet_id))
 
-    async def leave(self, client_id: str, *, end: bool) -> bool:
-        """A client has gone, and its session ends or stays. False if it is connected elsewhere."""
-        try:
-            if end:
-                await self._metad.sessions.delete(self.tenant, client_id, broker=self.name, broker_epoch=self.epoch)
-            else:
-                await self._metad.sessions.disconnect(self.name, self.epoch, self.tenant, client_id)
-        except (NotOwnerError, NotFoundError):
-            return False
-        return True
+    async def leave(self, client_id: str, *, orderly: bool) -> None:
+        """A client has gone. Its session stays, or ends if it was clean; its will is due unless it said goodbye.
+        Nothing happens if it is connected elsewhere."""
+        with contextlib.suppress(NotOwnerError, NotFoundError):
+            await self._metad.sessions.disconnect(self.name, self.epoch, self.tenant, client_id, will_discard=orderly)
+
+    def wills(self) -> AsyncIterator[TakenWill]:
+        """Wills that are due, of clients of any broker, for this one to publish."""
+        return self._metad.wills.due(self.name, self.epoch, tenant=self.tenant)
 
     async def find(self, client_id: str) -> Session | None:
         """A session as it is."""
