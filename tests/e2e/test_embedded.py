@@ -14,8 +14,9 @@ from e2e_server import wait_until
 
 from metad import embedded
 from metad.errors import ConfigError, ServerError
-from metad_client import blocking, connect
+from metad_client import SessionProperties, blocking, connect
 
+LASTING = SessionProperties(86_400)
 SMALL = {"election_timeout_ms": 300, "heartbeat_ms": 50}
 
 
@@ -147,7 +148,7 @@ def test_a_server_in_a_thread_serves_blocking_code_and_several_loops(tmp_path: P
 async def test_time_passes_for_a_server_when_a_test_says_so(tmp_path: Path) -> None:
     async with embedded.serve() as server, connect(server.url) as m:
         for client_id, seconds in (("a", 3_600), ("b", 0.5), ("c", 0)):
-            await m.sessions.takeover("b1", 1, "acme", client_id)
+            await m.sessions.takeover("b1", 1, "acme", client_id, properties=LASTING)
             await m.sessions.disconnect("b1", 1, "acme", client_id)
             await server.advance(seconds)
         a, b, c = [session.disconnected_ms async for session in m.sessions.list("acme")]
@@ -161,11 +162,22 @@ async def test_time_passes_for_a_server_when_a_test_says_so(tmp_path: Path) -> N
             await server.advance(1)
 
 
+async def test_a_session_ends_in_the_hour_that_a_test_lets_pass() -> None:
+    async with embedded.serve() as server, connect(server.url) as m:
+        for client_id, expiry_s in (("short", 60), ("long", 7_200)):
+            await m.sessions.takeover("b1", 1, "acme", client_id, properties=SessionProperties(expiry_s))
+            await m.sessions.disconnect("b1", 1, "acme", client_id)
+        await server.advance(3_600)
+        assert [session.client_id async for session in m.sessions.list("acme")] == ["long"]
+        await server.advance(3_700)
+        assert [session.client_id async for session in m.sessions.list("acme")] == []
+
+
 def test_time_passes_for_a_server_in_a_thread() -> None:
     with embedded.serve_in_thread() as server, blocking.connect(server.url) as m:
         times = []
         for client_id in ("a", "b"):
-            m.sessions.takeover("b1", 1, "acme", client_id)
+            m.sessions.takeover("b1", 1, "acme", client_id, properties=LASTING)
             m.sessions.disconnect("b1", 1, "acme", client_id)
             server.advance(60)
             times += [found.disconnected_ms for found in [m.sessions.get("acme", client_id)] if found is not None]

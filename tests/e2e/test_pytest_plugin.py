@@ -35,9 +35,11 @@ def test_clients_of_one_test_share_it(metad, metad_server):
     assert metad.kv.put("ns", "key", b"value") == 2
 
 def test_an_hour_passes(metad, metad_server):
+    from metad_client import SessionProperties
+
     gone = []
     for client in ("a", "b"):
-        metad.sessions.takeover("broker", 1, "acme", client)
+        metad.sessions.takeover("broker", 1, "acme", client, properties=SessionProperties(86_400))
         metad.sessions.disconnect("broker", 1, "acme", client)
         gone.append(metad.sessions.get("acme", client).disconnected_ms)
         metad_server.advance(3600)
