@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     _move(commands)
     _watch(commands)
     _image(commands)
+    _sessions(commands)
     _topics(commands)
     _retained(commands)
     _demo(commands)
@@ -430,6 +431,42 @@ def _run_image(args: argparse.Namespace) -> int:
     return run(
         records=args.records, value_bytes=args.value_bytes, shape=shape, config=args.server_config, json=args.json
     )
+
+
+def _sessions(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "sessions that begin and end one by one, that are held, and that all end at once"
+    parser = _command(commands, "sessions", text, _run_sessions)
+    _server_config(parser)
+    _scheme(parser)
+    _shape(parser, nodes=3)
+    parser.add_argument("--mode", choices=("create-close", "live", "expiry-storm"), default="create-close")
+    parser.add_argument(
+        "--rates", type=_numbers, metavar="R,...", default=[1_000.0, 2_500.0, 5_000.0], help="pairs of calls a second"
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of a rate, or of a window")
+    parser.add_argument("--sessions", type=_count, default=1_000_000, help="sessions that are held, as in 1e6")
+    parser.add_argument(
+        "--shares", type=_numbers, metavar="S,...", default=[0.1, 0.5, 1.0], help="shares of them that end at once"
+    )
+    parser.add_argument("--processes", type=int, default=1, help="client processes of create-close")
+    parser.add_argument("--in-flight", type=int, default=512, help="clients of create-close at a time, at most")
+
+
+def _run_sessions(args: argparse.Namespace) -> int:
+    from .sessions.command import Measurement, run
+    from .spawn import Shape
+
+    measurement = Measurement(
+        mode=args.mode,
+        rates=args.rates,
+        seconds=args.seconds,
+        sessions=args.sessions,
+        shares=args.shares,
+        processes=args.processes,
+        in_flight=args.in_flight,
+    )
+    shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme)
+    return run(measurement, shape=shape, config=args.server_config, json=args.json)
 
 
 def _topics(commands: Commands[argparse.ArgumentParser]) -> None:

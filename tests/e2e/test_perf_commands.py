@@ -341,6 +341,34 @@ def test_filters_find_the_retained_messages_of_a_fleet(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_sessions_begin_and_end(tmp_path: Path) -> None:
+    report = _report(tmp_path, "sessions", "--rates", "100,200", "--seconds", 1, "--nodes", 1, timeout_s=150)
+    assert (report["wrong"], report["errors"], report["problems"]) == (0, 0, [])
+    assert [row["pairs"] for row in report["rates"]] == [100, 200]
+    assert {"sustained_per_s", "p99_ms", "mode", "fsync", "nodes"} <= report.keys()
+
+
+def test_sessions_are_held(tmp_path: Path) -> None:
+    done = ("--mode", "live", "--sessions", 3_000, "--seconds", 0.3, "--nodes", 1)
+    report = _report(tmp_path, "sessions", *done, timeout_s=150)
+    assert (report["connected"], report["wrong"]) == (3_000, 0)
+    assert {"foreground_loss", "foreground_p99_ratio", "server_bytes_per_session"} <= report.keys()
+
+
+def test_sessions_end_at_their_time(tmp_path: Path) -> None:
+    done = ("--mode", "expiry-storm", "--sessions", 3_000, "--shares", "0.5", "--seconds", 0.3, "--nodes", 1)
+    report = _report(tmp_path, "sessions", *done, timeout_s=200)
+    (row,) = report["shares"]
+    assert (row["ended"], row["ended_wrongly"], row["ended_early"], report["wrong"]) == (1_500, 0, False, 0)
+    assert row["curve"][-1][1] == 1_500
+
+
+def test_sessions_name_what_they_cannot_do() -> None:
+    wrong = _metad_perf("sessions", "--shares", "2", "--mode", "expiry-storm")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "--shares must be over 0, and 1 at most" in wrong.stderr
+
+
 def test_image_is_whole(tmp_path: Path) -> None:
     report = _report(tmp_path, "image", "--records", 5_000, timeout_s=250)
     assert report.keys() >= {"seconds", "records_per_s", "server_rss_growth_mib"}
