@@ -22,16 +22,16 @@ from metad_wire import methods
 from metad_wire.errors import TooLargeError
 from metad_wire.messages import NEVER_S, SessionDisconnectItem, SessionProperties, SessionTakeoverItem, Will
 from metad_wire.methods import encode
+from metad_wire.tables import inflight, subscription
+from metad_wire.tables import will as due_wills
 from metad_wire.tables.kv import KV
 from metad_wire.tables.session import SESSION
-from metad_wire.tables.will import WILL as WILL_TABLE
-from metad_wire.tables.will import WillDue
 
 LAGS = (0, 3)
 WILL = Will("gone", b"bye", delay_s=30)
 AT_ONCE = Will("gone", b"bye")
 _decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
-_decode_will = msgspec.msgpack.Decoder(WillDue).decode
+_decode_will = msgspec.msgpack.Decoder(due_wills.WillDue).decode
 
 
 @pytest.fixture(params=LAGS, ids=lambda lag: f"lag{lag}")
@@ -92,7 +92,7 @@ def due(rig: Rig) -> list[tuple[int, int, str]]:
 def wills(rig: Rig) -> list[tuple[str, Will]]:
     """Those that are due, with their clients, in the order of the clients."""
     rig.settle()
-    prefix = keys.table_prefix(rig.group.prefix, WILL_TABLE.rows["due"])
+    prefix = keys.table_prefix(rig.group.prefix, due_wills.WILL.rows["due"])
     rows = [(key[len(prefix) :], value) for key, value in contents(rig.group.engine) if key.startswith(prefix)]
     return [(keys.split_text(key, 2 + 1)[0], _decode_will(value).will) for key, value in rows]
 
@@ -331,7 +331,9 @@ def test_a_session_is_deleted_only_if_it_is_still_what_was_seen(rig: Rig) -> Non
 # --- what belongs to a session ---------------------------------------------------------------------------
 
 PARTS = types.SimpleNamespace(part_of="session", rows={"part": KV.rows["record"]})
-COUNTED = types.SimpleNamespace(part_of="session", rows={"count": KV.rows["record"], "part": WILL_TABLE.rows["due"]})
+COUNTED = types.SimpleNamespace(
+    part_of="session", rows={"count": KV.rows["record"], "part": due_wills.WILL.rows["due"]}
+)
 ENDS: dict[str, Callable[[Rig], Any]] = {
     "disconnect": lambda rig: leave(rig, expiry_interval_s=0),
     "delete": delete,
@@ -365,6 +367,19 @@ def test_what_belongs_to_a_session_goes_with_it(monkeypatch: pytest.MonkeyPatch,
     ]
 
 
+@pytest.mark.parametrize("how", ENDS)
+def test_subscriptions_and_what_is_in_flight_for_the_client_go_with_its_session(rig: Rig, how: str) -> None:
+    for name in ("a", "b"):
+        connect(rig, name, SessionProperties(60))
+        subscribed = [subscription.Subscription("t", name, topic) for topic in ("f/1", "f/2")]
+        rig.write(methods.SUBSCRIPTION_ADD, subscription.SubscriptionAdd("b", 1, subscribed))
+        rig.write(methods.INFLIGHT_PUT, inflight.InflightPut("b", 1, [inflight.Inflight("t", name, "n", b"v")]))
+    ENDS[how](rig)
+    rows = [row for table in (subscription.SUBSCRIPTION, inflight.INFLIGHT) for row in table.rows.values()]
+    assert [len(parts(rig, row)) for row in rows if parts(rig, row)] == [2, 1, 1, 1]
+    assert all(key.startswith(keys.text2("t", "b")) for row in rows for key in parts(rig, row))
+
+
 def test_what_is_in_flight_goes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_end, "TABLES", {"parts": PARTS})
     rig = begun(lag=10)
@@ -380,12 +395,12 @@ def test_a_session_without_a_count_is_not_searched(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(session_end, "TABLES", {"parts": COUNTED})
     for name in "ab":
         connect(rig, name, SessionProperties(60))
-    put_parts(rig, WILL_TABLE.rows["due"], "a", "b")
+    put_parts(rig, due_wills.WILL.rows["due"], "a", "b")
     put_parts(rig, KV.rows["record"], "a", counts=True)
     for name in "ab":
         delete(rig, name)
     assert parts(rig, KV.rows["record"]) == []
-    assert parts(rig, WILL_TABLE.rows["due"]) == [keys.text2("t", "b") + keys.text("part")]
+    assert parts(rig, due_wills.WILL.rows["due"]) == [keys.text2("t", "b") + keys.text("part")]
 
 
 def test_a_session_with_too_much_is_not_ended_in_part(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> None:
