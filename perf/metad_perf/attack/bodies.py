@@ -46,7 +46,7 @@ def _made(rng: random.Random, kind: inspect.Type) -> Any:
     if isinstance(kind, inspect.IntType):
         least = -(2**63) if kind.ge is None else kind.ge
         most = 2**63 - 1 if kind.le is None else kind.le
-        return rng.choice([number for number in _NUMBERS if least <= number <= most])
+        return rng.choice([least, most, *[number for number in _NUMBERS if least <= number <= most]])
     if isinstance(kind, inspect.StrType):
         return rng.choice(_TEXTS)
     if isinstance(kind, inspect.BytesType):

@@ -51,7 +51,7 @@ class World:
         self.now_s = 1_000.0
         self.timers: list[SimpleNamespace] = []
         self.engine = MemoryEngine()
-        self.machine = Machine(METADATA, self.engine, NodeMemory(Config()), clock=self.now)
+        self.machine = Machine(METADATA, self.engine, NodeMemory(Config()), clock=self.now, wall_ms=self.wall_ms)
         self.last = 0
         self.group = SimpleNamespace(ready=True, term=1, leader="n1", read=self.read)
         self.drivers: Any = {METADATA: SimpleNamespace(group=self.group, machine=self.machine)}
@@ -70,6 +70,9 @@ class World:
 
     def now(self) -> float:
         return self.now_s
+
+    def wall_ms(self) -> int:
+        return int(self.now_s * 1_000)
 
     def call_at(self, when_s: float, callback: Callable[[], None]) -> SimpleNamespace:
         timer = SimpleNamespace(when_s=when_s, callback=callback)

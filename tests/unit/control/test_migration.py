@@ -160,7 +160,9 @@ class Scenario:
         self.revisions[name] = revision.index
 
     async def takeover(self, broker: str, clients: list[str]) -> None:
-        body = m.SessionTakeover(broker, 1, [m.SessionTakeoverItem("t", client) for client in clients])
+        kept = m.SessionProperties(3_600)  # while the client is away
+        items = [m.SessionTakeoverItem("t", client, False, kept) for client in clients]
+        body = m.SessionTakeover(broker, 1, items)
         reply = await self.ask(SESSION_TAKEOVER, body)
         assert reply.errors == []
         for client, previous in zip(clients, reply.previous, strict=True):

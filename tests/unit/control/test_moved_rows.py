@@ -45,7 +45,8 @@ def some_rows(table: Table, byte: int, rng: random.Random) -> dict[bytes, bytes]
     rows = {}
     for number in range(RECORDS):
         fields = [rng.choice(["", "a", "\0", "ä\0"]) + str(rng.randrange(1 << 30)) for _ in table.routing]
-        key = bytes((byte,)) + b"".join(map(keys.text, fields)) + rng.randbytes(rng.randrange(4))
+        order = b"\x7f" + rng.randbytes(table.ordered_by - 1) if table.ordered_by else b""  # a deadline far away
+        key = bytes((byte,)) + order + b"".join(map(keys.text, fields)) + rng.randbytes(rng.randrange(4))
         value = b"%d" % number + rng.randbytes(rng.randrange(40))
         rows[key] = KNOWN[byte](value) if byte in KNOWN else value
     return rows
