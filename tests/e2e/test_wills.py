@@ -149,6 +149,31 @@ async def test_wills_and_claims_survive_a_restart(tmp_path: Any) -> None:
             assert await left(m) == []
 
 
+async def test_each_will_is_acknowledged_once_though_the_leader_is_killed() -> None:
+    """Two brokers publish while clients go, and the leader of the group dies with kill -9 in the middle of it."""
+    names = [f"c{i:03}" for i in range(200)]
+    published: list[tuple[str, int]] = []
+
+    async def publish_all(m: sdk.Client, broker: str) -> None:
+        async for taken in m.wills.due(broker, 1, poll_s=0.2, lease_s=5, limit=20):
+            published.append((taken.key.client_id, taken.claims))
+
+    async with embedded.cluster(nodes=3) as cluster, sdk.connect(cluster.url) as m, asyncio.timeout(2 * WAIT_S):
+        brokers = [asyncio.create_task(publish_all(m, f"b{n}")) for n in range(2)]
+        await go(m, *names[:100])
+        going = asyncio.create_task(go(m, *names[100:]))
+        cluster.kill((await m.cluster.map()).leaders["data-0"])
+        await going
+        while {name for name, _ in published} != set(names) or await left(m):
+            await asyncio.wait(brokers, timeout=0.1)
+            assert not any(broker.done() for broker in brokers)
+        for broker in brokers:
+            broker.cancel()
+        await asyncio.wait(brokers)
+    first = [name for name, claims in published if claims == 1]
+    assert len(first) == len(set(first)), "a will that nobody had claimed before went to two"
+
+
 def test_the_blocking_client_sees_each_will_before_it_is_acknowledged() -> None:
     with embedded.serve_in_thread(**SOON) as server, blocking.connect(server.url) as m:
         takes = [SessionTakeoverItem("t", f"c{i}", False, leaving(f"c{i}")) for i in range(5)]
