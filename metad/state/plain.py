@@ -166,11 +166,10 @@ class Plain:
     def list_rows(self, body: m.TableList) -> Rows:
         """One for the slot of all records that are asked for; none if they have several. Raises InvalidRequestError."""
         table, fields = self.table, body.fields
-        if len(fields) > len(table.key):
-            raise InvalidRequestError(f"{len(fields)} fields, the key of a {table.name} has {len(table.key)}")
-        for number, value in enumerate(fields):
-            if isinstance(value, str) != table.is_text(number):
-                raise InvalidRequestError(f"{table.key[number]} is {'text' if table.is_text(number) else 'a number'}")
+        if body.after and len(body.after) < len(table.key):
+            raise InvalidRequestError(f"after: {len(body.after)} of {len(table.key)} fields of a key")
+        for given in (fields, body.after):
+            self._check_fields(given)
         if body.prefix and (len(fields) == len(table.key) or not table.is_text(len(fields))):
             raise InvalidRequestError("a prefix needs a field of text behind the fields that are given")
         routing = len(table.routing)
@@ -178,10 +177,20 @@ class Plain:
             return NO_ROWS
         return Rows((body,), (b"",), crcs_of((table.key_of(fields[:routing]),)))
 
+    def _check_fields(self, fields: Sequence[str | int]) -> None:
+        """Raise InvalidRequestError unless these are the first fields of a key."""
+        table = self.table
+        if len(fields) > len(table.key):
+            raise InvalidRequestError(f"{len(fields)} fields, the key of a {table.name} has {len(table.key)}")
+        for number, value in enumerate(fields):
+            if isinstance(value, str) != table.is_text(number):
+                raise InvalidRequestError(f"{table.key[number]} is {'text' if table.is_text(number) else 'a number'}")
+
     def read_list(self, reader: Reader, command: Command[m.TableList]) -> Any:
         """A page of records."""
-        body = command.body
-        return read_page(reader, command, self.row, self.table.key_of(body.fields) + text_prefix(body.prefix))
+        body, table = command.body, self.table
+        start = table.key_of(body.fields) + text_prefix(body.prefix)
+        return read_page(reader, command, self.row, start, slots=body.slots, after=table.key_of(body.after))
 
 
 class CommandHeads:

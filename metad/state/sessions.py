@@ -43,7 +43,18 @@ from .part import Writes
 from .restoring import recalled_parts, restored_parts
 from .rows import Rows
 from .session_end import end_parts, end_sessions
-from .tables import PAGE_BYTES_MAX, Command, Reader, Verb, after_cursor, check_same_rows, mismatch, read_values, written
+from .tables import (
+    PAGE_BYTES_MAX,
+    Command,
+    Reader,
+    Verb,
+    after_cursor,
+    check_same_rows,
+    key_after,
+    mismatch,
+    read_values,
+    written,
+)
 from .view import View
 from .wills import due_will
 
@@ -442,7 +453,7 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> m.SessionList
     start = b""
     if body.tenant is not None:
         start = keys.text(body.tenant) + keys.text_prefix(body.client_id_prefix)
-    begin = after_cursor(reader.group, _OWNER, start, body.page.cursor)
+    begin = after_cursor(reader.group, _OWNER, start, body.page.cursor, key_after(SESSION, body.after))
     keep = None
     if body.broker is not None:
         # The broker follows the one-byte boolean, so the filter is a comparison of bytes.
@@ -452,7 +463,7 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> m.SessionList
             return row.startswith(broker, 2)
 
     end = keys.after_prefix(table + start)
-    scan = reader.scan(begin, end, body.page.limit, keep)
+    scan = reader.scan(begin, end, body.page.limit, keep, body.slots)
     properties_prefix = keys.table_prefix(reader.group, _PROPERTIES)
     skip = len(table)
     suffixes = [key[skip:] for key, _ in scan.rows]

@@ -19,7 +19,7 @@ from metad_wire.topics import filter_fault
 
 from ..storage import keys
 from .session_parts import Named, SessionParts, rows_of_sessions
-from .tables import Command, Reader, Verb, after_cursor, written
+from .tables import Command, Reader, Verb, after_cursor, key_after, written
 from .view import View
 
 _PARTS = SessionParts(
@@ -67,8 +67,8 @@ def _read_list(reader: Reader, command: Command[wire.SubscriptionList]) -> wire.
         raise InvalidRequestError("client_id_prefix needs a tenant")
     start = b"" if body.tenant is None else keys.text(body.tenant) + keys.text_prefix(body.client_id_prefix)
     prefix = keys.table_prefix(reader.group, _PARTS.row)
-    begin = after_cursor(reader.group, _PARTS.row, start, body.page.cursor)
-    scan = reader.scan(begin, keys.after_prefix(prefix + start), body.page.limit)
+    begin = after_cursor(reader.group, _PARTS.row, start, body.page.cursor, key_after(SUBSCRIPTION, body.after))
+    scan = reader.scan(begin, keys.after_prefix(prefix + start), body.page.limit, slots=body.slots)
     skip = len(prefix)
     found: list[msgspec.Raw] = []
     for key, options in scan.rows:

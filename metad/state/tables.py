@@ -111,12 +111,13 @@ class Reader:
         end: bytes,
         limit: int,
         keep: Callable[[bytes], bool] | None = None,
+        slots: bytes = b"",
     ) -> Scan:
         """Up to ``limit`` rows whose value ``keep`` accepts, of the next :data:`SCAN_ROWS_MAX`, with a bound on their
-        bytes."""
+        bytes. ``slots``: those that the request names, as :func:`wanted_slots` says."""
         rows: list[tuple[bytes, bytes]] = []
         size = looked_at = looked_at_bytes = 0
-        held = self.held
+        held = wanted_slots(self, slots)
         while True:
             all_count = keep is None and held is None
             wanted = SCAN_ROWS_MAX - looked_at
@@ -154,6 +155,8 @@ def wanted_slots(reader: Reader, bits: bytes) -> Numbers | None:
         return reader.held
     if len(bits) != len(ALL_SLOTS):
         raise InvalidRequestError(f"slots: a bit map of {len(bits)} bytes, not {len(ALL_SLOTS)}")
+    if bits == ALL_SLOTS and reader.held is None:
+        return None
     wanted, held = unpack(bits), reader.held
     if held is not None and bool((wanted & ~held).any()):
         raise StaleRouteError
@@ -300,9 +303,15 @@ def mismatch(position: int, error: type[MetadError], what: str, current: int) ->
     return m.ItemError(position, error.code, f"{what} is {current}", current)
 
 
-def after_cursor(group: bytes, table: int, begin: bytes, cursor: bytes) -> bytes:
-    """Where a listing starts in a group's table: at ``begin``, or just behind the cursor if that is further on."""
-    return table_prefix(group, table) + max(begin, cursor + b"\0" if cursor else b"")
+def after_cursor(group: bytes, table: int, begin: bytes, cursor: bytes, after: bytes = b"") -> bytes:
+    """Where a listing starts in a group's table: at ``begin``, or just behind the cursor, or behind the key ``after``,
+    whichever is furthest on."""
+    return table_prefix(group, table) + max(begin, *(key + b"\0" for key in (cursor, after) if key), b"")
+
+
+def key_after(table: Table[Any], after: m.Message | None) -> bytes:
+    """The key behind which a listing begins."""
+    return b"" if after is None else table.keys([after])[0][0]
 
 
 def read_values(reader: Reader, command: Command[Any], row: int) -> list[bytes | None]:
@@ -317,11 +326,14 @@ def read_records(reader: Reader, command: Command[Any], row: int) -> Any:
     return command.method.reply([None if value is None else msgspec.Raw(value) for value in values])
 
 
-def read_page(reader: Reader, command: Command[Any], row: int, start: bytes) -> Any:
-    """The reply to a listing of a row that is a record as the wire has it: those whose key starts with ``start``."""
+def read_page(
+    reader: Reader, command: Command[Any], row: int, start: bytes, *, slots: bytes = b"", after: bytes = b""
+) -> Any:
+    """The reply to a listing of a row that is a record as the wire has it: those whose key starts with ``start``, and
+    comes behind the key ``after``, in the ``slots`` that the request names."""
     page = command.body.page
     prefix = table_prefix(reader.group, row)
-    begin = after_cursor(reader.group, row, start, page.cursor)
-    scan = reader.scan(begin, after_prefix(prefix + start), page.limit)
+    begin = after_cursor(reader.group, row, start, page.cursor, after)
+    scan = reader.scan(begin, after_prefix(prefix + start), page.limit, slots=slots)
     cursor = b"" if scan.stopped_at is None else scan.stopped_at[len(prefix) :]
     return command.method.reply([msgspec.Raw(value) for _, value in scan.rows], cursor)

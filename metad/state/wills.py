@@ -22,7 +22,7 @@ from .limits import LOOKED_AT_BYTES_MAX
 from .part import Writes
 from .rows import NO_ROWS, Rows, column
 from .slot_assignment import SlotAssignment
-from .tables import PAGE_BYTES_MAX, SCAN_ROWS_MAX, Command, Reader, Verb, after_cursor, written
+from .tables import PAGE_BYTES_MAX, SCAN_ROWS_MAX, Command, Reader, Verb, after_cursor, key_after, written
 from .view import View
 
 _DUE, _CLAIM = WILL.rows["due"], WILL.rows["claim"]
@@ -145,8 +145,8 @@ def _read_list(reader: Reader, command: Command[wire.WillList]) -> wire.WillList
     body = command.body
     start = _start(body.tenant, body.client_id_prefix)
     prefix, claim_prefix = keys.table_prefix(reader.group, _DUE), keys.table_prefix(reader.group, _CLAIM)
-    begin = after_cursor(reader.group, _DUE, start, body.page.cursor)
-    scan = reader.scan(begin, keys.after_prefix(prefix + start), body.page.limit)
+    begin = after_cursor(reader.group, _DUE, start, body.page.cursor, key_after(WILL, body.after))
+    scan = reader.scan(begin, keys.after_prefix(prefix + start), body.page.limit, slots=body.slots)
     skip = len(prefix)
     suffixes = [key[skip:] for key, _ in scan.rows]
     claims = reader.get_many([claim_prefix + suffix for suffix in suffixes], LOOKED_AT_BYTES_MAX)

@@ -389,13 +389,16 @@ class SessionDelete(Message, frozen=True):
 
 class SessionList(Message, frozen=True):
     """Sessions in order of (tenant, client_id), filtered. ``tenant`` and ``broker`` match exactly (None: any);
-    ``client_id_prefix`` needs a tenant."""
+    ``client_id_prefix`` needs a tenant. ``slots`` is a bit map of those that are wanted, all of which the group must
+    hold (empty: those that it holds); only sessions behind the key ``after``."""
 
     tenant: str | None = None
     client_id_prefix: str = ""
     broker: str | None = None
     page: Page = Page()
     min_revisions: Revisions = []
+    slots: bytes = b""
+    after: SessionKey | None = None
 
 
 class SessionListReply(Message, frozen=True):
@@ -747,12 +750,15 @@ class TableDelete(Message, Generic[T], frozen=True):
 
 class TableList(Message, frozen=True):
     """Records whose key begins with ``fields``, in order of their keys. If the next field of the key is text, it starts
-    with ``prefix``. If ``fields`` lack a routing field, every group has a listing of its own."""
+    with ``prefix``. If ``fields`` lack a routing field, every group has a listing of its own: of the ``slots`` that
+    are wanted of it, a bit map (empty: those that it holds), and behind the key ``after`` (empty: from the first)."""
 
     fields: KeyFields = []
     prefix: str = ""
     page: Page = Page()
     min_revisions: Revisions = []
+    slots: bytes = b""
+    after: KeyFields = []
 
 
 class TableListReply(Message, Generic[T], frozen=True):

@@ -26,7 +26,7 @@ from metad_wire.messages import (
 from metad_wire.tables.offset import KnownGroup, OffsetGroups
 
 from ..errors import MetadError, NotFoundError
-from ..requests.listing import of_all_slots, of_group
+from ..requests.listing import of_all_groups, of_group
 from ..requests.outcomes import with_errors, wrote
 from ..results import ReadResult, WriteResult, newest
 from .facade import Facade
@@ -136,10 +136,10 @@ class Offsets(Facade):
         time. All groups of metad are asked; the deadline is that of each page. A group that stays comes once, wherever
         its slot moves."""
         wanted = newest(min_revisions)
-        listing = of_all_slots(
+        listing = of_all_groups(
             self._requests,
             methods.OFFSET_GROUPS,
-            lambda slots, after, page: OffsetGroups(tenant, prefix, slots, after, page, wanted),
+            lambda slots, after, page: OffsetGroups(tenant, prefix, slots, after or "", page, wanted),
             lambda reply: reply.groups,
             lambda group: group.group,
             page_size,

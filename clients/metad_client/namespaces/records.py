@@ -84,19 +84,23 @@ class Records(Facade, Generic[Record]):
         deadline_s: float | None = None,
     ) -> AsyncIterator[TableRecord[Record]]:
         """List the records whose key begins with these fields and whose next field starts with ``prefix``, in order of
-        the key, a page at a time. The deadline is that of each page."""
+        the key, a page at a time. The deadline is that of each page. A record that stays comes once, wherever its slot
+        moves."""
         method, wanted, table = self._plain.list, newest(min_revisions), self._table
 
-        def body_of(page: Page) -> TableList:
+        def of_one(page: Page) -> TableList:
             return TableList([*fields], prefix, page, wanted)
 
-        def key_of(found: TableRecord[Record]) -> Any:
+        def of_several(slots: bytes, after: Sequence[str | int] | None, page: Page) -> TableList:
+            return TableList([*fields], prefix, page, wanted, slots, [*(after or ())])
+
+        def key_of(found: TableRecord[Record]) -> Sequence[str | int]:
             return [getattr(found.record, field) for field in table.key]
 
         if len(fields) >= len(table.routing):
-            listing = of_group(self._requests, method, body_of, _listed, page_size, deadline_s)
+            listing = of_group(self._requests, method, of_one, _listed, page_size, deadline_s)
         else:
-            listing = of_all_groups(self._requests, method, body_of, _listed, key_of, page_size, deadline_s)
+            listing = of_all_groups(self._requests, method, of_several, _listed, key_of, page_size, deadline_s)
         async with aclosing(listing):
             async for record in listing:
                 yield record

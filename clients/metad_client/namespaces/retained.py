@@ -21,7 +21,7 @@ from metad_wire.tables.retained import (
 )
 
 from ..errors import MetadError
-from ..requests.listing import of_all_slots
+from ..requests.listing import of_all_groups
 from ..requests.outcomes import with_errors, wrote
 from ..results import ReadResult, WriteResult, newest
 from .facade import Facade
@@ -75,10 +75,10 @@ class RetainedMessages(Facade):
         Raises InvalidRequestError if the filter is not right, or is of a shared subscription, which MQTT sends no
         retained messages."""
         wanted = newest(min_revisions)
-        listing = of_all_slots(
+        listing = of_all_groups(
             self._requests,
             methods.RETAINED_MATCH,
-            lambda slots, after, page: RetainedMatch(tenant, filter, slots, after, page, wanted),
+            lambda slots, after, page: RetainedMatch(tenant, filter, slots, after or "", page, wanted),
             lambda reply: reply.messages,
             lambda message: message.topic,
             page_size,

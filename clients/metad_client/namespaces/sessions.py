@@ -147,14 +147,15 @@ class Sessions(Facade):
         """List sessions in order of (tenant, client id), a page at a time. The deadline is that of each page.
 
         ``tenant`` and ``broker`` match exactly, None matches any; ``client_id_prefix`` needs a tenant. The listing may
-        or may not contain writes made while it runs. If slots move between groups meanwhile, their sessions may be
-        listed twice or not at all; compare the map's ``version`` before and after to notice that.
+        or may not contain writes made while it runs. A session that stays comes once, wherever its slot moves.
         """
         wanted = newest(min_revisions)
         listing = of_all_groups(
             self._requests,
             methods.SESSION_LIST,
-            lambda page: SessionList(tenant, client_id_prefix, broker, page, wanted),
+            lambda slots, after, page: SessionList(
+                tenant, client_id_prefix, broker, page, wanted, slots, None if after is None else SessionKey(*after)
+            ),
             lambda reply: reply.sessions,
             lambda session: (session.tenant, session.client_id),
             page_size,

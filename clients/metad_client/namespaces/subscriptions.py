@@ -93,14 +93,15 @@ class Subscriptions(Facade):
         page.
 
         ``tenant`` matches exactly, None matches any; ``client_id_prefix`` needs a tenant. The listing may or may not
-        contain writes made while it runs. If slots move between groups meanwhile, their subscriptions may be listed
-        twice or not at all; compare the map's ``version`` before and after to notice that.
+        contain writes made while it runs. A subscription that stays comes once, wherever its slot moves.
         """
         wanted = newest(min_revisions)
         listing = of_all_groups(
             self._requests,
             methods.SUBSCRIPTION_LIST,
-            lambda page: SubscriptionList(tenant, client_id_prefix, page, wanted),
+            lambda slots, after, page: SubscriptionList(
+                tenant, client_id_prefix, page, wanted, slots, None if after is None else SubscriptionKey(*after)
+            ),
             lambda reply: reply.subscriptions,
             lambda one: (one.tenant, one.client_id, one.filter),
             page_size,

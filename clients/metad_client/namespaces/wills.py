@@ -191,12 +191,15 @@ class Wills(Facade):
         deadline_s: float | None = None,
     ) -> AsyncIterator[DueWill]:
         """List the wills that are due, in order of (tenant, client id, id), a page at a time. The deadline is that of
-        each page. ``tenant`` matches exactly, None matches any; ``client_id_prefix`` needs a tenant."""
+        each page. ``tenant`` matches exactly, None matches any; ``client_id_prefix`` needs a tenant. A will that stays
+        comes once, wherever its slot moves."""
         wanted = newest(min_revisions)
         listing = of_all_groups(
             self._requests,
             methods.WILL_LIST,
-            lambda page: WillList(tenant, client_id_prefix, page, wanted),
+            lambda slots, after, page: WillList(
+                tenant, client_id_prefix, page, wanted, slots, None if after is None else WillKey(*after)
+            ),
             lambda reply: reply.wills,
             lambda one: (one.tenant, one.client_id, one.id),
             page_size,

@@ -20,12 +20,14 @@ from .wrong import argument
 Body = TypeVar("Body", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
 Record = TypeVar("Record")
+Key = TypeVar("Key", bound="Sequence[str | int] | str")
+"""What tells the records of a listing apart, in their order."""
 
 
 class _Pages(Generic[Record]):
-    """The pages of one group, and how far they were read. ``follows``: the records go on in the group that their slot
-    has moved to. ``tells``: :meth:`more` raises StaleRouteError if slots have moved that the request names, once there
-    is a newer map, and sets ``moved``."""
+    """The pages of one group, and how far they were read. If slots have moved that the request is about, there is a
+    newer map, and ``follows`` is set, the records go on in the group that has them now. If it is not set, :meth:`more`
+    raises StaleRouteError, and sets ``moved``."""
 
     def __init__(
         self,
@@ -37,11 +39,9 @@ class _Pages(Generic[Record]):
         page: Page,
         deadline_s: float | None,
         *,
-        follows: bool = False,
-        tells: bool = False,
+        follows: bool,
     ) -> None:
         self._follows = follows
-        self._tells = tells
         self.moved = False
         self._requests = requests
         self._method = method
@@ -71,12 +71,11 @@ class _Pages(Generic[Record]):
                 if not self._call.moved:
                     raise
                 self._call = None
-                if self._tells:
+                if not self._follows:
                     self.moved = True
                     raise
-                if self._follows:  # otherwise it is this group's share that is wanted, whatever has moved
-                    body = self._body_of(self._page)
-                    self._group = await self._requests.group_of(self._method, body, self._deadline_s)
+                body = self._body_of(self._page)
+                self._group = await self._requests.group_of(self._method, body, self._deadline_s)
                 continue
             self._call = None
             self.records, self.read = self._records_of(reply), 0
@@ -114,46 +113,25 @@ async def of_group(
 async def of_all_groups(
     requests: Requests,
     method: Method[Body, Reply],
-    body_of: Callable[[Page], Body],
+    body_of: Callable[[bytes, Key | None, Page], Body],
     records_of: Callable[[Reply], Sequence[Record]],
-    key_of: Callable[[Record], Any],
+    key_of: Callable[[Record], Key],
     page_size: int,
     deadline_s: float | None,
 ) -> AsyncGenerator[Record, None]:
     """A listing that is spread over all groups, in order of ``key_of``. Each group's leader is asked for its share of a
-    page, and for more once that share is used up: so no record is read twice."""
-    argument("page_size", page_size, Limit)
-    groups = await requests.groups(method, deadline_s)
-    share = -(-page_size // len(groups))
-    streams: list[_Pages[Record]] = [
-        _Pages(requests, method, group, body_of, records_of, Page(share), deadline_s) for group in groups
-    ]
-    merged = _merged(streams, key_of)
-    async with aclosing(merged):
-        async for record in merged:
-            yield record
+    page, and for more once that share is used up: so no record is read twice.
 
-
-async def of_all_slots(
-    requests: Requests,
-    method: Method[Body, Reply],
-    body_of: Callable[[bytes, str, Page], Body],
-    records_of: Callable[[Reply], Sequence[Record]],
-    key_of: Callable[[Record], str],
-    page_size: int,
-    deadline_s: float | None,
-) -> AsyncGenerator[Record, None]:
-    """:func:`of_all_groups`, and no record is left out or comes twice while slots move. A request names the slots that
-    are wanted of the group, as a bit map, and the key behind which the listing begins (empty: at its begin). If a group
-    no longer holds them, the listing goes on behind its last record with a newer map."""
+    No record is left out or comes twice while slots move. A request names the slots that are wanted of the group, as a
+    bit map, and the key behind which the listing begins (None: at its begin). If a group no longer holds them, the
+    listing goes on behind its last record with a newer map."""
     argument("page_size", page_size, Limit)
-    last = ""
+    last: Key | None = None
     while True:
         slots = await requests.slots(method, deadline_s)
         page = Page(-(-page_size // len(slots)))
-
         streams: list[_Pages[Record]] = [
-            _Pages(requests, method, group, partial(body_of, held, last), records_of, page, deadline_s, tells=True)
+            _Pages(requests, method, group, partial(body_of, held, last), records_of, page, deadline_s, follows=False)
             for group, held in slots.items()
         ]
         merged = _merged(streams, key_of)
@@ -168,7 +146,7 @@ async def of_all_slots(
                 raise
 
 
-async def _merged(streams: list[_Pages[Record]], key_of: Callable[[Record], Any]) -> AsyncGenerator[Record, None]:
+async def _merged(streams: list[_Pages[Record]], key_of: Callable[[Record], Key]) -> AsyncGenerator[Record, None]:
     """The records of all streams in order of ``key_of``."""
     try:
         for stream in streams:

@@ -29,7 +29,12 @@ from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.group import GroupId
 from metad_wire.methods import CLUSTER_ADD_GROUP, CLUSTER_MAP
-from metad_wire.routing import ROUTES, split, text
+from metad_wire.routing import ROUTES, split, text, text2
+from metad_wire.tables.offset import OFFSET, KnownGroup, OffsetGroupsReply
+from metad_wire.tables.retained import RETAINED, Retained, RetainedMatchReply
+from metad_wire.tables.session import SESSION
+from metad_wire.tables.subscription import SUBSCRIPTION, Subscription, SubscriptionListReply
+from metad_wire.tables.will import WILL, DueWill, WillListReply
 
 
 def start(coroutine):
@@ -808,29 +813,88 @@ async def test_a_listing_follows_its_slot(server, nodes, moving, dial, settle):
     assert list(dict.fromkeys(received.request.group for received in server.received)) == ["data-0", "data-1"]
 
 
-@pytest.mark.parametrize("groups", [1, 4])
-async def test_a_listing_of_all_groups_goes_on_where_slots_move(server, nodes, dial, settle, groups):
-    """Guards the error that it used to end with: no slot says where the listing of a group goes on."""
-    nodes.place(data=groups, offset=1)
+LISTINGS = {
+    "client.sessions.list": (
+        SESSION,
+        lambda name: m.Session("t", name, True, "b", 1, 0, m.SessionProperties()),
+        m.SessionListReply,
+        lambda client: client.sessions.list("t", page_size=40),
+    ),
+    "client.subscriptions.list": (
+        SUBSCRIPTION,
+        lambda name: Subscription("t", name, "f"),
+        SubscriptionListReply,
+        lambda client: client.subscriptions.list("t", page_size=40),
+    ),
+    "client.wills.list": (
+        WILL,
+        lambda name: DueWill("t", name, "1", m.Will("w"), 1),
+        WillListReply,
+        lambda client: client.wills.list("t", page_size=40),
+    ),
+    "client.retained.match": (
+        RETAINED,
+        lambda name: Retained("t", name, b"v"),
+        RetainedMatchReply,
+        lambda client: client.retained.match("t", "+", page_size=40),
+    ),
+    "client.offsets.groups": (
+        OFFSET,
+        lambda name: KnownGroup("t", name, 1),
+        OffsetGroupsReply,
+        lambda client: client.offsets.groups("t", page_size=40),
+    ),
+}
+NAMES = [f"c{i:03}" for i in range(200)]
+
+
+class Listed:
+    """Groups that list the names of the slots that they hold, ten a page. Between two pages all slots move."""
+
+    def __init__(self, nodes, table, record_of, reply):
+        self.nodes, self.kind, self.record_of, self.reply = nodes, table.kind, record_of, reply
+        self.answers = self.moves = 0
+
+    def answer(self, received):
+        server, group, body = self.nodes.server, received.request.group, received.body
+        if received.peer.node != self.nodes.leaders[group]:
+            received.fail(NotLeaderError(leader=self.nodes.leaders[group]))
+            return
+        self.answers += 1
+        if self.answers in (6, 13):
+            self.move()
+        holders = c.unpack_slots(server.map.slots[self.kind])
+        held = {slot for slot, ordinal in enumerate(holders) if ordinal == GroupId.parse(group).ordinal}
+        wanted = {slot for slot in range(c.SLOTS) if body.slots and body.slots[slot // 8] & 128 >> slot % 8}
+        if not wanted <= held:
+            received.fail(StaleRouteError())
+            return
+        after = getattr(body.after, "client_id", body.after) or ""
+        keys = [(name, text2("t", name)) for name in NAMES if name > after]
+        found = [
+            (name, key) for name, key in keys if key > body.page.cursor and crc32(key) % c.SLOTS in (wanted or held)
+        ]
+        cursor = found[9][1] if len(found) > 10 else b""
+        received.reply(self.reply([self.record_of(name) for name, _ in found[:10]], cursor))
+
+    def move(self):
+        self.moves += 1
+        known = self.nodes.server.map
+        count = sum(group.kind == self.kind for group in known.groups)
+        slots = [(ordinal + 1) % count for ordinal in c.unpack_slots(known.slots[self.kind])]
+        packed = known.slots | {self.kind: c.pack_slots(slots)}
+        self.nodes.server.map = c.ClusterMap(known.version + 1, known.nodes, known.groups, packed)
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+async def test_a_listing_of_all_groups_has_each_record_once_where_slots_move(server, nodes, dial, settle, name):
+    table, record_of, reply, records = LISTINGS[name]
+    listed = Listed(nodes, table, record_of, reply)
+    server.answer = listed.answer
     client = await dial()
     await settle()
-    refused = set()
-
-    def answer(received):
-        group = received.request.group
-        if received.peer.node != nodes.leaders[group]:
-            received.fail(NotLeaderError(leader=nodes.leaders[group]))
-        elif group not in refused:
-            refused.add(group)
-            known = server.map
-            server.map = c.ClusterMap(known.version + 1, known.nodes, known.groups, known.slots)
-            received.fail(StaleRouteError())
-        else:
-            received.reply()
-
-    server.answer = answer
-    assert [session.client_id async for session in client.sessions.list()] == sorted(["c0", "c1", "c2"] * groups)
-    assert len(refused) == groups
+    assert [record async for record in records(client)] == [record_of(name) for name in NAMES]
+    assert listed.moves == 2
 
 
 async def test_until_the_map_says_where_a_slot_is_its_items_wait(server, nodes, moving, dial, settle):

@@ -27,6 +27,8 @@ from metad_wire.tables import subscription as sub
 from metad_wire.tables.inflight import InflightGet
 from metad_wire.tables.will import WillList
 
+ALL_SLOTS = b"\xff" * 128
+
 
 @pytest.fixture
 def ctl(scripted_server, capsys):
@@ -86,7 +88,7 @@ def ctl(scripted_server, capsys):
         ("delete kv ns k --expected-version 4", m.KvDelete([m.KvDeleteItem("ns", "k", 4)])),
         (
             "list sessions --tenant t --prefix c --broker b --limit 5",
-            m.SessionList("t", "c", "b", m.Page(6)),
+            m.SessionList("t", "c", "b", m.Page(6), [], ALL_SLOTS),
         ),
         ("list offsets t g --prefix top", m.OffsetList("t", "g", "top", m.Page(1000))),
         ("list kv ns --prefix k --limit 0", m.KvScan("ns", "k", m.Page(1000))),
@@ -109,8 +111,11 @@ def ctl(scripted_server, capsys):
             "delete subscription t c a/# --broker b --epoch 7",
             sub.SubscriptionRemove("b", 7, [sub.SubscriptionKey("t", "c", "a/#")]),
         ),
-        ("list subscriptions --tenant t --prefix c --limit 5", sub.SubscriptionList("t", "c", m.Page(6))),
-        ("list wills", WillList(page=m.Page(1000))),
+        (
+            "list subscriptions --tenant t --prefix c --limit 5",
+            sub.SubscriptionList("t", "c", m.Page(6), [], ALL_SLOTS),
+        ),
+        ("list wills", WillList(page=m.Page(1000), slots=ALL_SLOTS)),
     ],
 )
 def test_commands_ask_what_they_say(ctl, scripted_server, command, body):

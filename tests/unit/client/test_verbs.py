@@ -230,7 +230,7 @@ async def test_listings_read_page_after_page(dial, server):
     server.answer = lambda received: received.reply()
     listed = [session.client_id async for session in client.sessions.list("t", "c", "b1")]
     assert listed == ["c0", "c1", "c2"]
-    assert server.received[-1].body == m.SessionList("t", "c", "b1", m.Page(1000))
+    assert server.received[-1].body == m.SessionList("t", "c", "b1", m.Page(1000), [], b"\xff" * 128)
     assert [offset.topic async for offset in client.offsets.list("t", "g", "top")] == ["topic"]
     assert server.received[-1].body == m.OffsetList("t", "g", "top", m.Page(1000))
 

@@ -80,12 +80,14 @@ class SubscriptionGetReply(m.Message, frozen=True):
 
 class SubscriptionList(m.Message, frozen=True):
     """Subscriptions in order of (tenant, client_id, filter). ``tenant`` matches exactly (None: any);
-    ``client_id_prefix`` needs a tenant."""
+    ``client_id_prefix`` needs a tenant. ``slots`` and ``after`` are those of a SessionList."""
 
     tenant: str | None = None
     client_id_prefix: str = ""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
+    slots: bytes = b""
+    after: SubscriptionKey | None = None
 
 
 class SubscriptionListReply(m.Message, frozen=True):

@@ -105,12 +105,14 @@ class WillRelease(m.Message, frozen=True):
 
 class WillList(m.Message, frozen=True):
     """Wills that are due, in order of (tenant, client_id, id). ``tenant`` matches exactly (None: any);
-    ``client_id_prefix`` needs a tenant."""
+    ``client_id_prefix`` needs a tenant. ``slots`` and ``after`` are those of a SessionList."""
 
     tenant: str | None = None
     client_id_prefix: str = ""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
+    slots: bytes = b""
+    after: WillKey | None = None
 
 
 class WillListReply(m.Message, frozen=True):
