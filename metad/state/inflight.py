@@ -1,4 +1,5 @@
-"""What is in flight for clients: bounded, opaque rows, which only the owner of the session writes.
+"""What is in flight for clients: bounded, opaque rows. The owner of the session writes and deletes them. Other
+brokers may leave rows for the owner, and never delete one.
 
 On disk such a row is the value, as it goes on the wire; the key says the rest.
 """
@@ -25,7 +26,8 @@ _STATE_HEADER = b"\x92"  # an array on the wire, of a name and a value
 
 
 def _evaluate_put(view: View, command: Command[wire.InflightPut]) -> m.WriteReply:
-    errors, _ = _PARTS.put(view, command, [encode(item.value) for item in command.rows.items], {})
+    values = [encode(item.value) for item in command.rows.items]
+    errors, _ = _PARTS.put(view, command, values, {}, any_owner=command.body.any_owner)
     return written(view, errors)
 
 

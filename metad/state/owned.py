@@ -36,3 +36,9 @@ def refusals(view: View, sessions: Rows, broker: str, epoch: int) -> dict[int, m
         return {}
     errors = {position: refusal(row, broker, epoch, position) for position, row in enumerate(rows) if row in refused}
     return {position: error for position, error in errors.items() if error is not None}
+
+
+def absences(view: View, sessions: Rows) -> dict[int, m.ItemError]:
+    """Which of these sessions are not there, by position."""
+    rows = view.parts[SessionOwners].before(view, sessions)
+    return {at: m.ItemError(at, NotFoundError.code) for at, row in enumerate(rows) if row is None}

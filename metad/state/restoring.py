@@ -30,7 +30,8 @@ def restored_parts(
 def recalled_parts(
     reader: Reader, command: Command[m.SessionTakeover], previous: Sequence[int], restored: Sequence[msgspec.Raw | None]
 ) -> tuple[Column, Column]:
-    """The same for a retry, as it is now: nobody but the broker itself has changed it since."""
+    """The same for a retry, as it is now: the broker itself may have changed it since, and others may have left
+    something in flight."""
     if not command.body.restore_parts:
         return [], []
     return _columns(command, previous, restored, reader, (subscriptions.recalled, inflight.recalled))

@@ -19,7 +19,7 @@ from metad_wire.tables.session import SESSION
 
 from ..storage import keys
 from .limits import LOOKED_AT_BYTES_MAX, check_reply
-from .owned import refusals
+from .owned import absences, refusals
 from .part import Writes
 from .rows import Rows, column
 from .tables import SPENT_BYTES, Command, Reader
@@ -50,12 +50,18 @@ class SessionParts:
         self._bytes_max = bytes_max
 
     def put(
-        self, view: View, command: Command[Any], values: Sequence[bytes], faults: Mapping[int, m.ItemError]
+        self,
+        view: View,
+        command: Command[Any],
+        values: Sequence[bytes],
+        faults: Mapping[int, m.ItemError],
+        *,
+        any_owner: bool = False,
     ) -> tuple[list[m.ItemError], list[bool]]:
-        """Write a row for each item of the owner of its session, but those that have a fault. The errors, and whether
-        each row is new."""
+        """Write a row for each item of the owner of its session, or of any session that there is, but those that have
+        a fault. The errors, and whether each row is new."""
         rows = command.rows
-        sessions, errors = self._owned(view, command)
+        sessions, errors = self._owned(view, command, any_owner=any_owner)
         errors |= faults
         targets = list(map(keys.table_prefix(view.group, self.row).__add__, rows.keys))
         before = view.get_many(targets, LOOKED_AT_BYTES_MAX)
@@ -200,11 +206,15 @@ class SessionParts:
                     found.setdefault(key[begin:end], {})[key] = value
         return found
 
-    def _owned(self, view: View, command: Command[Any]) -> tuple[list[bytes], dict[int, m.ItemError]]:
+    def _owned(
+        self, view: View, command: Command[Any], *, any_owner: bool = False
+    ) -> tuple[list[bytes], dict[int, m.ItemError]]:
         """The session of each item; and why the broker that asks may not touch some of them, by position."""
         rows, body = command.rows, command.body
         sessions, _ = SESSION.keys(rows.items)
         of_sessions = Rows(rows.items, sessions, rows.crcs)
+        if any_owner:
+            return sessions, absences(view, of_sessions)
         return sessions, refusals(view, of_sessions, body.broker, body.broker_epoch)
 
     def _is_over(self, count: int, size: int) -> bool:

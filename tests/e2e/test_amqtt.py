@@ -20,6 +20,8 @@ import pytest
 from e2e_server import WAIT_S, wait_until
 
 from metad import embedded
+from metad.config import StorageConfig
+from metad.storage.rocks import RocksEngine, Shared, state_options
 from metad_client import blocking
 from metad_perf.mqtt.brokers import BrokerProcess
 from metad_perf.mqtt.device import Device
@@ -381,6 +383,37 @@ def test_a_clean_session_ends_with_its_connection(start: Start, device: Callable
     fresh = device("client", clean=True)
     assert not fresh.connect(two.port)
     assert lasting.ended.wait(WAIT_S)
+
+
+def test_an_expired_session_leaves_nothing_behind(tmp_path: Path, device: Callable[..., Device]) -> None:
+    """Whoever had it: its filters, the messages that waited for it, and one of QoS 2 that it had begun to publish."""
+    folder = tmp_path / "metad"
+    with embedded.serve_in_thread(folder, expiry={"amnesty_ms": 500}) as server, ExitStack() as stack:
+        one, two = (BrokerProcess(server.url, f"broker-{n}", tmp_path, "--expiry-s", "10") for n in (1, 2))
+        for broker in (one, two):
+            stack.callback(broker.end)
+        away, sender = device("gone-for-good"), device("sender", clean=True)
+        away.connect(one.port)
+        away.subscribe(("mail/#", 1), ("news", 0))
+        away.leave()
+        with Raw(one.port, b"gone-for-good", present=True) as publisher:
+            publisher.send(0x34, _text(b"exactly/once") + b"\x00\x07paid")
+            assert publisher.next() == (0x50, b"\x00\x07")
+            publisher.send(0xE0, b"")
+        sender.connect(two.port)
+        one.end()
+        for number in range(20):
+            sender.publish("mail/away", b"%d" % number)
+        with blocking.connect(server.url) as m:
+            wait_until(lambda: len(m.inflight.get("mqtt", "gone-for-good")) == 21, "all that it has")
+            wait_until(lambda: m.sessions.get("mqtt", "gone-for-good") is None, "its end")
+            assert not m.inflight.get("mqtt", "gone-for-good")
+    shared = Shared(StorageConfig(block_cache_bytes=8 << 20, memtable_bytes=16 << 20))
+    state = RocksEngine(folder / "state", state_options(shared), wal=False)
+    rows = [key for key, _ in state.scan(b"", b"\xff" * 8, 1_000_000)]
+    state.close()
+    assert any(b"broker-2" in key for key in rows), "the brokers are known"
+    assert [key for key in rows if b"gone-for-good" in key] == []
 
 
 def test_one_client_has_one_connection(start: Start, device: Callable[..., Device]) -> None:

@@ -27,8 +27,8 @@ Found: TypeAlias = ReadResult[list[InflightState] | None]
 
 class InflightStates(Facade):
     """Packet identifiers and states of QoS 1 and 2, by (tenant, client id, name); the name and the value are the
-    broker's choice. They belong to the client's session: only its owner changes them, the next owner finds them, and
-    they end with it.
+    broker's choice. They belong to the client's session: its owner changes them, the next owner finds them, and they
+    end with it. Other brokers may leave something, such as a message for a client that is away.
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
     item that is wrong by itself (a key or value is too long, a field of a wrong type) is an InvalidItemError.
@@ -38,13 +38,20 @@ class InflightStates(Facade):
     """
 
     async def put_many(
-        self, broker: str, broker_epoch: int, items: Sequence[Inflight], *, deadline_s: float | None = None
+        self,
+        broker: str,
+        broker_epoch: int,
+        items: Sequence[Inflight],
+        *,
+        any_owner: bool = False,
+        deadline_s: float | None = None,
     ) -> WriteResult:
-        """Write states. Item errors: NotFoundError (there is no session), NotOwnerError, FencedError,
+        """Write states. ``any_owner``: for sessions of other brokers, too, whose next owner finds them; choose names
+        that no other broker chooses. Item errors: NotFoundError (there is no session), NotOwnerError, FencedError,
         QuotaExceededError."""
         return WriteResult(
             await self._requests.many(
-                methods.INFLIGHT_PUT, items, lambda part: InflightPut(broker, broker_epoch, part), deadline_s
+                methods.INFLIGHT_PUT, items, lambda part: InflightPut(broker, broker_epoch, part, any_owner), deadline_s
             )
         )
 
@@ -79,15 +86,16 @@ class InflightStates(Facade):
         name: str,
         value: bytes,
         *,
+        any_owner: bool = False,
         deadline_s: float | None = None,
     ) -> None:
         """Write one state, as :meth:`put_many` does."""
         await self._requests.single(
             methods.INFLIGHT_PUT,
-            (broker, broker_epoch),
+            (broker, broker_epoch, any_owner),
             Inflight(tenant, client_id, name, value),
             _size_of_state,
-            lambda items: InflightPut(broker, broker_epoch, items),
+            lambda items: InflightPut(broker, broker_epoch, items, any_owner),
             wrote,
             deadline_s,
         )

@@ -14,9 +14,10 @@ _END_S = 30.0
 
 
 class BrokerProcess:
-    """``python -m metad_client.contrib.amqtt``, which serves once this is made. Raises ServerError if it does not."""
+    """``python -m metad_client.contrib.amqtt``, with more ``options``, which serves once this is made. Raises
+    ServerError if it does not."""
 
-    def __init__(self, url: str, name: str, folder: Path, *, lease_s: float = 3.0) -> None:
+    def __init__(self, url: str, name: str, folder: Path, *options: str, lease_s: float = 3.0) -> None:
         self.name = name
         self._log_file = folder / f"{name}.log"
         command = [
@@ -29,6 +30,7 @@ class BrokerProcess:
             name,
             "--lease-s",
             str(lease_s),
+            *options,
         ]
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(

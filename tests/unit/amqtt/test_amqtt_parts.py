@@ -10,17 +10,30 @@ from contextlib import asynccontextmanager
 import pytest
 
 from metad import embedded
-from metad_client import Client, DeadlineExceededError, connect
+from metad_client import Client, DeadlineExceededError, InflightState, connect
 from metad_client.contrib.amqtt.envelope import Envelope
+from metad_client.contrib.amqtt.kept import Store
 from metad_client.contrib.amqtt.links import Delivery, Link, Listener, Unreachable
 from metad_client.contrib.amqtt.outbox import HELD_MAX, IN_FLIGHT_MAX, Outbox
 from metad_client.contrib.amqtt.routes import Owner, Routes, Target
-from metad_client.contrib.amqtt.waiting import WAITING_MAX, Waiting, WaitingMessages
+from metad_client.contrib.amqtt.waiting import Found, WaitingMessages, found_in
 
 
 @pytest.fixture
-async def metad() -> AsyncIterator[Client]:
-    async with embedded.serve() as server, connect(server.url) as client:
+async def url() -> AsyncIterator[str]:
+    async with embedded.serve() as server:
+        yield server.url
+
+
+@pytest.fixture
+async def metad(url: str) -> AsyncIterator[Client]:
+    async with connect(url) as client:
+        yield client
+
+
+@pytest.fixture
+async def metad_of_another(url: str) -> AsyncIterator[Client]:
+    async with connect(url) as client:
         yield client
 
 
@@ -44,9 +57,23 @@ class Peer:
         self.failures += 1
 
 
+async def queues(metad: Client, *clients: str) -> WaitingMessages:
+    """As a broker has them. The clients are away."""
+    store = Store(metad, "b1", "t", 100)
+    await store.begin("127.0.0.1:1", "word", 100.0)
+    for client in clients:
+        await store.take(client, clean=False, will=None)
+        await store.leave(client, orderly=True)
+    return WaitingMessages(metad, store)
+
+
+async def payloads(waiting: WaitingMessages, client: str) -> list[bytes]:
+    return [one.message.payload for one in (await waiting.read(client)).messages]
+
+
 @asynccontextmanager
-async def sending(peer: Peer, waiting: WaitingMessages) -> AsyncIterator[Outbox]:
-    outbox = Outbox("client", peer.take, waiting, peer.fail)
+async def sending(peer: Peer, waiting: WaitingMessages, restored: Found | None = None) -> AsyncIterator[Outbox]:
+    outbox = Outbox("client", peer.take, waiting, peer.fail, restored)
     running = asyncio.create_task(outbox.run())
     try:
         yield outbox
@@ -69,7 +96,7 @@ def message(number: int) -> Envelope:
 async def test_an_outbox_sends_in_order_and_says_what_was_acknowledged(metad: Client) -> None:
     peer = Peer()
     peer.is_quick = False
-    async with sending(peer, WaitingMessages(metad, "t")) as outbox:
+    async with sending(peer, await queues(metad, "client")) as outbox:
         results = [outbox.put(message(number)) for number in range(IN_FLIGHT_MAX + 5)]
         await until(lambda: len(peer.sent) == IN_FLIGHT_MAX)
         assert not any(result.done() for result in results)
@@ -87,16 +114,17 @@ async def test_an_outbox_sends_in_order_and_says_what_was_acknowledged(metad: Cl
 
 async def test_an_outbox_holds_so_many_and_no_more(metad: Client) -> None:
     peer = Peer()
-    outbox = Outbox("client", peer.take, WaitingMessages(metad, "t"), peer.fail)
+    outbox = Outbox("client", peer.take, await queues(metad, "client"), peer.fail)
     results = [outbox.put(message(number)) for number in range(HELD_MAX + 1)]
     assert [result.done() for result in results] == [False] * HELD_MAX + [True]
     assert not await results[-1]
 
 
 async def test_what_waits_stays_until_it_is_acknowledged(metad: Client) -> None:
-    waiting = WaitingMessages(metad, "t")
-    assert await waiting.append("client", [message(number) for number in range(150)]) == 0
-    assert await waiting.append("other", [message(7)]) == 0
+    waiting = await queues(metad, "client", "other")
+    for number in range(60):
+        assert await waiting.append("client", message(number))
+    assert await waiting.append("other", message(7))
     peer = Peer()
     peer.is_quick = False
     async with sending(peer, waiting) as outbox:
@@ -106,46 +134,70 @@ async def test_what_waits_stays_until_it_is_acknowledged(metad: Client) -> None:
             future.set_exception(TimeoutError()) if number == 2 else future.set_result(None)
         await until(lambda: peer.failures == 1)
         async with asyncio.timeout(30):
-            while len((await waiting.read("client"))[0]) > 150 - IN_FLIGHT_MAX + 1:  # those that it has are removed
+            while len(await payloads(waiting, "client")) > 60 - IN_FLIGHT_MAX + 1:  # those that it has are removed
                 pass
-    left = [one.message.payload for one in (await waiting.read("client"))[0]]
-    assert left == [b"2", *(b"%d" % number for number in range(IN_FLIGHT_MAX, 150))]
+    left = await payloads(waiting, "client")
+    assert left == [b"2", *(b"%d" % number for number in range(IN_FLIGHT_MAX, 60))]
     peer = Peer()
-    async with sending(peer, waiting) as outbox:
-        outbox.look()
+    restored = await waiting.read("client")
+    assert await waiting.append("client", message(60)), "behind what the takeover has restored"
+    async with sending(peer, waiting, restored) as outbox:
         later = outbox.put(message(999))
         assert await later
-        assert peer.sent == [*left, b"999"], "what waited is older"
-    assert await waiting.read("client") == ([], 0)
-    assert len((await waiting.read("other"))[0]) == 1
+        assert peer.sent == [*left, b"60", b"999"], "what waited is older"
+    assert not await metad.inflight.get("t", "client")
+    assert await payloads(waiting, "other") == [b"7"]
 
 
 async def test_a_client_whose_messages_cannot_be_read_is_closed_and_served_on(metad: Client) -> None:
     class Unreadable(WaitingMessages):
-        async def read(self, client_id: str) -> tuple[list[Waiting], int]:
+        async def read(self, client_id: str) -> Found:
             raise DeadlineExceededError("metad is away", outcome_known=True)
 
     peer = Peer()
-    async with sending(peer, Unreadable(metad, "t")) as outbox:
+    async with sending(peer, Unreadable(metad, Store(metad, "b1", "t", 100))) as outbox:
         outbox.look()
         await until(lambda: peer.failures == 1)
         assert await outbox.put(message(1)), "until it is closed"
 
 
-async def test_as_many_wait_as_the_bound_says_whoever_appends(metad: Client) -> None:
-    waiting = WaitingMessages(metad, "t")
-    many = [message(number) for number in range(WAITING_MAX // 2 + 10)]
-    dropped = await asyncio.gather(waiting.append("client", many), waiting.append("client", many))
-    assert sum(dropped) == 20
-    found, version = await waiting.read("client")
-    assert len(found) == WAITING_MAX
-    await waiting.remove("client", [one.key for one in found])
-    assert await waiting.append("client", [message(1)]) == 1, "it counts until the client is up to date"
-    assert await waiting.finish("client", version)
-    assert await waiting.append("client", [message(1)]) == 0
-    assert not await waiting.finish("client", version)
-    await waiting.clear("client")
-    assert await waiting.read("client") == ([], 0)
+async def test_any_broker_appends_until_the_session_is_full(
+    metad: Client, metad_of_another: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await queues(metad, "client")
+    other = Store(metad_of_another, "b2", "t", 100)
+    await other.begin("127.0.0.1:2", "word", 100.0)
+    two = WaitingMessages(metad_of_another, other)
+    large = Envelope("topic", bytes(200_000), 1)
+    assert await two.append("client", large), "several rows, of a session that another broker has"
+    assert await one.append("client", large)
+    before = await metad.sessions.get("t", "client")
+    assert not await two.append("client", large), "the newest is dropped"
+    assert not await two.append("client", Envelope("topic", bytes(2_000_000), 1)), "no session holds so much"
+    assert (one.dropped, two.dropped) == (0, 2)
+    assert [record.message for record in caplog.records if "dropped" in record.message] == [
+        "1 messages are dropped, the last for client: no more may wait for one client (1 since the start)"
+    ], "two within a second are one line"
+    assert await metad.sessions.get("t", "client") == before
+    found = await one.read("client")
+    assert [(one.message, len(one.names)) for one in found.messages] == [(large, 4), (large, 4)]
+    await one.remove("client", [name for one in found.messages for name in one.names] + found.rubbish)
+    assert not await metad.inflight.get("t", "client")
+    assert await two.append("client", large), "there is room again"
+    assert not await two.append("nobody", message(1))
+    assert two.dropped == 2
+
+
+async def test_a_message_of_which_a_part_is_missing_is_none(metad: Client) -> None:
+    waiting = await queues(metad, "client")
+    assert await waiting.append("client", Envelope("topic", bytes(100_000), 1))
+    states = await metad.inflight.get("t", "client")
+    assert found_in(states[:1]) == Found([], []), "the other part is on its way"
+    old = [InflightState("w/" + "0" * 16 + states[0].name[18:], states[0].value)]
+    assert found_in(old) == Found([], [old[0].name]), "its broker has died"
+    dropped = [states[0], InflightState(states[1].name, b"")]
+    assert found_in(dropped) == Found([], [one.name for one in states])
+    assert found_in([InflightState("in/1", b"x")]) == Found([], []), "a message of QoS 2 that the client publishes"
 
 
 def test_a_client_gets_a_message_once_at_its_highest_qos() -> None:

@@ -43,8 +43,10 @@ def take(rig: Rig, broker: str, epoch: int, *clients: str) -> None:
     assert rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover(broker, epoch, items)).errors == []
 
 
-def put(rig: Rig, *items: tuple[str, str, bytes], broker: str = "b1", epoch: int = 5) -> dict[int, str]:
-    body = InflightPut(broker, epoch, [Inflight("acme", *item) for item in items])
+def put(
+    rig: Rig, *items: tuple[str, str, bytes], broker: str = "b1", epoch: int = 5, any_owner: bool = False
+) -> dict[int, str]:
+    body = InflightPut(broker, epoch, [Inflight("acme", *item) for item in items], any_owner)
     return item_errors(rig.write(methods.INFLIGHT_PUT, body))
 
 
@@ -79,6 +81,33 @@ def test_only_the_owner_writes_and_the_next_owner_finds_them(rig: Rig) -> None:
     assert of(rig, "a", "b") == [{"1": b"x"}, {"2": b""}]
     assert delete(rig, ("a", "1"), broker="b2", epoch=1) == {}
     assert of(rig, "a") == [{}]
+
+
+def test_another_broker_leaves_something_and_the_owner_stays_as_it_is(rig: Rig) -> None:
+    away = m.SessionDisconnect("b1", 5, [m.SessionDisconnectItem("acme", "b", 100)])
+    rig.write(methods.SESSION_DISCONNECT, away)
+    rig.settle()
+    before = rig.read(methods.SESSION_GET, m.SessionGet([SessionKey("acme", name) for name in ("a", "b")])).sessions
+    left = [("a", "w/1", b"x"), ("nobody", "w/1", b"x"), ("b", "w/1", b"y")]
+    assert put(rig, *left, broker="b2", epoch=1, any_owner=True) == {1: "not_found"}
+    assert of(rig, "a", "b", "nobody") == [{"w/1": b"x"}, {"w/1": b"y"}, {}]
+    after = rig.read(methods.SESSION_GET, m.SessionGet([SessionKey("acme", name) for name in ("a", "b")])).sessions
+    assert after == before
+    assert delete(rig, ("a", "w/1"), broker="b2", epoch=1) == {0: "not_owner"}, "only the owner takes it away"
+    take(rig, "b3", 1, "b")
+    assert delete(rig, ("b", "w/1"), broker="b3", epoch=1) == {}
+    assert put(rig, ("a", "w/2", b""), broker="b2", epoch=1) == {0: "not_owner"}
+    check_counts(rig, INFLIGHT, "state")
+
+
+def test_what_others_leave_is_bounded_and_ends_with_the_session(rig: Rig) -> None:
+    big = bytes(INFLIGHT_VALUE_BYTES_MAX)
+    found = [put(rig, ("a", f"{n}", big), broker="b2", epoch=1, any_owner=True) for n in range(8)]
+    assert found == [{}] * 7 + [{0: "quota_exceeded"}]
+    rig.write(methods.SESSION_DELETE, m.SessionDelete([m.SessionDeleteItem("acme", "a")]))
+    assert of(rig, "a") == [{}]
+    assert put(rig, ("a", "1", b""), broker="b2", epoch=1, any_owner=True) == {0: "not_found"}
+    check_counts(rig, INFLIGHT, "state")
 
 
 def test_the_same_value_again_writes_nothing(rig: Rig) -> None:

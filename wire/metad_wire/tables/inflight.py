@@ -1,5 +1,5 @@
-"""What is in flight between a broker and its clients: packet identifiers and states of QoS 1 and 2, opaque to metad. It
-belongs to sessions."""
+"""What is in flight between brokers and a client: packet identifiers and states of QoS 1 and 2, and messages that wait
+for a client that is away, opaque to metad. It belongs to sessions."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ class InflightKey(m.Message, frozen=True):
 
 
 class InflightPut(m.Message, frozen=True):
-    """Write, for clients whose sessions belong to this life of a broker. Item errors: not_found (there is no session),
-    not_owner, fenced, quota_exceeded."""
+    """Write, for clients whose sessions belong to this life of a broker; ``any_owner``: to whichever life they belong.
+    Item errors: not_found (there is no session), not_owner, fenced, quota_exceeded."""
 
     broker: str
     broker_epoch: U63
     items: Batch[Inflight]
+    any_owner: bool = False
 
 
 class InflightDelete(m.Message, frozen=True):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from metad_client import MetadError, connect
 
 from . import MetadBroker
+from .kept import NEVER_S
 
 _ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
 
@@ -23,7 +24,13 @@ async def _serve(arguments: argparse.Namespace) -> int:
     config = {"listeners": {"default": {"type": "tcp", "bind": arguments.bind}}, "plugins": _ANONYMOUS}
     async with connect(arguments.metad) as metad:
         broker = MetadBroker(
-            metad, arguments.name, config, tenant=arguments.tenant, links=arguments.links, lease_s=arguments.lease_s
+            metad,
+            arguments.name,
+            config,
+            tenant=arguments.tenant,
+            links=arguments.links,
+            expiry_s=arguments.expiry_s,
+            lease_s=arguments.lease_s,
         )
         await broker.start()
         print(f"{arguments.name} serves on {broker.bound()} in life {broker.epoch}", flush=True)
@@ -45,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--links", metavar="HOST:PORT", default="127.0.0.1:0", help="for the other brokers")
     parser.add_argument("--lease-s", type=float, default=10.0, help="a broker that is silent for so long is over")
+    parser.add_argument("--expiry-s", type=int, default=NEVER_S, help="the session of a client that is away ends then")
     parser.add_argument("--tenant", default="mqtt", help="brokers of one tenant share their clients")
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -36,7 +36,7 @@ from .kept import NEVER_S, Store, ends_with_connection
 from .links import HOPS_MAX, Delivery, Link, Listener, Unreachable
 from .outbox import Outbox
 from .routes import LifeKey, Owner, Routes, Target
-from .waiting import WaitingMessages
+from .waiting import Found, WaitingMessages, found_in
 
 PASSED_ON_MAX: Final = 100
 """Messages of one client that are on their way to their subscribers. The next one waits."""
@@ -172,7 +172,7 @@ class MetadBroker(Broker):
         super().__init__(config)
         self._metad = metad
         self._store = Store(metad, name, tenant, expiry_s)
-        self._waiting = WaitingMessages(metad, tenant)
+        self._waiting = WaitingMessages(metad, self._store)
         self._lease_s = lease_s
         self._links_at, self._links_advertised = links, links_advertised
         self._listener = Listener(self._received)
@@ -328,8 +328,6 @@ class MetadBroker(Broker):
                 await self._close(older)
             try:
                 taken = await self._store.take(client_id, clean=clean, will=_will_of(session))
-                if not taken.present:
-                    await self._waiting.clear(client_id)
             except MetadError as error:
                 self._failed(error)
                 handler.refuse()
@@ -337,7 +335,8 @@ class MetadBroker(Broker):
             session.parent = int(taken.present)
             if not clean:
                 handler.restore(taken.held, partial(self._hold, client_id))
-            self._connections[client_id] = Connection(session, handler, self._outbox_of(client_id, handler))
+            outbox = self._outbox_of(client_id, handler, found_in(taken.inflight))
+            self._connections[client_id] = Connection(session, handler, outbox)
             self._routes.show_owner(client_id, Owner(self._life, connected=True))
             for filter_, qos in taken.filters.items():
                 self._routes.show_filter(client_id, filter_, qos)
@@ -353,21 +352,19 @@ class MetadBroker(Broker):
             return False
         return True
 
-    def _outbox_of(self, client_id: str, handler: Handler) -> Outbox:
+    def _outbox_of(self, client_id: str, handler: Handler, restored: Found) -> Outbox:
         async def send(message: Envelope) -> None:
             await handler.mqtt_publish(message.topic, message.payload, message.qos, message.retained)
 
         def failed() -> None:
             self._spawn(handler.handle_connection_closed())
 
-        return Outbox(client_id, send, self._waiting, failed)
+        return Outbox(client_id, send, self._waiting, failed, restored)
 
     async def _publish_session_retained_messages(self, session: Session) -> None:
         """The connection has begun: send what waited for the client, then what comes."""
         connection = self._connection_of(session)
         if connection is not None:
-            if session.parent:
-                connection.outbox.look()
             connection.sending = asyncio.create_task(connection.outbox.run())
 
     def _connection_of(self, session: Session) -> Connection | None:
@@ -662,17 +659,14 @@ class MetadBroker(Broker):
         if session.connected and owner not in (gone, self._life) and hops < HOPS_MAX:
             await self._send(owner, message, [target], hops)
         elif not ends_with_connection(session):
-            await self._keep(target.client_id, [message.at(target.qos)])
+            await self._keep(target.client_id, message.at(target.qos))
 
-    async def _keep(self, client_id: str, messages: Sequence[Envelope]) -> None:
-        """Store messages for a client that is away, and tell its broker if it has come back meanwhile."""
-        dropped = await self._waiting.append(client_id, messages)
-        if dropped:
-            log.warning("%d messages for %s are dropped: as many as may wait for it", dropped, client_id)
+    async def _keep(self, client_id: str, message: Envelope) -> None:
+        """Store a message for a client that is away, and tell its broker if it has come back meanwhile."""
+        if not await self._waiting.append(client_id, message):
+            return
         session = await self._store.find(client_id)
-        if session is None:
-            await self._waiting.clear(client_id)
-        elif session.connected:
+        if session is not None and session.connected:
             connection = self._connections.get(client_id)
             if connection is not None:
                 connection.outbox.look()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from metad_client import (
     BrokerLife,
     Client,
+    InflightState,
     InvalidItemError,
     MetadError,
     NotFoundError,
@@ -39,8 +40,11 @@ class Taken(NamedTuple):
     """What it has subscribed to, with the QoS that it was granted."""
     held: dict[int, Envelope]
     """Messages of QoS 2 that the client has begun to publish, by packet identifier."""
+    inflight: Sequence[InflightState] = ()
+    """All that is in flight for it; those among it, too."""
 
 
+_HELD: Final = "in/"  # begins the names of messages of QoS 2
 _WORD: Final = "word"  # the attribute of a broker that others must show
 
 
@@ -96,7 +100,12 @@ class Store:
         return Taken(
             True,
             {one.filter: one.options.qos for one in taken.subscriptions},
-            {int(one.name): envelope.decode(one.value) for one in taken.inflight},
+            {
+                int(one.name.removeprefix(_HELD)): envelope.decode(one.value)
+                for one in taken.inflight
+                if one.name.startswith(_HELD)
+            },
+            taken.inflight,
         )
 
     async def subscribe(self, client_id: str, filters: Mapping[str, int]) -> dict[str, MetadError]:
@@ -121,12 +130,12 @@ class Store:
         broker alone."""
         whom = (self.name, self.epoch, self.tenant, client_id)
         with contextlib.suppress(InvalidItemError, QuotaExceededError):
-            await self._metad.inflight.put(*whom, str(packet_id), envelope.encode(message))
+            await self._metad.inflight.put(*whom, _held(packet_id), envelope.encode(message))
 
     async def release(self, client_id: str, packet_id: int) -> None:
         """That message is delivered."""
         with contextlib.suppress(NotFoundError):
-            await self._metad.inflight.delete(self.name, self.epoch, self.tenant, client_id, str(packet_id))
+            await self._metad.inflight.delete(self.name, self.epoch, self.tenant, client_id, _held(packet_id))
 
     async def leave(self, client_id: str, *, orderly: bool) -> None:
         """A client has gone. Its session stays, or ends if it was clean; its will is due unless it said goodbye.
@@ -149,3 +158,7 @@ class Store:
     def is_mine(self, session: Session | SessionOwner) -> bool:
         """Whether this very life has the session."""
         return (session.broker, session.broker_epoch) == (self.name, self.epoch)
+
+
+def _held(packet_id: int) -> str:
+    return f"{_HELD}{packet_id}"

@@ -11,7 +11,7 @@ from typing import Final
 from metad_client import MetadError
 
 from .envelope import Envelope
-from .waiting import Waiting, WaitingMessages
+from .waiting import Found, Waiting, WaitingMessages
 
 HELD_MAX: Final = 1_000
 """Messages that a client has not taken yet. Beyond it, those of QoS 0 are dropped, and the others wait in metad."""
@@ -25,9 +25,17 @@ Send = Callable[[Envelope], Awaitable[object]]
 
 
 class Outbox:
-    """Messages of one connection, in order. ``failed`` is called if the client does not acknowledge one."""
+    """Messages of one connection, in order. ``failed`` is called if the client does not acknowledge one. ``restored``:
+    what has waited for it until now."""
 
-    def __init__(self, client_id: str, send: Send, waiting: WaitingMessages, failed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client_id: str,
+        send: Send,
+        waiting: WaitingMessages,
+        failed: Callable[[], None],
+        restored: Found | None = None,
+    ) -> None:
         self._client_id = client_id
         self._send = send
         self._waiting = waiting
@@ -37,7 +45,8 @@ class Outbox:
         self._room = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._woken = asyncio.Event()
         self._emptier = asyncio.Event()
-        self._looks = False
+        self._restored = restored
+        self._looks = restored is not None
         self._ended = False
 
     async def room(self) -> bool:
@@ -114,17 +123,21 @@ class Outbox:
 
     async def _deliver_all_waiting(self) -> None:
         while True:
-            found, version = await self._waiting.read(self._client_id)
-            for begin in range(0, len(found), IN_FLIGHT_MAX):
-                if not await self._are_sent(found[begin : begin + IN_FLIGHT_MAX]):
+            found = self._restored or await self._waiting.read(self._client_id)
+            self._restored = None
+            if found.rubbish:
+                await self._waiting.remove(self._client_id, found.rubbish)
+            for begin in range(0, len(found.messages), IN_FLIGHT_MAX):
+                if not await self._are_sent(found.messages[begin : begin + IN_FLIGHT_MAX]):
                     return
-            if not found and await self._waiting.finish(self._client_id, version):
+            if not found.messages:
                 return
 
     async def _are_sent(self, part: Sequence[Waiting]) -> bool:
         sent = await asyncio.gather(*(self._is_sent(one.message) for one in part))
         await self._waiting.remove(
-            self._client_id, [one.key for one, is_sent in zip(part, sent, strict=True) if is_sent]
+            self._client_id,
+            [name for one, is_sent in zip(part, sent, strict=True) if is_sent for name in one.names],
         )
         return all(sent)
 

@@ -1,89 +1,130 @@
-"""Messages for clients that are away, in metad: any broker appends, and the one to which the client comes back takes
-them.
+"""Messages for clients that are away: in-flight state of their sessions. Any broker appends; the one to which the
+client comes back finds them with the takeover, and they end with the session.
 
-They are key-value records in a namespace of the client: its messages by number, and a counter that bounds them. A
-client that comes back gets each at least once.
+A row has 64 KiB at most, so a large message is several. metad bounds what a session may have; what comes then is
+dropped, as mosquitto does. A client that comes back gets each message at least once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from metad_client import Client, KvCompare, KvDeleteItem, KvOperation, KvTransaction
+from metad_client import Client, InflightKey, InflightState, NotFoundError, QuotaExceededError
+from metad_wire.tables.inflight import INFLIGHT_BYTES_MAX, INFLIGHT_VALUE_BYTES_MAX
 
 from . import envelope
 from .envelope import Envelope
+from .kept import Store
 
-WAITING_MAX: Final = 1_000
-"""Messages of one client since it was last up to date. Further ones are dropped: MQTT leaves that to the broker."""
-_COUNTER: Final = "next"  # behind all numbers, in the order of keys
-_AT_ONCE: Final = 100  # a transaction has 128 items
+_PREFIX: Final = "w/"
+_DIGITS: Final = 16
+_PIECES_MAX: Final = 1 + INFLIGHT_BYTES_MAX // INFLIGHT_VALUE_BYTES_MAX
+_UNFINISHED_NS: Final = 3_600 * 10**9
+"""A broker that has not stored the rest of a message after so long has died meanwhile."""
+_LOG_S: Final = 1.0
+
+log = logging.getLogger("metad_client.amqtt")
 
 
 class Waiting(NamedTuple):
-    """One message that waits."""
+    """One message that waits, and its rows."""
 
-    key: str
+    names: tuple[str, ...]
     message: Envelope
+
+
+class Found(NamedTuple):
+    """What waits for a client."""
+
+    messages: list[Waiting]
+    rubbish: list[str]
+    """Rows that are no message."""
+
+
+def found_in(states: Iterable[InflightState]) -> Found:
+    """What waits, in order, among all that is in flight for a client."""
+    pieces: dict[str, dict[str, bytes]] = {}
+    for state in states:
+        if state.name.startswith(_PREFIX):
+            pieces.setdefault(state.name.rpartition("/")[0], {})[state.name] = state.value
+    messages: list[Waiting] = []
+    rubbish: list[str] = []
+    for number, parts in pieces.items():
+        if not all(parts.values()):  # it was dropped
+            rubbish += parts
+        elif int(next(iter(parts)).rpartition("-")[2]) == len(parts):
+            messages.append(Waiting(tuple(parts), envelope.decode(b"".join(parts.values()))))
+        elif time.time_ns() - int(number[len(_PREFIX) :][:_DIGITS], 16) > _UNFINISHED_NS:
+            rubbish += parts
+    return Found(messages, rubbish)
 
 
 class WaitingMessages:
     """The queues of all clients of a tenant."""
 
-    def __init__(self, metad: Client, tenant: str) -> None:
-        self._kv = metad.kv
-        self._tenant = tenant
+    def __init__(self, metad: Client, store: Store) -> None:
+        self._inflight = metad.inflight
+        self._store = store
+        self._nonce = secrets.token_hex(4)  # no two brokers choose the same name
+        self._last = 0
+        self._logged_s = float("-inf")
+        self._unlogged = 0
+        self.dropped = 0
+        """Messages that did not find room. Each was the newest of its session."""
 
-    async def append(self, client_id: str, messages: Sequence[Envelope]) -> int:
-        """Append, all of them or as many as the bound leaves room for. Returns how many were dropped."""
-        namespace = self._of(client_id)
-        left = list(messages)
-        while left:
-            counter = await self._kv.get(namespace, _COUNTER)
-            number, version = (int(counter.value), counter.version) if counter is not None else (0, 0)
-            part = left[: min(_AT_ONCE, WAITING_MAX - number)]
-            if not part:
-                return len(left)
-            puts = [KvOperation(_key(number + i), envelope.encode(message)) for i, message in enumerate(part)]
-            puts.append(KvOperation(_COUNTER, str(number + len(part)).encode()))
-            done = await self._kv.transact(KvTransaction(namespace, [KvCompare(_COUNTER, version)], puts))
-            if done.succeeded:
-                del left[: len(part)]
-        return 0
-
-    async def read(self, client_id: str) -> tuple[list[Waiting], int]:
-        """All that waits, in order, and the version of the counter for :meth:`finish`; 0 if nothing ever waited."""
-        found: list[Waiting] = []
-        version = 0
-        async for record in self._kv.scan(self._of(client_id)):
-            if record.key == _COUNTER:
-                version = record.version
-            else:
-                found.append(Waiting(record.key, envelope.decode(record.value)))
-        return found, version
-
-    async def remove(self, client_id: str, keys: Sequence[str]) -> None:
-        """These are delivered."""
-        namespace = self._of(client_id)
-        await self._kv.delete_many([KvDeleteItem(namespace, key) for key in keys])
-
-    async def finish(self, client_id: str, version: int) -> bool:
-        """Nothing waits any more, so count from 0 again. False if something has come since :meth:`read`."""
-        if not version:
+    async def append(self, client_id: str, message: Envelope) -> bool:
+        """Store a message, whichever broker has the session. False if there is no session, or no room."""
+        data = envelope.encode(message)
+        count = -(-len(data) // INFLIGHT_VALUE_BYTES_MAX)
+        if count > _PIECES_MAX:
+            self._count_dropped(client_id)
+            return False
+        self._last = max(self._last + 1, time.time_ns())
+        number = f"{_PREFIX}{self._last:0{_DIGITS}x}{self._nonce}"
+        names = [f"{number}/{piece}-{count}" for piece in range(count)]
+        values = [data[at : at + INFLIGHT_VALUE_BYTES_MAX] for at in range(0, len(data), INFLIGHT_VALUE_BYTES_MAX)]
+        results = await asyncio.gather(
+            *(self._put(client_id, name, value) for name, value in zip(names, values, strict=True)),
+            return_exceptions=True,
+        )
+        faults = [result for result in results if isinstance(result, BaseException)]
+        if not faults:
             return True
-        drop = KvTransaction(self._of(client_id), [KvCompare(_COUNTER, version)], [KvOperation(_COUNTER)])
-        return (await self._kv.transact(drop)).succeeded
+        unexpected = [one for one in faults if not isinstance(one, NotFoundError | QuotaExceededError)]
+        if unexpected:
+            raise unexpected[0]
+        if any(isinstance(one, QuotaExceededError) for one in faults):
+            self._count_dropped(client_id)
+            stored = [name for name, result in zip(names, results, strict=True) if result is None]
+            await asyncio.gather(*(self._put(client_id, name, b"") for name in stored), return_exceptions=True)
+        return False
 
-    async def clear(self, client_id: str) -> None:
-        """The session has ended."""
-        namespace = self._of(client_id)
-        keys = [record.key async for record in self._kv.scan(namespace)]
-        await self._kv.delete_many([KvDeleteItem(namespace, key) for key in keys])
+    async def read(self, client_id: str) -> Found:
+        """All that waits."""
+        return found_in(await self._inflight.get(self._store.tenant, client_id))
 
-    def _of(self, client_id: str) -> str:
-        return f"mqtt/{self._tenant}/waiting/{client_id}"
+    async def remove(self, client_id: str, names: Sequence[str]) -> None:
+        """These are delivered. The session must be this broker's."""
+        keys = [InflightKey(self._store.tenant, client_id, name) for name in names]
+        deleted = await self._inflight.delete_many(self._store.name, self._store.epoch, keys)
+        for error in deleted.errors.values():
+            if not isinstance(error, NotFoundError):
+                raise error
 
+    async def _put(self, client_id: str, name: str, value: bytes) -> None:
+        whom = (self._store.name, self._store.epoch, self._store.tenant, client_id)
+        await self._inflight.put(*whom, name, value, any_owner=True)
 
-def _key(number: int) -> str:
-    return f"{number:09}"
+    def _count_dropped(self, client_id: str) -> None:
+        self.dropped += 1
+        self._unlogged += 1
+        if time.monotonic() - self._logged_s >= _LOG_S:
+            text = "%d messages are dropped, the last for %s: no more may wait for one client (%d since the start)"
+            log.warning(text, self._unlogged, client_id, self.dropped)
+            self._logged_s = time.monotonic()
+            self._unlogged = 0
