@@ -415,6 +415,22 @@ FENCES_NOT_SPREAD = _warning(
     error="the name of the error",
     detail="why",
 )
+BROKERS_FORGOTTEN = _info(
+    "brokers_forgotten",
+    "The registry of brokers was nearly full, and brokers that ended over a day ago were removed from it.",
+    count="how many",
+    kept="how many were to be removed and are still there",
+    left="names that are left",
+)
+BROKERS_NOT_FORGOTTEN = _warning(
+    "brokers_not_forgotten",
+    "The registry of brokers is nearly full, and a group could not be told to forget brokers that ended over a day "
+    "ago. The next registration tries it again.",
+    "group",
+    group="its name",
+    error="the name of the error",
+    detail="why",
+)
 SLOTS_MOVED = _info(
     "slots_moved",
     "Slots have moved.",

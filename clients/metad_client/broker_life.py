@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from metad_wire import methods
-from metad_wire.messages import Owner
+from metad_wire.messages import Feature, Owner
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker
 
@@ -109,6 +109,9 @@ class BrokerLife:
         self.epoch = owner.broker_epoch
         self.unfenced = unfenced
         """Groups in which an earlier life of the broker could still write when this one was registered. Empty: none."""
+        # A group that has not heard of the broker yet would take its life for one that is forgotten.
+        self.requires = int(Feature.LIVES if unfenced else Feature.LIVES | Feature.REGISTERED)
+        """What its requests require of nodes."""
         self._load = 0
         self._lease = lease
         self._clock = clock

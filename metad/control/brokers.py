@@ -6,6 +6,9 @@ answered. Nothing else is remembered, so the next leader goes on with the fences
 nothing. It is acknowledged only once it is certain that nobody else led meanwhile: otherwise a deposed leader could
 renew the lease of a life that its successor ends.
 
+A broker that ended long ago is forgotten when names run out: first by every group, then by metadata-0. A new leader, or
+a map that has changed meanwhile, begins again; a group that has forgotten already says so.
+
 A life must not end because the service was slow. So a heartbeat counts from when its frame arrived, a new leader gives
 everybody a whole lease, and the clock of the leases stands still while this node was not running.
 """
@@ -30,7 +33,7 @@ from metad_wire.errors import (
     NotLeaderError,
 )
 from metad_wire.group import METADATA, GroupId
-from metad_wire.messages import BROKER_BYTES_MAX, ItemError, Message
+from metad_wire.messages import BROKER_BYTES_MAX, ItemError, Message, WriteReply
 from metad_wire.methods import BROKER_CHANGE, encode
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker, BrokerStep
@@ -40,6 +43,7 @@ from ..logs import event
 from ..state.brokers import read_brokers
 from ..state.liveness import Liveness
 from .fencing import Fencing, groups_to_fence
+from .forgetting import BROKERS_MAX, to_forget
 from .host import Clock, Done, Hosted, Timer
 
 ABOUT_BROKERS = (
@@ -52,8 +56,6 @@ ABOUT_BROKERS = (
     b.BrokerList,
 )
 """The requests that :meth:`Brokers.handle` answers."""
-BROKERS_MAX = 4_096
-"""Names that were ever registered: every group keeps a fence for each, and an adoption of slots carries all of them."""
 LEASE_MS_MIN, LEASE_MS_MAX = 500, 3_600_000
 TEXT_BYTES_MAX = 1_024  # of an address, a region or a rack
 ATTRIBUTES_BYTES_MAX = 16 * 1024
@@ -71,7 +73,7 @@ class Host(Protocol):
     def change(self, body: b.BrokerChange, done: Done) -> None:
         """Write to metadata-0, which this node leads."""
 
-    def fence(self, group: GroupId, body: GroupFence) -> Awaitable[object]:
+    def fence(self, group: GroupId, body: GroupFence) -> Awaitable[WriteReply]:
         """Have a group's leader, wherever it is, write fences. Raises MetadError."""
 
 
@@ -105,6 +107,7 @@ class Brokers:
         self._fencing = Fencing()
         self._noting = False
         self._lanes: dict[GroupId, asyncio.Task[None]] = {}  # what tells each group
+        self._forgetting: asyncio.Task[None] | None = None
         self._waiters: dict[_Waiter, None] = {}
         self._timer: Timer | None = None
         self._tick_s = 0.0
@@ -140,6 +143,9 @@ class Brokers:
         self._term = None
         for lane in self._lanes.values():
             lane.cancel()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
         if self._timer is not None:
             self._timer.cancel()
         waiters, self._waiters = self._waiters, {}
@@ -152,6 +158,10 @@ class Brokers:
 
     def _learn(self, record: Broker) -> None:
         """A broker is now so."""
+        if record.state == b.FORGOTTEN:
+            self._records.pop(record.broker, None)
+            self._loads.pop(record.broker, None)
+            return
         before = self._records.get(record.broker)
         self._records[record.broker] = record
         self._ending.discard(record.broker)
@@ -249,6 +259,44 @@ class Brokers:
             if record is not None and record.fenced and record.least_epoch >= waiter.least_epoch:
                 self._answered(waiter, [])
 
+    # --- forgetting --------------------------------------------------------------------------------------
+
+    def _make_room(self) -> None:
+        """Forget brokers that ended long ago, if there are too many names."""
+        if self._forgetting is not None or self._groups.map is None:
+            return
+        ended = to_forget(self._records.values(), len(self._records), self._clock.wall_ms())
+        if ended:
+            forgetting = self._forget(ended, self._groups.map)
+            self._forgetting = asyncio.get_running_loop().create_task(forgetting)
+            self._forgetting.add_done_callback(self._made_room)
+
+    async def _forget(self, ended: list[Broker], known: ClusterMap) -> None:
+        """Have all groups of a map forget these brokers, then metadata-0. One whose sessions a group has not swept yet
+        stays. If anything fails, the next registration begins again."""
+        fences = [FenceItem(record.broker, record.least_epoch) for record in ended]
+        for group in groups_to_fence(known):
+            try:
+                reply = await self._host.fence(group, GroupFence([], fences))
+            except MetadError as error:
+                event(log_events.BROKERS_NOT_FORGOTTEN, group=group.name, error=error.name, detail=str(error))
+                return
+            kept = {error.index for error in reply.errors}
+            fences = [fence for position, fence in enumerate(fences) if position not in kept]
+        steps = [BrokerStep("forget", fence.broker, fence.least_epoch) for fence in fences]
+        if steps:
+            self._change(steps, self._forgotten, known.version)
+
+    def _forgotten(self, steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+        count = sum(record is not None for record in brokers)
+        event(log_events.BROKERS_FORGOTTEN, count=count, kept=len(steps) - count, left=len(self._records))
+
+    def _made_room(self, task: asyncio.Task[None]) -> None:
+        if self._forgetting is task:
+            self._forgetting = None
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            event(log_events.BUG, exc_info=bug, where="forgetting brokers")
+
     # --- changes -----------------------------------------------------------------------------------------
 
     def _change(
@@ -308,8 +356,12 @@ class Brokers:
 
     def _register(self, asked: b.BrokerRegister, done: Done) -> None:
         _check(asked)
+        self._make_room()
         if asked.broker not in self._records and len(self._records) >= BROKERS_MAX:
-            raise ConflictError(f"{BROKERS_MAX} brokers are registered, or were: give new ones the names of those gone")
+            raise ConflictError(
+                f"{BROKERS_MAX} brokers are registered, or were within the last day: "
+                "give new ones the names of those gone"
+            )
 
         def registered(_: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
             (record,) = brokers

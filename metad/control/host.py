@@ -36,6 +36,9 @@ class Clock(Protocol):
     def now(self) -> float:
         """Monotonic, in seconds."""
 
+    def wall_ms(self) -> int:
+        """The calendar time, Unix milliseconds."""
+
     def call_at(self, when_s: float, callback: Callable[[], None]) -> Timer:
         """Call back at a time of :meth:`now`."""
 

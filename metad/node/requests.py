@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from metad_wire import messages as m
 from metad_wire.cluster import GroupCommand
@@ -23,7 +23,7 @@ from metad_wire.errors import (
     UnsupportedError,
 )
 from metad_wire.group import METADATA
-from metad_wire.messages import CHANGE_BYTES_MAX
+from metad_wire.messages import CHANGE_BYTES_MAX, Feature
 from metad_wire.methods import GROUP_COMMAND, METHODS, Body, By, For, Method, Reply
 from metad_wire.refused import Refused
 from metad_wire.session import FEATURES
@@ -41,6 +41,7 @@ from .in_flight_budget import ITEM_BYTES, InFlightBudget
 from .reads import Reads, failed
 from .scheduler import Scheduler
 
+_REGISTERED: Final = int(Feature.REGISTERED)
 Control = Callable[[Method[Any, Any], Any, Done, float], None]
 """Answers what is about the node or the cluster, and reached the node at this time. May raise MetadError."""
 Sweep = Callable[[GroupDriver, GroupCommand, Done], None]
@@ -213,7 +214,7 @@ class Requests:
             return None
         if self.draining and driver.group.is_leader:  # otherwise it says who leads
             raise DrainingError
-        command.life = request.life
+        command.life, command.registered = request.life, bool(request.requires & _REGISTERED)
         if request.identity is not None:
             command.digest = digest_of(method, request, payload)
         budget = self._budget

@@ -7,6 +7,9 @@ chosen their own epochs before.
 A row also says from which epoch on the broker may write, and whether every group has that fence. It may be said only
 while the map is the one whose groups were asked: a group that was added since has not been fenced. One that is added
 later gets its fences with the slots that it adopts.
+
+A broker that ended long ago may be forgotten, once no group has its fence any more. A life of it that comes back is
+refused nevertheless, see :mod:`.fences`, and the next one gets a higher epoch, for an entry's index only grows.
 """
 
 from __future__ import annotations
@@ -132,6 +135,16 @@ def _fenced(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
     return msgspec.structs.replace(known, state=state, fenced=True)
 
 
+def _forget(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
+    if known is None:
+        raise NotFoundError(f"there is no broker {step.broker!r}")
+    if known.state in b.LIVE or known.least_epoch != step.broker_epoch:
+        raise ConflictError("it has registered since", current=known.least_epoch)
+    if not now.same_map:
+        raise ConflictError("the map has changed since")
+    return msgspec.structs.replace(known, state=b.FORGOTTEN, changed_ms=now.now_ms)
+
+
 _STEPS: dict[str, Callable[[_Now, BrokerStep, Broker | None], Broker]] = {
     "register": _register,
     "drain": _drain,
@@ -139,6 +152,7 @@ _STEPS: dict[str, Callable[[_Now, BrokerStep, Broker | None], Broker]] = {
     "fence": _end(b.FENCED),
     "expire": _end(b.FENCED),
     "fenced": _fenced,
+    "forget": _forget,
 }
 
 
@@ -161,7 +175,9 @@ def _evaluate(view: View, command: Command[BrokerChange]) -> BrokerChanged:
             errors.append(m.ItemError(position, error.code, error.message, error.current))
             brokers.append(None)
             continue
-        if changed is not known:
+        if changed.state == b.FORGOTTEN:
+            writes[key] = None
+        elif changed is not known:
             written = encode(changed)
             writes[key] = written if stored is None else tails.keep(stored, written, _FIELDS)
         brokers.append(changed)

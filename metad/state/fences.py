@@ -8,6 +8,10 @@ A broker without a fence is allowed: one that never registers is never fenced. A
 entry of its own, which may have many brokers. A group that adopts slots also takes over the fences of the group that
 had them, as they were when the slots were sealed or later; else a life could write there where the fence came only to
 the source.
+
+Every life that metad registered has a fence in every group, so memory would grow with each name ever used. A fence may
+be forgotten once its broker ended long ago and none of its sessions looks connected. A request says whether its life
+was registered; such a life is over where its broker has no fence.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ import msgspec
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import FenceItem, GroupFence
-from metad_wire.errors import FencedError
+from metad_wire.errors import ConflictError, FencedError
+from metad_wire.group import GroupId
 from metad_wire.methods import encode
 from metad_wire.tables.cluster import GROUP
 
@@ -42,6 +47,13 @@ class Fence(msgspec.Struct, frozen=True, array_like=True):
 
 
 _decode = msgspec.msgpack.Decoder(Fence).decode
+
+
+def _set(fences: dict[str, Fence], broker: str, fence: Fence | None) -> None:
+    if fence is None:
+        fences.pop(broker, None)
+    else:
+        fences[broker] = fence
 
 
 class Fences(StatePart):
@@ -70,18 +82,18 @@ class Fences(StatePart):
 
     def evaluated(self, index: int, origin: Origin, writes: Writes) -> None:
         for broker, fence in self._decoded(writes):
-            self._newest[broker] = fence
+            _set(self._newest, broker, fence)
             self._changed[broker] = index
 
     def stage(self, index: int, origin: Origin, writes: Writes) -> None:
         for broker, fence in self._decoded(writes):
-            self._applied[broker] = fence
+            _set(self._applied, broker, fence)
             if index >= self._changed.get(broker, 0):  # or a later entry that is in flight has changed it
-                self._newest[broker] = fence
+                _set(self._newest, broker, fence)
                 self._changed.pop(broker, None)
 
-    def _decoded(self, writes: Writes) -> Iterable[tuple[str, Fence]]:
-        return [(self._broker(key), _decode(value)) for key, value in writes.items() if value is not None]
+    def _decoded(self, writes: Writes) -> Iterable[tuple[str, Fence | None]]:
+        return [(self._broker(key), None if value is None else _decode(value)) for key, value in writes.items()]
 
     def _broker(self, key: bytes) -> str:
         return keys.split_text(key, len(self._prefix))[0]
@@ -101,8 +113,14 @@ class Fences(StatePart):
         fence = self._newest.get(broker)
         return fence is None or epoch >= fence.least_epoch
 
-    def refusal(self, *lives: m.Owner | None) -> FencedError | None:
-        """Why a request in the name of these lives is refused as a whole; None if it is not."""
+    def refusal(self, registered: bool, *lives: m.Owner | None) -> FencedError | None:
+        """Why a request in the name of these lives is refused as a whole; None if it is not. ``registered``: the first
+        is one that metad registered."""
+        if registered and lives[0] is not None and lives[0].broker not in self._newest:
+            return FencedError(
+                f"epoch {lives[0].broker_epoch} of broker {lives[0].broker!r} is over: it ended so long ago that the "
+                f"broker is forgotten"
+            )
         for life in lives:
             if life is not None and not self.allows(life.broker, life.broker_epoch):
                 least = self._newest[life.broker].least_epoch
@@ -155,6 +173,24 @@ class Fences(StatePart):
             if fence.swept_epoch and key not in writes:
                 writes[key] = encode(msgspec.structs.replace(fence, swept_epoch=0))
 
+    # --- forgotten ---------------------------------------------------------------------------------------
+
+    def forgotten(self, view: View, items: Iterable[FenceItem]) -> list[m.ItemError]:
+        """Let the command that is evaluated drop these fences. Not one that was raised since, and not one that has
+        sessions which look connected: those are the errors."""
+        writes, errors = view.writes_of(_FENCE), []
+        group = GroupId.parse(view.name)
+        has_sessions = group is not None and group.kind == "data"
+        for position, item in enumerate(items):
+            fence = self._newest.get(item.broker)
+            if fence is None:
+                continue
+            if fence.least_epoch > item.least_epoch or (has_sessions and fence.swept_epoch < fence.least_epoch):
+                errors.append(m.ItemError(position, ConflictError.code, current=fence.least_epoch))
+            else:
+                writes[self._prefix + keys.text(item.broker)] = None
+        return errors
+
     # --- raised ------------------------------------------------------------------------------------------
 
     def raised(self, view: View, items: Iterable[FenceItem]) -> None:
@@ -172,8 +208,9 @@ class Fences(StatePart):
 
 
 def _evaluate(view: View, command: Command[GroupFence]) -> m.WriteReply:
-    view.parts[Fences].raised(view, command.body.items)
-    return written(view, [])
+    fences = view.parts[Fences]
+    fences.raised(view, command.body.items)
+    return written(view, fences.forgotten(view, command.body.forget))
 
 
 VERBS = (Verb(methods.GROUP_FENCE, GROUP, evaluate=_evaluate, origin=Origin.CONTROLLER),)

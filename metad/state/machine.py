@@ -135,8 +135,8 @@ class Machine:
                 if known is not None:
                     outcomes.append(Known(known))
                     continue
-            if fenced and (command.life is not None or verb.names_life):
-                over = self._fences.refusal(command.life, verb.life(command.body))
+            if (fenced and (command.life is not None or verb.names_life)) or command.registered:
+                over = self._fences.refusal(command.registered, command.life, verb.life(command.body))
                 if over is not None:
                     outcomes.append(over)
                     continue

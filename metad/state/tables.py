@@ -37,7 +37,19 @@ class Command(Generic[Body]):
     much work it is: rows, or more if a row is more than one thing to do. ``refused`` are further items of the request:
     neither ``body`` nor ``rows`` has them."""
 
-    __slots__ = ("arrived_s", "body", "digest", "items", "life", "method", "refused", "reply_bytes_max", "rows", "size")
+    __slots__ = (
+        "arrived_s",
+        "body",
+        "digest",
+        "items",
+        "life",
+        "method",
+        "refused",
+        "registered",
+        "reply_bytes_max",
+        "rows",
+        "size",
+    )
 
     def __init__(
         self,
@@ -62,6 +74,8 @@ class Command(Generic[Body]):
         """When the request reached this node, by its monotonic clock."""
         self.life: m.Owner | None = None
         """In whose name it is made, if the request says so."""
+        self.registered = False
+        """Whether metad registered that life, as the request says."""
 
 
 class Reader:

@@ -173,9 +173,11 @@ class FenceItem(Message, frozen=True):
 
 class GroupFence(Message, frozen=True):
     """Between nodes: the group that the request names does no write any more in the name of lives that are over. A
-    fence that is as high already stays as it is."""
+    fence that is as high already stays as it is. ``forget``: fences that the group need not keep, for their brokers
+    ended long ago; ``errors`` of the reply has the positions of those it has to keep."""
 
     items: Batch[FenceItem]
+    forget: list[FenceItem] = []  # noqa: RUF012
 
 
 class GroupCommand(Message, frozen=True):

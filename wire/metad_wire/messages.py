@@ -64,6 +64,7 @@ class Feature(enum.IntFlag):
     REQUIRES = 1  # looks at Request.requires
     MIN_REVISIONS = 2  # looks at the min_revisions of reads
     LIVES = 4  # looks at Request.life
+    REGISTERED = 8  # if a request requires it, its life has a fence: it was registered, and is not forgotten
 
 
 T = TypeVar("T")

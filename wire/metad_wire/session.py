@@ -62,7 +62,7 @@ _pack_header = HEADER.pack
 
 SHRINKING_MAX = 8
 """Shrunk windows that wait for their pong: a peer that answers no ping cannot make the list grow."""
-FEATURES = int(m.Feature.REQUIRES | m.Feature.MIN_REVISIONS | m.Feature.LIVES)
+FEATURES = int(m.Feature.REQUIRES | m.Feature.MIN_REVISIONS | m.Feature.LIVES | m.Feature.REGISTERED)
 """The feature bits of this implementation: all that are defined."""
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from metad_wire.errors import DrainingError, MetadError, NotLeaderError, StaleRouteError, UnknownOutcomeError
-from metad_wire.messages import BROKER_BYTES_MAX, Feature, Identity, Message, Owner, Request
+from metad_wire.messages import BROKER_BYTES_MAX, Identity, Message, Owner, Request
 from metad_wire.methods import Method
 
 from ..errors import another
@@ -18,7 +18,6 @@ from .identity import IdentitySource
 # Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most, the name of a group, what is required, and a life:
 # a broker's name and an epoch.
 ENVELOPE_BYTES_MAX = 64 + BROKER_BYTES_MAX + 16
-_LIVES = int(Feature.LIVES)
 DEADLINE_MS_MAX = 0xFFFF_FFFF  # the field is a u32
 
 
@@ -59,6 +58,10 @@ class Life(Protocol):
     def owner(self) -> Owner:
         """Name and epoch."""
 
+    @property
+    def requires(self) -> int:
+        """The features that a node needs for its requests."""
+
     def check(self) -> None:
         """Raise FencedError if it is over."""
 
@@ -88,6 +91,7 @@ class Call:
     version: int = 0  # of the map that assigned the items to ``group``
     once: bool = False  # never sent again if it may have been done
     life: Owner | None = None  # in whose name it is made, of the first attempt and all others
+    requires: int = 0  # bits of Feature
     internal: bool = False  # a question of the client itself
     events: Events | None = None  # the reply begins a stream
     stream: EventStream | None = None  # that has begun
@@ -118,9 +122,9 @@ class Call:
         """Whether there was no answer to an attempt, or is none yet."""
         return self.in_doubt or self.carrier is not None
 
-    def in_name_of(self, life: Owner) -> None:
-        """Make the write in the name of a life of a broker."""
-        self.life = life
+    def in_name_of(self, life: Owner, requires: int) -> None:
+        """Make the write in the name of a life of a broker, at nodes that have these features."""
+        self.life, self.requires = life, requires
 
     # --- attempts ---
 
@@ -138,7 +142,7 @@ class Call:
         deadline_ms = min(max(1, int((self.deadline - now) * 1000)), DEADLINE_MS_MAX)
         if self.life is None:
             return Request(deadline_ms, identity, msgspec.Raw(self.body), self.group or "")
-        return Request(deadline_ms, identity, msgspec.Raw(self.body), self.group or "", _LIVES, self.life)
+        return Request(deadline_ms, identity, msgspec.Raw(self.body), self.group or "", self.requires, self.life)
 
     def carried(self, carrier: Carrier, request_id: int) -> None:
         """The attempt is in flight on this carrier."""

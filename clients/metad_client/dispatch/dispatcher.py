@@ -155,7 +155,7 @@ class Dispatcher:
         call = Call(method, body, deadline, self._loop.create_future(), group, node, version, once)
         if self._life is not None and method.mutates:
             self._life.check()
-            call.in_name_of(self._life.owner)
+            call.in_name_of(self._life.owner, self._life.requires)
         queue = self._router.leading(group) if not node else self.nodes.queues.get(node)
         if queue is not None and not queue.waiting and (connection := queue.open_for(len(body))) is not None:
             self.requests += 1

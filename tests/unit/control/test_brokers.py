@@ -13,9 +13,11 @@ import pytest
 
 from metad.config import Config
 from metad.control import brokers as module
+from metad.control import forgetting
 from metad.control.brokers import BROKERS_MAX, Brokers
 from metad.control.fencing import Fencing
 from metad.raft.journal import REGULAR, record
+from metad.state.brokers import read_brokers
 from metad.state.entry import decode_entry
 from metad.state.machine import Machine
 from metad.state.part import NodeMemory
@@ -62,6 +64,8 @@ class World:
         self.changes: list[b.BrokerChange] = []
         self.dark: set[GroupId] = set()
         self.fences: dict[GroupId, list[list[FenceItem]]] = {}
+        self.forgotten: dict[GroupId, list[list[str]]] = {}
+        self.unswept: set[str] = set()
         self.map = ClusterMap(0, [], [], {})
         self.store_map("metadata", "offset", "data")
         self.brokers = Brokers(self, self, self)
@@ -94,8 +98,12 @@ class World:
         await asyncio.sleep(0)
         if group in self.dark:
             raise NotLeaderError("nobody leads it")
-        self.fences.setdefault(group, []).append(body.items)
-        return m.WriteReply([], [])
+        if body.items:
+            self.fences.setdefault(group, []).append(body.items)
+        if body.forget:
+            self.forgotten.setdefault(group, []).append([item.broker for item in body.forget])
+        errors = [m.ItemError(at, 203) for at, item in enumerate(body.forget) if item.broker in self.unswept]
+        return m.WriteReply([], errors)
 
     # --- what the test does ---
 
@@ -306,6 +314,84 @@ async def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConflictError):
         await world.register("b3")
     await world.register("b1")
+
+
+@pytest.fixture
+def few_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forgetting, "FORGET_FROM", 3)
+    monkeypatch.setattr(forgetting, "AT_ONCE_MAX", 2)
+
+
+async def ended(world: World, *names: str) -> None:
+    for name in names:
+        epoch = await world.register(name, lease_ms=3_600_000)
+        await world.ask(b.BrokerDeregister(name, epoch))
+        await world.pass_s(1.0)
+
+
+DAY_S = forgetting.FORGET_AFTER_MS / 1000
+
+
+@pytest.mark.usefixtures("few_names")
+async def test_who_ended_long_ago_makes_room_for_new_names_the_first_that_ended_first() -> None:
+    world = World()
+    await ended(world, "a", "b", "c")
+    await world.register("new")
+    await world.settle()
+    assert not world.forgotten, "nobody ended a day ago"
+    await world.pass_s(DAY_S)
+    epoch = await world.register("new", lease_ms=3_600_000)
+    await world.settle()
+    assert world.forgotten == {DATA: [["a", "b"]], OFFSET: [["a", "b"]]}
+    assert sorted(read_brokers(world.engine)) == ["c", "new"] == sorted(world.brokers._records)
+    assert await world.register("a") > epoch, "the entry's index has grown"
+
+
+@pytest.mark.usefixtures("few_names")
+async def test_nobody_is_forgotten_whom_a_group_must_keep() -> None:
+    world = World()
+    await ended(world, "a", "b", "c")
+    await world.pass_s(DAY_S)
+    world.unswept = {"a"}
+    await world.register("new")
+    await world.settle()
+    assert sorted(read_brokers(world.engine)) == ["a", "c", "new"]
+
+
+@pytest.mark.usefixtures("few_names")
+@pytest.mark.parametrize("comes_between", ["a dark group", "another map", "a registration"])
+async def test_forgetting_begins_again_after(comes_between: str) -> None:
+    world = World()
+    await ended(world, "a", "b", "c")
+    await world.pass_s(DAY_S)
+    if comes_between == "a dark group":
+        world.dark = {DATA}
+        world.begin(b.BrokerRegister("c", wait_ms=1))
+        await world.settle()
+    else:
+        world.held = []
+        world.begin(b.BrokerRegister("c"))
+        await world.settle()
+        while len(world.held) < 2:
+            await world.settle()
+        held, world.held = world.held, None
+        if comes_between == "another map":
+            world.store_map("metadata", "offset", "data", "data")
+        else:
+            held.insert(0, lambda: world.write(BROKER_CHANGE, b.BrokerChange([_again("a"), _again("b")])))
+        for write in held:
+            write()
+    await world.settle()
+    assert {"a", "b"} <= read_brokers(world.engine).keys()
+    world.dark = set()
+    if comes_between != "a registration":
+        world.begin(b.BrokerRegister("new"))
+        await world.settle()
+        assert sorted(read_brokers(world.engine)) == ["c", "new"]
+
+
+def _again(name: str) -> b.BrokerStep:
+    return b.BrokerStep("register", name, 0, b.BrokerRegister(name))
 
 
 # --- silence ---------------------------------------------------------------------------------------------

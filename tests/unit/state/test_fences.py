@@ -14,7 +14,7 @@ from metad.state.part import Origin
 from metad.state.registry import VERBS
 from metad.state.tables import Command
 from metad_wire import messages as m
-from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, slot_bits
+from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, SessionLose, slot_bits
 from metad_wire.errors import FencedError, MetadError
 from metad_wire.methods import (
     GROUP_COMMAND,
@@ -23,6 +23,7 @@ from metad_wire.methods import (
     OFFSET_COMMIT,
     SESSION_DELETE,
     SESSION_DISCONNECT,
+    SESSION_LOSE,
     SESSION_TAKEOVER,
     SESSION_UPDATE,
     Method,
@@ -152,6 +153,88 @@ def test_a_retry_of_what_was_done_before_the_fence_hears_that_it_was_done() -> N
     fence(one, ("b1", 2))
     (outcome,) = one.propose([(first, identity)], NOW_MS)
     assert isinstance(outcome, Known)
+
+
+# --- forgotten -------------------------------------------------------------------------------------------
+
+
+def forget(on: Group, *items: tuple[str, int], apply: bool = True) -> list[int]:
+    """The positions of those that stay."""
+    body = GroupFence([], [FenceItem(broker, epoch) for broker, epoch in items])
+    reply = GROUP_FENCE.decode_reply(do(on, GROUP_FENCE, body, apply=apply))
+    return [error.index for error in reply.errors]
+
+
+def registered(on: Group, broker: str, epoch: int) -> Any:
+    commit = m.OffsetCommit([m.OffsetCommitItem("t", "g", "topic", 0, 1)])
+    method, body = (KV_PUT, put()) if on.machine.name == "data-0" else (OFFSET_COMMIT, commit)
+    made = command(method, body, m.Owner(broker, epoch))
+    made.registered = True
+    (outcome,) = on.propose([(made, None)], NOW_MS)
+    on.apply(len(on.in_flight))
+    return outcome
+
+
+def swept(on: Group, broker: str, epoch: int) -> None:
+    do(on, SESSION_LOSE, SessionLose([], [FenceItem(broker, epoch)]))
+
+
+def test_a_registered_life_whose_broker_is_forgotten_is_over() -> None:
+    for on in (group("offset"), group()):
+        fence(on, ("b1", 5), ("b2", 2))
+        assert isinstance(registered(on, "b1", 5), bytes)
+        if on.machine.name == "data-0":
+            swept(on, "b1", 5)
+        assert forget(on, ("b1", 5)) == []
+        assert fences(on).of("b1") is None is fences(on).applied_of("b1")
+        assert on.follower.parts[Fences].of("b1") is None
+        with pytest.raises(FencedError, match="forgotten"):
+            raise registered(on, "b1", 4)
+        assert fences(on).of("b2") == Fence(2, NOW_MS)
+    assert forget(group(), ("unknown", 3)) == []
+
+
+def test_the_last_fence_that_goes_leaves_registered_lives_over() -> None:
+    one = group("offset")
+    fence(one, ("b1", 5))
+    forget(one, ("b1", 5))
+    assert not fences(one)
+    assert isinstance(registered(one, "b1", 5), FencedError)
+
+
+def test_a_fence_stays_that_was_raised_since_or_has_sessions_that_look_connected() -> None:
+    one = group()
+    fence(one, ("b1", 5), ("b2", 2), ("b3", 7))
+    swept(one, "b1", 5)
+    swept(one, "b3", 7)
+    fence(one, ("b3", 8))
+    swept(one, "b3", 8)
+    assert forget(one, ("b1", 5), ("b2", 2), ("b3", 7)) == [1, 2]
+    assert fences(one).of("b1") is None
+    assert fences(one).of("b2") == Fence(2, NOW_MS)
+    assert fences(one).of("b3") == Fence(8, NOW_MS, 8)
+
+
+def test_forgetting_counts_from_the_entry_on_and_may_be_lost() -> None:
+    one = group("offset")
+    fence(one, ("b1", 5))
+    forget(one, ("b1", 5), apply=False)
+    assert fences(one).of("b1") is None
+    assert fences(one).applied_of("b1") == Fence(5, NOW_MS)
+    one.machine.forget()
+    assert fences(one).of("b1") == Fence(5, NOW_MS)
+
+
+def test_a_fence_that_is_raised_behind_a_forgetting_in_flight_stays() -> None:
+    one = group("offset")
+    fence(one, ("b1", 5))
+    forget(one, ("b1", 5), apply=False)
+    fence(one, ("b1", 9), apply=False)
+    one.apply(1)
+    assert fences(one).of("b1") == Fence(9, NOW_MS)
+    assert fences(one).applied_of("b1") is None
+    one.apply(1)
+    assert fences(one).applied_of("b1") == Fence(9, NOW_MS)
 
 
 # --- in flight, lost, loaded -----------------------------------------------------------------------------

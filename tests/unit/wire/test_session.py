@@ -234,7 +234,7 @@ def test_handshake_of_a_server() -> None:
     assert peer.sent() == []
     assert session.hello is not None
     assert session.hello.credentials == b"token"
-    assert (session.version, session.features) == (1, 0b111)
+    assert (session.version, session.features) == (1, 0b1111)
     session.welcome(WELCOME)
     assert peer.sent() == ["WELCOME"]
     assert session.state is State.OPEN
@@ -247,8 +247,8 @@ def test_handshake_of_a_client() -> None:
     assert not session.can_send(0)
     with pytest.raises(CreditError, match="opening"):
         session.request(KV_GET.code, b"")
-    assert session.data_to_send() == frame(FrameType.HELLO, m.Hello("metad", 1, 1, 0b111, b"token", "broker-7"))
-    newer = msgspec.structs.replace(WELCOME, features=0b1010)
+    assert session.data_to_send() == frame(FrameType.HELLO, m.Hello("metad", 1, 1, 0b1111, b"token", "broker-7"))
+    newer = msgspec.structs.replace(WELCOME, features=0b100010)
     assert peer >> frame(FrameType.WELCOME, newer) == ["WELCOME"]
     assert session.welcome == newer
     assert (session.version, session.features, session.window_bytes) == (1, 0b10, WINDOW)

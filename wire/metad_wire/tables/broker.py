@@ -15,6 +15,8 @@ from ..method import Body, By, For, Method, Reply
 from ..table import Table
 
 REGISTERED, ACTIVE, DRAINING, FENCED, GONE = "registered", "active", "draining", "fenced", "gone"
+FORGOTTEN = "forgotten"
+"""In the answer to the step that removes a broker: there is no record any more."""
 LIVE = frozenset({REGISTERED, ACTIVE, DRAINING})
 """The states in which a life may serve. ``registered``: some group has not fenced the lives before yet."""
 LEASE_MS_DEFAULT = 10_000
@@ -147,8 +149,8 @@ class BrokerListReply(Message, frozen=True):
 
 class BrokerStep(Message, frozen=True):
     """Between a node and its metadata group: what happens to a broker. ``step`` is ``register`` (with
-    ``registration``), ``drain``, ``deregister``, ``fence``, ``expire``, or ``fenced``: all groups have the fence
-    ``broker_epoch``."""
+    ``registration``), ``drain``, ``deregister``, ``fence``, ``expire``, ``fenced``: all groups have the fence
+    ``broker_epoch``, or ``forget``: no group has that fence any more."""
 
     step: str
     broker: str
@@ -157,8 +159,8 @@ class BrokerStep(Message, frozen=True):
 
 
 class BrokerChange(Message, frozen=True):
-    """Steps in their order. ``map_version``: that of the map whose groups all have the fences that ``fenced`` steps
-    name."""
+    """Steps in their order. ``map_version``: that of the map whose groups were asked for ``fenced`` and ``forget``
+    steps."""
 
     steps: Batch[BrokerStep]
     map_version: U63 = 0

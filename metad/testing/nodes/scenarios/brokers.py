@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 
 from metad_client import Client
 from metad_client.errors import FencedError, MetadError, NotLeaderError
@@ -14,13 +15,16 @@ from metad_wire.methods import (
     BROKER_FENCE,
     BROKER_GET,
     BROKER_HEARTBEAT,
+    BROKER_LIST,
     BROKER_REGISTER,
     KV_PUT,
     Method,
 )
 from metad_wire.tables import broker as b
 
-from ....config import RaftConfig, StorageConfig
+from ....config import ExpiryConfig, RaftConfig, StorageConfig
+from ....control import forgetting
+from ....state.fences import Fences
 from ..cluster import DATA, SimNode
 from .scene import Scene, scenario
 
@@ -72,9 +76,12 @@ def _take_all(scene: Scene, broker: str, epoch: int) -> dict[str, str]:
     return outcomes
 
 
+async def _sessions(client: Client) -> list[m.Session | None]:
+    return [*await client.sessions.get_many([m.SessionKey("t", name) for name in _CLIENTS])]
+
+
 def _owners(scene: Scene) -> set[str]:
-    keys = [m.SessionKey("t", client) for client in _CLIENTS]
-    found = scene.ask(scene.two, lambda c: c.sessions.get_many(keys), 20.0)
+    found = scene.ask(scene.two, _sessions, 20.0)
     return {"" if session is None else session.broker for session in found}
 
 
@@ -198,15 +205,71 @@ def the_life_in_the_head_of_a_request_counts() -> None:
         second = _register(scene, "b1")
         leader = scene.lead()
         for epoch, refused in ((first, True), (second, False)):
-            payload = KV_PUT.encode_request(
-                m.KvPut([m.KvPutItem("space", "a", b"1")]),
-                group="data-0",
-                requires=int(m.Feature.LIVES),
-                life=m.Owner("b1", epoch),
-            )
-            answers: list[Any] = []
-            assert leader.node is not None
-            leader.node.requests.submit(KV_PUT.code, payload, answers.append)
-            assert scene.run_until(partial(bool, answers), 10.0)
-            assert isinstance(answers[0], FencedError) == refused, answers
+            assert _is_refused(scene, leader, m.Owner("b1", epoch)) == refused
         assert scene.get(scene.two, "a") == (b"1", 1)
+
+
+def _is_refused(scene: Scene, leader: SimNode, life: m.Owner, *more: m.Feature) -> bool:
+    """Whether a key-value write in the name of a life is."""
+    payload = KV_PUT.encode_request(
+        m.KvPut([m.KvPutItem("space", "a", b"1")]),
+        group="data-0",
+        requires=int(sum(more, m.Feature.LIVES)),
+        life=life,
+    )
+    answers: list[Any] = []
+    assert leader.node is not None
+    leader.node.requests.submit(KV_PUT.code, payload, answers.append)
+    assert scene.run_until(partial(bool, answers), 10.0)
+    return isinstance(answers[0], FencedError)
+
+
+@scenario
+def a_zombie_of_a_broker_that_is_forgotten_writes_nothing() -> None:
+    """Names run out, so a broker that ended is forgotten in every group. Its sessions look disconnected by then, its
+    name may be taken again, and neither a living broker nor one that has just ended is forgotten."""
+    with Scene(data=2) as scene, mock.patch.multiple(forgetting, FORGET_FROM=3, FORGET_AFTER_MS=5_000):
+        living = _register(scene, "living")
+        first = _register(scene, "old")
+        assert set(_take_all(scene, "old", first).values()) == {""}
+        _asked(scene, BROKER_FENCE, b.BrokerFence("old", wait_ms=10_000))
+        scene.run(6.0)
+        _asked(scene, BROKER_FENCE, b.BrokerFence("young", _register(scene, "young"), wait_ms=10_000))
+
+        def names() -> list[str]:
+            _register(scene, "living_too")
+            return [record.broker for record in _asked(scene, BROKER_LIST, b.BrokerList()).brokers]
+
+        assert scene.run_until(lambda: "old" not in names(), 20.0), "it is not forgotten"
+        assert names() == ["living", "living_too", "young"]
+        leader = scene.lead()
+        assert leader.node is not None
+        known = leader.node.groups.drivers[DATA].machine.parts[Fences]
+        assert known.of("old") is None, "the group keeps the fence"
+        assert _is_refused(scene, leader, m.Owner("old", first), m.Feature.REGISTERED), "a zombie has written"
+        assert not _is_refused(scene, leader, m.Owner("living", living), m.Feature.REGISTERED)
+        assert not any(found.connected for found in scene.ask(scene.two, _sessions, 20.0) if found is not None)
+        assert _register(scene, "old") > first
+
+
+@scenario
+def a_broker_whose_sessions_are_not_swept_is_not_forgotten() -> None:
+    """Its sessions look connected by their rows; without the fence they would be so for ever."""
+    with (
+        Scene(expiry=ExpiryConfig(sessions_per_s=2, batch_sessions=1)) as scene,
+        mock.patch.multiple(forgetting, FORGET_FROM=1, FORGET_AFTER_MS=0),
+    ):
+        first = _register(scene, "old")
+        assert set(_take_all(scene, "old", first).values()) == {""}
+        _asked(scene, BROKER_FENCE, b.BrokerFence("old", wait_ms=10_000))
+        for _ in range(3):
+            _register(scene, "living")
+            scene.run(0.5)
+            found = scene.ask(scene.two, _sessions, 20.0)
+            assert not any(session.connected for session in found if session is not None), "nobody will ever notice"
+
+        def gone() -> bool:
+            _register(scene, "living")
+            return [record.broker for record in _asked(scene, BROKER_LIST, b.BrokerList()).brokers] == ["living"]
+
+        assert scene.run_until(gone, 60.0), "it is never forgotten"
