@@ -24,6 +24,8 @@ from metad_wire.tables.retained import (
 from metad_wire.topics import filter_fault, subscription, topic_fault
 
 from ..storage import keys
+from ..storage.engine import Pin
+from .rows import Numbers
 from .tables import (
     PAGE_BYTES_MAX,
     SPENT_BYTES,
@@ -37,10 +39,12 @@ from .tables import (
     written,
 )
 from .topic_scan import AFTER, TopicScan
-from .view import View
+from .view import View, in_chunks
 
 _MESSAGE = RETAINED.rows["message"]
 _LOOK_ROWS = 4  # a look into the engine costs about as much as so many rows, and more where it reads from files
+_GET_ROWS = 2  # and getting a row by its key about as much as so many
+_NAMED_MAX = 64  # topics that a scan has named are got together
 _SPENT_MAX = 640  # for one page, in rows: some three milliseconds, for which nobody else is served
 _READ_BYTES_MAX = 4 * PAGE_BYTES_MAX  # for one page, where messages are long and do not match
 _ROWS_MIN, _ROWS_MAX = 1, 64  # of one look into the engine: few while the scan skips, many while it does not
@@ -120,41 +124,104 @@ def _read_match(reader: Reader, command: Command[RetainedMatch]) -> RetainedMatc
     if subscription(body.filter).group is not None:
         raise InvalidRequestError("filter: a shared subscription is not sent retained messages")
     scan = TopicScan(body.filter)
-    prefix = keys.table_prefix(reader.group, _MESSAGE) + keys.text(body.tenant)
-    skip, end = len(prefix), keys.after_prefix(prefix)
-    found: list[bytes] = []
-    found_bytes = spent = spent_bytes = 0
-    count = _ROWS_MIN
-    now_ms, held, limit = reader.wall_ms(), wanted_slots(reader, body.slots), body.page.limit
     after = body.after.encode() + AFTER if body.after else b""
-    begin = prefix + max(scan.begin, after, body.page.cursor)
-    while True:
-        rows = reader.engine.scan(begin, end, count, PAGE_BYTES_MAX)
-        size = sum([len(key) + len(row) for key, row in rows])
-        reader.spent += _LOOK_ROWS + len(rows) + size // SPENT_BYTES
-        spent += _LOOK_ROWS + len(rows)
-        spent_bytes += size
-        for key, row in rows:
-            if key < begin:
-                continue
-            matches, behind = scan.look(key[skip : -len(keys.TEXT_END)])
-            if matches and (held is None or is_held(held, key)) and not _is_over(row, now_ms):
-                found.append(row)
-                found_bytes += len(row)
-            if behind is None:
-                return _page(found, b"")
-            begin = prefix + behind
-            if len(found) >= limit or found_bytes >= PAGE_BYTES_MAX:
-                return _page(found, behind)
-        if len(rows) < count and size < PAGE_BYTES_MAX:
-            return _page(found, b"")
-        if spent >= _SPENT_MAX or spent_bytes >= _READ_BYTES_MAX:
-            return _page(found, begin[skip:])
-        count = min(2 * count, _ROWS_MAX) if begin.endswith(AFTER) else _ROWS_MIN
+    begin = max(scan.begin, after, body.page.cursor)
+    return _Match(reader, body, scan, wanted_slots(reader, body.slots)).page(begin)
 
 
-def _page(rows: list[bytes], cursor: bytes) -> RetainedMatchReply:
-    return RetainedMatchReply([msgspec.Raw(row) for row in rows], cursor)  # type: ignore[misc]
+class _Match:
+    """One page of what matches a filter. Topics that the scan only names are gathered, and got some at a time."""
+
+    def __init__(self, reader: Reader, body: RetainedMatch, scan: TopicScan, wanted: Numbers | None) -> None:
+        self._reader = reader
+        self._scan = scan
+        self._wanted = wanted
+        self._prefix = keys.table_prefix(reader.group, _MESSAGE) + keys.text(body.tenant)
+        self._end = keys.after_prefix(self._prefix)
+        self._limit = body.page.limit
+        self._now_ms = reader.wall_ms()
+        self._found: list[bytes] = []
+        self._found_bytes = 0
+        self._named: list[tuple[bytes, bytes]] = []  # keys, and what the listing goes on with behind them
+        self._spent = self._spent_bytes = 0
+
+    def page(self, begin: bytes) -> RetainedMatchReply:
+        """What matches from this text on."""
+        pin = self._reader.engine.pin(self._prefix, self._end, brief=True)
+        try:
+            stopped_at = self._go(pin, self._prefix + begin)
+        finally:
+            pin.close()
+        cursor = self._get_named() or stopped_at
+        return RetainedMatchReply([msgspec.Raw(row) for row in self._found], cursor)  # type: ignore[misc]
+
+    def _go(self, pin: Pin, begin: bytes) -> bytes:
+        """Look at topics until the page is full or has cost enough. Returns what to go on with; nothing if that was
+        all."""
+        skip, count = len(self._prefix), _ROWS_MIN
+        while True:
+            rows = pin.scan(begin, self._end, count, PAGE_BYTES_MAX)
+            size = sum([len(key) + len(row) for key, row in rows])
+            self._note(_LOOK_ROWS + len(rows), size)
+            for key, row in rows:
+                if key < begin:
+                    continue
+                topic = key[skip : -len(keys.TEXT_END)]
+                match, behind = self._scan.look(topic)
+                if match is not None and (match != topic or self._named):
+                    assert behind is not None
+                    if stopped_at := self._name(match, behind):
+                        return stopped_at
+                elif match is not None and self._is_wanted(key):
+                    self._take(row)
+                if behind is None:
+                    return b""
+                begin = self._prefix + behind
+                if self._is_full():
+                    return behind
+            if len(rows) < count and size < PAGE_BYTES_MAX:
+                return b""
+            if self._spent + _GET_ROWS * len(self._named) >= _SPENT_MAX or self._spent_bytes >= _READ_BYTES_MAX:
+                return begin[skip:]
+            count = min(2 * count, _ROWS_MAX) if begin.endswith(AFTER) else _ROWS_MIN
+
+    def _name(self, topic: bytes, behind: bytes) -> bytes:
+        """This topic is in the page if it is stored. Returns what to go on with if the page is full now."""
+        key = self._prefix + topic + keys.TEXT_END
+        if not self._is_wanted(key):
+            return b""
+        self._named.append((key, behind))
+        return self._get_named() if len(self._named) >= min(_NAMED_MAX, self._limit - len(self._found)) else b""
+
+    def _get_named(self) -> bytes:
+        """Get the rows that were named. Returns what to go on with if the page is full before the last of them."""
+        named, self._named = self._named, []
+        places = iter(named)
+        for rows, size in in_chunks(self._reader.engine, [key for key, _ in named]):
+            self._note(_GET_ROWS * len(rows), size)
+            for row, (_, behind) in zip(rows, places, strict=False):
+                if row is not None:
+                    self._take(row)
+                    if self._is_full():
+                        return behind
+        return b""
+
+    def _is_wanted(self, key: bytes) -> bool:
+        return self._wanted is None or is_held(self._wanted, key)
+
+    def _take(self, row: bytes) -> None:
+        if not _is_over(row, self._now_ms):
+            self._found.append(row)
+            self._found_bytes += len(row)
+
+    def _is_full(self) -> bool:
+        return len(self._found) >= self._limit or self._found_bytes >= PAGE_BYTES_MAX
+
+    def _note(self, rows: int, size: int) -> None:
+        """Note what was spent."""
+        self._reader.spent += rows + size // SPENT_BYTES
+        self._spent += rows
+        self._spent_bytes += size
 
 
 VERBS = (

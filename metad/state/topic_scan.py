@@ -2,8 +2,12 @@
 
 Topics are in the order of their UTF-8, as bytes. The levels of a filter are literal up to the first "+", so what
 matches is in one range, and within that range a "+" takes one value after the other. Behind a topic whose level is not
-the literal one, the scan goes to that literal, or, if it is past it, to the next value of the last "+" before it. So a
-filter costs two or three looks for each value that a "+" takes, whatever else is stored.
+the literal one, the scan goes to that literal, or, if it is past it, to the next value of the last "+" before it.
+
+If literal levels follow the last "+", then one topic of each of its values can match, and the value says which. The
+scan does not go there: it names that topic, and goes on with the next value. So the caller can get many such topics by
+their keys at once, and none of those that are not stored here. That costs less than a look into an order, and there is
+one of those for each value that a "+" takes, whatever else is stored.
 
 Levels do not make the order a tree: "a!" is between "a" and "a/b", because "!" is less than "/". The steps below allow
 for that. All texts here are UTF-8 and have no NUL.
@@ -35,6 +39,7 @@ class TopicScan:
         if self._below:
             levels.pop()
         self._levels = [level.encode() for level in levels]
+        self._tail_at, self._tail = self._tail_of()
         self._literals = [self._literal(at) for at in range(len(levels) + 1)]
         self.begin = self._literals[0]
 
@@ -45,26 +50,41 @@ class TopicScan:
         literal = _SEPARATOR.join(levels[begin:end])
         return literal + _SEPARATOR if begin < end < len(levels) else literal
 
-    def look(self, topic: bytes) -> tuple[bool, bytes | None]:
-        """Whether a topic matches; and a text that is greater than it, while nothing between them matches. None if
-        nothing matches any more."""
+    def _tail_of(self) -> tuple[int, bytes]:
+        """At which level the literal ones behind the last "+" begin, and these, with the separator in front of them; 0
+        if there are none, or no "+", or if topics below them match, too."""
+        begin = len(self._levels)
+        while begin and self._levels[begin - 1] != _ANY_LEVEL:
+            begin -= 1
+        if self._below or begin in (0, len(self._levels)):
+            return 0, b""
+        return begin, _SEPARATOR + _SEPARATOR.join(self._levels[begin:])
+
+    def look(self, topic: bytes) -> tuple[bytes | None, bytes | None]:
+        """A stored topic is this. The topic that matches if it is stored: this one, or a greater one; None if nothing
+        is known to match. And a text that is greater than the given topic, while between them nothing else matches;
+        None if nothing matches any more."""
         if self._hides and topic.startswith(b"$"):
-            return False, _BEHIND_HIDDEN
+            return None, _BEHIND_HIDDEN
         levels, wanted = topic.split(_SEPARATOR), self._levels
         last_any = -1  # the last "+" so far
         for at, (level, one) in enumerate(zip(levels, wanted, strict=False)):
+            if at == self._tail_at and at:
+                value = _SEPARATOR.join(levels[:at])
+                match = value + self._tail  # before this topic it is not stored, or the listing has passed it
+                return match if match >= topic else None, value + _BEHIND_SEPARATOR
             if one == _ANY_LEVEL:
                 last_any = at
             elif one != level:
-                return False, self._behind_mismatch(topic, levels, at, last_any)
+                return None, self._behind_mismatch(topic, levels, at, last_any)
         if len(levels) < len(wanted):
             if last_any == len(levels) - 1:
                 # Its last level may be longer by a character that is less than the separator.
-                return False, topic + AFTER
-            return False, topic + _SEPARATOR + self._literals[len(levels)]
+                return None, topic + AFTER
+            return None, topic + _SEPARATOR + self._literals[len(levels)]
         if self._below or (len(levels) == len(wanted) and last_any == len(levels) - 1):
-            return True, topic + AFTER
-        return len(levels) == len(wanted), _next_value(levels, last_any)
+            return topic, topic + AFTER
+        return topic if len(levels) == len(wanted) else None, _next_value(levels, last_any)
 
     def _behind_mismatch(self, topic: bytes, levels: list[bytes], at: int, last_any: int) -> bytes | None:
         """The same of a topic whose level ``at`` is another than the literal one of the filter."""

@@ -65,8 +65,9 @@ class Engine(Protocol):
         """The pairs with ``begin <= key < end`` as they are now, whatever is written while the parts are taken. A part
         is opaque, carries its own checksum, and goes into :meth:`replace` of an engine of the same kind."""
 
-    def pin(self, begin: bytes, end: bytes) -> Pin:
-        """The pairs with ``begin <= key < end`` as they are now."""
+    def pin(self, begin: bytes, end: bytes, *, brief: bool = False) -> Pin:
+        """The pairs with ``begin <= key < end`` as they are now. ``brief``: it is closed before anything is written, so
+        making it costs little, and what it reads is kept in the cache."""
 
     def replace(self, begin: bytes, end: bytes, parts: Sequence[bytes | Path], writes: Writes = NO_WRITES) -> None:
         """Replace all pairs with ``begin <= key < end`` by the pairs of ``parts`` (in the order of their export; a Path

@@ -10,7 +10,7 @@ import msgspec
 from sortedcontainers import SortedDict
 
 from ..errors import START_AGAIN, DamagedStoreError, StorageError
-from .engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Writes
+from .engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Engine, Writes
 
 _ABSENT = object()
 
@@ -62,8 +62,8 @@ class MemoryEngine:
     def export(self, begin: bytes, end: bytes, part_bytes: int = PART_BYTES) -> PackedExport:
         return PackedExport(self.scan(begin, end, len(self._map)), part_bytes)
 
-    def pin(self, begin: bytes, end: bytes) -> CopiedPin:
-        return CopiedPin(self.scan(begin, end, len(self._map)))
+    def pin(self, begin: bytes, end: bytes, *, brief: bool = False) -> CopiedPin | BriefPin:
+        return BriefPin(self, begin, end) if brief else CopiedPin(self.scan(begin, end, len(self._map)))
 
     def replace(self, begin: bytes, end: bytes, parts: Sequence[bytes | Path], writes: Writes = NO_WRITES) -> None:
         self.write(unpack(begin, end, parts), writes, delete_ranges=[(begin, end)])
@@ -113,6 +113,23 @@ class CopiedPin:
 
     def close(self) -> None:
         self._pairs = None
+
+
+class BriefPin:
+    """An :class:`.engine.Pin` of an engine to which nothing is written."""
+
+    def __init__(self, engine: Engine, begin: bytes, end: bytes) -> None:
+        self._engine: Engine | None = engine
+        self._begin, self._end = begin, end
+
+    def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = UNBOUNDED_BYTES) -> Pairs:
+        if self._engine is None:
+            raise StorageError("this pin was closed")
+        begin, end = max(begin, self._begin), min(end, self._end)
+        return self._engine.scan(begin, end, limit, bytes_max) if begin < end else []
+
+    def close(self) -> None:
+        self._engine = None
 
 
 class PackedExport:

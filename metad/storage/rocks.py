@@ -220,8 +220,8 @@ class RocksEngine:
         self._exports.add(export)
         return export
 
-    def pin(self, begin: bytes, end: bytes) -> IteratorPin:
-        pin = IteratorPin(self._db, begin, end, self._mapped)
+    def pin(self, begin: bytes, end: bytes, *, brief: bool = False) -> IteratorPin:
+        pin = IteratorPin(self._db, begin, end, self._mapped, fill_cache=brief)
         self._pins.add(pin)
         return pin
 
@@ -303,16 +303,19 @@ class IteratorPin:
     """A :class:`.engine.Pin`: an iterator sees the moment at which it was made. ``mapped`` converts the errors of
     RocksDB."""
 
-    def __init__(self, db: Any, begin: bytes, end: bytes, mapped: Callable[[Exception], StorageError]) -> None:
+    def __init__(
+        self, db: Any, begin: bytes, end: bytes, mapped: Callable[[Exception], StorageError], *, fill_cache: bool
+    ) -> None:
         self._begin, self._end = begin, end
         self._mapped = mapped
         options: Any = r.ReadOptions()
-        options.fill_cache(False)  # nobody reads it again soon
+        options.fill_cache(fill_cache)
         try:
             self._iterator: Any = db.iter(options)
         except Exception as error:
             raise mapped(error) from None
-        self._at: bytes | None = None  # the iterator is at the first pair from here on
+        self._at: bytes | None = None  # the iterator is at the first pair from here on ...
+        self._is_read = False  # ... or, if so, at the one before
 
     def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = UNBOUNDED_BYTES) -> list[tuple[bytes, bytes]]:
         iterator = self._iterator
@@ -326,6 +329,8 @@ class IteratorPin:
             at, self._at = self._at, None
             if begin != at:
                 iterator.seek(begin)
+            elif self._is_read:
+                iterator.next()
             append, valid, of_key, of_value, go_on = (
                 found.append,
                 iterator.valid,
@@ -335,12 +340,15 @@ class IteratorPin:
             )
             while valid():
                 key = of_key()
-                if key >= end or len(found) >= limit or bytes_max <= 0:
-                    self._at = found[-1][0] + b"\0" if found else begin
+                if key >= end:
+                    self._at, self._is_read = found[-1][0] + b"\0" if found else begin, False
                     return found
                 value = of_value()
                 append((key, value))
                 bytes_max -= len(key) + len(value)
+                if len(found) == limit or bytes_max <= 0:
+                    self._at, self._is_read = key + b"\0", True  # the next pair may never be wanted
+                    return found
                 go_on()
             iterator.status()  # an iterator ends silently at data that it cannot read
         except Exception as error:

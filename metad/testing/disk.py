@@ -18,7 +18,7 @@ from ..errors import DamagedStoreError, StorageError
 from ..storage.engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Writes
 from ..storage.keys import after_prefix
 from ..storage.log import LogStore
-from ..storage.memory import CopiedPin, PackedExport, unpack
+from ..storage.memory import BriefPin, CopiedPin, PackedExport, unpack
 
 _ABSENT = object()
 _DAMAGED = object()
@@ -82,8 +82,8 @@ class SimDisk:
     def export(self, begin: bytes, end: bytes, part_bytes: int = PART_BYTES) -> PackedExport:
         return PackedExport(self.scan(begin, end, len(self._map)), part_bytes)
 
-    def pin(self, begin: bytes, end: bytes) -> CopiedPin:
-        return CopiedPin(self.scan(begin, end, len(self._map)))
+    def pin(self, begin: bytes, end: bytes, *, brief: bool = False) -> CopiedPin | BriefPin:
+        return BriefPin(self, begin, end) if brief else CopiedPin(self.scan(begin, end, len(self._map)))
 
     def replace(self, begin: bytes, end: bytes, parts: Sequence[bytes | Path], writes: Writes = NO_WRITES) -> None:
         self.write(unpack(begin, end, parts), writes, delete_ranges=[(begin, end)])

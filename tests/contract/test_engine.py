@@ -272,11 +272,14 @@ def test_a_pin_is_of_the_moment_of_its_call_however_slowly_it_is_read(engine: En
     pin.close()
 
 
-def test_scans_of_a_pin_keep_their_bounds_wherever_the_last_one_ended(engine: Engine) -> None:
+@pytest.mark.parametrize("brief", [False, True], ids=["kept", "brief"])
+def test_scans_of_a_pin_keep_their_bounds_wherever_the_last_one_ended(engine: Engine, brief: bool) -> None:
     pairs = sorted(filled(engine, b"b").items())
     keys = [key for key, _ in pairs]
-    pin = engine.pin(b"b", b"c")
-    engine.write(delete_ranges=[(b"b", b"c")])
+    filled(engine, b"c")
+    pin = engine.pin(b"b", b"c", brief=brief)
+    if not brief:
+        engine.write(delete_ranges=[(b"b", b"c")])
     rng = random.Random(5)
     assert pin.scan(b"b", b"c", 1) == pairs[:1]
     for _ in range(2):  # from where the first ended to the end of everything, and again
@@ -300,7 +303,7 @@ def test_scans_of_a_pin_keep_their_bounds_wherever_the_last_one_ended(engine: En
 def test_a_closed_pin_is_an_error_and_not_an_empty_range(opener: Opener) -> None:
     engine = opener.open()
     filled(engine, b"b")
-    pins = [engine.pin(b"b", b"c") for _ in range(2)]
+    pins = [engine.pin(b"b", b"c", brief=brief) for brief in (False, True)]
     pins[0].scan(b"b", b"c", 10)
     for pin in pins:
         pin.close()

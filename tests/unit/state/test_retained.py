@@ -4,6 +4,7 @@ pages of bounded work."""
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,7 +13,7 @@ from state_rig import Rig, item_errors
 
 from metad.state.entry import decode_entry
 from metad.state.topic_scan import TopicScan
-from metad.storage.engine import Engine
+from metad.storage.engine import Engine, Pin
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import SLOTS, slot_bits
@@ -174,7 +175,10 @@ def test_rows_of_slots_that_the_group_does_not_hold_are_not_shown() -> None:
     gone = slots["a/7"]
     rig.group.initial_slots = slot_bits(slot for slot in range(SLOTS) if slot != gone)
     rig.group.machine = rig.group._machine(rig.group.engine)
-    assert set(found(rig, "a/+")) == {topic for topic, slot in slots.items() if slot != gone}
+    left = {topic for topic, slot in slots.items() if slot != gone}
+    assert set(found(rig, "a/+")) == left
+    assert set(found(rig, "+/7")) == set()
+    assert set(found(rig, "+/8")) == {"a/8"} & left
 
 
 def test_a_group_refuses_to_answer_for_slots_that_it_does_not_hold() -> None:
@@ -210,6 +214,15 @@ def test_a_match_goes_on_behind_a_topic(rig: Rig) -> None:
         assert [one.topic for one in reply.messages] == topics[at + 1 :]
 
 
+def test_a_match_of_named_topics_goes_on_behind_a_topic(rig: Rig) -> None:
+    topics = ["a/b", "a/z", "b/a", "b/b", "b/c", "c/a", "c/b"]
+    put(rig, *(Put("t", topic, b"1") for topic in topics))
+    rig.settle()
+    for after, rest in (("a/a", "abc"), ("a/b", "bc"), ("a/b/", "bc"), ("b/a", "bc"), ("b/b", "c"), ("c/b", "")):
+        reply = rig.read(methods.RETAINED_MATCH, RetainedMatch("t", "+/b", b"", after))
+        assert [one.topic for one in reply.messages] == [f"{one}/b" for one in rest]
+
+
 @settings(max_examples=1_000, deadline=None)
 @given(FILTERS, st.sets(TOPICS, max_size=40))
 @example("+/b", {"a", "a!/b", "a/b", "a0/b"})
@@ -220,10 +233,13 @@ def test_a_scan_skips_nothing_that_matches(filter_: str, topics: set[str]) -> No
     scan, matched = TopicScan(filter_), []
     at: bytes | None = scan.begin
     while at is not None and (place := bisect.bisect_left(keys, at)) < len(keys):
-        matches, at = scan.look(keys[place][:-2])
+        found, at = scan.look(keys[place][:-2])
         assert at is None or at > keys[place]
-        if matches:
-            matched.append(keys[place][:-2].decode())
+        if found is not None:
+            assert found >= keys[place][:-2]
+            assert at is None or at > found
+            if found.decode() in topics:
+                matched.append(found.decode())
     assert matched == sorted((topic for topic in topics if match(filter_, topic)), key=str.encode)
 
 
@@ -241,13 +257,32 @@ class Counting:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.scans = self.rows = 0
+        self.scans = self.rows = self.gets = self.pins = 0
+
+    def pin(self, begin: bytes, end: bytes, *, brief: bool) -> CountingPin:
+        assert brief
+        self.pins += 1
+        return CountingPin(self, self._engine.pin(begin, end, brief=True))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self.gets += len(keys)
+        return self._engine.get_many(keys)
+
+
+class CountingPin:
+    def __init__(self, counting: Counting, pin: Pin) -> None:
+        self._counting = counting
+        self._pin = pin
 
     def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int) -> list[tuple[bytes, bytes]]:
-        rows = self._engine.scan(begin, end, limit, bytes_max)
-        self.scans += 1
-        self.rows += len(rows)
+        rows = self._pin.scan(begin, end, limit, bytes_max)
+        self._counting.scans += 1
+        self._counting.rows += len(rows)
         return rows
+
+    def close(self) -> None:
+        self._counting.pins -= 1
+        self._pin.close()
 
 
 def counted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Counting:
@@ -267,23 +302,34 @@ def test_a_scan_goes_from_site_to_site_and_reads_nothing_between(monkeypatch: py
     fleet(rig, 20, 200)
     counting = counted(rig, monkeypatch)
     assert len(found(rig, "site/+/device/7/state")) == 20
-    assert counting.rows <= 20 * 5, "of 4,000"
+    assert counting.rows <= 20 + 2, "of 4,000"
+    assert counting.gets == 20
+    assert counting.pins == 0, "each was closed"
 
 
 def test_one_page_is_bounded_work_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     fleet(rig, 20, 200)
     counting = counted(rig, monkeypatch)
-    for filter_ in ("+/+/+/+/none", "#", "+/" * 255 + "#", "site/+/+/+/state/+", "+/+/+/7/#", "$none/#"):
+    for filter_ in (
+        "+/+/+/+/none",
+        "#",
+        "+/" * 255 + "#",
+        "site/+/+/+/state/+",
+        "+/+/+/7/#",
+        "$none/#",
+        "site/+/device/+/state",
+    ):
         cursor, pages, expected = b"", 0, [t for t in found(rig, "#") if match(filter_, t)]
         topics: list[str] = []
         while pages == 0 or cursor:
-            before = counting.scans, counting.rows
+            before = counting.scans, counting.rows, counting.gets
             spent = rig.group.machine.reader.spent
             reply = page(rig, filter_, 10_000, cursor)
             topics += [one.topic for one in reply.messages]
             cursor, pages = reply.cursor, pages + 1
             assert counting.scans - before[0] <= 130
             assert counting.rows - before[1] <= 700
+            assert counting.gets - before[2] <= 64
             assert rig.group.machine.reader.spent - spent <= 800
         assert topics == expected
