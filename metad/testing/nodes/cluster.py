@@ -258,6 +258,8 @@ class Cluster:
         self.tracing = tracing
         self.traced: list[str] = []
         self.quiet = False
+        self.calendars_agree = settings.pace.skew_s <= 1.0
+        """About, and nobody has set any."""
         self.crashes = self.snapshots = self.moves = 0
         self.elections: dict[tuple[str, int], str] = {}
         self._committed: dict[str, dict[int, int]] = {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, NoReturn
 
@@ -157,6 +157,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if process is not None:
             process.tasks.append(task)
         return task
+
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        """Somebody has let go of a generator that has not ended. That of a process that was killed never runs again."""
+        process = PROCESS.get()
+        if not self._over and process is not None and process.alive:
+            self.create_task(agen.aclose())
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
         self._cancelled += 1

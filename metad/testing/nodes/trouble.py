@@ -16,11 +16,12 @@ from metad_wire.cluster import unpack_slots
 from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import KV_DELETE, KV_PUT, KV_TRANSACT, OFFSET_COMMIT, SESSION_TAKEOVER, Method, encode
 
-from ...config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig
+from ...config import CommitConfig, DedupeConfig, ExpiryConfig, RaftConfig, StorageConfig
 from ...control.decisions import MOVES_OF_A_MAP
 from ..faults import Faults
 from ..judges.watch import Wanted
 from ..naming import group_of
+from .actors.cast import Cast
 from .cluster import Cluster, Settings, SimNode
 from .host import Pace
 from .links import Wire
@@ -49,15 +50,17 @@ _FORGED: list[tuple[Method[Any, Any], Any]] = [
 
 
 def play(cluster: Cluster, rng: random.Random, seconds: float = TROUBLE_S, *, wide: bool = False) -> list[Watcher]:
-    """Clients, watchers and faults, then none, then a look at everything. Raises what went wrong. Returns the
+    """Clients, actors, watchers and faults, then none, then a look at everything. Raises what went wrong. Returns the
     watchers."""
     cluster.start()
+    cast = Cast(cluster, random.Random(rng.getrandbits(64)))
     trouble = Trouble(cluster, rng, wide=wide)
     cluster.run(seconds)
     trouble.end()
     cluster.run(_QUIET_S)
     cluster.require_answers()
     cluster.require_settled(CONVERGE_S)
+    cast.settle()
     client = cluster.client()
 
     async def look() -> None:
@@ -309,6 +312,7 @@ class Trouble(Faults[SimNode]):
         step_ms = self._rng.choice([-3_600_000, -60_000, -7_000, -500, 500, 7_000, 60_000, 3_600_000])
         self.cluster.trace(f"the calendar of {node.name} is put forward by {step_ms} ms")
         node.environment.stepped_ms += step_ms
+        self.cluster.calendars_agree = False
 
     def _bury(self) -> None:
         """A node is gone for so long that nobody waits for it, and not long enough to be given up."""
@@ -474,6 +478,7 @@ def draw(rng: random.Random, nodes: int, *, wide: bool = False) -> Settings:
             row_cache_bytes=rng.choice([500, 10**6]),
         ),
         dedupe=DedupeConfig(identities_max=rng.choice([65_536, 65_536, 20])),
+        expiry=ExpiryConfig(amnesty_ms=rng.choice([300, 1_500, 10_000]), batch_sessions=rng.choice([3, 100])),
     )
     if not wide:
         return settings

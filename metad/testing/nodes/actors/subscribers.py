@@ -1,0 +1,109 @@
+"""Brokers that keep the subscriptions of one client, and what is in flight for it, and take the client over from each
+other. The rule: a takeover restores exactly what was acknowledged, and of what nobody knows it may or may not have."""
+
+from __future__ import annotations
+
+import random
+
+from metad_client import Client, NotFoundError, NotOwnerError, SessionProperties
+from metad_wire.messages import NEVER_S
+
+from ...judges.invariants import Violation
+from ..cluster import Cluster, SimClient
+from .actor import Actor
+
+_TENANT = "subscribes"
+_NAMES = ("a", "a/+", "a/#", "$share/g/b", "c")
+
+
+class Subscriber(Actor):
+    """The brokers of one client, one after the other: nobody else takes it over."""
+
+    def __init__(self, cluster: Cluster, name: str, rng: random.Random) -> None:
+        super().__init__(cluster, name, rng)
+        self._known: dict[tuple[str, str], set[bytes | None]] = {}  # what each row may hold
+        self._exists: set[bool] = {False}
+        self._owner = ""  # the last one that was told so
+        self._begins_anew = False  # a takeover may come late that drops everything
+        self.restored = 0
+
+    async def live(self, sim: SimClient, client: Client) -> None:
+        """See Actor."""
+        while not self.quiet:
+            broker = self.unique()
+            clean = self.chance(0.1)
+            before = {key: {*values} for key, values in self._known.items()}
+            existed = {*self._exists}
+            self._exists.add(True)
+            anew, self._begins_anew = self._begins_anew, self._begins_anew or clean  # if it is killed before it hears
+            outcome, taken = await self.ask(
+                f"takeover by {broker}{', clean' if clean else ''}",
+                client.sessions.takeover(
+                    broker,
+                    1,
+                    _TENANT,
+                    self.name,
+                    clean_start=clean,
+                    properties=SessionProperties(NEVER_S),
+                    restore=True,
+                    restore_parts=True,
+                ),
+            )
+            if outcome != "done":
+                await self.pause(0.05, 0.3)
+                continue
+            self._begins_anew = anew
+            if anew and taken.previous is not None and taken.previous.broker != self._owner:
+                for values in before.values():
+                    values.add(None)
+            self._owner = broker
+            if (taken.previous is not None) not in existed:
+                raise Violation("sessions", f"{self.name} had a session: {existed}, and {taken}")
+            present = taken.previous is not None and not clean
+            found: dict[tuple[str, str], bytes | None] = {("filter", each.filter): b"" for each in taken.subscriptions}
+            found |= {("state", each.name): each.value for each in taken.inflight}
+            if present:
+                for key in {*before, *found}:
+                    if found.get(key) not in before.get(key, {None}):
+                        raise Violation("sessions", f"{self.name}: {key} is {found.get(key)!r} of {before.get(key)}")
+                self.restored += 1
+            elif found:
+                raise Violation("sessions", f"{self.name} begins anew with {found}")
+            self._known = {key: {value} for key, value in found.items()}
+            self._exists = {True}
+            for _ in range(self._rng.randint(1, 8)):
+                if self.quiet:
+                    return
+                if not await self._change(client, broker):
+                    break
+                await self.pause(0.01, 0.1)
+
+    async def _change(self, client: Client, broker: str) -> bool:
+        """Change one row; whether the client is still this broker's."""
+        kind, name = self._rng.choice(["filter", "state"]), self._rng.choice(_NAMES)
+        value = b"" if kind == "filter" else self.unique().encode()
+        puts = self.chance(0.6)
+        after = value if puts else None
+        known = self._known.setdefault((kind, name), {None})
+        before = {*known}
+        known.add(after)
+        where = broker, 1, _TENANT, self.name, name
+        if kind == "filter":
+            work = client.subscriptions.add(*where) if puts else client.subscriptions.remove(*where)
+        else:
+            work = client.inflight.put(*where, value) if puts else client.inflight.delete(*where)
+        outcome, result = await self.ask(f"{kind} {name} {after!r}", work)
+        if outcome == "done":
+            if kind == "filter" and puts and len(before) == 1 and result != (before == {None}):
+                raise Violation("sessions", f"{self.name}: {name} was created: {result}, it was {before}")
+            self._known[kind, name] = {after}
+        elif outcome == "never":
+            self._known[kind, name] = before
+        elif isinstance(result, NotOwnerError):  # a takeover of an earlier life came late
+            self._known[kind, name] = before
+            return False
+        elif isinstance(result, NotFoundError) and not puts and None in before:
+            self._known[kind, name] = {None}
+        elif outcome == "refused":
+            raise Violation("sessions", f"{self.name}: {kind} {name} to {after!r} over {before}: {result!r}")
+        return True
