@@ -60,7 +60,9 @@ class Access:
         """Whether the admitted holder may change the cluster."""
         if principal is None:
             return not self.encrypted
-        return principal.role is not Role.CLIENT or principal.name in self._administrators
+        if principal.role is Role.CLIENT:
+            return principal.name in self._administrators
+        return principal.role in (Role.ADMIN, Role.NODE)
 
     def admit_node(self, stream: Stream) -> Principal | None:
         """The identity of this node; None if nobody is checked. Raises UnauthenticatedError if it is not a node: a

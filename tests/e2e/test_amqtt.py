@@ -25,6 +25,7 @@ from metad.storage.rocks import RocksEngine, Shared, state_options
 from metad_client import blocking
 from metad_perf.mqtt.brokers import BrokerProcess
 from metad_perf.mqtt.device import Device
+from metad_wire.operator.authority import issue_fleet
 
 Start = Callable[[str], BrokerProcess]
 
@@ -414,6 +415,34 @@ def test_an_expired_session_leaves_nothing_behind(tmp_path: Path, device: Callab
     state.close()
     assert any(b"broker-2" in key for key in rows), "the brokers are known"
     assert [key for key in rows if b"gone-for-good" in key] == []
+
+
+def test_brokers_with_certificates_share_their_clients(url: str, tmp_path: Path, device: Callable[..., Device]) -> None:
+    """And one whose certificate is of another authority gets nothing for its clients, but what waits in metad."""
+    certs, others = str(tmp_path / "certs"), str(tmp_path / "others")
+    issue_fleet(Path(certs), [], [], brokers=["one", "two"])
+    issue_fleet(Path(others), [], [], brokers=["three"])
+    with ExitStack() as stack:
+        brokers = [
+            BrokerProcess(url, name, tmp_path, "--certs", folder)
+            for name, folder in (("one", certs), ("two", certs), ("three", others))
+        ]
+        for broker in brokers:
+            stack.callback(broker.end)
+        near, far, sender = device("near"), device("far"), device("sender")
+        for client, broker in ((near, brokers[1]), (far, brokers[2])):
+            client.connect(broker.port)
+            client.subscribe(("news", 1))
+        sender.connect(brokers[0].port)
+        settled(sender, near, "news")
+        sender.publish("news", b"secret")
+        assert near.next().payload == b"secret"
+        assert "no link to broker three" in brokers[0].log
+        assert "a caller of the link, 127.0.0.1:" in brokers[2].log
+        assert "Traceback" not in brokers[0].log + brokers[1].log + brokers[2].log
+        assert far.connect(brokers[1].port)
+        while far.next().payload != b"secret":
+            pass
 
 
 def test_one_client_has_one_connection(start: Start, device: Callable[..., Device]) -> None:

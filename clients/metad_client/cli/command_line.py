@@ -453,6 +453,7 @@ def build_parser() -> argparse.ArgumentParser:
     certs.add_argument("--nodes", default="", metavar="A,B,C", help="node ids")
     certs.add_argument("--clients", default="", metavar="A,B", help="names of clients")
     certs.add_argument("--admins", default="", metavar="A,B", help="names of clients that may change the cluster")
+    certs.add_argument("--brokers", default="", metavar="A,B", help="names of clients that serve other brokers")
     certs.add_argument(
         "--hosts", default="", metavar="H,H", help="host names and addresses of nodes, for clients that check these"
     )

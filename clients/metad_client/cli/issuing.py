@@ -16,13 +16,13 @@ from .printing import Printer
 
 def certs(arguments: argparse.Namespace) -> int:
     """Issue certificates; returns the exit status."""
-    given = (arguments.nodes, arguments.clients, arguments.admins, arguments.hosts)
-    nodes, clients, admins, hosts = map(_names, given)
-    if not (nodes or clients or admins):
-        return _failed("no names to issue for: give --nodes, --clients or --admins", 2)
+    given = (arguments.nodes, arguments.clients, arguments.admins, arguments.brokers, arguments.hosts)
+    nodes, clients, admins, brokers, hosts = map(_names, given)
+    if not (nodes or clients or admins or brokers):
+        return _failed("no names to issue for: give --nodes, --clients, --admins or --brokers", 2)
     directory = Path(arguments.out)
     try:
-        made = issue_fleet(directory, nodes, clients, hosts, admins=admins)
+        made = issue_fleet(directory, nodes, clients, hosts, admins=admins, brokers=brokers)
     except AuthorityError as error:
         return _failed(str(error), 1)
     Printer(arguments.json).many(
@@ -34,7 +34,7 @@ def certs(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         sys.stderr.write(
             f"{directory / 'ca-key.pem'} signs for the whole fleet: keep it off the nodes.\n"
-            "Each node needs its own two files and ca.pem; so does each client and each administrator.\n"
+            "Each node needs its own two files and ca.pem; so does each client, each administrator and each broker.\n"
         )
     return 0
 

@@ -175,9 +175,7 @@ async def test_any_broker_appends_until_the_session_is_full(
     assert not await two.append("client", large), "the newest is dropped"
     assert not await two.append("client", Envelope("topic", bytes(2_000_000), 1)), "no session holds so much"
     assert (one.dropped, two.dropped) == (0, 2)
-    assert [record.message for record in caplog.records if "dropped" in record.message] == [
-        "1 messages are dropped, the last for client: no more may wait for one client (1 since the start)"
-    ], "two within a second are one line"
+    assert "a message for client is dropped: no more may wait for one client" in caplog.text
     assert await metad.sessions.get("t", "client") == before
     found = await one.read("client")
     assert [(one.message, len(one.names)) for one in found.messages] == [(large, 4), (large, 4)]
@@ -231,7 +229,7 @@ async def test_a_link_says_when_a_message_has_arrived_and_when_it_cannot(caplog:
 
     listener = Listener(handle)
     address = await listener.listen("127.0.0.1", 0)
-    link, stranger = Link(address, listener.word), Link(address, "guessed")
+    link, stranger = Link(address, listener.word, "b1"), Link(address, "guessed", "b1")
     sending = asyncio.create_task(link.send(message(1), [Target("client", 1)], 2))
     await until(lambda: got)
     assert (got[0].message, got[0].targets, got[0].hops) == (message(1), [Target("client", 1)], 2)

@@ -13,15 +13,16 @@ import pytest
 from metad_client.cli import main
 from metad_wire.operator.authority import Authority, AuthorityError, issue_fleet
 from metad_wire.operator.tokens import Tokens
-from metad_wire.transport.credentials import Principal, Role, TlsFiles, client_files
+from metad_wire.transport.credentials import Principal, Role, TlsFiles, broker_files, client_files
 from metad_wire.transport.tls_context import client_context, server_context
 
 
 def test_one_command_makes_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "certs"
-    assert main(["certs", "--out", str(out), "--nodes", "a,b,c", "--clients", "app", "--admins", "ops", "--json"]) == 0
+    names = ["--nodes", "a,b,c", "--clients", "app", "--admins", "ops", "--brokers", "b1"]
+    assert main(["certs", "--out", str(out), *names, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["for"] for row in rows] == ["node-a", "node-b", "node-c", "client-app", "admin-ops"]
+    assert [row["for"] for row in rows] == ["node-a", "node-b", "node-c", "client-app", "admin-ops", "broker-b1"]
     for row in rows:
         files = TlsFiles(certificate=row["certificate"], key=row["key"], ca=row["ca"])
         client_context(files)
@@ -30,7 +31,9 @@ def test_one_command_makes_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture
     assert client_files(str(out), administers=True).certificate == rows[4]["certificate"]
     assert client_files(str(out), "ops").certificate == rows[4]["certificate"]
     keys = [path for path in out.iterdir() if path.name.endswith("-key.pem")]
-    assert len(keys) == 6
+    assert len(keys) == 7
+    assert broker_files(str(out), "b1").key == rows[5]["key"]
+    assert client_files(str(out), "b1").certificate == rows[5]["certificate"]
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
 
 

@@ -85,6 +85,7 @@ def test_administrators_have_a_certificate_that_says_so_or_are_configured(tmp_pa
     assert [plain.may_administer(who) for who in (admin, NODE, app, None)] == [True, True, False, False]
     named = Access(SecurityConfig(administrators=["app"]), encrypted=True)
     assert [named.may_administer(who) for who in (app, Principal(Role.CLIENT, "other"))] == [True, False]
+    assert not named.may_administer(Principal(Role.BROKER, "app")), "a broker is no client of the same name"
     assert Access(SecurityConfig(), encrypted=False).may_administer(None), "where nobody is asked, everybody may"
     rules = access(tmp_path)
     assert rules.admit(Shown(admin.uri), b"") == admin  # type: ignore[arg-type]
@@ -96,7 +97,13 @@ def test_only_nodes_are_nodes_whatever_they_know(tmp_path: Path) -> None:
     rules = access(tmp_path, new_token("n1"))
     rules.check_node(Shown(NODE.uri), "n1")  # type: ignore[arg-type]
     rules.check_node(Shown(NODE.uri), "n1/3")  # type: ignore[arg-type]
-    for shown, name in ((NOBODY, "n1"), (Shown(Principal(Role.CLIENT, "n1").uri), "n1"), (Shown(NODE.uri), "n2")):
+    broker = Shown(Principal(Role.BROKER, "n1").uri)
+    for shown, name in (
+        (NOBODY, "n1"),
+        (Shown(Principal(Role.CLIENT, "n1").uri), "n1"),
+        (broker, "n1"),
+        (Shown(NODE.uri), "n2"),
+    ):
         with pytest.raises(UnauthenticatedError):
             rules.check_node(shown, name)  # type: ignore[arg-type]
 

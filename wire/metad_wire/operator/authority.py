@@ -89,9 +89,9 @@ class Authority:
         purposes: Sequence[str] | None = None,
         roles: bool = True,
     ) -> Issued:
-        """Issue a certificate with a new key for a node (which serves, and dials other nodes) or a client (which only
-        dials). ``hosts`` are names and addresses of a node for clients that check them; metad itself checks the role.
-        Dates default to now and a year from now. ``purposes`` (of ``client``, ``server``, ``code-signing``) and
+        """Issue a certificate with a new key for a node or a broker (which serve, and dial others) or a client (which
+        only dials). ``hosts`` are names and addresses of a node for clients that check them; metad itself checks the
+        role. Dates default to now and a year from now. ``purposes`` (of ``client``, ``server``, ``code-signing``) and
         ``roles`` make certificates that metad refuses, for tests of that."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -108,7 +108,7 @@ class Authority:
             LEAF_DAYS,
         )
         known = {"client": Usage.CLIENT_AUTH, "server": Usage.SERVER_AUTH, "code-signing": Usage.CODE_SIGNING}
-        used = purposes if purposes is not None else ("client", "server") if principal.is_node else ("client",)
+        used = purposes if purposes is not None else ("client", "server") if principal.serves else ("client",)
         holder = principal.uri if roles else f"urn:name:{principal.name}"
         names = [x509.UniformResourceIdentifier(holder), *map(_host, hosts)]
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -126,13 +126,14 @@ def issue_fleet(
     hosts: Sequence[str] = (),
     *,
     admins: Sequence[str] = (),
+    brokers: Sequence[str] = (),
 ) -> dict[str, TlsFiles]:
     """Write the certificates and keys of a whole fleet to ``directory``: ``ca.pem`` and ``ca-key.pem`` (made if there
-    are none yet), ``node-NAME.pem``, ``client-NAME.pem`` and ``admin-NAME.pem`` with their ``-key.pem``, which only the
-    owner may read. Each file appears whole or not at all, so processes that use them may run meanwhile. Returns the
-    files by ``node-NAME`` and so on. Raises AuthorityError."""
+    are none yet), ``node-NAME.pem``, ``client-NAME.pem``, ``admin-NAME.pem`` and ``broker-NAME.pem`` with their
+    ``-key.pem``, which only the owner may read. Each file appears whole or not at all, so processes that use them may
+    run meanwhile. Returns the files by ``node-NAME`` and so on. Raises AuthorityError."""
     _need_cryptography()
-    wanted = {Role.NODE: nodes, Role.CLIENT: clients, Role.ADMIN: admins}
+    wanted = {Role.NODE: nodes, Role.CLIENT: clients, Role.ADMIN: admins, Role.BROKER: brokers}
     principals = [Principal(role, name) for role, names in wanted.items() for name in names]
     for principal in principals:
         if not _NAME.fullmatch(principal.name):
@@ -151,7 +152,7 @@ def issue_fleet(
         for principal in principals:
             name = f"{principal.role.value}-{principal.name}"
             certificate, key = directory / f"{name}.pem", directory / f"{name}-key.pem"
-            _write(certificate, key, authority.issue(principal, hosts if principal.is_node else ()))
+            _write(certificate, key, authority.issue(principal, hosts if principal.serves else ()))
             made[name] = TlsFiles(certificate=str(certificate), key=str(key), ca=str(ca))
     except OSError as error:
         raise AuthorityError(f"cannot write to {directory}: {error.strerror}") from None

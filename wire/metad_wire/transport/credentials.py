@@ -1,7 +1,8 @@
 """Identities: certificate files, the roles that certificates name, and the errors of both.
 
 Every transport that encrypts uses this module. A certificate names its role and its holder in one URI of its subject
-alternative names: ``metad://node/n1``, ``metad://client/app``, ``metad://admin/ops``. If the peer of a stream showed a
+alternative names: ``metad://node/n1``, ``metad://client/app``, ``metad://admin/ops``,
+``metad://broker/b1``. If the peer of a stream showed a
 certificate, it is trusted and has the right dates and purpose; ``get_extra_info("peercert")`` then returns the
 dictionary that Python's ssl module makes of it, and :func:`principal_of` reads the holder from that.
 """
@@ -36,6 +37,8 @@ class Role(enum.Enum):
     """Only a client: it can neither pose as a node nor speak to nodes as one."""
     ADMIN = "admin"
     """A client that may also change the cluster."""
+    BROKER = "broker"
+    """A client that serves other brokers, and its own clients. To nodes it is a client like any other."""
 
 
 class Principal(NamedTuple):
@@ -57,6 +60,11 @@ class Principal(NamedTuple):
         """Whether the holder may serve, and speak Raft."""
         return self.role is Role.NODE
 
+    @property
+    def serves(self) -> bool:
+        """Whether anybody may dial the holder."""
+        return self.role in (Role.NODE, Role.BROKER)
+
     def may_be(self, node_id: str) -> bool:
         """Whether the holder is this node, or the machine of this worker (``machine/number``)."""
         return self.is_node and self.name in (node_id, node_id.partition("/")[0])
@@ -77,7 +85,7 @@ def client_files(directory: str, name: str = "", *, administers: bool = False) -
     """The files of a client in a directory filled by ``metadctl certs``; ``name`` may be left out if it has one client
     only. ``administers``: prefer an administrator's certificate. Raises ValueError if there is none, or several
     match."""
-    roles = (Role.ADMIN, Role.CLIENT) if administers else (Role.CLIENT, Role.ADMIN)
+    roles = (Role.ADMIN, Role.CLIENT, Role.BROKER) if administers else (Role.CLIENT, Role.ADMIN, Role.BROKER)
     certificates = [path for path in sorted(Path(directory).glob("*.pem")) if not path.stem.endswith("-key")]
     for role in roles:
         found = [path for path in certificates if path.stem.startswith(f"{role.value}-")]
@@ -91,6 +99,13 @@ def client_files(directory: str, name: str = "", *, administers: bool = False) -
     certificate = found[0]
     key = certificate.with_name(f"{certificate.stem}-key.pem")
     return TlsFiles(certificate=str(certificate), key=str(key), ca=str(certificate.with_name("ca.pem")))
+
+
+def broker_files(directory: str, name: str) -> TlsFiles:
+    """The files of this broker in a directory filled by ``metadctl certs``."""
+    at = Path(directory)
+    certificate, key = at / f"{Role.BROKER.value}-{name}.pem", at / f"{Role.BROKER.value}-{name}-key.pem"
+    return TlsFiles(certificate=str(certificate), key=str(key), ca=str(at / "ca.pem"))
 
 
 class PathSample(msgspec.Struct, frozen=True, kw_only=True):

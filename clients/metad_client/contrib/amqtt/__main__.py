@@ -9,7 +9,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from metad_client import MetadError, connect
+from metad_client import MetadError, Options, connect
+from metad_wire.transport.credentials import broker_files
 
 from . import MetadBroker
 from .kept import NEVER_S
@@ -22,13 +23,16 @@ async def _serve(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     config = {"listeners": {"default": {"type": "tcp", "bind": arguments.bind}}, "plugins": _ANONYMOUS}
-    async with connect(arguments.metad) as metad:
+    files = broker_files(arguments.certs, arguments.name) if arguments.certs else None
+    options = Options(tls=None if arguments.metad.startswith("metad://") else files)
+    async with connect(arguments.metad, options) as metad:
         broker = MetadBroker(
             metad,
             arguments.name,
             config,
             tenant=arguments.tenant,
             links=arguments.links,
+            links_tls=files,
             expiry_s=arguments.expiry_s,
             lease_s=arguments.lease_s,
         )
@@ -51,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--bind", metavar="HOST:PORT", default="127.0.0.1:1883", help="for MQTT clients, whoever they are"
     )
     parser.add_argument("--links", metavar="HOST:PORT", default="127.0.0.1:0", help="for the other brokers")
+    parser.add_argument(
+        "--certs", metavar="DIR", default="", help="written by `metadctl certs --brokers NAME`: for brokers, and metad"
+    )
     parser.add_argument("--lease-s", type=float, default=10.0, help="a broker that is silent for so long is over")
     parser.add_argument("--expiry-s", type=int, default=NEVER_S, help="the session of a client that is away ends then")
     parser.add_argument("--tenant", default="mqtt", help="brokers of one tenant share their clients")

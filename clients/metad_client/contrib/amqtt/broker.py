@@ -27,13 +27,14 @@ from amqtt.mqtt.pubrel import PubrelPacket
 from amqtt.session import ApplicationMessage, IncomingApplicationMessage, OutgoingApplicationMessage, Session
 from amqtt.utils import gen_client_id
 
-from metad_client import BrokerLife, Client, FencedError, Image, MetadError, SessionKey, Watched, Will
+from metad_client import BrokerLife, Client, FencedError, Image, MetadError, SessionKey, TlsFiles, Watched, Will
 from metad_client.watch.events import WatchEvent
 from metad_wire.topics import filter_fault, topic_fault
 
 from .envelope import Envelope
 from .kept import NEVER_S, Store, ends_with_connection
-from .links import HOPS_MAX, Delivery, Link, Listener, Unreachable
+from .link_tls import LinkTls
+from .links import HOPS_MAX, TARGETS_MAX, Delivery, Link, Listener, Unreachable
 from .outbox import Outbox
 from .routes import LifeKey, Owner, Routes, Target
 from .waiting import Found, WaitingMessages, found_in
@@ -152,9 +153,10 @@ class MetadBroker(Broker):
     """An MQTT 3.1.1 broker. Any number of them share the clients of a tenant; names differ.
 
     ``config`` is amqtt's. ``links``: HOST:PORT that the other brokers call; ``links_advertised`` if they reach it at
-    another address. Messages between brokers are in clear text, so it belongs on a private network. ``expiry_s``: how
-    long the session of a client that is away is kept. ``lease_s``: a broker that metad has not heard of for so long is
-    over, and the wills of its clients are published. ``metad`` is this broker's own client.
+    another address. ``links_tls``: a broker's certificate (``metadctl certs --brokers``), the same for all brokers or
+    for none; without it messages between brokers are in clear text, which belongs on a private network. ``expiry_s``:
+    how long the session of a client that is away is kept. ``lease_s``: a broker that metad has not heard of for so
+    long is over, and the wills of its clients are published. ``metad`` is this broker's own client.
     """
 
     def __init__(
@@ -166,6 +168,7 @@ class MetadBroker(Broker):
         tenant: str = "mqtt",
         links: str = "127.0.0.1:0",
         links_advertised: str = "",
+        links_tls: TlsFiles | None = None,
         expiry_s: int = NEVER_S,
         lease_s: float = 10.0,
     ) -> None:
@@ -175,7 +178,8 @@ class MetadBroker(Broker):
         self._waiting = WaitingMessages(metad, self._store)
         self._lease_s = lease_s
         self._links_at, self._links_advertised = links, links_advertised
-        self._listener = Listener(self._received)
+        self._links_tls = LinkTls(links_tls) if links_tls is not None else None
+        self._listener = Listener(self._received, self._links_tls)
         self._links: dict[LifeKey, Link] = {}
         self._routes = Routes()
         self._connections: dict[str, Connection] = {}
@@ -629,7 +633,8 @@ class MetadBroker(Broker):
     async def _send(self, life: LifeKey, message: Envelope | None, targets: list[Target], hops: int) -> None:
         try:
             link = await self._link(life)
-            await link.send(message, targets, hops + 1)
+            parts = [targets[begin : begin + TARGETS_MAX] for begin in range(0, len(targets), TARGETS_MAX)]
+            await asyncio.gather(*(link.send(message, part, hops + 1) for part in parts))
         except Unreachable as error:
             log.info("%s life %d: %s", *life, error)
             await asyncio.gather(*(self._deliver_away(message, target, hops, gone=life) for target in targets))
@@ -641,7 +646,7 @@ class MetadBroker(Broker):
             at = await self._store.address_of(*life)
             if at is None:
                 raise Unreachable("this life is over")
-            link = self._links.setdefault(life, Link(*at))
+            link = self._links.setdefault(life, Link(*at, life[0], self._links_tls))
             for over in [one for one in self._links if one[0] == life[0] and one[1] < life[1]]:
                 self._spawn(self._links.pop(over).close())
         return link

@@ -1,8 +1,8 @@
-"""Messages from broker to broker, over TCP: they never pass through metad.
+"""Messages from broker to broker, over TCP or TLS: they never pass through metad.
 
 Each broker listens. A broker that sends connects, shows the word that the other has stored in metad beside its
 address, and sends frames: a length, then a message of MessagePack. The other answers each with its number once the
-clients have the message, or metad has it for them.
+clients have the message, or metad has it for them. What either end holds is bounded, whatever the other one does.
 """
 
 from __future__ import annotations
@@ -12,21 +12,39 @@ import contextlib
 import hmac
 import logging
 import secrets
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
 
-from .envelope import Envelope
-from .routes import Target
+from metad_client import MetadError
+from metad_wire.transport.tls_context import explain
 
-FRAME_BYTES_MAX: Final = 300 * 1024 * 1024
-"""A message of MQTT has 256 MiB at most."""
+from .budget import Budget
+from .envelope import Envelope
+from .link_tls import LinkTls
+from .routes import Target
+from .seldom import Seldom
+
+MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A topic and its payload."""
+TARGETS_MAX: Final = 1_000
+"""Of one frame. A message for more clients is several."""
+FRAME_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
+IN_HAND_BYTES_MAX: Final = 4 * FRAME_BYTES_MAX
+"""Frames of one connection that are not answered; the next one waits."""
 ANSWER_S: Final = 30.0
 """A broker that does not answer for so long is treated as gone."""
+HELLO_S: Final = 5.0
+"""Until then a caller has shown the word."""
 HOPS_MAX: Final = 3
 """A message follows a client that moves on while it is under way; not for ever."""
+STRANGERS_MAX: Final = 64
+"""Callers that have not shown the word. One more ends the oldest."""
+_HELLO_BYTES_MAX: Final = 1_024
 _HANDLED_MAX: Final = 256  # frames of one connection at a time
+_FRAME_COST: Final = 512  # of a frame in memory, beside its bytes
 
 log = logging.getLogger("metad_client.amqtt")
 
@@ -50,6 +68,10 @@ class Unreachable(Exception):
     """The other broker did not answer, so nobody knows what it has done."""
 
 
+class RefusedError(ConnectionError):
+    """The peer is not what it should be."""
+
+
 Handle = Callable[[Delivery], Awaitable[None]]
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -58,11 +80,11 @@ _decode_delivery = msgspec.msgpack.Decoder(Delivery).decode
 _decode_number = msgspec.msgpack.Decoder(int).decode
 
 
-async def _read(reader: asyncio.StreamReader) -> bytes:
+async def _length(reader: asyncio.StreamReader, most: int) -> int:
     length = int.from_bytes(await reader.readexactly(4), "big")
-    if length > FRAME_BYTES_MAX:
-        raise ConnectionError(f"a frame of {length} bytes")
-    return await reader.readexactly(length)
+    if length > most:
+        raise RefusedError(f"it sends a frame of {length} bytes")
+    return length
 
 
 def _frame(message: object) -> bytes:
@@ -71,12 +93,15 @@ def _frame(message: object) -> bytes:
 
 
 class Listener:
-    """The end that is called."""
+    """The end that is called. With ``tls`` both ends show a certificate."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, tls: LinkTls | None = None) -> None:
         self._handle = handle
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._refused = Seldom(log)
         self.word = secrets.token_urlsafe(24)
         """Whoever shows it may send."""
 
@@ -98,71 +123,107 @@ class Listener:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
+        self._strangers[task] = None
+        if len(self._strangers) > STRANGERS_MAX:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.cancel()
+        host, port = (writer.get_extra_info("peername") or ("?", "?"))[:2]
+        caller = f"{host}:{port}"
         try:
+            await self._meet(reader, writer)
+            self._strangers.pop(task, None)
             await self._serve(reader, writer)
-        except (OSError, asyncio.IncompleteReadError, msgspec.MsgspecError) as error:
-            log.info("a connection of another broker has ended: %s", error)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, msgspec.MsgspecError) as error:
+            if task in self._strangers or isinstance(error, RefusedError | msgspec.MsgspecError):
+                self._refused.warn("a caller of the link, %s, is refused: %s", caller, _why(error))
+            else:
+                log.info("a connection of another broker has ended: %s", error)
         except asyncio.CancelledError:
-            pass  # by close
+            pass  # by close, or by newer strangers
         finally:
+            self._strangers.pop(task, None)
             self._connections.discard(task)
             writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with asyncio.timeout(ANSWER_S):
-            length = int.from_bytes(await reader.readexactly(4), "big")
-            if length > 1_024:
-                raise ConnectionError("no word")
-            hello = _decode_hello(await reader.readexactly(length))
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Know the caller. Raises OSError, TimeoutError, IncompleteReadError or MsgspecError."""
+        async with asyncio.timeout(HELLO_S):
+            if self._tls is not None:
+                await self._tls.accept(writer)
+            hello = _decode_hello(await reader.readexactly(await _length(reader, _HELLO_BYTES_MAX)))
         if not hmac.compare_digest(hello.word.encode(), self.word.encode()):
-            raise ConnectionError("a wrong word")
-        room = asyncio.Semaphore(_HANDLED_MAX)
+            raise RefusedError("it does not know this broker's word")
 
-        async def handle(delivery: Delivery) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        room = asyncio.Semaphore(_HANDLED_MAX)
+        budget = Budget(IN_HAND_BYTES_MAX)
+
+        async def handle(delivery: Delivery, size: int) -> None:
             try:
                 await self._handle(delivery)
-            except Exception:  # it is not answered, so its sender finds another way
+            except MetadError as error:  # it is not answered, so its sender finds another way
+                log.warning("a message of another broker was not delivered: %s", error)
+            except Exception:
                 log.exception("a message of another broker was not delivered")
             else:
                 writer.write(_frame(delivery.number))
             finally:
+                budget.give(size)
                 room.release()
 
+        wrong: Exception | None = None
         async with asyncio.TaskGroup() as tasks:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError, msgspec.MsgspecError):
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 while True:  # what has come is delivered, also if its sender has gone
                     await room.acquire()
-                    tasks.create_task(handle(_decode_delivery(await _read(reader))))
+                    try:
+                        length = await _length(reader, FRAME_BYTES_MAX)
+                        size = await budget.take(length + _FRAME_COST)
+                        delivery = _decode_delivery(await reader.readexactly(length))
+                    except (RefusedError, msgspec.MsgspecError) as error:
+                        wrong = error
+                        break
+                    tasks.create_task(handle(delivery, size))
                     await writer.drain()
+        if wrong is not None:
+            raise wrong
 
 
 class Link:
     """The end that calls one life of another broker. It connects when there is something to send."""
 
-    def __init__(self, address: str, word: str) -> None:
+    def __init__(self, address: str, word: str, broker: str, tls: LinkTls | None = None) -> None:
         self._address = address
         self._word = word
+        self._broker = broker
+        self._tls = tls
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._connecting = asyncio.Lock()
+        self._budget = Budget(IN_HAND_BYTES_MAX)
+        self._refused = Seldom(log)
         self._number = 0
 
     async def send(self, message: Envelope | None, targets: Sequence[Target], hops: int = 0) -> None:
         """Send, and wait until the message is delivered or stored. Raises Unreachable."""
         number = self._number = self._number + 1
         frame = _frame(Delivery(number, message, list(targets), hops))
+        size = 0
         try:
             async with asyncio.timeout(ANSWER_S):
+                size = await self._budget.take(len(frame) + _FRAME_COST)
                 writer = await self._connected()
                 answered = self._waiting[number] = asyncio.get_running_loop().create_future()
                 writer.write(frame)
                 await writer.drain()
                 await answered
         except (OSError, TimeoutError) as error:
-            raise Unreachable(f"{self._address}: {error or 'no answer'}") from None
+            raise Unreachable(f"{self._address}: {_why(error)}") from None
         finally:
             self._waiting.pop(number, None)
+            self._budget.give(size)
 
     async def close(self) -> None:
         """Nothing more is sent."""
@@ -174,22 +235,54 @@ class Link:
         async with self._connecting:
             if self._writer is None:
                 host, _, port = self._address.rpartition(":")
-                reader, writer = await asyncio.open_connection(host, int(port))
+                try:
+                    reader, writer = await self._dial(host, int(port))
+                except ssl.SSLError as error:
+                    self._refuse(explain(error))
+                    raise
+                except OSError as error:
+                    if self._tls is not None:
+                        self._refuse(error)
+                    raise
                 writer.write(_frame(Hello(self._word)))
                 self._writer = writer
                 self._reading = asyncio.create_task(self._read(reader, writer))
             return self._writer
 
+    async def _dial(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._tls is not None:
+            return await self._tls.dial(host, port, self._broker)
+        return await asyncio.open_connection(host, port)
+
+    def _refuse(self, error: Exception) -> None:
+        self._refused.warn("no link to broker %s at %s: %s", self._broker, self._address, _why(error))
+
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError, msgspec.MsgspecError):
-                while True:
-                    answered = self._waiting.get(_decode_number(await _read(reader)))
-                    if answered is not None and not answered.done():
-                        answered.set_result(None)
+            while True:
+                answer = _decode_number(await reader.readexactly(await _length(reader, 16)))
+                answered = self._waiting.get(answer)
+                if answered is not None and not answered.done():
+                    answered.set_result(None)
+        except ssl.SSLError as error:  # it has refused our certificate, which TLS tells after the handshake
+            self._refuse(explain(error))
+        except (RefusedError, msgspec.MsgspecError) as error:
+            self._refuse(error)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
         finally:
             self._writer = None
-            writer.close()
+            writer.transport.abort()  # nobody waits for what it has not read
             for left in self._waiting.values():
                 if not left.done():
                     left.set_exception(ConnectionError("the connection has ended"))
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLError):
+        return str(explain(error))
+    if isinstance(error, asyncio.IncompleteReadError):
+        return "it hung up"
+    if isinstance(error, TimeoutError):
+        return "it was silent for too long"
+    return str(error) or type(error).__name__

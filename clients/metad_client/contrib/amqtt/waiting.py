@@ -20,13 +20,13 @@ from metad_wire.tables.inflight import INFLIGHT_BYTES_MAX, INFLIGHT_VALUE_BYTES_
 from . import envelope
 from .envelope import Envelope
 from .kept import Store
+from .seldom import Seldom
 
 _PREFIX: Final = "w/"
 _DIGITS: Final = 16
 _PIECES_MAX: Final = 1 + INFLIGHT_BYTES_MAX // INFLIGHT_VALUE_BYTES_MAX
 _UNFINISHED_NS: Final = 3_600 * 10**9
 """A broker that has not stored the rest of a message after so long has died meanwhile."""
-_LOG_S: Final = 1.0
 
 log = logging.getLogger("metad_client.amqtt")
 
@@ -72,10 +72,7 @@ class WaitingMessages:
         self._store = store
         self._nonce = secrets.token_hex(4)  # no two brokers choose the same name
         self._last = 0
-        self._logged_s = float("-inf")
-        self._unlogged = 0
-        self.dropped = 0
-        """Messages that did not find room. Each was the newest of its session."""
+        self._full = Seldom(log)
 
     async def append(self, client_id: str, message: Envelope) -> bool:
         """Store a message, whichever broker has the session. False if there is no session, or no room."""
@@ -121,10 +118,9 @@ class WaitingMessages:
         await self._inflight.put(*whom, name, value, any_owner=True)
 
     def _count_dropped(self, client_id: str) -> None:
-        self.dropped += 1
-        self._unlogged += 1
-        if time.monotonic() - self._logged_s >= _LOG_S:
-            text = "%d messages are dropped, the last for %s: no more may wait for one client (%d since the start)"
-            log.warning(text, self._unlogged, client_id, self.dropped)
-            self._logged_s = time.monotonic()
-            self._unlogged = 0
+        self._full.warn("a message for %s is dropped: no more may wait for one client", client_id)
+
+    @property
+    def dropped(self) -> int:
+        """Messages that did not find room. Each was the newest of its session."""
+        return self._full.count

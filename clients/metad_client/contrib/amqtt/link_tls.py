@@ -1,0 +1,62 @@
+"""Certificates of the links between brokers, as ``metadctl certs --brokers`` issues them: both ends show one."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Final
+
+from metad_client import TlsFiles
+from metad_wire.transport.credentials import PEERCERT, CertificateError, Role, principal_of
+from metad_wire.transport.der import CLIENT_AUTH, SERVER_AUTH
+from metad_wire.transport.reload import Reloaded
+from metad_wire.transport.tls_context import check_purpose, client_context, explain, server_context
+
+HANDSHAKE_S: Final = 5.0
+
+
+class LinkTls:
+    """The files of one broker; changed ones are used by the next connection. Raises CertificateError if they cannot be
+    used."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._dialling = Reloaded(files, client_context)
+        self._accepting = Reloaded(files, lambda files: server_context(files, certificate_required=True))
+
+    async def dial(self, host: str, port: int, broker: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to this broker, and to no other. Raises OSError."""
+        try:
+            reader, writer = await asyncio.open_connection(
+                host, port, ssl=self._dialling.current(), ssl_handshake_timeout=HANDSHAKE_S
+            )
+        except ssl.SSLError as error:
+            raise explain(error) from None
+        try:
+            name = _broker_behind(writer, SERVER_AUTH)
+            if name != broker:
+                raise CertificateError(f"the certificate is that of broker {name!r}, not of {broker!r}")
+        except CertificateError:
+            writer.close()
+            raise
+        return reader, writer
+
+    async def accept(self, writer: asyncio.StreamWriter) -> None:
+        """The handshake with a caller. It must be the first thing that is awaited about the connection. Raises OSError
+        unless the caller is a broker."""
+        try:
+            await writer.start_tls(self._accepting.current(), ssl_handshake_timeout=HANDSHAKE_S)
+        except ssl.SSLError as error:
+            raise explain(error) from None
+        _broker_behind(writer, CLIENT_AUTH)
+
+
+def _broker_behind(writer: asyncio.StreamWriter, purpose: bytes) -> str:
+    """The name of the broker at the other end. Raises CertificateError."""
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    if shown is None:
+        raise CertificateError("the peer's certificate is refused: it showed none")
+    check_purpose(shown, purpose)
+    principal = principal_of(writer.get_extra_info(PEERCERT))
+    if principal is None or principal.role is not Role.BROKER:
+        raise CertificateError(f"the certificate is not a broker's but {principal or 'without a role'}")
+    return principal.name
