@@ -14,6 +14,7 @@ from ..logs import event
 from ..raft.base import ROLES
 from ..raft.progress import Progress
 from ..raft.replica import RaftGroup
+from ..state.fences import Fences
 from .driver import GroupDriver
 from .environment import Environment, Timer
 from .groups import Groups
@@ -103,6 +104,7 @@ class GroupStatuses:
             followers=_followers(replica),
             # At least 1: 0 means that there is a leader.
             leaderless_ms=0 if since_s is None else 1 + int((self._environment.now() - since_s) * 1000),
+            fence_entries=driver.machine.parts[Fences].entries,
         )
 
 

@@ -64,6 +64,8 @@ class Fences(StatePart):
     def __init__(self, context: PartContext) -> None:
         self._prefix = keys.table_prefix(context.group, _FENCE)
         self._engine = context.engine
+        self.entries = 0
+        """How many entries that raise fences were applied here, since the start of the node."""
 
     def load(self) -> None:
         self._applied: dict[str, Fence] = {}
@@ -86,11 +88,15 @@ class Fences(StatePart):
             self._changed[broker] = index
 
     def stage(self, index: int, origin: Origin, writes: Writes) -> None:
+        raised = False
         for broker, fence in self._decoded(writes):
+            known = self._applied.get(broker)
+            raised = raised or (fence is not None and (known is None or fence.least_epoch > known.least_epoch))
             _set(self._applied, broker, fence)
             if index >= self._changed.get(broker, 0):  # or a later entry that is in flight has changed it
                 _set(self._newest, broker, fence)
                 self._changed.pop(broker, None)
+        self.entries += raised
 
     def _decoded(self, writes: Writes) -> Iterable[tuple[str, Fence | None]]:
         return [(self._broker(key), None if value is None else _decode(value)) for key, value in writes.items()]

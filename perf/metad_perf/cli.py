@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     _watch(commands)
     _image(commands)
     _sessions(commands)
+    _failover(commands)
     _topics(commands)
     _retained(commands)
     _demo(commands)
@@ -464,6 +465,38 @@ def _run_sessions(args: argparse.Namespace) -> int:
         shares=args.shares,
         processes=args.processes,
         in_flight=args.in_flight,
+    )
+    shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme)
+    return run(measurement, shape=shape, config=args.server_config, json=args.json)
+
+
+def _failover(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "brokers die: how soon is it known, does each of their sessions get what it is due, once, who feels it?"
+    parser = _command(commands, "failover", text, _run_failover)
+    _server_config(parser)
+    _scheme(parser)
+    _shape(parser, nodes=3)
+    parser.add_argument("--brokers", type=_count, default=50, help="brokers")
+    parser.add_argument("--sessions", type=_count, default=1_000_000, help="sessions of all brokers, as in 1e6")
+    parser.add_argument("--kill", type=_count, default=10, help="brokers that are killed with SIGKILL, at once")
+    parser.add_argument("--lease-s", type=float, default=3.0, help="lease of a broker")
+    parser.add_argument("--expiry-s", type=_count, default=5, help="interval after which sessions end")
+    parser.add_argument("--delay-s", type=_count, default=2, help="delay of wills")
+    parser.add_argument("--rate", type=float, default=100.0, help="requests/s of each verb of the other work")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of the other work before the deaths")
+    parser.add_argument("--limit-s", type=float, default=600.0, help="how long to wait for what is due")
+
+
+def _run_failover(args: argparse.Namespace) -> int:
+    from .failover.command import Measurement, run
+    from .failover.plan import Plan
+    from .spawn import Shape
+
+    plan = Plan(
+        brokers=args.brokers, sessions=args.sessions, kill=args.kill, expiry_s=args.expiry_s, delay_s=args.delay_s
+    )
+    measurement = Measurement(
+        plan=plan, lease_s=args.lease_s, rate=args.rate, seconds=args.seconds, limit_s=args.limit_s
     )
     shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme)
     return run(measurement, shape=shape, config=args.server_config, json=args.json)

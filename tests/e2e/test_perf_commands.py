@@ -369,6 +369,26 @@ def test_sessions_name_what_they_cannot_do() -> None:
     assert "--shares must be over 0, and 1 at most" in wrong.stderr
 
 
+@pytest.mark.timeout(400)
+def test_brokers_die_and_each_session_gets_what_it_is_due(tmp_path: Path) -> None:
+    done = ("--brokers", 5, "--sessions", 2_000, "--kill", 2, "--lease-s", 2, "--seconds", 1, "--rate", 20)
+    report = _report(tmp_path, "failover", *done, timeout_s=350)
+    keys = {"detect_ms", "writes_per_broker_death", "other_verbs_p99_ratio", "wills_twice", "wills_lost"}
+    assert keys <= report.keys()
+    assert (report["broken"], report["problems"], report["fsync"], report["nodes"]) == (0, [], True, 3)
+    assert (report["sessions_fenced"], report["expired"]) == (800, 480)
+    assert report["wills_fired"] == report["wills_due"] == 240 + 80 - report["returned"]
+    assert 0 < report["writes_per_broker_death"] <= 1
+    assert report["leader_down_s"] > 0
+    assert report["detect_ms"] > 0
+
+
+def test_failover_names_what_it_cannot_do() -> None:
+    wrong = _metad_perf("failover", "--kill", "50")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "--kill must be over 0 and less than --brokers" in wrong.stderr
+
+
 def test_image_is_whole(tmp_path: Path) -> None:
     report = _report(tmp_path, "image", "--records", 5_000, timeout_s=250)
     assert report.keys() >= {"seconds", "records_per_s", "server_rss_growth_mib"}

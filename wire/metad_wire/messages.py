@@ -806,6 +806,7 @@ class GroupStatus(Message, frozen=True):
     configured: U63 = 0  # index of the entry that made them so
     followers: list[FollowerStatus] = []  # of the leader only
     leaderless_ms: U63 = 0  # since when this node has known no leader; 0 if it knows one
+    fence_entries: U63 = 0  # that raise fences of brokers and were applied here, since the node's start
 
 
 class PeerLink(Message, frozen=True):

@@ -76,6 +76,11 @@ class Actor:
             fields = stat.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / ticks
 
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        self._process.kill()
+        self._process.join()
+
     def stop(self) -> None:
         """End the process."""
         with contextlib.suppress(OSError):

@@ -70,6 +70,16 @@ def fences(on: Group) -> Fences:
     return on.machine.parts[Fences]
 
 
+def test_an_entry_that_raises_fences_counts_once_however_many_brokers_it_names() -> None:
+    one = group()
+    fence(one, ("b1", 3), ("b2", 7))
+    fence(one, ("b1", 2), ("b2", 7))  # raises none
+    do(one, KV_PUT, put())
+    assert fences(one).entries == 1
+    fence(one, ("b1", 2), ("b2", 8))
+    assert fences(one).entries == 2
+
+
 # --- what a fenced life may do ---------------------------------------------------------------------------
 
 NAMED_BY_THE_BODY = [

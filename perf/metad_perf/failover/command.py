@@ -1,0 +1,349 @@
+"""The command: starts nodes and brokers, kills some of both, waits for what is due, reports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from metad_client import Client, Options, Watched
+from metad_wire.tables.broker import LIVE, Broker
+from metad_wire.watch import ChangeKind
+
+from ..errors import ServerError, UsageError
+from ..faults.members import START_S, Member
+from ..report import output
+from ..report.story import Story
+from ..running import run_async
+from ..spawn import Shape
+from ..target import open_client
+from ..watch.actor import Actor
+from ..watch.nodes import Nodes, running
+from .brokers import BATCH, Attach, Look, Publish, Return, Seen, open_brokers
+from .foreground import Begin, End, Window, Work, compared, open_foreground
+from .ledger import Ledger, Left, Verdict
+from .plan import END, FIRE, TENANT, Plan
+
+_DEADLINE_S = 60.0
+_DYING_PROCESSES = 2  # of the brokers that are killed
+_ATTACH = 2 * BATCH  # clients of each broker in one order
+_LOOK_S = 0.1
+_DETECT_LOOK_S = 0.02
+_STRAY_S = 3.0
+"""What comes twice, or too early, comes within this after all is done."""
+_CALM_S = 1.0
+"""After the killed leader is well again."""
+_FIRST = 0.3
+"""The leader is killed once so much of what is to end has ended."""
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a run. ``rate``: requests a second of the other work, of each verb. ``seconds``: how long it is
+    measured before anything happens. ``limit_s``: how long to wait for what is due."""
+
+    plan: Plan
+    lease_s: float = 3.0
+    rate: float = 100.0
+    seconds: float = 10.0
+    limit_s: float = 600.0
+
+    def checked(self) -> Measurement:
+        """This. Raises UsageError."""
+        if self.lease_s < 1 or self.rate <= 0 or self.seconds <= 0 or self.limit_s <= 0:
+            raise UsageError("--lease-s must be at least 1, --rate and --seconds over 0")
+        return msgspec.structs.replace(self, plan=self.plan.checked())
+
+
+def run(measurement: Measurement, *, shape: Shape, config: Path | None, json: Path | None) -> int:
+    """Returns the exit code: 1 if a promise was broken, or a node or a living broker was not well."""
+    measurement, shape = measurement.checked(), shape.checked()
+    if shape.nodes < 3:
+        raise UsageError("--nodes must be at least 3: a leader is killed")
+    problems: list[str] = []
+    found = run_async(_run(measurement, shape, config, problems))
+    made: dict[str, Any] = output.rounded(
+        found
+        | {
+            "problems": problems,
+            "brokers": measurement.plan.brokers,
+            "sessions": measurement.plan.each * measurement.plan.brokers,
+            "kill": measurement.plan.kill,
+            "lease_ms": measurement.lease_s * 1000,
+            "expiry_s": measurement.plan.expiry_s,
+            "delay_s": measurement.plan.delay_s,
+            "rate": measurement.rate,
+            "nodes": shape.nodes,
+            "groups": shape.groups,
+            "scheme": shape.scheme,
+            "setting": output.machine(),
+            "versions": output.versions(),
+        }
+    )
+    output.write_json(json, made)
+    output.table("failover", ["", "value"], [row for row in made.items() if not isinstance(row[1], dict | list)])
+    verbs = [(verb, *row.values()) for verb, row in made["other_verbs"].items()]
+    output.table("other verbs, p99 in ms", ["verb", "before", "during", "ratio", "with the leader's death"], verbs)
+    for line in (*made["examples"], *problems):
+        output.say(line)
+    return 1 if made["broken"] or problems else 0
+
+
+async def _run(measurement: Measurement, shape: Shape, config: Path | None, problems: list[str]) -> dict[str, Any]:
+    async with running(
+        shape.nodes, groups=shape.groups, config=config, scheme=shape.scheme, problems=problems
+    ) as nodes:
+        options = Options(deadline_s=_DEADLINE_S, client_name="metad-perf")
+        async with open_client(nodes.members.target, options) as client, _crew(measurement, nodes) as crew:
+            with Story() as story:
+                found = await Failover(measurement, nodes, client, crew, story, problems).run()
+        return found | {"fsync": nodes.fsync}
+
+
+class Crew:
+    """The processes beside the nodes."""
+
+    def __init__(self, dying: list[Actor], living: Actor, foreground: Actor) -> None:
+        self.dying = dying
+        self.living = living
+        self.foreground = foreground
+
+
+@contextlib.asynccontextmanager
+async def _crew(measurement: Measurement, nodes: Nodes) -> AsyncIterator[Crew]:
+    plan, target = measurement.plan, nodes.members.target
+    with contextlib.ExitStack() as stack:
+
+        def actor(*arguments: Any) -> Actor:
+            made = Actor(*arguments)
+            stack.callback(made.stop)
+            return made
+
+        count = min(_DYING_PROCESSES, plan.kill)
+        dying = [
+            actor(open_brokers, target, plan, range(n, plan.kill, count), measurement.lease_s) for n in range(count)
+        ]
+        living = actor(open_brokers, target, plan, range(plan.kill, plan.brokers), measurement.lease_s)
+        yield Crew(dying, living, actor(open_foreground, target))
+
+
+class Failover:
+    """One run."""
+
+    def __init__(
+        self,
+        measurement: Measurement,
+        nodes: Nodes,
+        client: Client,
+        crew: Crew,
+        story: Story,
+        problems: list[str],
+    ) -> None:
+        self._measurement = measurement
+        self._plan = measurement.plan
+        self._nodes = nodes
+        self._client = client
+        self._crew = crew
+        self._story = story
+        self._problems = problems
+        self._ledger = Ledger(measurement.plan)
+        self._ended = 0
+        self._gaps = 0
+        self._claimed_again = 0
+
+    async def run(self) -> dict[str, Any]:
+        """All of it. Returns the report."""
+        plan, crew, story = self._plan, self._crew, self._story
+        await self._attach()
+        opened = asyncio.Event()
+        following = asyncio.create_task(self._follow(opened))
+        try:
+            await opened.wait()
+            await crew.living.ask(Publish())
+            story.step(f"other work alone, for {self._measurement.seconds:g} s")
+            await crew.foreground.ask(Begin(self._measurement.rate))
+            await asyncio.sleep(min(2.0, self._measurement.seconds))  # what is first is slow
+            before_ns = time.monotonic_ns()
+            await asyncio.sleep(self._measurement.seconds)
+            fences = await self._fence_entries()
+            killed_ns = time.monotonic_ns()
+            for actor in crew.dying:
+                actor.kill()
+            story.step(f"kill -9 of {plan.kill} brokers, which serve {plan.kill * plan.each:,} sessions")
+            detected_ms, fenced = await self._detect(killed_ns)
+            story.event(f"all are fenced, the last of them {max(detected_ms):,.0f} ms after its death")
+            await self._return()
+            down = await self._wait()
+            end_ns = time.monotonic_ns()
+            work: Work = await crew.foreground.ask(End())
+            await asyncio.sleep(_STRAY_S)
+            await self._look()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        fence_entries = await self._fence_entries()
+        story.step("every session is looked at", plan.each * plan.brokers)
+        verdict = self._ledger.judge([one async for one in self._left()], {r.broker: r.fenced_ms for r in fenced})
+        waiting = [one.client_id async for one in self._client.wills.list(TENANT)]
+        if waiting:
+            self._problems.append(f"{len(waiting)} wills wait to be published, for example of {waiting[:3]}")
+        raised = {name: fence_entries[name] - fences.get(name, 0) for name in fence_entries}
+        if max(raised.values()) > plan.kill:
+            self._problems.append(f"more than one entry in a group for each broker's death: {raised}")
+        verbs = compared(work.samples, Window(before_ns, killed_ns), Window(killed_ns, end_ns), [down])
+        return self._report(verdict, detected_ms, raised, verbs, work) | {
+            "seconds": (end_ns - killed_ns) / 1e9,
+            "leader_down_s": (down.end_ns - down.begin_ns) / 1e9,
+        }
+
+    def _report(
+        self,
+        verdict: Verdict,
+        detected_ms: list[float],
+        raised: dict[str, int],
+        verbs: dict[str, dict[str, float]],
+        work: Work,
+    ) -> dict[str, Any]:
+        return {
+            "detect_ms": max(detected_ms),
+            "detect_ms_median": sorted(detected_ms)[len(detected_ms) // 2],
+            "writes_per_broker_death": max(raised.values()) / self._plan.kill,
+            **{field: getattr(verdict, field) for field in Verdict.__struct_fields__},
+            "broken": verdict.broken,
+            "wills_claimed_again": self._claimed_again,
+            "watch_gaps": self._gaps,
+            "other_verbs_p99_ratio": max(row["p99_ratio"] for row in verbs.values()),
+            "other_verbs": verbs,
+            "other_verbs_failed": {verb: failed for verb, failed in work.failures.items() if failed},
+        }
+
+    # --- the steps ---
+
+    async def _attach(self) -> None:
+        plan = self._plan
+        processes = [*self._crew.dying, self._crew.living]
+        self._story.step(f"{plan.brokers} brokers begin, and their clients connect", plan.brokers * plan.each)
+
+        async def attach(actor: Actor) -> None:
+            for begin in range(0, plan.each, _ATTACH):
+                self._story.add(await actor.ask(Attach(begin, min(plan.each, begin + _ATTACH))))
+
+        async with asyncio.TaskGroup() as tasks:
+            for actor in processes:
+                tasks.create_task(attach(actor))
+
+    async def _follow(self, opened: asyncio.Event) -> None:
+        """Hear of the sessions that end."""
+        async with self._client.watch([Watched("session", tenant=TENANT, rows=("owner",))], keys_only=True) as watch:
+            await watch.opened()
+            opened.set()
+            async for batch in watch:
+                self._gaps += batch.kind == "gap"
+                for event in batch.events:
+                    if event.kind in (ChangeKind.EXPIRED, ChangeKind.DELETED):
+                        self._ended += 1
+                        self._ledger.ended(event.key.client_id, event.time_ms)
+
+    async def _detect(self, killed_ns: int) -> tuple[list[float], list[Broker]]:
+        """Wait until the registry says of each killed broker that it is fenced. Returns how long that took."""
+        names = [self._plan.broker(n) for n in range(self._plan.kill)]
+        took_ms: dict[str, float] = {}
+        until = time.monotonic() + self._measurement.limit_s
+        while True:
+            found = [one for one in await self._client.brokers.get_many(names) if one is not None]
+            for one in found:
+                if one.state not in LIVE:
+                    took_ms.setdefault(one.broker, (time.monotonic_ns() - killed_ns) / 1e6)
+            if len(took_ms) == len(names):
+                return list(took_ms.values()), found
+            if time.monotonic() > until:
+                raise ServerError(f"{len(names) - len(took_ms)} killed brokers are not fenced")
+            await asyncio.sleep(_DETECT_LOOK_S)
+
+    async def _return(self) -> None:
+        clients = [client for n in range(self._plan.kill) for client in self._plan.returning(n)]
+        self._story.event(f"{len(clients):,} of their clients come to other brokers")
+        for client, present in zip(clients, await self._crew.living.ask(Return(clients)), strict=True):
+            self._ledger.returned(client, present=present)
+
+    async def _wait(self) -> Window:
+        """Wait for what is due, and kill a leader in the middle. Returns when that node was not well."""
+        plan = self._plan
+        ending, wills = plan.count(END), plan.count(FIRE)
+        self._story.step(f"{ending:,} sessions end and {wills:,} wills are published", ending + wills)
+        until = time.monotonic() + self._measurement.limit_s
+        done = 0
+        dying: asyncio.Task[Window] | None = None
+        while time.monotonic() < until:
+            await self._look()
+            now = self._ended + self._ledger.wills
+            self._story.add(now - done)
+            done = now
+            if dying is None and self._ended >= _FIRST * ending:
+                dying = asyncio.create_task(self._leader_dies())
+            if dying is not None and dying.done() and await self._all_done(ending):
+                return await dying
+            await asyncio.sleep(_LOOK_S)
+        self._problems.append(
+            f"after {self._measurement.limit_s:g} s {self._ended:,} of {ending:,} sessions have ended, and "
+            f"{self._ledger.wills:,} of {self._ledger.wills_due:,} wills are published"
+        )
+        return await dying if dying is not None else Window(0, 0)
+
+    async def _all_done(self, ending: int) -> bool:
+        if self._ledger.wills < self._ledger.wills_due:
+            return False
+        if self._ended >= ending:
+            return True
+        return self._gaps > 0 and await self._swept()  # what a gap has swallowed is not heard of
+
+    async def _swept(self) -> bool:
+        async for session in self._client.sessions.list(TENANT):
+            place = self._plan.place(session.client_id)
+            if place is not None and self._plan.dies(place) and self._plan.kind(place) in END:
+                return False
+        return True
+
+    async def _leader_dies(self) -> Window:
+        """Kill the leader of a data group, and start it again."""
+        victim = await self._leader("data-0")
+        begin_ns = time.monotonic_ns()
+        victim.kill()
+        self._story.event(f"kill -9 of {victim.name}, the leader of data-0; {self._ended:,} sessions have ended")
+        await asyncio.to_thread(victim.start, START_S)
+        await self._nodes.health.settle()
+        self._story.event(f"{victim.name} is back")
+        await asyncio.sleep(_CALM_S)
+        return Window(begin_ns, time.monotonic_ns())
+
+    async def _leader(self, group: str) -> Member:
+        for status in await self._nodes.health.statuses():
+            if any(one.name == group and one.role == "leader" for one in status.groups):
+                return next(member for member in self._nodes.members.all if member.name == status.node_id)
+        raise ServerError(f"{group} has no leader")
+
+    async def _look(self) -> None:
+        """What the living brokers have done since the last look."""
+        seen: Seen = await self._crew.living.ask(Look())
+        for firing in seen.fired:
+            self._ledger.fired(firing)
+        self._claimed_again += seen.claimed_again
+        self._problems += seen.problems
+
+    async def _fence_entries(self) -> dict[str, int]:
+        """By group: entries that raise fences, as the replica says that has applied most of them."""
+        found: dict[str, int] = {}
+        for status in await self._nodes.health.settle():
+            for group in status.groups:
+                if group.kind != "metadata":
+                    found[group.name] = max(found.get(group.name, 0), group.fence_entries)
+        return found
+
+    async def _left(self) -> AsyncIterator[Left]:
+        async for session in self._client.sessions.list(TENANT):
+            self._story.add(1)
+            yield Left(session.client_id, session.connected, session.broker)
