@@ -479,7 +479,8 @@ def _failover(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--brokers", type=_count, default=50, help="brokers")
     parser.add_argument("--sessions", type=_count, default=1_000_000, help="sessions of all brokers, as in 1e6")
     parser.add_argument("--kill", type=_count, default=10, help="brokers that are killed with SIGKILL, at once")
-    parser.add_argument("--lease-s", type=float, default=3.0, help="lease of a broker")
+    parser.add_argument("--publishers", type=int, default=0, help="living brokers that publish wills; 0: all")
+    parser.add_argument("--lease-s", type=float, default=10.0, help="lease of a broker")
     parser.add_argument("--expiry-s", type=_count, default=5, help="interval after which sessions end")
     parser.add_argument("--delay-s", type=_count, default=2, help="delay of wills")
     parser.add_argument("--rate", type=float, default=100.0, help="requests/s of each verb of the other work")
@@ -496,7 +497,12 @@ def _run_failover(args: argparse.Namespace) -> int:
         brokers=args.brokers, sessions=args.sessions, kill=args.kill, expiry_s=args.expiry_s, delay_s=args.delay_s
     )
     measurement = Measurement(
-        plan=plan, lease_s=args.lease_s, rate=args.rate, seconds=args.seconds, limit_s=args.limit_s
+        plan=plan,
+        lease_s=args.lease_s,
+        publishers=args.publishers,
+        rate=args.rate,
+        seconds=args.seconds,
+        limit_s=args.limit_s,
     )
     shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme)
     return run(measurement, shape=shape, config=args.server_config, json=args.json)

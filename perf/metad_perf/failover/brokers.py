@@ -31,7 +31,9 @@ class Attach(msgspec.Struct, frozen=True):
 
 
 class Publish(msgspec.Struct, frozen=True):
-    """Publish wills from now on. The reply: the process."""
+    """So many of these brokers publish wills from now on."""
+
+    publishers: int
 
 
 class Return(msgspec.Struct, frozen=True):
@@ -46,11 +48,13 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Wills that were published, how many of them for the second time as far as metad knows, and what went wrong."""
+    """Wills that were published, how many of them for the second time as far as metad knows, what went wrong, and how
+    many brokers have lost their lives."""
 
     fired: list[Firing]
     claimed_again: int
     problems: list[str]
+    lost: int
 
 
 class Broker:
@@ -86,8 +90,8 @@ class Brokers:
         match order:
             case Attach(begin, end):
                 return await self._attach(begin, end)
-            case Publish():
-                self._publishing = [asyncio.create_task(self._publish(broker)) for broker in self._brokers]
+            case Publish(publishers):
+                self._publishing = [asyncio.create_task(self._publish(one)) for one in self._brokers[:publishers]]
                 return None
             case Return(clients):
                 return await self._return(clients)
@@ -128,17 +132,15 @@ class Brokers:
                     key, will = taken.key, taken.will
                     self._fired.append(Firing(key.tenant, key.client_id, will.topic, will.payload))
                     self._claimed_again += taken.claims > 1
-            except FencedError as error:
-                self._problems.append(f"{broker.life.broker} was fenced although it lives: {error}")
-                return
+            except FencedError:
+                return  # the next look tells
             except MetadError as error:
                 self._problems.append(f"{broker.life.broker} had to begin again to publish: {error.name}: {error}")
 
     def _look(self) -> Seen:
-        for broker in self._brokers:
-            if broker.life.state is LifeState.LOST:
-                self._problems.append(f"{broker.life.broker} has lost its life: {broker.life.over}")
-        seen = Seen(self._fired, self._claimed_again, self._problems)
+        lost = [broker.life for broker in self._brokers if broker.life.state is LifeState.LOST]
+        self._problems += [f"{life.broker} has lost its life: {life.over}" for life in lost]
+        seen = Seen(self._fired, self._claimed_again, self._problems, len(lost))
         self._fired, self._claimed_again, self._problems = [], 0, []
         return seen
 

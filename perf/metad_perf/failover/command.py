@@ -23,9 +23,9 @@ from ..running import run_async
 from ..spawn import Shape
 from ..target import open_client
 from ..watch.actor import Actor
-from ..watch.nodes import Nodes, running
+from ..watch.nodes import Nodes, cpu_s, running
 from .brokers import BATCH, Attach, Look, Publish, Return, Seen, open_brokers
-from .foreground import Begin, End, Window, Work, compared, open_foreground
+from .foreground import Begin, End, Window, Work, compared, curve, open_foreground
 from .ledger import Ledger, Left, Verdict
 from .plan import END, FIRE, TENANT, Plan
 
@@ -43,11 +43,13 @@ _FIRST = 0.3
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a run. ``rate``: requests a second of the other work, of each verb. ``seconds``: how long it is
-    measured before anything happens. ``limit_s``: how long to wait for what is due."""
+    """The settings of a run. ``publishers``: how many of the living brokers publish wills; 0: all. ``rate``: requests a
+    second of the other work, of each verb. ``seconds``: how long it is measured before anything happens. ``limit_s``:
+    how long to wait for what is due."""
 
     plan: Plan
-    lease_s: float = 3.0
+    lease_s: float = 10.0
+    publishers: int = 0
     rate: float = 100.0
     seconds: float = 10.0
     limit_s: float = 600.0
@@ -56,7 +58,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         """This. Raises UsageError."""
         if self.lease_s < 1 or self.rate <= 0 or self.seconds <= 0 or self.limit_s <= 0:
             raise UsageError("--lease-s must be at least 1, --rate and --seconds over 0")
-        return msgspec.structs.replace(self, plan=self.plan.checked())
+        plan = self.plan.checked()
+        living = plan.brokers - plan.kill
+        if not 0 <= self.publishers <= living:
+            raise UsageError("--publishers must be 0, or no more than live on")
+        return msgspec.structs.replace(self, plan=plan, publishers=self.publishers or living)
 
 
 def run(measurement: Measurement, *, shape: Shape, config: Path | None, json: Path | None) -> int:
@@ -73,6 +79,7 @@ def run(measurement: Measurement, *, shape: Shape, config: Path | None, json: Pa
             "brokers": measurement.plan.brokers,
             "sessions": measurement.plan.each * measurement.plan.brokers,
             "kill": measurement.plan.kill,
+            "publishers": measurement.publishers,
             "lease_ms": measurement.lease_s * 1000,
             "expiry_s": measurement.plan.expiry_s,
             "delay_s": measurement.plan.delay_s,
@@ -163,13 +170,14 @@ class Failover:
         following = asyncio.create_task(self._follow(opened))
         try:
             await opened.wait()
-            await crew.living.ask(Publish())
+            await crew.living.ask(Publish(self._measurement.publishers))
             story.step(f"other work alone, for {self._measurement.seconds:g} s")
             await crew.foreground.ask(Begin(self._measurement.rate))
             await asyncio.sleep(min(2.0, self._measurement.seconds))  # what is first is slow
             before_ns = time.monotonic_ns()
             await asyncio.sleep(self._measurement.seconds)
             fences = await self._fence_entries()
+            used_s = self._cpu_s()
             killed_ns = time.monotonic_ns()
             for actor in crew.dying:
                 actor.kill()
@@ -179,6 +187,7 @@ class Failover:
             await self._return()
             down = await self._wait()
             end_ns = time.monotonic_ns()
+            used_s = {name: now_s - used_s[name] for name, now_s in self._cpu_s().items()}
             work: Work = await crew.foreground.ask(End())
             await asyncio.sleep(_STRAY_S)
             await self._look()
@@ -194,9 +203,13 @@ class Failover:
         raised = {name: fence_entries[name] - fences.get(name, 0) for name in fence_entries}
         if max(raised.values()) > plan.kill:
             self._problems.append(f"more than one entry in a group for each broker's death: {raised}")
-        verbs = compared(work.samples, Window(before_ns, killed_ns), Window(killed_ns, end_ns), [down])
+        first_ns = killed_ns + round(min(detected_ms) * 1e6)
+        verbs = compared(work.samples, Window(before_ns, killed_ns), Window(first_ns, end_ns), [down])
         return self._report(verdict, detected_ms, raised, verbs, work) | {
             "seconds": (end_ns - killed_ns) / 1e9,
+            "other_verbs_curve": curve(work.samples, Window(killed_ns, end_ns)),
+            "leader_killed_s": (down.begin_ns - killed_ns) / 1e9,
+            "cpu_s": used_s,
             "leader_down_s": (down.end_ns - down.begin_ns) / 1e9,
         }
 
@@ -333,6 +346,16 @@ class Failover:
             self._ledger.fired(firing)
         self._claimed_again += seen.claimed_again
         self._problems += seen.problems
+        if seen.lost:
+            raise ServerError(
+                f"{seen.lost} of the living brokers have lost their lives: the machine is too slow for --lease-s; "
+                f"{'; '.join(self._problems[:3])}"
+            )
+
+    def _cpu_s(self) -> dict[str, float]:
+        """User and system time so far. A node that was killed begins at 0 again."""
+        crew = self._crew
+        return cpu_s(self._nodes.members.all) | {"brokers": crew.living.cpu_s(), "other work": crew.foreground.cpu_s()}
 
     async def _fence_entries(self) -> dict[str, int]:
         """By group: entries that raise fences, as the replica says that has applied most of them."""

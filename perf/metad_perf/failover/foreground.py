@@ -32,6 +32,7 @@ _KEYS = 10_000
 _VALUE_BYTES = 200
 _IN_FLIGHT = 64  # of a verb: an election holds up so many
 _FOREVER_S = 86_400.0
+_SECOND_NS = 1_000_000_000
 
 
 class Sample(NamedTuple):
@@ -172,6 +173,16 @@ def compared(
         }
 
     return {verb: told(one) for verb, one in samples.items()}
+
+
+def curve(samples: Mapping[str, Sequence[Sample]], window: Window) -> list[dict[str, float]]:
+    """The p99 of each verb in milliseconds, in each second of the window."""
+
+    def in_second(begin_ns: int) -> dict[str, float]:
+        second = Window(begin_ns, begin_ns + _SECOND_NS)
+        return {verb: p99_ms(one, lambda due: _holds(second, due)) for verb, one in samples.items()}
+
+    return [in_second(begin_ns) for begin_ns in range(window.begin_ns, window.end_ns, _SECOND_NS)]
 
 
 def _holds(window: Window, due_ns: int) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from metad_perf.errors import UsageError
-from metad_perf.failover.foreground import Sample, Window, compared
+from metad_perf.failover.foreground import Sample, Window, compared, curve
 from metad_perf.failover.ledger import Firing, Ledger, Left, Verdict
 from metad_perf.failover.plan import END, FIRE, LONG_S, TENANT, Kind, Plan, topic_of
 
@@ -207,6 +207,13 @@ def test_the_other_work_is_compared_by_when_it_was_due() -> None:
     samples += [Sample(at, 6 * ms) for at in range(300, 400)]
     (row,) = compared({"kv.put": samples}, Window(0, 100), Window(100, 400), [Window(200, 300)]).values()
     assert row == {"p99_ms_before": 2, "p99_ms_during": 6, "p99_ratio": 3, "p99_ms_with_leader_kill": 90}
+
+
+def test_the_curve_has_a_row_for_each_second() -> None:
+    second = 1_000_000_000
+    samples = {"kv.put": [Sample(at * second, (at + 1) * 1_000_000) for at in range(4)], "kv.get": []}
+    rows = curve(samples, Window(second, 3 * second + 1))
+    assert rows == [{"kv.put": ms, "kv.get": 0.0} for ms in (2, 3, 4)]
 
 
 def test_without_samples_there_is_no_ratio() -> None:
