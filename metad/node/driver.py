@@ -67,7 +67,7 @@ class Work:
         self.answer = answer
         self.source = source
         self.items = command.items
-        self.small = is_small(command.items, command.size)
+        self.small = not command.background and is_small(command.items, command.size)
         self.cancelled = False
 
 

@@ -110,6 +110,6 @@ def _rows(body: c.SessionSweep | c.SessionLose) -> Rows:
 
 
 VERBS = (
-    Verb(methods.SESSION_SWEEP, SESSION, rows=_rows, evaluate=_evaluate, origin=Origin.EXPIRY),
-    Verb(methods.SESSION_LOSE, SESSION, rows=_rows, evaluate=_evaluate_lose, origin=Origin.EXPIRY),
+    Verb(methods.SESSION_SWEEP, SESSION, rows=_rows, evaluate=_evaluate, origin=Origin.EXPIRY, background=True),
+    Verb(methods.SESSION_LOSE, SESSION, rows=_rows, evaluate=_evaluate_lose, origin=Origin.EXPIRY, background=True),
 )

@@ -248,6 +248,11 @@ class Machine:
         return self.applied + self.slots.applied_base
 
     @property
+    def applied_ms(self) -> int:
+        """The log's time of the applied state."""
+        return self._applied_ms
+
+    @property
     def holding(self) -> AssignedSlots:
         """The slots the group holds, and what of them is moving: of the newest entry evaluated or applied."""
         return self.slots.holding

@@ -184,7 +184,7 @@ def owner_left(view: View, owner: m.SessionOwner, fence: Fence, properties: byte
     """The owner row of a session whose broker's life is over: its client is away since that was said."""
     kept = _NO_PROPERTIES if properties is None else _decode_properties(properties)
     since_ms = min(fence.at_ms, view.now_ms) or view.now_ms
-    return index.away(owner.broker, owner.broker_epoch, since_ms, kept.expiry_interval_s, kept.will)
+    return index.away(owner.broker, owner.broker_epoch, since_ms, kept.expiry_interval_s, kept.will, view.now_ms)
 
 
 def _is_over(view: View, owner: m.SessionOwner) -> bool:
@@ -384,7 +384,7 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
             writes[owners.prefix + session] = None
             ended.append(session)
             continue
-        gone = index.away(broker, epoch, view.now_ms, interval_s, will)
+        gone = index.away(broker, epoch, view.now_ms, interval_s, will, view.now_ms)
         if gone not in rows:
             rows[gone] = encode(gone)
         writes[owners.prefix + session] = rows[gone]

@@ -35,10 +35,11 @@ class Command(Generic[Body]):
     """A request to one group. ``rows`` may be empty for verbs that are not about single records. Records in the reply
     may take ``reply_bytes_max``. ``size`` is that of the request, as it came; 0 if it is not known. ``items`` is how
     much work it is: rows, or more if a row is more than one thing to do. ``refused`` are further items of the request:
-    neither ``body`` nor ``rows`` has them."""
+    neither ``body`` nor ``rows`` has them. ``background``: nobody waits for it."""
 
     __slots__ = (
         "arrived_s",
+        "background",
         "body",
         "digest",
         "items",
@@ -60,6 +61,7 @@ class Command(Generic[Body]):
         size: int = 0,
         items: int | None = None,
         refused: Refused | None = None,
+        background: bool = False,
     ) -> None:
         self.method = method
         self.body = body
@@ -68,6 +70,7 @@ class Command(Generic[Body]):
         self.size = size
         self.items = len(rows) if items is None else items
         self.refused = refused
+        self.background = background
         self.digest = 0
         """Of the request, if it has an identity, which is then valid for no other."""
         self.arrived_s: float | None = None
@@ -196,6 +199,7 @@ class Verb(Generic[_Body, _Reply]):
     ``operations``: how many things an item asks for beside itself; each of them may name a key.
     ``forget``/``recall``: what of a reply need not be remembered for retries because it can be read again.
     ``origin``: of the entries that it makes.
+    ``background``: nobody waits for what it does, so it gives way to small requests, however small it is.
     ``may_write``: whether a body can change anything at all; a request that cannot needs no identity (None: any can).
     """
 
@@ -212,6 +216,7 @@ class Verb(Generic[_Body, _Reply]):
         forget: Callable[[_Reply], _Reply] | None = None,
         may_write: Callable[[_Body], bool] | None = None,
         recall: Callable[[Reader, Command[_Body], _Reply], _Reply] | None = None,
+        background: bool = False,
     ) -> None:
         if not method.mutates == (evaluate is not None) == (read is None):
             raise TypeError(f"{method.name}: a verb either evaluates (mutates) or reads")
@@ -241,6 +246,7 @@ class Verb(Generic[_Body, _Reply]):
         self.forget = forget
         self.recall = recall
         self.may_write = may_write
+        self._background = background
 
     def life(self, body: Any) -> m.Owner | None:
         """The life of a broker that a body names, if it names one: the request is made in its name."""
@@ -271,7 +277,7 @@ class Verb(Generic[_Body, _Reply]):
             rows = self.rows(body)
         if refused is not None:
             count += len(refused)
-        return Command(self.method, body, rows, reply_bytes_max, size, count, refused)
+        return Command(self.method, body, rows, reply_bytes_max, size, count, refused, self._background)
 
     def _faults(self, body: Any, rows: Rows, size: int) -> dict[int, str]:
         """Why items of a body of ``size`` bytes must be refused, by position: a key or a value is too long."""

@@ -226,7 +226,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         (
             ("metad.state.expiry:_has_passed", "at_ms <= view.past_ms", "True"),
             (
-                "metad.node.sweeps:Sweeps._go_on",
+                "metad.node.due_sweep:DueSweep.begin",
                 "past_ms := time.past_ms(now_s)",
                 "past_ms := self._environment.wall_ms() * bool(time.past_ms(now_s))",
             ),
@@ -284,9 +284,9 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "fences_are_swept_before_all_is_seen",
         "a fence is swept once no session of its lives is left",
-        "metad.node.sweeps:Sweeps._pass",
-        "if room and not lost and len(rows) < _PASS_ROWS else []",
-        "if room else []",
+        "metad.node.lost_sweep:LostSweep.begin",
+        "is_over = not self._rows",
+        "is_over = True",
         "sessions_of_a_broker_that_has_died_end",
     ),
     # --- reads

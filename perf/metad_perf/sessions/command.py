@@ -160,6 +160,7 @@ async def _expiry_storm(measurement: Measurement, cluster: Nodes, client: Client
     return {
         "wrong": sum(row["ended_wrongly"] + row["ended_early"] + abs(row["ended"] - row["ending"]) for row in rows),
         "foreground_p99_ratio": statistics.median(row["foreground_p99_ratio"] for row in rows),
+        "paced_p99_ratio": statistics.median(row["paced_p99_ratio"] for row in rows),
         "shares": rows,
     }
 

@@ -2,26 +2,36 @@
 
 All sessions are disconnected; a share of them has an expiry interval that ends at one moment, and the others stay. A
 watch counts the sessions that end, so each is seen to end, none before its time, and none of those that stay.
+
+Other work is measured in windows on the same nodes with the same sessions, before the moment and behind it: puts as
+fast as some clients send them, which leave the nodes nothing, and single puts at a low rate, whose time is their own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from metad_client import Client, SessionDisconnectItem, Watched
 from metad_wire.watch import ChangeKind
 
-from ..load.measure import epoch_now
+from ..load.fleet import Result
+from ..load.measure import Load, epoch_now
 from ..load.workload import TENANT
 from ..report import output
 from ..watch.windows import window
-from .live import BATCH, BROKERS, FOREGROUND, foreground, hold
+from .live import BATCH, BROKERS, FOREGROUND, hold
 
+_PACED: Final = Load(verb="kv.put", batch=1, in_flight=64, rate=300.0, value_bytes=200, items=1_000_000, keys=100_000)
+_WORKS: Final = {"foreground": FOREGROUND, "paced": _PACED}
 _STAYS_S = 86_400
 _LEAD_S = 2.0  # between the last disconnection and the moment
+_DISCONNECTED_PER_S = 20_000  # at least, to choose the moment
+_WINDOWS = 3  # of each work, before the moment; as many behind it, or fewer if the sessions have ended by then
+_WINDOW_S = 3.0  # at most, until a window begins
 _LOOK_S = 0.25
 
 
@@ -50,6 +60,36 @@ class Curve:
                         self.wrong += not event.key.client_id.startswith(self._prefix)
 
 
+class _Windows(NamedTuple):
+    """What was measured of one kind of work."""
+
+    p99_ms: list[float]
+    rate: list[float]
+
+    def add(self, result: Result) -> None:
+        self.p99_ms.append(result.latencies.percentile_ms(99))
+        self.rate.append(result.items_per_s())
+
+
+class _Works:
+    """Windows of all kinds of work, in turn."""
+
+    def __init__(self, target: str, seconds: float) -> None:
+        self._target = target
+        self._seconds = seconds
+        self.found = {name: _Windows([], []) for name in _WORKS}
+
+    async def measure(self, curve: Curve, ending: int) -> None:
+        """A window of each, as long as there are sessions to end. A window in which the last one ended counts only if
+        it is the first of its kind."""
+        for name, load in _WORKS.items():
+            windows = self.found[name]
+            if curve.ended < ending or not windows.rate:
+                result = await window(self._target, load, self._seconds)
+                if curve.ended < ending or not windows.rate:
+                    windows.add(result)
+
+
 async def storm(
     client: Client,
     target: str,
@@ -62,26 +102,28 @@ async def storm(
 ) -> dict[str, Any]:
     """Hold ``count`` sessions, let ``share`` of them end at once, and see them go."""
     ending = round(count * share)
-    before = await foreground(target, 3, seconds, lambda _: None)
     epoch = epoch_now()
     await hold(client, count, epoch, lambda at: "ends" if at < ending else "stays", progress)
     curve = Curve("ends-")
+    before, during = _Works(target, seconds), _Works(target, seconds)
     opened = asyncio.Event()
     following = asyncio.create_task(curve.follow(client, opened))
     try:
         await opened.wait()
-        estimate_s = count / 50_000 + _LEAD_S
-        moment = time.time() + estimate_s
+        measured_s = _WINDOWS * len(_WORKS) * (seconds + _WINDOW_S)
+        moment = time.time() + count / _DISCONNECTED_PER_S + measured_s + _LEAD_S
         await _disconnect(client, count, epoch, ending, moment)
+        for _ in range(_WINDOWS):
+            await before.measure(curve, ending)
         late_s = max(0.0, time.time() - moment)
         await asyncio.sleep(max(0.0, moment - time.time()))
-        measuring = asyncio.create_task(window(target, FOREGROUND, 2 * seconds))
-        begin = time.time()
-        while curve.ended < ending and time.time() - begin < limit_s:
+        curve.points.append((time.time() - moment, curve.ended))
+        measuring = asyncio.create_task(_measure(during, curve, ending))
+        while curve.ended < ending and time.time() - moment < limit_s:
             await asyncio.sleep(_LOOK_S)
             curve.points.append((time.time() - moment, curve.ended))
         cleaned_s = time.time() - moment
-        during = await measuring
+        busy_s, busy_ended = await measuring
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
@@ -97,12 +139,31 @@ async def storm(
         "ended_early": bool(curve.first_ms and curve.first_ms < (moment - 1) * 1000),
         "cleaned_s": cleaned_s,
         "ended_per_s": output.ratio(curve.ended, cleaned_s),
-        "disconnect_late_s": late_s,
+        "ended_per_s_beside_work": output.ratio(busy_ended, busy_s),
+        "moment_late_s": late_s,
         "curve": curve.points,
-        "foreground_p99_ms_before": before["p99_ms"],
-        "foreground_p99_ms_during": during.latencies.percentile_ms(99),
-        "foreground_p99_ratio": output.ratio(during.latencies.percentile_ms(99), before["p99_ms"]),
-        "foreground_rate_ratio": output.ratio(during.items_per_s(), before["items_per_s"]),
+        **{key: value for name in _WORKS for key, value in _compared(name, before, during).items()},
+    }
+
+
+async def _measure(works: _Works, curve: Curve, ending: int) -> tuple[float, int]:
+    """Measure while sessions end: (for how long, how many have ended)."""
+    begin, ended = time.time(), curve.ended
+    for _ in range(_WINDOWS):
+        await works.measure(curve, ending)
+    return time.time() - begin, curve.ended - ended
+
+
+def _compared(name: str, before: _Works, during: _Works) -> dict[str, float]:
+    """Medians of the windows of one kind of work."""
+    p99_ms = [statistics.median(works.found[name].p99_ms) for works in (before, during)]
+    rates = [statistics.median(works.found[name].rate) for works in (before, during)]
+    return {
+        f"{name}_p99_ms_before": p99_ms[0],
+        f"{name}_p99_ms_during": p99_ms[1],
+        f"{name}_p99_ratio": output.ratio(p99_ms[1], p99_ms[0]),
+        f"{name}_rate_ratio": output.ratio(rates[1], rates[0]),
+        f"{name}_windows": len(during.found[name].rate),
     }
 
 

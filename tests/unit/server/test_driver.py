@@ -20,6 +20,7 @@ from metad.state.registry import VERBS
 from metad.state.tables import Command
 from metad.storage.keys import group_prefix
 from metad.storage.memory import MemoryEngine
+from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import MetadError, NotLeaderError
@@ -712,3 +713,10 @@ def test_few_requests_behind_an_entry_in_flight_wait_for_company_and_not_for_lon
     rig.now_s = rig.pump() or 0.0
     assert rig.pump() is None
     assert len(rig.group.proposed) == 3
+
+
+def test_what_nobody_waits_for_is_not_small_and_so_gives_way() -> None:
+    due = VERBS[methods.SESSION_SWEEP.code].command(c.SessionSweep([c.SessionDue("t", "a", NOW_MS, 2)]))
+    lost = VERBS[methods.SESSION_LOSE.code].command(c.SessionLose([m.SessionKey("t", "a")]))
+    asked = VERBS[methods.SESSION_DELETE.code].command(m.SessionDelete([m.SessionDeleteItem("t", "a")]))
+    assert [Work(one, None, 0.0, lambda _: None).small for one in (due, lost, asked)] == [False, False, True]
