@@ -1,4 +1,5 @@
-"""What the time of a log ends: sessions whose clients have been away for too long, and the silence of their wills.
+"""What the time of a log ends: sessions whose clients have been away for too long, the silence of their wills, and
+retained messages (:func:`.retained.expire`).
 
 The sweep names what it has found in the rows of :mod:`.due`. Each item counts only if the session is still away with
 that very deadline, and only once the deadline has passed. An item that is no more what it was loses its row.
@@ -19,6 +20,7 @@ from metad_wire.tables.session import SESSION
 
 from ..storage import keys
 from . import due as index
+from . import retained
 from .due import DUE, DueKind, due_key
 from .fences import Fences
 from .limits import LOOKED_AT_BYTES_MAX
@@ -36,14 +38,15 @@ _decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
 
 
 def _evaluate(view: View, command: Command[c.SessionSweep]) -> c.SessionSweepReply:
+    rows, messages = _split(command.rows)
     owners = view.parts[SessionOwners]
-    before = dict(zip(command.rows.keys, owners.before(view, command.rows), strict=True))
+    before = dict(zip(rows.keys, owners.before(view, rows), strict=True))
     now: dict[bytes, m.SessionOwner | None] = {}
     writes, due = view.writes_of(_OWNER), view.writes_of(DUE)
     wills: list[tuple[c.SessionDue, bytes]] = []
     ended: list[bytes] = []
-    waiting = 0
-    for _, item, session in command.rows:
+    expired, waiting = retained.expire(view, messages) if messages else (0, 0)
+    for _, item, session in rows:
         row = before[session]
         if session not in now:
             now[session] = None if row is None or row[1] == CONNECTED else _decode_owner(row)
@@ -70,7 +73,21 @@ def _evaluate(view: View, command: Command[c.SessionSweep]) -> c.SessionSweepRep
     skip = len(owners.prefix)
     replaced = [before[key[skip:]] for key in writes]
     view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
-    return c.SessionSweepReply([m.Revision(view.name, view.revision)], [], len(ended), len(wills), waiting)
+    return c.SessionSweepReply([m.Revision(view.name, view.revision)], [], len(ended), len(wills), waiting, expired)
+
+
+def _split(rows: Rows) -> tuple[Rows, list[tuple[int, bytes]]]:
+    """Those of sessions; and when which retained messages are due."""
+    sessions: list[int] = []
+    messages: list[tuple[int, bytes]] = []
+    for at, item, key in rows:
+        if item.kind == DueKind.RETAINED:
+            messages.append((item.at_ms, key))
+        else:
+            sessions.append(at)
+    if not messages:
+        return rows, messages
+    return Rows([rows.items[at] for at in sessions], [rows.keys[at] for at in sessions], rows.crcs[sessions]), messages
 
 
 def _has_passed(view: View, at_ms: int) -> bool:

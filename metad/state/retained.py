@@ -1,9 +1,11 @@
 """Retained messages: put, get, delete by topic, and all whose topics match a filter.
 
-On disk a message is the wire's Retained. What has expired stays until somebody deletes it; reads leave it out.
+On disk a message is the wire's Retained. What has expired is left out by reads, and deleted by the sweep (:mod:`.due`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import msgspec
 
@@ -25,6 +27,9 @@ from metad_wire.topics import filter_fault, subscription, topic_fault
 
 from ..storage import keys
 from ..storage.engine import Pin
+from . import due as index
+from .due import DUE, DueKind, due_key
+from .limits import LOOKED_AT_BYTES_MAX
 from .rows import Numbers
 from .tables import (
     PAGE_BYTES_MAX,
@@ -68,6 +73,7 @@ _decode = msgspec.msgpack.Decoder(_Numbers).decode
 def _evaluate_put(view: View, command: Command[RetainedPut]) -> m.WriteReply:
     prefix, writes = keys.table_prefix(view.group, _MESSAGE), view.writes_of(_MESSAGE)
     now_ms, revision = view.now_ms, view.revision
+    due = view.writes_of(DUE)
     errors: list[m.ItemError] = []
     for position, item, suffix in command.rows:
         fault = topic_fault(item.topic)
@@ -82,7 +88,10 @@ def _evaluate_put(view: View, command: Command[RetainedPut]) -> m.WriteReply:
                 writes[key] = None
             continue
         interval_s = item.expiry_interval_s
-        expires_ms = 0 if interval_s is None else now_ms + interval_s * 1000
+        expires_ms = 0
+        if interval_s is not None:
+            expires_ms = now_ms + 1000 * interval_s
+            index.note_retained(due, view.group, suffix, 1000 * interval_s, expires_ms)
         # A Retained as a tuple: the bytes are the same, and it is made sooner.
         writes[key] = encode((item.tenant, item.topic, item.payload, item.qos, item.properties, expires_ms, revision))
     return written(view, errors)
@@ -103,6 +112,27 @@ def _evaluate_delete(view: View, command: Command[RetainedDelete]) -> m.WriteRep
         else:
             writes[key] = None
     return written(view, errors)
+
+
+def expire(view: View, items: Iterable[tuple[int, bytes]]) -> tuple[int, int]:
+    """Delete the messages with these keys that have expired by the time beside them, if it has passed, and what was due
+    then. Returns how many were deleted, and of how many items the time has not passed. Raises TooLargeError."""
+    prefix, writes, due = keys.table_prefix(view.group, _MESSAGE), view.writes_of(_MESSAGE), view.writes_of(DUE)
+    passed: dict[bytes, int] = {}
+    waiting = 0
+    for at_ms, suffix in items:
+        if at_ms <= view.past_ms:
+            due[due_key(view.group, at_ms, DueKind.RETAINED, suffix)] = None
+            passed[suffix] = max(at_ms, passed.get(suffix, 0))
+        else:
+            waiting += 1
+    deleted = 0
+    rows = view.get_many([prefix + suffix for suffix in passed], LOOKED_AT_BYTES_MAX)
+    for (suffix, at_ms), row in zip(passed.items(), rows, strict=True):
+        if row is not None and _is_over(row, at_ms):
+            writes[prefix + suffix] = None
+            deleted += 1
+    return deleted, waiting
 
 
 def _is_over(row: bytes, now_ms: int) -> bool:

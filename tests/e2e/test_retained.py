@@ -15,6 +15,7 @@ import pytest
 
 from metad import embedded
 from metad_client import (
+    ChangeKind,
     Client,
     ConflictError,
     ConnectionLostError,
@@ -99,6 +100,24 @@ async def test_filters_find_what_was_put_through_a_rebalance_and_the_death_of_a_
 
         while shown() != stored:  # noqa: ASYNC110 - the image tells of single changes only
             await asyncio.sleep(0.05)
+
+
+async def test_a_watch_says_that_a_message_has_expired() -> None:
+    async with embedded.serve() as server, asyncio.timeout(TIMEOUT_S), connect(server.url) as m:
+        watch = await m.watch("retained", tenant="acme").opened()
+        await m.retained.put("acme", "a", b"1", expiry_interval_s=60)
+        await m.retained.put("acme", "b", b"1", expiry_interval_s=60)
+        await m.retained.put("acme", "b", b"2")
+        await server.advance(600)
+        seen: list[tuple[str, ChangeKind]] = []  # the two topics may be in different groups
+        async for batch in watch:
+            seen += [(event.key.topic, event.kind) for event in batch.events]
+            if len(seen) == 4:
+                break
+        written = ChangeKind.WRITTEN
+        assert sorted(seen) == sorted([("a", written), ("a", ChangeKind.EXPIRED), ("b", written), ("b", written)])
+        assert [one async for one in m.retained.match("acme", "#")] == [await m.retained.get("acme", "b")]
+        await watch.close()
 
 
 def test_metadctl_has_the_same_verbs() -> None:

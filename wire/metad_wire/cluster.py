@@ -212,16 +212,18 @@ class GroupReply(Message, frozen=True):
 
 
 class SessionDue(Message, frozen=True):
-    """Something is due of a session: its end, or its will."""
+    """Something is due of a session: its end, or its will. Or the end of a retained message, where ``client_id`` is the
+    topic."""
 
     tenant: str
     client_id: str
     at_ms: U63
-    kind: U32  # 1: its will, 2: its end
+    kind: U32  # 1: its will, 2: its end, 3: the end of a retained message
 
 
 class SessionSweep(Message, frozen=True):
-    """Between nodes: end those of these sessions whose time has come, and have their wills published."""
+    """Between nodes: end those of these sessions and retained messages whose time has come, and have the wills
+    published."""
 
     items: Batch[SessionDue]
 
@@ -236,14 +238,15 @@ class SessionLose(Message, frozen=True):
 
 
 class SessionSweepReply(Message, frozen=True):
-    """Between nodes: how many sessions were ended, how many wills are due, and how many items are not due yet. The
-    others were no more what they had been."""
+    """Between nodes: how many sessions were ended, how many wills are due, how many items are not due yet, and how many
+    retained messages have ended. The others were no more what they had been."""
 
     revisions: list[Revision]
     errors: list[ItemError]
     ended: U32 = 0
     wills: U32 = 0
     waiting: U32 = 0
+    retained: U32 = 0
 
 
 class Join(Message, frozen=True):

@@ -57,8 +57,8 @@ class RetainedMessages(Facade):
         return ReadResult(pieces, lambda reply: reply.messages, None)
 
     async def delete_many(self, items: Sequence[RetainedDeleteItem], *, deadline_s: float | None = None) -> WriteResult:
-        """Delete messages, also expired ones. Item errors: NotFoundError, ConflictError (another write than that of
-        ``revision`` was the last)."""
+        """Delete messages, also expired ones that are still there. Item errors: NotFoundError, ConflictError (another
+        write than that of ``revision`` was the last)."""
         return WriteResult(await self._requests.many(methods.RETAINED_DELETE, items, RetainedDelete, deadline_s))
 
     async def match(

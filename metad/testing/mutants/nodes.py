@@ -258,6 +258,22 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "sessions_end_in_the_group_that_their_slots_have_moved_to",
     ),
     _m(
+        "messages_end_by_the_deadline_of_an_earlier_one",
+        "a retained message that was put again ends by its own deadline",
+        "metad.state.retained:expire",
+        "_is_over(row, at_ms)",
+        "_decode(row).expires_ms",
+        "retained_messages_are_deleted_when_they_have_expired",
+    ),
+    _m(
+        "messages_are_not_due",
+        "every retained message that expires is due some time",
+        "metad.state.due:note_retained",
+        'writes[due_key(group, retained_due_ms(interval_ms, expires_ms), DueKind.RETAINED, message)] = b""',
+        "pass",
+        "retained_messages_expire_in_the_group_that_their_slots_have_moved_to",
+    ),
+    _m(
         "wills_are_due_twice",
         "a will that is due is not due again",
         "metad.state.expiry:_without_will",

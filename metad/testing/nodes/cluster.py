@@ -20,6 +20,7 @@ from metad_client import Client, Options, connect
 from metad_wire.cluster import ClusterMap, SlotMove, slot_bits, slots_count
 from metad_wire.group import METADATA, GroupId
 from metad_wire.messages import SessionOwner
+from metad_wire.tables.retained import RETAINED, Retained
 from metad_wire.tables.session import SESSION
 
 from ...config import (
@@ -42,7 +43,7 @@ from ...raft.base import ROLES
 from ...raft.replica import RaftGroup
 from ...server.network import Network
 from ...server.serve import Server
-from ...state.due import DUE
+from ...state.due import DUE, DueKind
 from ...storage import keys
 from ..judges.history import History
 from ..judges.invariants import Violation
@@ -54,6 +55,7 @@ from .workload import Caller
 
 CLIENT_PORT, PEER_PORT = 7420, 7421
 _OWNER = SESSION.rows["owner"]
+_MESSAGE = RETAINED.rows["message"]
 _LOOK_S = 0.05
 _CALLBACKS_MAX = 4_000_000
 DATA = GroupId("data", 0)
@@ -536,7 +538,8 @@ class Cluster:
                     raise Violation("same states", f"{record.group_id.name}: {members[0]} / {member}: {shown}")
 
     def _deadlines(self, group: GroupId) -> None:
-        """The index of deadlines has exactly those of the sessions that are away."""
+        """The index of deadlines has exactly those of the sessions that are away; and one of each retained message that
+        expires, beside others that were replaced."""
         lead = self.leader(group)
         assert lead is not None
         assert lead.node is not None
@@ -544,17 +547,29 @@ class Cluster:
         prefix = keys.group_prefix(group)
         expected: dict[bytes, bytes | None] = {}
         found: dict[bytes, bytes | None] = {}
+        ends: dict[bytes, int] = {}  # when retained messages expire
+        latest: dict[bytes, int] = {}  # the last deadlines of their topics
         for key, value in lead.disks.state.scan(prefix, keys.after_prefix(prefix), 1 << 30):
             behind = key[keys.GROUP_PREFIX_BYTES :]
-            if behind[0] not in (_OWNER, DUE) or (mask is not None and not mask[keys.slot_of_key(behind) or 0]):
+            if behind[0] not in (_OWNER, DUE, _MESSAGE):
+                continue
+            if mask is not None and not mask[keys.slot_of_key(behind) or 0]:
                 continue
             if behind[0] == _OWNER:
                 owner = msgspec.msgpack.decode(value, type=SessionOwner)
                 for kind, at_ms in ((1, owner.will_ms), (2, owner.expires_ms)):
                     if at_ms:
                         expected[prefix + bytes((DUE,)) + at_ms.to_bytes(8, "big") + bytes((kind,)) + behind[1:]] = b""
+            elif behind[0] == _MESSAGE:
+                ends[behind[1:]] = msgspec.msgpack.decode(value, type=Retained).expires_ms
+            elif behind[9] == DueKind.RETAINED:
+                topic, at_ms = behind[10:], int.from_bytes(behind[1:9], "big")
+                latest[topic] = max(at_ms, latest.get(topic, 0))
             else:
                 found[key] = value
+        for topic, ends_ms in ends.items():
+            if ends_ms > latest.get(topic, 0):
+                raise Violation("deadlines", f"{group.name} of {lead.name}: {topic!r} has none")
         if found != expected:
             differ = sorted(found.keys() ^ expected.keys())
             raise Violation("deadlines", f"{group.name} of {lead.name}: {differ[:3]} are not in both")

@@ -9,11 +9,15 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from state_rig import Rig, item_errors
+from state_rig import Rig, contents, item_errors
 
+from metad.state.due import DUE, Due, retained_due_ms, split_due
 from metad.state.entry import decode_entry
+from metad.state.part import Origin
 from metad.state.topic_scan import TopicScan
+from metad.storage import keys
 from metad.storage.engine import Engine, Pin
+from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import SLOTS, slot_bits
@@ -146,6 +150,115 @@ def test_what_has_expired_is_not_read_but_is_still_there(rig: Rig) -> None:
     assert found(rig, "#") == ["c"]
     assert get(rig, "a", "b") == [None, None]
     assert item_errors(delete(rig, RetainedDeleteItem("t", "a"), RetainedDeleteItem("t", "b"))) == {}
+
+
+def due(rig: Rig) -> list[Due]:
+    """What is due, in order."""
+    rig.settle()
+    prefix = keys.table_prefix(rig.group.prefix, DUE)
+    return [split_due(key) for key, _ in contents(rig.group.engine) if key.startswith(prefix)]
+
+
+def sweep(rig: Rig, *rows: Due) -> tuple[int, int]:
+    """(ended, waiting)"""
+    items = [
+        c.SessionDue("t", keys.split_text(one.session, keys.split_text(one.session, 0)[1])[0], one.at_ms, one.kind)
+        for one in rows
+    ]
+    reply = rig.write(methods.SESSION_SWEEP, c.SessionSweep(items))
+    assert (reply.ended, reply.wills) == (0, 0)
+    return reply.retained, reply.waiting
+
+
+def stored(rig: Rig) -> int:
+    rig.settle()
+    prefix = keys.table_prefix(rig.group.prefix, RETAINED.rows["message"])
+    return sum(key.startswith(prefix) for key, _ in contents(rig.group.engine))
+
+
+def test_the_sweep_deletes_what_has_expired_and_nothing_else(rig: Rig) -> None:
+    put(rig, Put("t", "for ever", b"1"))
+    rig.advance(60_000)  # the amnesty of a leader that has just begun
+    put(rig, *(Put("t", topic, b"1", expiry_interval_s=10) for topic in ("over", "longer", "deleted", "for ever")))
+    put(rig, Put("t", "longer", b"2", expiry_interval_s=1_000), Put("t", "deleted", b""), Put("t", "for ever", b"2"))
+    rows = due(rig)
+    assert len(rows) == 5
+    assert sweep(rig, *rows) == (0, 5)
+    assert due(rig) == rows, "nothing has passed"
+    rig.advance(rows[0].at_ms - rig.now_ms)
+    assert stored(rig) == 3
+    before = rig.group.last
+    assert sweep(rig, *rows) == (1, 1)
+    rig.settle()
+    entry = decode_entry(rig.group.name, rig.group.last, rig.group.log[before])
+    assert entry.origin is Origin.EXPIRY
+    assert found(rig, "#") == ["for ever", "longer"]
+    assert stored(rig) == 2
+    assert due(rig) == rows[4:]
+    assert sweep(rig, *rows[:4]) == (0, 0), "it may be said again"
+    rig.advance(1_000_000 + 125_000)
+    assert sweep(rig, *due(rig)) == (1, 0)
+    assert due(rig) == []
+    assert found(rig, "#") == ["for ever"]
+
+
+def test_a_message_is_due_at_its_end_or_an_eighth_of_its_interval_later() -> None:
+    for interval_s in (0, 1, 8, 9, 10, 100, 86_400, 2**32 - 1):
+        for expires_ms in (1_700_000_000_000 + 1_000 * interval_s + more for more in (0, 1, 511, 1_023, 65_537)):
+            late_ms = retained_due_ms(1_000 * interval_s, expires_ms) - expires_ms
+            assert 0 <= late_ms < max(1_024, 125 * interval_s + 1)
+
+
+def test_a_topic_with_a_put_each_second_has_few_rows_of_what_is_due(rig: Rig) -> None:
+    for _ in range(300):
+        put(rig, Put("t", "a", b"1", expiry_interval_s=100))
+        rig.advance(1_000)
+    now_ms = rig.now_ms
+    rows = due(rig)
+    assert len([one for one in rows if one.at_ms > now_ms]) <= 18
+    assert sweep(rig, *rows)[0] == 0
+    assert found(rig, "a") == ["a"]
+    rig.advance(200_000)
+    assert sweep(rig, *due(rig)) == (1, 0)
+
+
+def test_what_is_due_of_a_message_is_in_its_slot() -> None:
+    rig = Rig()
+    put(rig, *(Put("t", f"a/{number}", b"1", expiry_interval_s=10) for number in range(20)))
+    messages = [RetainedKey("t", f"a/{number}") for number in range(20)]
+    slots = sorted(crc & SLOT_MASK for crc in RETAINED.crcs(messages))
+    prefix = keys.table_prefix(rig.group.prefix, DUE)
+    rig.settle()
+    rows = [key for key, _ in contents(rig.group.engine) if key.startswith(prefix)]
+    assert sorted(keys.slot_of_key(key[keys.GROUP_PREFIX_BYTES :]) or 0 for key in rows) == slots
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from([None, 0, 1, 5, 60, 4_000]), st.integers(0, 20_000)),
+        max_size=25,
+    ),
+    st.integers(0, 3),
+)
+def test_every_message_that_expires_is_swept_once_its_time_has_come(
+    puts: list[tuple[str, int | None, int]], lag: int
+) -> None:
+    rig = Rig(lag=lag)
+    model: dict[str, int] = {}  # topic -> when it expires, 0: never
+    for topic, interval_s, pause_ms in puts:
+        put(rig, Put("t", topic, b"1", expiry_interval_s=interval_s))
+        model[topic] = 0 if interval_s is None else rig.now_ms + 1_000 * interval_s
+        rig.advance(pause_ms)
+        passed = [one for one in due(rig) if one.at_ms <= rig.now_ms]
+        if len(passed) % 2:
+            sweep(rig, *passed)
+        assert set(found(rig, "#")) == {one for one, at_ms in model.items() if not at_ms or at_ms > rig.now_ms}
+    while rows := due(rig):
+        rig.advance(max(1_000, rows[0].at_ms - rig.now_ms))  # during an amnesty nothing has passed
+        sweep(rig, *[one for one in rows if one.at_ms <= rig.now_ms])
+        rig.settle()
+    assert stored(rig) == sum(at_ms == 0 for at_ms in model.values())
 
 
 @pytest.mark.parametrize(

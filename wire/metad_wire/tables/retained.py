@@ -26,8 +26,8 @@ class RetainedKey(m.Message, frozen=True):
 
 class Retained(m.Message, frozen=True):
     """A retained message as read. ``properties`` are the broker's own encoding of the rest. ``expires_ms`` is Unix
-    time, 0 if it never expires; no read returns a message from then on, but a watch still shows it. ``revision`` is
-    that of the entry that wrote it."""
+    time, 0 if it never expires; no read returns a message from then on, and the group deletes it some time later.
+    ``revision`` is that of the entry that wrote it."""
 
     tenant: str
     topic: str

@@ -50,7 +50,7 @@ SESSION_DUE = Table(
     "session_due", kind="data", rows={"due": 0x15}, record=m.SessionKey, key=("tenant", "client_id"), ordered_by=9
 )
 """An index of the sessions that have a deadline, in order: 8 bytes of milliseconds and one that says what is due then
-stand in front of the session's key."""
+stand in front of the session's key. Retained messages that expire are in it, too, with (tenant, topic)."""
 SESSION_TAKEOVER = SESSION.writes(0x0101, "takeover", m.SessionTakeover, m.SessionTakeoverReply)
 SESSION_DISCONNECT = SESSION.writes(0x0102, "disconnect", m.SessionDisconnect, m.WriteReply)
 SESSION_UPDATE = SESSION.writes(0x0103, "update", m.SessionUpdate, m.WriteReply)
