@@ -18,7 +18,7 @@ from metad_wire.refused import Refused, without
 from metad_wire.table import Keyed, Table
 
 from ..storage.engine import Engine
-from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix, slot_of_key, table_prefix
+from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix, log_time, slot_of_key, table_prefix
 from .limits import REPLY_BYTES_MAX, check_reply
 from .part import Origin, Parts
 from .rows import NO_ROWS, Numbers, Rows, column
@@ -98,6 +98,10 @@ class Reader:
         """The slots that the group holds, a boolean per slot; None if it holds all of its kind. No read shows rows of
         other slots: they came early, or are yet to be dropped."""
         return self._slots.mask
+
+    def log_ms(self) -> int:
+        """The time of the newest entry in the state."""
+        return int.from_bytes(self.engine.get(log_time(self.group)) or b"", "big")
 
     def check_still_held(self, rows: Rows) -> None:
         """For a retry whose answer is read again. Raises IdentityExpiredError where rows have moved away since: what is

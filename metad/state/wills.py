@@ -59,11 +59,16 @@ def _evaluate_claim(view: View, command: Command[wire.WillClaim]) -> wire.WillCl
     claimed: list[wire.ClaimedWill] = []
     wills: list[msgspec.Raw] = []
     until_ms, size = view.now_ms + body.lease_ms, 0
+    fences = view.parts[Fences]
     cursor = b""
     for (key, due), row in zip(found, claims, strict=True):
         claimant = None if row is None else _decode_claimant(row)
         suffix = key[skip:]
-        if due is not None and not _holds(view, claimant, body) and (mask is None or mask[WILL.slot_of(suffix)]):
+        if (
+            due is not None
+            and not _holds(claimant, body.broker, body.broker_epoch, view.past_ms, fences)
+            and (mask is None or mask[WILL.slot_of(suffix)])
+        ):
             size += len(due)
             if len(claimed) == body.limit or (claimed and size > command.reply_bytes_max):
                 break
@@ -81,13 +86,13 @@ def _evaluate_claim(view: View, command: Command[wire.WillClaim]) -> wire.WillCl
     return wire.WillClaimReply(revisions, claimed, wills, cursor)  # type: ignore[arg-type]  # encoded
 
 
-def _holds(view: View, claimant: wire.WillClaimant | None, body: wire.WillClaim) -> bool:
-    """Whether a claim keeps others away."""
-    if claimant is None or claimant.until_ms <= view.past_ms:
+def _holds(claimant: wire.WillClaimant | None, broker: str, epoch: int, past_ms: int, fences: Fences) -> bool:
+    """Whether a claim keeps this life of a broker away."""
+    if claimant is None or claimant.until_ms <= past_ms:
         return False
-    if claimant.broker == body.broker and claimant.broker_epoch < body.broker_epoch:
+    if claimant.broker == broker and claimant.broker_epoch < epoch:
         return False  # this broker's last life
-    return view.parts[Fences].allows(claimant.broker, claimant.broker_epoch)
+    return fences.allows(claimant.broker, claimant.broker_epoch)
 
 
 def _forget_wills(reply: wire.WillClaimReply) -> wire.WillClaimReply:
@@ -151,7 +156,13 @@ def _read_list(reader: Reader, command: Command[wire.WillList]) -> wire.WillList
     suffixes = [key[skip:] for key, _ in scan.rows]
     claims = reader.get_many([claim_prefix + suffix for suffix in suffixes], LOOKED_AT_BYTES_MAX)
     found: list[msgspec.Raw] = []
+    asker, fences = body.claimable_by, reader.parts[Fences]
+    # Of the two times either may be behind; a claim that finds nothing, because a lease is not over yet, does no harm.
+    past_ms = 0 if asker is None else max(reader.wall_ms(), reader.log_ms())
     for suffix, (_, due), claim in zip(suffixes, scan.rows, claims, strict=True):
+        claimant = None if asker is None or claim is None else _decode_claimant(claim)
+        if asker is not None and _holds(claimant, asker.broker, asker.broker_epoch, past_ms, fences):
+            continue
         fields = b"".join(map(encode, WILL.fields_of(suffix, 3)))
         found.append(msgspec.Raw(_DUE_WILL_HEADER + fields + due[1:] + (claim or _NIL)))
     cursor = b"" if scan.stopped_at is None else scan.stopped_at[skip:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -20,6 +20,8 @@ from metad_client import (
     WillKey,
     blocking,
 )
+from metad_client.requests.requests import Requests
+from metad_wire.tables.will import WillClaim
 
 SOON = {"expiry": {"amnesty_ms": 100}, "groups": {"data": 3}}
 WAIT_S = 60
@@ -72,6 +74,42 @@ async def test_brokers_share_the_wills_and_publish_each_once() -> None:
             broker.cancel()
         await asyncio.wait(brokers)
         assert sorted(published) == [f"will/{name}" for name in names]
+
+
+async def test_a_will_costs_about_one_claim_however_many_brokers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wills become due one at a time; each is published once, by one of 20 brokers."""
+    claims: dict[str, int] = {}
+    ask = Requests.one
+
+    async def counted(self: Requests, method: Any, body: Any, *how: Any, **more: Any) -> Any:
+        if isinstance(body, WillClaim):
+            claims[body.broker] = claims.get(body.broker, 0) + 1
+        return await ask(self, method, body, *how, **more)
+
+    monkeypatch.setattr(Requests, "one", counted)
+    published: asyncio.Queue[str] = asyncio.Queue()
+
+    async def serve(m: sdk.Client, broker: str) -> None:
+        async for taken in m.wills.due(broker, 1, poll_s=3_600):
+            await m.wills.acknowledge(broker, 1, taken.key)
+            published.put_nowait(taken.key.client_id)
+
+    async with serving() as (server, m), asyncio.timeout(4 * WAIT_S), AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(sdk.connect(server.url)) for _ in range(20)]
+        brokers = [asyncio.create_task(serve(one, f"b{number}")) for number, one in enumerate(clients)]
+        while len(claims) < 20:  # noqa: ASYNC110 - each begins with a look at all groups
+            await asyncio.sleep(0.01)
+        for number in range(160):
+            if number == 60:
+                claims.clear()  # they know each other by now
+            await go(m, f"c{number}")
+            assert await published.get() == f"c{number}"
+        assert published.empty()
+        assert sum(claims.values()) <= 3 * 100, "without turns: 20 for each will"
+        assert len(claims) > 10, "they share the work"
+        for broker in brokers:
+            broker.cancel()
+        await asyncio.wait(brokers)
 
 
 async def test_a_broker_waits_for_wills_that_are_not_due_yet() -> None:

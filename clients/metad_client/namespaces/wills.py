@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
 
 import msgspec
 
 from metad_wire import methods
-from metad_wire.messages import Page, Revision, Will
+from metad_wire.messages import Owner, Page, Revision, Will
 from metad_wire.tables.will import (
     ClaimLimit,
     DueWill,
@@ -20,6 +21,7 @@ from metad_wire.tables.will import (
     WillList,
     WillRelease,
 )
+from metad_wire.watch import ChangeKind
 
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import ConflictError, DeadlineExceededError, InvalidRequestError, MetadError, NotFoundError
@@ -28,9 +30,11 @@ from ..requests.outcomes import wrote
 from ..requests.requests import Requests
 from ..requests.wrong import argument
 from ..results import WriteResult, newest
+from ..watch.events import WatchBatch
 from ..watch.filters import Watched
 from ..watch.watch import Watch, open_watch
 from .facade import Facade
+from .will_turns import Turns
 
 LEASE_S = 30.0
 POLL_S = 5.0
@@ -75,25 +79,26 @@ class Wills(Facade):
         A will is acknowledged once the loop asks for the next one. So call :meth:`acknowledge` for the last one before
         you leave the loop; what was claimed and not yielded is then released to other brokers. ``lease_s`` is how long
         a claim keeps others away: whoever publishes a batch of ``limit`` wills should be done by then, and does not get
-        what is left of the batch after that. ``poll_s``: how often to look for what dead brokers have left.
+        what is left of the batch after that. ``poll_s``: how often to look for what dead brokers have left. Brokers
+        take turns (:mod:`.will_turns`): there is about one claim for each will, however many brokers iterate here.
 
         Raises FencedError once this life of the broker is over. While nobody answers, it waits.
         """
         if not isinstance(poll_s, int | float) or not poll_s > 0:
             raise InvalidRequestError(f"poll_s: expected a number of seconds, got {poll_s!r}")
         loop = asyncio.get_running_loop()
-        watch = open_watch(self._dispatcher, Watched("will", tenant=tenant, rows=("due",)), keys_only=True)
+        news = _News(self._dispatcher, broker, tenant)
         rest: list[TakenWill] = []
         acknowledged: set[asyncio.Future[None]] = set()
         try:
-            looks = True
+            groups: set[str] | None = None  # None: all of them
             while True:
                 begun_s = loop.time()
                 try:
-                    if looks or await self._any(tenant, deadline_s):
-                        rest = await self.claim(
-                            broker, broker_epoch, tenant=tenant, lease_s=lease_s, limit=limit, deadline_s=deadline_s
-                        )
+                    if groups is not None and not groups:
+                        groups = await self._claimable(broker, broker_epoch, tenant, deadline_s)
+                    if groups is None or groups:
+                        rest = await self._claim(groups, broker, broker_epoch, tenant, lease_s, limit, deadline_s)
                 except MetadError as error:
                     if not (error.retryable or isinstance(error, DeadlineExceededError)):
                         raise
@@ -106,9 +111,10 @@ class Wills(Facade):
                     yield taken
                     acknowledged.add(asyncio.ensure_future(self._acknowledge(broker, broker_epoch, taken.key)))
                 await _all(acknowledged)
-                looks = found > 0 or await _woken(watch, poll_s)
+                if found < limit:  # otherwise there may be more
+                    groups = await news.wait(poll_s)
         finally:
-            await watch.close()
+            await news.close()
             await _all(acknowledged)
             if rest:
                 with suppress(MetadError):
@@ -126,9 +132,23 @@ class Wills(Facade):
     ) -> list[TakenWill]:
         """Claim wills that nobody has, ``limit`` of them or a few more, from all groups. ``tenant``: only of this one.
         None are left if the list is empty. Raises FencedError; if a group cannot be asked and no other has any, why."""
+        return await self._claim(None, broker, broker_epoch, tenant, lease_s, limit, deadline_s)
+
+    async def _claim(
+        self,
+        groups: set[str] | None,
+        broker: str,
+        broker_epoch: int,
+        tenant: str | None,
+        lease_s: float,
+        limit: int,
+        deadline_s: float | None,
+    ) -> list[TakenWill]:
+        """:meth:`claim` from these groups, as far as there are such groups."""
         lease_ms = _lease_ms(lease_s)
         argument("limit", limit, ClaimLimit)
-        left: dict[str, bytes] = dict.fromkeys(await self._requests.groups(methods.WILL_CLAIM, deadline_s), b"")
+        known = await self._requests.groups(methods.WILL_CLAIM, deadline_s)
+        left: dict[str, bytes] = {group: b"" for group in known if groups is None or group in groups}
         found: list[TakenWill] = []
         failed: MetadError | None = None
         while left and len(found) < limit:
@@ -240,14 +260,24 @@ class Wills(Facade):
         with suppress(NotFoundError, ConflictError, DeadlineExceededError):
             await self.acknowledge(broker, broker_epoch, key)
 
-    async def _any(self, tenant: str | None, deadline_s: float | None) -> bool:
-        """Whether wills are due at all: to look costs less than to claim."""
-        body = WillList(tenant, page=Page(1))
+    async def _claimable(
+        self, broker: str, broker_epoch: int, tenant: str | None, deadline_s: float | None
+    ) -> set[str]:
+        """The groups with wills that this broker could claim: to look costs less than to claim, and what others have
+        claimed is left to them."""
         groups = await self._requests.groups(methods.WILL_LIST, deadline_s)
-        replies = await asyncio.gather(
-            *(self._requests.one(methods.WILL_LIST, body, deadline_s, group=group) for group in groups)
-        )
-        return any(reply.wills or reply.cursor for reply in replies)
+
+        async def look(group: str) -> bool:
+            page = Page(1)
+            while True:
+                body = WillList(tenant, page=page, claimable_by=Owner(broker, broker_epoch))
+                reply = await self._requests.one(methods.WILL_LIST, body, deadline_s, group=group)
+                if reply.wills or not reply.cursor:
+                    return bool(reply.wills)
+                page = Page(1, reply.cursor)
+
+        found = await asyncio.gather(*map(look, groups))
+        return {group for group, any_there in zip(groups, found, strict=True) if any_there}
 
 
 def _lease_ms(lease_s: float) -> int:
@@ -262,13 +292,52 @@ def _taken(reply: WillClaimReply) -> Iterable[TakenWill]:
             yield TakenWill(WillKey(one.tenant, one.client_id, one.id), due.will, due.due_ms, one.claims)
 
 
-async def _woken(watch: Watch, poll_s: float) -> bool:
-    """Whether a will has become due before it is time to look for what is left."""
+class _News:
+    """What a broker hears of wills that are due, and of claims: who is to claim them follows from both."""
+
+    def __init__(self, dispatcher: Dispatcher, broker: str, tenant: str | None) -> None:
+        # A will may be long, and a broker needs it only if it publishes it; of a claim it needs the broker.
+        self._due = open_watch(dispatcher, Watched("will", tenant=tenant, rows=("due",)), keys_only=True)
+        self._claims = open_watch(dispatcher, Watched("will", tenant=tenant, rows=("claim",)))
+        self._turns = Turns(broker, random.Random())
+
+    async def close(self) -> None:
+        await self._due.close()
+        await self._claims.close()
+
+    async def wait(self, poll_s: float) -> set[str] | None:
+        """The groups in which it is this broker's turn; none if it is time to look for what is left, and None if that
+        is to be done at once in all groups, because what has become due is not known."""
+        loop = asyncio.get_running_loop()
+        poll_at_s = loop.time() + poll_s * (0.5 + random.random())
+        while True:
+            next_s = self._turns.next_s
+            until_s = poll_at_s if next_s is None else min(poll_at_s, next_s)
+            batch = await _next(self._due, until_s)
+            while batch is not None:
+                if batch.kind == "gap":
+                    return None
+                for event in batch.events:
+                    if event.kind not in (ChangeKind.DELETED, ChangeKind.EXPIRED):
+                        self._turns.due(batch.group, event.key, loop.time())
+                batch = await _next(self._due, 0.0)
+            while (batch := await _next(self._claims, 0.0)) is not None:
+                for event in batch.events:
+                    if event.record is not None:
+                        self._turns.claimed(event.key, event.record.broker, loop.time())
+            if groups := self._turns.take(loop.time()):
+                return groups
+            if loop.time() >= poll_at_s:
+                return set()
+
+
+async def _next(watch: Watch, until_s: float) -> WatchBatch | None:
+    """The next batch, if one comes until then."""
     try:
-        async with asyncio.timeout(poll_s):
-            return await watch.next() is not None
+        async with asyncio.timeout_at(until_s):
+            return await watch.next()
     except TimeoutError:
-        return False
+        return None
 
 
 async def _all(pending: set[asyncio.Future[None]]) -> None:

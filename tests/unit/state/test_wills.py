@@ -34,6 +34,32 @@ LEASE_MS = 5_000
 AMNESTY_MS = 10_000
 
 
+def claimable(rig: Rig, broker: str = "b2", epoch: int = 1) -> list[str]:
+    """What a look says that a broker could claim."""
+    rig.settle()
+    found = rig.read(methods.WILL_LIST, WillList(claimable_by=m.Owner(broker, epoch))).wills
+    return [one.client_id for one in found]
+
+
+def test_a_look_finds_what_a_claim_would(rig: Rig) -> None:
+    make_due(rig, "a", "b", "c")
+    assert claimable(rig) == ["a", "b", "c"]
+    claim(rig, "b1", 5, limit=2)
+    assert claimable(rig) == ["c"]
+    assert claimable(rig, "b1", 5) == ["c"]
+    assert claimable(rig, "b1", 6) == ["a", "b", "c"], "its next life"
+    rig.advance(LEASE_MS - 1)
+    assert claimable(rig) == ["c"]
+    rig.advance(1)
+    assert claimable(rig) == ["a", "b", "c"]
+    assert clients(claim(rig, "b2", 1)) == ["a", "b", "c"]
+    assert claimable(rig, "b1", 5) == []
+    rig.write(methods.GROUP_FENCE, GroupFence([FenceItem("b2", 2, rig.now_ms)]))
+    assert claimable(rig, "b1", 5) == ["a", "b", "c"], "the claimant's life is over"
+    rig.now_ms -= 10_000_000
+    assert claimable(rig, "b1", 5) == ["a", "b", "c"]
+
+
 class Due:
     """Stands for the view of a command that makes wills due: what it writes is applied at once."""
 

@@ -105,7 +105,8 @@ class WillRelease(m.Message, frozen=True):
 
 class WillList(m.Message, frozen=True):
     """Wills that are due, in order of (tenant, client_id, id). ``tenant`` matches exactly (None: any);
-    ``client_id_prefix`` needs a tenant. ``slots`` and ``after`` are those of a SessionList."""
+    ``client_id_prefix`` needs a tenant. ``slots`` and ``after`` are those of a SessionList. ``claimable_by``: only
+    those that this life of a broker could claim now."""
 
     tenant: str | None = None
     client_id_prefix: str = ""
@@ -113,6 +114,7 @@ class WillList(m.Message, frozen=True):
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
     slots: bytes = b""
     after: WillKey | None = None
+    claimable_by: m.Owner | None = None
 
 
 class WillListReply(m.Message, frozen=True):
