@@ -175,6 +175,13 @@ class WriteResult(_PerItem):
         return f"<{type(self).__name__} {'ok' if self.ok else f'{len(self.errors)} errors'}>"
 
 
+def attachment_of(reply: SessionTakeoverReply) -> int:
+    """What a takeover is called by what its broker says later of the connection: its revision."""
+    if len(reply.revisions) != 1:
+        raise InternalError(f"a reply of {len(reply.revisions)} revisions to a takeover in one group")
+    return reply.revisions[0].index
+
+
 class TakeoverResult(WriteResult):
     """The outcome of a batch of takeovers. By position of the caller's sequence:
 
@@ -185,6 +192,7 @@ class TakeoverResult(WriteResult):
 
     def __init__(self, pieces: Sequence[Piece[SessionTakeoverReply]], items: Sequence[SessionTakeoverItem]) -> None:
         super().__init__(pieces)
+        self._pieces = pieces
         self._items = items
         self.owners: list[Owner]
         self.previous_index: list[int]
@@ -217,6 +225,14 @@ class TakeoverResult(WriteResult):
         table.append(-1)  # what index -1 finds
         return [table[index] for index in reply.previous]
 
+    @property
+    def attachments(self) -> list[int]:
+        """By position: what a disconnect of this connection says. 0 if the item failed."""
+        found = by_position(self._pieces, lambda reply: [attachment_of(reply)] * len(reply.previous), 0)
+        for failed in self.errors:
+            found[failed] = 0
+        return found
+
     def previous(self, i: int) -> Owner | None:
         """The previous owner of item i; None if there was no session."""
         index = self.previous_index[i]
@@ -241,13 +257,14 @@ class TakeoverResult(WriteResult):
 
 class Takeover(msgspec.Struct, frozen=True):
     """The outcome of one takeover. ``properties`` is what was stored, if ``restore`` was asked for; ``subscriptions``
-    and ``inflight``, if ``restore_parts`` was."""
+    and ``inflight``, if ``restore_parts`` was. ``attachment`` is what a disconnect of this connection says."""
 
     previous: Owner | None
     session_present: bool
     properties: SessionProperties | None = None
     subscriptions: Sequence[Subscribed] = ()
     inflight: Sequence[InflightState] = ()
+    attachment: int = 0
 
 
 class SubscribeResult(WriteResult):

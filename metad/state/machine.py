@@ -153,7 +153,7 @@ class Machine:
                     reply = command.refused.widened(reply)
                 encoded = encode(reply)
                 remembered = encoded if identity is None or verb.forget is None else encode(verb.forget(reply))
-                grown = view.grown or change_estimate(command.size, command.items)
+                grown = view.grown or change_estimate(command.size, command.items) + view.beside
                 if not command.size or grown > ENTRY_BYTES_FULL:  # so many bytes are worth being counted
                     grown = _size_of(view.writes) + sum(map(_size_of, view.heard.values()))
                 if identity is not None:

@@ -16,6 +16,7 @@ from metad_wire.tables import TABLES
 from metad_wire.tables.session import SESSION
 
 from ..storage import keys
+from . import attachments
 from .limits import LOOKED_AT_BYTES_MAX
 from .view import View
 
@@ -26,15 +27,16 @@ _PROPERTIES = SESSION.rows["properties"]
 
 
 def end_sessions(view: View, sessions: Sequence[bytes]) -> None:
-    """Delete what belongs to sessions, and their properties. The caller deletes the owner rows, and what is due by
-    them. Raises TooLargeError if that is too much for an entry."""
+    """Delete what belongs to sessions, their properties, and what is noted of their attachments. The caller deletes the
+    owner rows, and what is due by them. Raises TooLargeError if that is too much for an entry."""
     end_parts(view, sessions)
+    attachments.ended(view, sessions)
     prefix = keys.table_prefix(view.group, _PROPERTIES)
     view.writes_of(_PROPERTIES).update(dict.fromkeys(map(prefix.__add__, sessions)))
 
 
 def end_parts(view: View, sessions: Sequence[bytes]) -> None:
-    """The same without the properties: the sessions begin anew."""
+    """Delete what belongs to sessions, but none of their own rows: they begin anew."""
     if not sessions:
         return
     room, size = PARTS_MAX, 0

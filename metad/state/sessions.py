@@ -9,7 +9,8 @@ else may only be done by the owner.
 
 A session whose client has gone holds in its owner row when it ends, and when its will is due. Both are by the time of
 the log, and :mod:`.due` has a row for each. The sweep carries them out; a takeover that comes first judges by its own
-time. What belongs to a session goes with it: see :mod:`.session_end`.
+time. What belongs to a session goes with it: see :mod:`.session_end`. Who speaks for an earlier connection of a session
+is refused: see :mod:`.attachments`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from metad_wire.methods import encode
 from metad_wire.tables.session import SESSION
 
 from ..storage import keys
+from . import attachments
 from . import due as index
 from .due import DUE
 from .fences import Fence, Fences
@@ -127,6 +129,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     fenced: dict[bytes | None, int] = {}
     away: dict[bytes | None, m.SessionOwner] = {}  # with a deadline
     lost: dict[bytes | None, Fence] = {}  # look connected, and their broker's life is over
+    stolen: set[bytes | None] = set()  # are connected, and their broker can speak for that
     fences = view.parts[Fences]
     found = dict.fromkeys(before)
     for row in found:
@@ -140,6 +143,8 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
                 away[row] = last
             elif fences and (fence := fences.over(last)) is not None:
                 lost[row] = fence
+            elif fences and attachments.ends_connection(fences, last):
+                stolen.add(row)
             numbers[row] = -1 if _is_over(view, last) else owners.add(last)
     previous = list(map(numbers.__getitem__, before))
     left = _left_by_lives_that_are_over(view, keyed, before, lost) if lost else {}
@@ -159,6 +164,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     _say_replaced(view, keyed, before, found, writes)
     _end_and_tell(view, command, before, fenced, away, left)
     restored = _write_properties(view, command, before, fenced, previous)
+    attachments.taken_over(view, keyed, before, found, stolen)
     if len(writes) > 1:
         known_owners.wrote(writes, keyed)
     revisions = [m.Revision(view.name, view.revision)]
@@ -342,11 +348,14 @@ def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteRe
     suffixes, items = command.rows.keys, command.rows.items
     owners = view.parts[SessionOwners].before(view, command.rows)
     errors: list[m.ItemError] = []
-    if owners.count(mine) != len(owners):
+    late = attachments.outdated(view, command.rows)
+    if late or owners.count(mine) != len(owners):
         allowed: list[int] = []
         for position, owner in enumerate(owners):
             if owner != mine and (refusal := _refusal(owner, broker, epoch, position)) is not None:
                 errors.append(refusal)
+            elif position in late:
+                errors.append(late[position])
             else:
                 allowed.append(position)
         suffixes, items = [suffixes[at] for at in allowed], [items[at] for at in allowed]
@@ -361,10 +370,13 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
     errors: list[m.ItemError] = []
     owners = view.parts[SessionOwners]
     before = owners.before(view, command.rows)
+    late = attachments.outdated(view, command.rows)
     going: dict[bytes, tuple[m.SessionDisconnectItem, bytes | None]] = {}
     for (position, item, session), row in zip(command.rows, before, strict=True):
         if (refusal := _refusal(row, broker, epoch, position)) is not None:
             errors.append(refusal)
+        elif position in late:
+            errors.append(late[position])
         elif row is not None and row[1] == CONNECTED:
             going.setdefault(session, (item, row))
         # Otherwise it is disconnected already: its first disconnect counts for the expiry.
@@ -389,6 +401,7 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
             rows[gone] = encode(gone)
         writes[owners.prefix + session] = rows[gone]
         index.note(due, view.group, session, gone)
+    attachments.disconnected(view, broker, list(going))
     end_sessions(view, ended)
     replaced = [row for _, row in going.values()]
     view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
@@ -401,6 +414,7 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
     owners = view.parts[SessionOwners]
     writes, due = view.writes_of(_OWNER), view.writes_of(DUE)
     before = owners.before(view, command.rows)
+    late = attachments.outdated(view, command.rows)
     ended: dict[bytes, bytes] = {}
     for (position, item, session), row in zip(command.rows, before, strict=True):
         if row is None or session in ended:  # the second time in one batch it is gone already
@@ -409,6 +423,8 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
         owner = _decode_owner(row)
         if body.broker and (refusal := _refusal(row, body.broker, body.broker_epoch, position)) is not None:
             errors.append(refusal)
+        elif position in late:
+            errors.append(late[position])
         elif item.disconnected_ms and owner.disconnected_ms != item.disconnected_ms:
             errors.append(mismatch(position, ConflictError, "disconnected_ms", owner.disconnected_ms))
         else:

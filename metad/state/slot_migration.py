@@ -130,9 +130,14 @@ def _adopt(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlo
     fences = view.parts[Fences]
     fences.raised(view, body.fences)
     fences.sessions_came(view)
-    base = held.base + max(0, body.revision + 1 - view.revision)
+    base = _base_above(held.base, view.revision, body.revision)
     view.now_ms = max(view.now_ms, body.sealed_ms)
     return msgspec.structs.replace(held, slots=slots, adopted_move=body.move, base=base)
+
+
+def _base_above(base: int, revision: int, before: int) -> int:
+    """The base by which this revision, and so every later one, is above that of the group that had the slots."""
+    return base + max(0, before + 1 - revision)
 
 
 def _seal(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlots:

@@ -43,6 +43,7 @@ class View:
         "_overlay",
         "_overlays",
         "_rows",
+        "beside",
         "group",
         "grown",
         "heard",
@@ -93,6 +94,8 @@ class View:
         """Called once the command is a part of the entry: until then it may be refused."""
         self.grown = 0
         """What the command changes, in bytes, if it says so itself."""
+        self.beside = 0
+        """What it changes in rows that :func:`.limits.change_estimate` does not expect."""
         self.replaced: dict[int, Replaced] | None = None
         """What the writes to some rows replace: see :meth:`replaces`."""
 

@@ -16,7 +16,7 @@ SEEDS = 8
 
 @pytest.mark.parametrize("wide", [False, True], ids=["plain", "wide"])
 def test_a_life_that_is_over_writes_nothing_and_one_that_is_heard_of_is_not_over(wide: bool) -> None:
-    done = refused = registered = 0
+    done = refused = registered = late = 0
     for seed in range(SEED, SEED + SEEDS):
         rng = random.Random(seed)
         settings = Settings(nodes=3, spares=seed % 2, data=2, clients=1, callers=1)
@@ -27,7 +27,9 @@ def test_a_life_that_is_over_writes_nothing_and_one_that_is_heard_of_is_not_over
                 print(f"seed {seed}")
                 raise
         done, refused, registered = done + judge.done, refused + judge.refused, registered + judge.registered
+        late += judge.late
     # It is worth something only if much happens.
     assert registered > 2 * SEEDS
     assert done > 10 * SEEDS
     assert refused > 10 * SEEDS
+    assert late > 10 * SEEDS

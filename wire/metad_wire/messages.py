@@ -322,12 +322,15 @@ class SessionTakeoverReply(Message, frozen=True):
 
 class SessionDisconnectItem(Message, frozen=True):
     """One client that has gone. ``expiry_interval_s`` counts instead of that in the properties (None: that counts).
-    ``will_discard``: it has gone in good order, so its will is not published."""
+    ``will_discard``: it has gone in good order, so its will is not published. ``attachment``: the revision of the
+    takeover that connected it; a newer one, and any end of that connection, make the item fail (conflict). 0: that does
+    not count."""
 
     tenant: str
     client_id: str
     expiry_interval_s: U32 | None = None
     will_discard: bool = False
+    attachment: U63 = 0
 
 
 class SessionDisconnect(Message, frozen=True):
@@ -339,11 +342,13 @@ class SessionDisconnect(Message, frozen=True):
 
 
 class SessionUpdateItem(Message, frozen=True):
-    """New properties of one session, replacing the old ones as a whole."""
+    """New properties of one session, replacing the old ones as a whole. ``attachment`` counts as it does for a
+    disconnect."""
 
     tenant: str
     client_id: str
     properties: SessionProperties
+    attachment: U63 = 0
 
 
 class SessionUpdate(Message, frozen=True):
@@ -372,11 +377,13 @@ class SessionGetReply(Message, frozen=True):
 
 
 class SessionDeleteItem(Message, frozen=True):
-    """One session. If ``disconnected_ms`` is not 0, the session must be disconnected since exactly then."""
+    """One session. If ``disconnected_ms`` is not 0, the session must be disconnected since exactly then.
+    ``attachment`` counts as it does for a disconnect."""
 
     tenant: str
     client_id: str
     disconnected_ms: U63 = 0
+    attachment: U63 = 0
 
 
 class SessionDelete(Message, frozen=True):

@@ -29,7 +29,7 @@ from metad_wire.messages import (
 from ..errors import MetadError
 from ..requests.listing import of_all_groups
 from ..requests.outcomes import with_errors, wrote
-from ..results import ReadResult, Takeover, TakeoverResult, WriteResult, newest
+from ..results import ReadResult, Takeover, TakeoverResult, WriteResult, attachment_of, newest
 from .facade import Facade
 
 Found: TypeAlias = ReadResult[Session | None]
@@ -62,6 +62,9 @@ class Sessions(Facade):
         always taken over. ``restore`` asks for the stored properties; the properties of an item replace them, None
         keeps them. ``restore_parts`` asks for the subscriptions and what is in flight, too. Item errors: FencedError
         (the session belongs to a newer life of this broker).
+
+        The result's ``attachments`` say which takeover this was. With them, what the broker says later of a connection
+        counts for that connection only: see :meth:`disconnect_many`.
         """
         pieces = await self._requests.many(
             methods.SESSION_TAKEOVER,
@@ -76,7 +79,7 @@ class Sessions(Facade):
     ) -> WriteResult:
         """Replace the properties of sessions that this broker owns.
 
-        Item errors: NotFoundError, NotOwnerError, FencedError.
+        Item errors: NotFoundError, NotOwnerError, FencedError, ConflictError (as for :meth:`disconnect_many`).
         """
         return WriteResult(
             await self._requests.many(
@@ -96,7 +99,12 @@ class Sessions(Facade):
         properties, or of the item; with an interval of 0 it ends at once. Its will is due after its delay, unless the
         item discards it or the client comes back before.
 
-        Item errors: NotFoundError, NotOwnerError, FencedError.
+        An item with an ``attachment``, that of the takeover which connected the client, is done only if it still
+        connects it: not if it has left meanwhile, or has come again, to this broker or by way of another. This is
+        promised to brokers that have registered.
+
+        Item errors: NotFoundError, NotOwnerError, FencedError, ConflictError (the attachment is no longer the one that
+        may speak).
         """
         return WriteResult(
             await self._requests.many(
@@ -124,9 +132,11 @@ class Sessions(Facade):
         deadline_s: float | None = None,
     ) -> WriteResult:
         """Delete sessions and all that belongs to them; with a ``broker``, only those that it owns. An item with
-        ``disconnected_ms`` is deleted only if it is disconnected since exactly then. No will is published.
+        ``disconnected_ms`` is deleted only if it is disconnected since exactly then; one with an ``attachment``, only
+        if that may speak, as for :meth:`disconnect_many`. No will is published.
 
-        Item errors: NotFoundError, NotOwnerError, FencedError, ConflictError (it is not disconnected since then).
+        Item errors: NotFoundError, NotOwnerError, FencedError, ConflictError (it is not disconnected since then, or the
+        attachment may not speak).
         """
         return WriteResult(
             await self._requests.many(
@@ -197,13 +207,14 @@ class Sessions(Facade):
         client_id: str,
         properties: SessionProperties,
         *,
+        attachment: int = 0,
         deadline_s: float | None = None,
     ) -> None:
         """Replace the properties of one session, as :meth:`update_many` does."""
         await self._requests.single(
             methods.SESSION_UPDATE,
             (broker, broker_epoch),
-            SessionUpdateItem(tenant, client_id, properties),
+            SessionUpdateItem(tenant, client_id, properties, attachment),
             _size,
             lambda items: SessionUpdate(broker, broker_epoch, items),
             wrote,
@@ -219,13 +230,14 @@ class Sessions(Facade):
         *,
         expiry_interval_s: int | None = None,
         will_discard: bool = False,
+        attachment: int = 0,
         deadline_s: float | None = None,
     ) -> None:
         """Mark the session of one client as disconnected, as :meth:`disconnect_many` does."""
         await self._requests.single(
             methods.SESSION_DISCONNECT,
             (broker, broker_epoch),
-            SessionDisconnectItem(tenant, client_id, expiry_interval_s, will_discard),
+            SessionDisconnectItem(tenant, client_id, expiry_interval_s, will_discard, attachment),
             _size,
             lambda items: SessionDisconnect(broker, broker_epoch, items),
             wrote,
@@ -260,13 +272,14 @@ class Sessions(Facade):
         broker: str = "",
         broker_epoch: int = 0,
         disconnected_ms: int = 0,
+        attachment: int = 0,
         deadline_s: float | None = None,
     ) -> None:
         """Delete one session, as :meth:`delete_many` does."""
         await self._requests.single(
             methods.SESSION_DELETE,
             (broker, broker_epoch),
-            SessionDeleteItem(tenant, client_id, disconnected_ms),
+            SessionDeleteItem(tenant, client_id, disconnected_ms, attachment),
             _size,
             lambda items: SessionDelete(items, broker, broker_epoch),
             wrote,
@@ -285,6 +298,7 @@ def _size(
 def _taken(items: list[SessionTakeoverItem], reply: SessionTakeoverReply) -> list[Takeover | MetadError]:
     nothing = [None] * len(items)
     columns = reply.properties or nothing, reply.subscriptions or nothing, reply.inflight or nothing
+    attachment = attachment_of(reply)
     taken = [
         Takeover(
             reply.owners[index] if index >= 0 else None,
@@ -292,6 +306,7 @@ def _taken(items: list[SessionTakeoverItem], reply: SessionTakeoverReply) -> lis
             stored,
             filters or (),
             states or (),
+            attachment,
         )
         for item, index, stored, filters, states in zip(items, reply.previous, *columns, strict=True)
     ]

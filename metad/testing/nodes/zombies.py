@@ -2,7 +2,8 @@
 
 Each life is a client of its own. A life that was replaced, or fell silent, goes on writing in its own name, as a broker
 does that was cut off and does not know it. The rules: once a registration is acknowledged, nothing that a lower epoch
-asks from then on is done, in any group; and nobody is fenced who was acknowledged to be alive.
+asks from then on is done, in any group; and nobody is fenced who was acknowledged to be alive. A life also says late,
+and more than once, that clients have gone: that counts only while its takeover connects the client.
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ import asyncio
 import random
 from typing import Any
 
-from metad_client import BrokerLife, Client, FencedError, LifeState, MetadError, Options
+from metad_client import (
+    BrokerLife,
+    Client,
+    ConflictError,
+    FencedError,
+    LifeState,
+    MetadError,
+    NotFoundError,
+    NotOwnerError,
+    Options,
+    SessionProperties,
+)
 from metad_wire.cluster import unpack_slots
 
 from ...state.fences import Fences
@@ -22,6 +34,10 @@ from .trouble import CONVERGE_S, TROUBLE_S, Trouble
 BROKERS = ("z1", "z2")
 _QUIET_S = 9.0
 _DEADLINE_S = 3.0
+_SESSIONS = 8
+_NEVER_SOON_S = 3_600
+_LEAVING = 0.4  # of what a life asks
+_REMEMBERED = 6  # takeovers of a life that it says may be over
 
 
 class Judge:
@@ -30,7 +46,9 @@ class Judge:
     def __init__(self) -> None:
         self.least: dict[str, int] = dict.fromkeys(BROKERS, 0)
         """The epoch of the last registration that was acknowledged as being known to all groups."""
-        self.registered = self.refused = self.done = 0
+        self.registered = self.refused = self.done = self.late = 0
+        self._newest: dict[str, int] = {}
+        self._ended: set[tuple[str, int]] = set()
 
     def acknowledged(self, broker: str, epoch: int) -> None:
         """No lower epoch writes from now on."""
@@ -41,6 +59,22 @@ class Judge:
         self.done += 1
         if epoch < least_before:
             raise Violation("zombies", f"epoch {epoch} of {broker} has written after {least_before} was acknowledged")
+
+    # --- connections of clients
+
+    def connected(self, session: str, attachment: int) -> None:
+        """A takeover was acknowledged."""
+        self._newest[session] = max(attachment, self._newest.get(session, 0))
+
+    def is_over(self, session: str, attachment: int) -> bool:
+        """Whether a later takeover was acknowledged, or a disconnect of this one."""
+        return attachment < self._newest[session] or (session, attachment) in self._ended
+
+    def disconnected(self, session: str, attachment: int, was_over: bool) -> None:
+        """A disconnect was acknowledged that was begun when the connection was over, or when it may not have been."""
+        if was_over:
+            raise Violation("attachments", f"the connection {attachment} of {session} was over, and has ended again")
+        self._ended.add((session, attachment))
 
 
 class Lives:
@@ -75,18 +109,23 @@ class Lives:
         judge.registered += 1
         if not life.unfenced:
             judge.acknowledged(broker, life.epoch)
+        taken: list[tuple[str, int]] = []
         silent_at = self._cluster.loop.now + self._rng.choice([0.2, 1.0, 3.0])
         while not self._cluster.quiet:
             if self._cluster.loop.now >= silent_at and life.state is not LifeState.LOST:
                 life.stop(FencedError("it was killed"))
-            await self._write(writes, life)
+            if taken and self._rng.random() < _LEAVING:
+                await self._leave(writes, life, *self._rng.choice(taken[-_REMEMBERED:]))
+            else:
+                await self._write(writes, life, taken)
             await asyncio.sleep(self._rng.expovariate(8.0))
 
-    async def _write(self, client: Client, life: BrokerLife) -> None:
-        judge, broker, number = self._judge, self._broker, self._rng.randrange(8)
+    async def _write(self, client: Client, life: BrokerLife, taken: list[tuple[str, int]]) -> None:
+        judge, broker, session = self._judge, self._broker, f"s{self._rng.randrange(_SESSIONS)}"
         before = judge.least[broker]
+        properties = SessionProperties(_NEVER_SOON_S)
         try:
-            await client.sessions.takeover(broker, life.epoch, "zombies", f"s{number}")
+            done = await client.sessions.takeover(broker, life.epoch, "zombies", session, properties=properties)
         except FencedError as error:
             judge.refused += 1
             # A later registration is a reason, also a late copy of this one's. Silence is one only for who knows of it.
@@ -96,6 +135,26 @@ class Lives:
             pass  # it may be done or not
         else:
             judge.wrote(broker, life.epoch, before)
+            judge.connected(session, done.attachment)
+            if not life.unfenced:  # all groups know the broker
+                taken.append((session, done.attachment))
+
+    async def _leave(self, client: Client, life: BrokerLife, session: str, attachment: int) -> None:
+        """The client has gone, or has gone long ago."""
+        judge, broker = self._judge, self._broker
+        before, was_over = judge.least[broker], judge.is_over(session, attachment)
+        interval_s = self._rng.choice([None, None, 0])
+        try:
+            await client.sessions.disconnect(
+                broker, life.epoch, "zombies", session, expiry_interval_s=interval_s, attachment=attachment
+            )
+        except (ConflictError, NotFoundError, NotOwnerError, FencedError):
+            judge.late += 1
+        except MetadError:
+            pass  # it may be done or not
+        else:
+            judge.wrote(broker, life.epoch, before)
+            judge.disconnected(session, attachment, was_over)
 
 
 def play_brokers(cluster: Cluster, rng: random.Random, *, wide: bool = False) -> Judge:

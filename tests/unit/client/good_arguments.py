@@ -39,10 +39,12 @@ GOOD: dict[str, dict[str, Any]] = {
         "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "clean_start": False,
         "properties": PROPERTIES, "restore": False, "restore_parts": False,
     },
-    "sessions.update": {"broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "properties": PROPERTIES},
+    "sessions.update": {
+        "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "properties": PROPERTIES, "attachment": 0,
+    },
     "sessions.disconnect": {
         "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "expiry_interval_s": 60,
-        "will_discard": False,
+        "will_discard": False, "attachment": 7,
     },
     "sessions.get": {"tenant": "t", "client_id": "c", "min_revisions": []},
     "subscriptions.add_many": {"broker": "b", "broker_epoch": 1, "items": [SUBSCRIPTION]},
@@ -72,7 +74,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "wills.acknowledge": {"broker": "b", "broker_epoch": 1, "key": w.WillKey("t", "c", "1")},
     "wills.release": {"broker": "b", "broker_epoch": 1, "key": w.WillKey("t", "c", "1")},
     "sessions.delete": {
-        "tenant": "t", "client_id": "c", "broker": "b", "broker_epoch": 1, "disconnected_ms": 0
+        "tenant": "t", "client_id": "c", "broker": "b", "broker_epoch": 1, "disconnected_ms": 0, "attachment": 0
     },
     "offsets.commit_many": {"items": [m.OffsetCommitItem("t", "g", "o", 0, 5, 1, -1, "note")], "monotonic": False},
     "offsets.fetch_many": {"keys": [m.OffsetKey("t", "g", "o", 0)], "min_revisions": []},

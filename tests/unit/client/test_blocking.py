@@ -33,7 +33,7 @@ def test_calls_block_and_return_what_the_async_client_does(client):
     assert client.kv.put("ns", "k", b"7") == 7
     assert client.kv.get("ns", "k") == m.Kv("ns", "k", b"k", 1, 1, 1)
     assert client.kv.put_many([KvPutItem("ns", "k", b"7")]).versions == [7]
-    assert client.sessions.takeover("b", 1, "t", "c") == Takeover(m.Owner("old", 1), True)
+    assert client.sessions.takeover("b", 1, "t", "c") == Takeover(m.Owner("old", 1), True, attachment=1)
     assert client.sessions.takeover_many("b", 1, [SessionTakeoverItem("t", "c")]).session_present(0)
     assert client.offsets.fetch("t", "g", "topic", 0).offset == 42
     assert client.status().node_id == "n1"

@@ -84,6 +84,7 @@ async def test_a_piece_that_fails_as_a_whole_is_told_per_item(server, dial):
     assert {type(error) for error in result.errors.values()} == {InternalError}
     taken = await client.sessions.takeover_many("b", 1, [SessionTakeoverItem("t", f"c{i}") for i in range(25)])
     assert taken.previous_index == [0] * 10 + [-1] * 10 + [0] * 5
+    assert taken.attachments == [1] * 10 + [0] * 10 + [1] * 5
 
 
 async def test_when_every_piece_fails_the_call_raises(server, dial):

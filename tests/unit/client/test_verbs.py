@@ -50,16 +50,16 @@ async def test_status(dial):
         (
             lambda c: c.sessions.takeover("b", 2, "t", "c", properties=PROPERTIES),
             m.SessionTakeover("b", 2, [SessionTakeoverItem("t", "c", False, PROPERTIES)], False),
-            Takeover(Owner("old", 1), True, None),
+            Takeover(Owner("old", 1), True, None, attachment=1),
         ),
         (
             lambda c: c.sessions.takeover("b", 2, "t", "c", clean_start=True, restore=True),
             m.SessionTakeover("b", 2, [SessionTakeoverItem("t", "c", True, None)], True),
-            Takeover(Owner("old", 1), False, SessionProperties(60, b"c")),
+            Takeover(Owner("old", 1), False, SessionProperties(60, b"c"), attachment=1),
         ),
         (
-            lambda c: c.sessions.update("b", 2, "t", "c", PROPERTIES),
-            m.SessionUpdate("b", 2, [SessionUpdateItem("t", "c", PROPERTIES)]),
+            lambda c: c.sessions.update("b", 2, "t", "c", PROPERTIES, attachment=9),
+            m.SessionUpdate("b", 2, [SessionUpdateItem("t", "c", PROPERTIES, 9)]),
             None,
         ),
         (
@@ -68,13 +68,18 @@ async def test_status(dial):
             None,
         ),
         (
+            lambda c: c.sessions.disconnect("b", 2, "t", "c", will_discard=True, attachment=9),
+            m.SessionDisconnect("b", 2, [m.SessionDisconnectItem("t", "c", None, True, 9)]),
+            None,
+        ),
+        (
             lambda c: c.sessions.get("t", "c"),
             m.SessionGet([SessionKey("t", "c")]),
             "the session",
         ),
         (
-            lambda c: c.sessions.delete("t", "c", broker="b", broker_epoch=2),
-            m.SessionDelete([m.SessionDeleteItem("t", "c")], "b", 2),
+            lambda c: c.sessions.delete("t", "c", broker="b", broker_epoch=2, attachment=9),
+            m.SessionDelete([m.SessionDeleteItem("t", "c", 0, 9)], "b", 2),
             None,
         ),
         (
@@ -276,7 +281,13 @@ async def test_takeover_results_point_at_previous_owners(server, dial):
     client = await dial()
     stored = SessionProperties(60, b"stored")
     server.answer = lambda received: received.reply(
-        m.SessionTakeoverReply([], [m.ItemError(3, 201)], [Owner("x", 1)], [0, -1, 0, -1], [stored, None, None, None])
+        m.SessionTakeoverReply(
+            [m.Revision("data-0", 17)],
+            [m.ItemError(3, 201)],
+            [Owner("x", 1)],
+            [0, -1, 0, -1],
+            [stored, None, None, None],
+        )
     )
     items = [SessionTakeoverItem("t", "a"), SessionTakeoverItem("t", "b"), SessionTakeoverItem("t", "c", True)]
     result = await client.sessions.takeover_many("b", 2, [*items, SessionTakeoverItem("t", "d")], restore=True)
@@ -284,6 +295,7 @@ async def test_takeover_results_point_at_previous_owners(server, dial):
     assert [result.session_present(i) for i in range(4)] == [True, False, False, False]
     assert [result.properties(i) for i in range(4)] == [stored, None, None, None]
     assert list(result.errors) == [3]
+    assert result.attachments == [17, 17, 17, 0]
 
 
 async def test_a_value_that_cannot_be_encoded_is_the_callers_mistake(dial):

@@ -38,7 +38,7 @@ def _value_bytes(item: Any) -> int:
 SESSION = Table(
     "session",
     kind="data",
-    rows={"owner": 0x10, "properties": 0x11},
+    rows={"owner": 0x10, "properties": 0x11, "attachment": 0x14},
     record=m.Session,
     key=("tenant", "client_id"),
     value_bytes=_value_bytes,
@@ -46,6 +46,7 @@ SESSION = Table(
     crcs=_crcs,
     keys=_keys,
 )
+"""``attachment``: the least that may speak for the session; a session may have none."""
 SESSION_DUE = Table(
     "session_due", kind="data", rows={"due": 0x15}, record=m.SessionKey, key=("tenant", "client_id"), ordered_by=9
 )

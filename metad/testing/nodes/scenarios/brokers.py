@@ -121,6 +121,54 @@ def a_zombie_writes_nothing_in_slots_that_moved_to_a_new_group() -> None:
 
 
 @scenario
+def who_speaks_for_an_earlier_connection_is_not_heard() -> None:
+    """A client comes, goes, begins anew and moves on to a new group; what its broker said before comes again."""
+    with Scene() as scene:
+        epoch = _register(scene, "b1")
+        other = _register(scene, "b2")
+        for _ in range(40):  # so that the log is longer than that of the new group
+            scene.ask(scene.two, lambda client: client.kv.put("ns", "k", b""))
+
+        def take(broker: str, epoch: int) -> int:
+            taken = scene.ask(scene.one, lambda client: client.sessions.takeover(broker, epoch, "t", "c"))
+            return int(taken.attachment)
+
+        def leave(attachment: int, interval_s: int = 600) -> str:
+            async def disconnect(client: Client) -> str:
+                try:
+                    await client.sessions.disconnect(
+                        "b1", epoch, "t", "c", expiry_interval_s=interval_s, attachment=attachment
+                    )
+                except MetadError as error:
+                    return error.name
+                return ""
+
+            return str(scene.ask(scene.one, disconnect))
+
+        past = [take("b1", epoch)]
+
+        def check() -> None:
+            """It comes back to the broker. What that said of earlier connections changes nothing."""
+            last = take("b1", epoch)
+            assert [leave(attachment) for attachment in past] == ["conflict"] * len(past), "a late word was heard"
+            found = scene.ask(scene.two, lambda client: client.sessions.get("t", "c"))
+            assert found.connected
+            past.append(last)
+
+        take("b2", other)
+        check()
+        assert leave(past[-1]) == ""
+        check()
+        assert leave(past[-1], 0) == ""
+        check()
+        scene.ask(scene.one, lambda c: c.cluster.add_group("data"))
+        scene.require_settled(20.0)
+        scene.move(0, 1)
+        check()
+        assert leave(past[-1]) == ""
+
+
+@scenario
 def a_silent_broker_is_fenced_and_one_that_is_heard_of_is_not() -> None:
     """Its sessions are untouched, and it writes nothing any more."""
     with Scene() as scene:
