@@ -62,8 +62,8 @@ async def queues(metad: Client, *clients: str) -> WaitingMessages:
     store = Store(metad, "b1", "t", 100)
     await store.begin("127.0.0.1:1", "word", 100.0)
     for client in clients:
-        await store.take(client, clean=False, will=None)
-        await store.leave(client, orderly=True)
+        taken = await store.take(client, clean=False, will=None)
+        await store.leave(client, taken.attachment, orderly=True)
     return WaitingMessages(metad, store)
 
 
@@ -87,6 +87,21 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
+
+
+async def test_what_is_said_late_of_a_connection_does_not_end_the_next(metad: Client, metad_of_another: Client) -> None:
+    one, two = Store(metad, "b1", "t", 100), Store(metad_of_another, "b2", "t", 100)
+    for store in (one, two):
+        await store.begin("127.0.0.1:1", "word", 100.0)
+    taken = [await store.take("client", clean=False, will=None) for store in (one, two, one)]
+    await one.leave("client", taken[0].attachment, orderly=False)
+    session = await one.find("client")
+    assert session is not None
+    assert session.connected
+    await one.leave("client", taken[2].attachment, orderly=True)
+    session = await one.find("client")
+    assert session is not None
+    assert not session.connected
 
 
 def message(number: int) -> Envelope:

@@ -130,8 +130,10 @@ class Arriving(asyncio.Queue[ApplicationMessage]):
 class Connection:
     """A client that is connected here."""
 
-    def __init__(self, session: Session, handler: Handler, outbox: Outbox) -> None:
+    def __init__(self, session: Session, attachment: int, handler: Handler, outbox: Outbox) -> None:
         self.session = session
+        self.attachment = attachment
+        """Which takeover connects it."""
         self.handler = handler
         self.is_clean = bool(session.clean_session)
         """The session ends with the connection."""
@@ -340,7 +342,7 @@ class MetadBroker(Broker):
             if not clean:
                 handler.restore(taken.held, partial(self._hold, client_id))
             outbox = self._outbox_of(client_id, handler, found_in(taken.inflight))
-            self._connections[client_id] = Connection(session, handler, outbox)
+            self._connections[client_id] = Connection(session, taken.attachment, handler, outbox)
             self._routes.show_owner(client_id, Owner(self._life, connected=True))
             for filter_, qos in taken.filters.items():
                 self._routes.show_filter(client_id, filter_, qos)
@@ -442,7 +444,7 @@ class MetadBroker(Broker):
                 del self._connections[client_id]
                 try:
                     if not connection.moved:
-                        await self._store.leave(client_id, orderly=connection.orderly)
+                        await self._store.leave(client_id, connection.attachment, orderly=connection.orderly)
                 except MetadError as error:
                     self._failed(error)
                 self._owner_changed(client_id)

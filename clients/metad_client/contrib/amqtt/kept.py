@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from metad_client import (
     BrokerLife,
     Client,
+    ConflictError,
     InflightState,
     InvalidItemError,
     MetadError,
@@ -35,6 +36,8 @@ NEVER_S: Final = 0xFFFFFFFF
 class Taken(NamedTuple):
     """A client's session, as it was when the client connected."""
 
+    attachment: int
+    """Which takeover it was."""
     present: bool
     filters: dict[str, int]
     """What it has subscribed to, with the QoS that it was granted."""
@@ -93,11 +96,12 @@ class Store:
         )
         before = taken.properties
         if clean or not taken.session_present or before is None:
-            return Taken(False, {}, {})
+            return Taken(taken.attachment, False, {}, {})
         if not before.expiry_interval_s:  # it ended with the connection of a broker that is gone
-            await self._metad.sessions.takeover(*whom, clean_start=True, properties=properties)
-            return Taken(False, {}, {})
+            anew = await self._metad.sessions.takeover(*whom, clean_start=True, properties=properties)
+            return Taken(anew.attachment, False, {}, {})
         return Taken(
+            taken.attachment,
             True,
             {one.filter: one.options.qos for one in taken.subscriptions},
             {
@@ -137,11 +141,12 @@ class Store:
         with contextlib.suppress(NotFoundError):
             await self._metad.inflight.delete(self.name, self.epoch, self.tenant, client_id, _held(packet_id))
 
-    async def leave(self, client_id: str, *, orderly: bool) -> None:
-        """A client has gone. Its session stays, or ends if it was clean; its will is due unless it said goodbye.
-        Nothing happens if it is connected elsewhere."""
-        with contextlib.suppress(NotOwnerError, NotFoundError):
-            await self._metad.sessions.disconnect(self.name, self.epoch, self.tenant, client_id, will_discard=orderly)
+    async def leave(self, client_id: str, attachment: int, *, orderly: bool) -> None:
+        """A client has gone that a takeover connected. Its session stays, or ends if it was clean; its will is due
+        unless it said goodbye. Nothing happens if it is connected elsewhere, or here again."""
+        whom = (self.name, self.epoch, self.tenant, client_id)
+        with contextlib.suppress(ConflictError, NotOwnerError, NotFoundError):
+            await self._metad.sessions.disconnect(*whom, will_discard=orderly, attachment=attachment)
 
     def wills(self) -> AsyncIterator[TakenWill]:
         """Wills that are due, of clients of any broker, for this one to publish."""
