@@ -35,6 +35,7 @@ from .view import View
 
 _OWNER, _PROPERTIES = SESSION.rows["owner"], SESSION.rows["properties"]
 _decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
+_decode_properties = msgspec.msgpack.Decoder(m.SessionProperties).decode
 
 
 def _evaluate(view: View, command: Command[c.SessionSweep]) -> c.SessionSweepReply:
@@ -110,7 +111,8 @@ def _evaluate_lose(view: View, command: Command[c.SessionLose]) -> m.WriteReply:
         owner = None if row is None else _decode_owner(row)
         if owner is None or (fence := fences.over(owner)) is None:
             continue
-        left = owner_left(view, owner, fence, properties)
+        kept = m.SessionProperties() if properties is None else _decode_properties(properties)
+        left = owner_left(view, owner, fence, kept)
         writes[owners.prefix + session] = encode(left)
         index.note(due, view.group, session, left)
         replaced.append(row)

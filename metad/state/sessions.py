@@ -179,16 +179,24 @@ def _left_by_lives_that_are_over(
     found = [(session, row) for session, row in zip(rows.keys, before, strict=True) if row in lost]
     prefix = keys.table_prefix(view.group, _PROPERTIES)
     stored = view.get_many([prefix + session for session, _ in found], LOOKED_AT_BYTES_MAX)
-    return {
-        session: owner_left(view, _decode_owner(row), lost[row], value)
-        for (session, row), value in zip(found, stored, strict=True)
-        if row is not None
-    }
+    # All clients of a broker come here once it has crashed. Most have the same owner row, interval and delay.
+    owners = {row: _decode_owner(row) for row in lost if row is not None}
+    alike: dict[tuple[bytes, int, int | None], m.SessionOwner] = {}
+    left: dict[bytes, m.SessionOwner] = {}
+    for (session, row), value in zip(found, stored, strict=True):
+        if row is None:
+            continue
+        kept = _NO_PROPERTIES if value is None else _decode_properties(value)
+        which = row, kept.expiry_interval_s, None if kept.will is None else kept.will.delay_s
+        if which not in alike:
+            alike[which] = owner_left(view, owners[row], lost[row], kept)
+        left[session] = alike[which]
+    return left
 
 
-def owner_left(view: View, owner: m.SessionOwner, fence: Fence, properties: bytes | None) -> m.SessionOwner:
-    """The owner row of a session whose broker's life is over: its client is away since that was said."""
-    kept = _NO_PROPERTIES if properties is None else _decode_properties(properties)
+def owner_left(view: View, owner: m.SessionOwner, fence: Fence, kept: m.SessionProperties) -> m.SessionOwner:
+    """The owner row of a session with these properties whose broker's life is over: its client is away since that was
+    said."""
     since_ms = min(fence.at_ms, view.now_ms) or view.now_ms
     return index.away(owner.broker, owner.broker_epoch, since_ms, kept.expiry_interval_s, kept.will, view.now_ms)
 
