@@ -1,4 +1,5 @@
-"""Ends leases whose holders have gone silent, in the groups that this node leads.
+"""Ends leases whose holders have gone silent, and sends silent members of consumer groups away, in the groups that
+this node leads.
 
 A holder must not lose its lease because the service was slow. So a lease ends only if it was over at one look and still
 is at the next, with proof in between that this node leads: what had arrived, or waited for that proof, is heard of
@@ -8,13 +9,20 @@ full lease from then on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 from metad_wire.errors import MetadError
 from metad_wire.group import GroupId
-from metad_wire.methods import LEASE_EXPIRE
+from metad_wire.method import Method
+from metad_wire.methods import CONSUMER_EXPIRE, LEASE_EXPIRE
+from metad_wire.table import Table
+from metad_wire.tables.consumer import CONSUMER, ConsumerExpire, MemberKey
 from metad_wire.tables.lease import LEASE, LeaseExpire, LeaseKey
 
+from ..state.live import LiveRows
+from ..state.live_consumers import LiveConsumers
 from ..state.live_leases import LiveLeases
 from .driver import GroupDriver
 from .environment import Environment, Timer
@@ -28,6 +36,34 @@ _IDLE_S = 0.5  # the same while they have none
 _LATE_S = 0.25  # a look that is so late says that the node was not running
 _SLOW_S = 0.5  # a proof that took so long says that the group was out of reach
 _BATCH = 100  # leases in one order; an order ends as many as fit an entry
+
+
+class _Lasting(NamedTuple):
+    """Rows that last for as long as somebody speaks for them."""
+
+    table: Table[Any]
+    part: type[LiveRows]
+    method: Method[Any, Any]
+    order: Callable[[list[list[Any]]], Any]
+    """The order to end those with these keys."""
+
+
+def _order_leases(found: list[list[Any]]) -> LeaseExpire:
+    return LeaseExpire([LeaseKey(*fields) for fields in found])
+
+
+def _order_members(found: list[list[Any]]) -> ConsumerExpire:
+    return ConsumerExpire([MemberKey(*fields) for fields in found])
+
+
+_LASTING = {
+    lasting.table.kind: lasting
+    for lasting in (
+        _Lasting(LEASE, LiveLeases, LEASE_EXPIRE, _order_leases),
+        _Lasting(CONSUMER, LiveConsumers, CONSUMER_EXPIRE, _order_members),
+    )
+}
+"""By the kind of the groups that have them."""
 
 
 class _Reign:
@@ -73,62 +109,63 @@ class LeaseEnds:
         late = now_s - due_s > _LATE_S
         busy = False
         for group_id, driver in list(self._groups.drivers.items()):
-            if group_id.kind == LEASE.kind:
+            if group_id.kind in _LASTING:
                 busy |= self._look_at(group_id, driver, now_s, late)
         next_s = now_s + (LOOK_S if busy else _IDLE_S)
         self._timer = self._environment.call_at(next_s, partial(self._look, next_s))
 
     def _look_at(self, group_id: GroupId, driver: GroupDriver, now_s: float, late: bool) -> bool:
         """Look at one group; whether it has leases that may end here."""
-        group = driver.group
+        group, lasting = driver.group, _LASTING[group_id.kind]
         if not group.ready or driver.installing:
             self._reigns.pop(group_id, None)
             return False
-        live = driver.machine.parts[LiveLeases]
+        live = driver.machine.parts[lasting.part]
         reign = self._reigns.get(group_id)
         if reign is None or reign.term != group.term or late:
             self._reigns[group_id] = _Reign(group.term)
             live.amnesty()
         elif not reign.ordered:
-            self._end(driver, reign, live, now_s)
+            self._end(driver, lasting, reign, live, now_s)
         return len(live) > 0
 
-    def _end(self, driver: GroupDriver, reign: _Reign, live: LiveLeases, now_s: float) -> None:
-        over = _held(driver, live.over())
+    def _end(self, driver: GroupDriver, lasting: _Lasting, reign: _Reign, live: LiveRows, now_s: float) -> None:
+        over = _held(driver, lasting.table, live.over())
         if reign.proven:
             reign.proven = False
             reign.silent = [lease for lease in over if lease in reign.suspects]
             if reign.silent:
-                self._order(driver.group.name, reign)
+                self._order(driver.group.name, lasting, reign)
                 return
         if over and reign.proof_begun_s is None:
             reign.suspects, reign.proof_begun_s = frozenset(over), now_s
             driver.group.read(partial(self._proved, reign, live))
 
-    def _proved(self, reign: _Reign, live: LiveLeases, ok: bool) -> None:
+    def _proved(self, reign: _Reign, live: LiveRows, ok: bool) -> None:
         begun_s, reign.proof_begun_s = reign.proof_begun_s, None
         if begun_s is not None and self._environment.now() - begun_s > _SLOW_S:
             live.amnesty()  # keep-alives have waited as long, and their holders may have given up
         else:
             reign.proven = ok
 
-    def _order(self, group: str, reign: _Reign) -> None:
+    def _order(self, group: str, lasting: _Lasting, reign: _Reign) -> None:
         """Order the end of some. The state looks once more whether each is over."""
         reign.ordered = True
-        items = [LeaseKey(*LEASE.fields_of(lease, 2)) for lease in reign.silent[:_BATCH]]
+        table = lasting.table
+        body = lasting.order([table.fields_of(key, len(table.key)) for key in reign.silent[:_BATCH]])
         del reign.silent[:_BATCH]
-        self._requests.request(LEASE_EXPIRE, LeaseExpire(items), partial(self._ended, group, reign), group=group)
+        self._requests.request(lasting.method, body, partial(self._ended, group, lasting, reign), group=group)
 
-    def _ended(self, group: str, reign: _Reign, answer: bytes | MetadError) -> None:
+    def _ended(self, group: str, lasting: _Lasting, reign: _Reign, answer: bytes | MetadError) -> None:
         reign.ordered = False  # whatever was not done is over at the next look, too
         if reign.silent and isinstance(answer, bytes):
-            self._environment.call_soon(partial(self._order, group, reign))
+            self._environment.call_soon(partial(self._order, group, lasting, reign))
             reign.ordered = True
 
 
-def _held(driver: GroupDriver, leases: list[bytes]) -> list[bytes]:
+def _held(driver: GroupDriver, table: Table[Any], over: list[bytes]) -> list[bytes]:
     """Those whose slots the group holds: others have moved away, or are on their way here."""
     mask = driver.machine.slots.mask
     if mask is None:
-        return leases
-    return [lease for lease in leases if (slot := LEASE.slot_of(lease)) is not None and mask[slot]]
+        return over
+    return [key for key in over if (slot := table.slot_of(key)) is not None and mask[slot]]

@@ -14,19 +14,28 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import ConflictError, FencedError, NotFoundError, OffsetRegressionError
 from metad_wire.methods import encode
-from metad_wire.tables.offset import OFFSET
+from metad_wire.tables.consumer import CONSUMER
+from metad_wire.tables.offset import OFFSET, OffsetDeleteGroups, OffsetDeleteGroupsReply
 
 from ..storage import keys
+from .consumer_groups import generation_of, group_row
+from .limits import ENTRY_BYTES_FULL
 from .rows import Rows, crcs_of
 from .tables import Command, Reader, Verb, mismatch, read_page, read_records, read_values, written
 from .view import View
 
 _OFFSET, _GENERATION = OFFSET.rows["offset"], OFFSET.rows["generation"]
+_MEMBER, _GROUP = CONSUMER.rows["member"], CONSUMER.rows["group"]
+_NOBODY = 2**63
+"""Of a commit in the name of a member that there is not: no generation is so high."""
+_DELETED_MAX = 1_000  # offsets that one request deletes with their groups
+_GROUP_ROWS = 20  # a group that has none costs as much as so many
+_LOOKED_AT_BYTES = 1024 * 1024
 _decode = msgspec.msgpack.Decoder(m.Offset).decode
 _decode_generation = msgspec.msgpack.Decoder(int).decode
 
 
-def _rows_of_groups(body: m.OffsetGenerations | m.OffsetResetGenerations) -> Rows:
+def _rows_of_groups(body: m.OffsetGenerations | m.OffsetResetGenerations | OffsetDeleteGroups) -> Rows:
     items: Sequence[m.ConsumerGroup | m.GenerationReset] = body.items
     suffixes = [keys.text2(item.tenant, item.group) for item in items]
     return Rows(items, suffixes, crcs_of(suffixes))
@@ -38,13 +47,20 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
     writes, now_ms = view.writes_of(_OFFSET), view.now_ms
     generations: dict[tuple[str, str], int] = {}
     errors: list[m.ItemError] = []
+    member = command.body.member
     for position, item, suffix in command.rows:
         tenant, group, generation = item.tenant, item.group, item.generation
         current_generation = generations.get((tenant, group))
         if current_generation is None:
-            current_generation = generations[tenant, group] = _generation(view, tenant, group)
+            current_generation = _generation(view, tenant, group)
+            if member and not _is_member(view, tenant, group, member):
+                current_generation = _NOBODY
+            generations[tenant, group] = current_generation
         if generation < current_generation:
-            errors.append(mismatch(position, FencedError, "generation", current_generation))
+            if current_generation == _NOBODY:
+                errors.append(m.ItemError(position, FencedError.code, f"{member} is no member of the group"))
+            else:
+                errors.append(mismatch(position, FencedError, "generation", current_generation))
             continue
         key = prefix + suffix
         if monotonic or item.expected is not None:
@@ -57,6 +73,9 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
                 errors.append(mismatch(position, OffsetRegressionError, "offset", current))
                 continue
         if generation > current_generation:
+            if _has_members(view, tenant, group):
+                errors.append(mismatch(position, FencedError, "generation", current_generation))
+                continue
             generations[tenant, group] = generation
             view.writes_of(_GENERATION)[_generation_key(view, tenant, group)] = encode(generation)
         # An Offset as a tuple: the bytes are the same, and it is made sooner.
@@ -66,13 +85,22 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
     return written(view, errors)
 
 
+def _is_member(view: View, tenant: str, group: str, member: str) -> bool:
+    key = keys.table_prefix(view.group, _MEMBER) + keys.text2(tenant, group) + keys.text(member)
+    return view.get(key) is not None
+
+
+def _has_members(view: View, tenant: str, group: str) -> bool:
+    info = group_row(view, keys.text2(tenant, group))
+    return info is not None and info.members > 0
+
+
 def _generation_key(view: View, tenant: str, group: str) -> bytes:
     return keys.table_prefix(view.group, _GENERATION) + keys.text2(tenant, group)
 
 
 def _generation(view: View, tenant: str, group: str) -> int:
-    value = view.get(_generation_key(view, tenant, group))
-    return 0 if value is None else _decode_generation(value)
+    return generation_of(view, keys.text2(tenant, group))
 
 
 def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteReply:
@@ -106,6 +134,8 @@ def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m
         current = 0 if value is None else _decode_generation(value)
         if item.expected != current:
             errors.append(mismatch(position, ConflictError, "generation", current))
+        elif _has_members(view, item.tenant, item.group):
+            errors.append(m.ItemError(position, ConflictError.code, "the group has members"))
         elif item.generation:
             if item.generation != current:
                 writes[key] = encode(item.generation)
@@ -115,6 +145,57 @@ def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m
             if view.get(key) is not None:
                 writes[key] = None
     return written(view, errors)
+
+
+def _evaluate_delete_groups(view: View, command: Command[OffsetDeleteGroups]) -> OffsetDeleteGroupsReply:
+    errors: list[m.ItemError] = []
+    left: list[bool] = []
+    deleted: list[int] = []
+    room = _DELETED_MAX
+    for position, item, suffix in command.rows:
+        if room < _GROUP_ROWS or view.grown > ENTRY_BYTES_FULL // 2:
+            left.append(True)
+            deleted.append(0)
+            continue
+        room -= _GROUP_ROWS
+        if _has_members(view, item.tenant, item.group):
+            errors.append(m.ItemError(position, ConflictError.code, "the group has members"))
+            left.append(False)
+            deleted.append(0)
+            continue
+        found, is_last = _offsets_of(view, suffix, room)
+        room -= len(found)
+        deleted.append(len(found))
+        view.writes_of(_OFFSET).update(dict.fromkeys(found))
+        if is_last:
+            found += _drop_group(view, suffix)
+        view.grown += sum(map(len, found))
+        left.append(not is_last)
+    return OffsetDeleteGroupsReply([m.Revision(view.name, view.revision)], errors, deleted, left)
+
+
+def _offsets_of(view: View, suffix: bytes, limit: int) -> tuple[list[bytes], bool]:
+    """Keys of a group's offsets, ``limit`` at most; and whether these are all."""
+    prefix = keys.table_prefix(view.group, _OFFSET) + suffix
+    rows, is_last = view.scan(prefix, keys.after_prefix(prefix), limit, _LOOKED_AT_BYTES)
+    found = {key: value is not None for key, value in rows}
+    if is_last:
+        young, old = view.in_flight(_OFFSET)
+        for writes in (old, young):
+            found |= {key: value is not None for key, value in writes.items() if key.startswith(prefix)}
+    there = [key for key, is_there in found.items() if is_there]
+    return there[:limit], is_last and len(there) <= limit
+
+
+def _drop_group(view: View, suffix: bytes) -> list[bytes]:
+    """Delete what a group has beside its offsets: the keys."""
+    dropped: list[bytes] = []
+    for row in (_GENERATION, _GROUP):
+        key = keys.table_prefix(view.group, row) + suffix
+        if view.get(key) is not None:
+            view.writes_of(row)[key] = None
+            dropped.append(key)
+    return dropped
 
 
 def _read_list(reader: Reader, command: Command[m.OffsetList]) -> m.OffsetListReply:
@@ -131,4 +212,5 @@ VERBS = (
     Verb(methods.OFFSET_LIST, OFFSET, read=_read_list),
     Verb(methods.OFFSET_GENERATIONS, OFFSET, rows=_rows_of_groups, read=_read_generations),
     Verb(methods.OFFSET_RESET_GENERATIONS, OFFSET, rows=_rows_of_groups, evaluate=_evaluate_reset),
+    Verb(methods.OFFSET_DELETE_GROUPS, OFFSET, rows=_rows_of_groups, evaluate=_evaluate_delete_groups),
 )

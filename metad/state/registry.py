@@ -10,6 +10,7 @@ from metad_wire.tables import TABLES
 from . import (
     brokers,
     cluster,
+    consumers,
     expiry,
     fences,
     inflight,
@@ -27,6 +28,7 @@ from . import (
 )
 from .dedupe import DedupeWindow
 from .fences import Fences
+from .live_consumers import LiveConsumers
 from .live_leases import LiveLeases
 from .part import StatePart
 from .plain import verbs_of
@@ -56,6 +58,7 @@ VERBS: dict[int, Verb[Any, Any]] = {
                 wills,
                 offsets,
                 offset_groups,
+                consumers,
                 kv,
                 leases,
                 sequences,
@@ -78,6 +81,7 @@ PARTS: tuple[type[StatePart], ...] = (
     owners.SessionOwners,
     HeadCache,
     LiveLeases,
+    LiveConsumers,
 )
 """What every group keeps in memory of its state."""
 

@@ -32,11 +32,12 @@ from metad_wire.group import GroupId
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, For, Method
 from metad_wire.routing import KINDS, ROUTES, split
 from metad_wire.session import ClientSession, decode_error
+from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.broker import BrokerBeat, BrokerChange, BrokerGet, BrokerHeartbeat, BrokerRegister
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
-from metad_wire.tables.offset import OffsetGroups
+from metad_wire.tables.offset import OffsetDeleteGroups, OffsetGroups
 from metad_wire.tables.retained import (
     RetainedDelete,
     RetainedDeleteItem,
@@ -195,6 +196,15 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "offset.list": lambda name: m.OffsetList("t", name),
     "offset.generations": lambda name: m.OffsetGenerations([m.ConsumerGroup("t", name)]),
     "offset.reset_generations": lambda name: m.OffsetResetGenerations([m.GenerationReset("t", name, 0, 0)]),
+    "offset.delete_groups": lambda name: OffsetDeleteGroups([m.ConsumerGroup("t", name)]),
+    "consumer.join": lambda name: g.ConsumerJoin([g.JoinItem("t", name, 60_000)]),
+    "consumer.heartbeat": lambda name: g.ConsumerHeartbeat([g.MemberKey("t", name, "m")]),
+    "consumer.leave": lambda name: g.ConsumerLeave([g.MemberKey("t", name, "m")]),
+    "consumer.assign": lambda name: g.ConsumerAssign([g.AssignItem("t", name, "m", 1, [])]),
+    "consumer.get": lambda name: g.ConsumerGet([g.MemberKey("t", name, "m")]),
+    "consumer.members": lambda name: g.ConsumerMembers("t", name),
+    "consumer.describe": lambda name: g.ConsumerDescribe([m.ConsumerGroup("t", name)]),
+    "consumer.expire": lambda name: g.ConsumerExpire([g.MemberKey("t", name, "m")]),
     "offset.groups": lambda name: OffsetGroups("t"),
     "kv.get": lambda name: m.KvGet([m.KvKey(name, "k")]),
     "kv.put": lambda name: m.KvPut([m.KvPutItem(name, "k", b"v")]),

@@ -457,10 +457,12 @@ class OffsetCommitItem(Message, frozen=True):
 
 class OffsetCommit(Message, frozen=True):
     """``monotonic`` refuses to move an offset back (the same again is fine). Checked in this order: generation,
-    ``expected``, ``monotonic``."""
+    ``expected``, ``monotonic``. ``member``: of the consumer groups, in whose name it is committed; only if it is one,
+    and in its group's generation. Empty: whoever names the generation."""
 
     items: Batch[OffsetCommitItem]
     monotonic: bool = False
+    member: str = ""
 
 
 class OffsetFetch(Message, frozen=True):

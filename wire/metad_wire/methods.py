@@ -24,6 +24,14 @@ from .tables.broker import BROKER_REGISTER as BROKER_REGISTER
 from .tables.cluster import CLUSTER_STORE as CLUSTER_STORE
 from .tables.cluster import GROUP_COMMAND as GROUP_COMMAND
 from .tables.cluster import GROUP_FENCE as GROUP_FENCE
+from .tables.consumer import CONSUMER_ASSIGN as CONSUMER_ASSIGN
+from .tables.consumer import CONSUMER_DESCRIBE as CONSUMER_DESCRIBE
+from .tables.consumer import CONSUMER_EXPIRE as CONSUMER_EXPIRE
+from .tables.consumer import CONSUMER_GET as CONSUMER_GET
+from .tables.consumer import CONSUMER_HEARTBEAT as CONSUMER_HEARTBEAT
+from .tables.consumer import CONSUMER_JOIN as CONSUMER_JOIN
+from .tables.consumer import CONSUMER_LEAVE as CONSUMER_LEAVE
+from .tables.consumer import CONSUMER_MEMBERS as CONSUMER_MEMBERS
 from .tables.inflight import INFLIGHT_DELETE as INFLIGHT_DELETE
 from .tables.inflight import INFLIGHT_GET as INFLIGHT_GET
 from .tables.inflight import INFLIGHT_PUT as INFLIGHT_PUT
@@ -43,6 +51,7 @@ from .tables.lease import LEASE_LIST as LEASE_LIST
 from .tables.lease import LEASE_REVOKE as LEASE_REVOKE
 from .tables.offset import OFFSET_COMMIT as OFFSET_COMMIT
 from .tables.offset import OFFSET_DELETE as OFFSET_DELETE
+from .tables.offset import OFFSET_DELETE_GROUPS as OFFSET_DELETE_GROUPS
 from .tables.offset import OFFSET_FETCH as OFFSET_FETCH
 from .tables.offset import OFFSET_GENERATIONS as OFFSET_GENERATIONS
 from .tables.offset import OFFSET_GROUPS as OFFSET_GROUPS

@@ -23,17 +23,15 @@ from metad_wire.messages import (
     OffsetResetGenerations,
     Revision,
 )
-from metad_wire.tables.offset import KnownGroup, OffsetGroups
+from metad_wire.tables.offset import KnownGroup, OffsetDeleteGroups, OffsetDeleteGroupsReply, OffsetGroups
 
-from ..errors import MetadError, NotFoundError
+from ..errors import MetadError
 from ..requests.listing import of_all_groups, of_group
 from ..requests.outcomes import with_errors, wrote
 from ..results import ReadResult, WriteResult, newest
 from .facade import Facade
 
 Fetched: TypeAlias = ReadResult[Offset | None]
-
-_DELETED_AT_ONCE = 1_000
 
 
 class Offsets(Facade):
@@ -48,16 +46,22 @@ class Offsets(Facade):
     """
 
     async def commit_many(
-        self, items: Sequence[OffsetCommitItem], *, monotonic: bool = False, deadline_s: float | None = None
+        self,
+        items: Sequence[OffsetCommitItem],
+        *,
+        monotonic: bool = False,
+        member: str = "",
+        deadline_s: float | None = None,
     ) -> WriteResult:
-        """Commit offsets. ``monotonic`` refuses an offset below the current one.
+        """Commit offsets. ``monotonic`` refuses an offset below the current one. ``member``: in whose name; it must be
+        a member of the consumer groups.
 
-        Item errors: FencedError (a newer generation has committed), ConflictError (``expected`` differs),
-        OffsetRegressionError.
+        Item errors: FencedError (a newer generation has begun or has committed, or there is no such member),
+        ConflictError (``expected`` differs), OffsetRegressionError.
         """
         return WriteResult(
             await self._requests.many(
-                methods.OFFSET_COMMIT, items, lambda part: OffsetCommit(part, monotonic), deadline_s
+                methods.OFFSET_COMMIT, items, lambda part: OffsetCommit(part, monotonic, member), deadline_s
             )
         )
 
@@ -161,16 +165,17 @@ class Offsets(Facade):
         expected: int | None = None,
         metadata: str = "",
         monotonic: bool = False,
+        member: str = "",
         deadline_s: float | None = None,
     ) -> None:
         """Commit one offset, as :meth:`commit_many` does. With ``expected`` it is a compare-and-set; -1 expects that
         there is no offset yet."""
         await self._requests.single(
             methods.OFFSET_COMMIT,
-            monotonic,
+            (monotonic, member),
             OffsetCommitItem(tenant, group, topic, partition, offset, generation, expected, metadata),
             _size_of_commit,
-            lambda items: OffsetCommit(items, monotonic),
+            lambda items: OffsetCommit(items, monotonic, member),
             wrote,
             deadline_s,
         )
@@ -247,33 +252,22 @@ class Offsets(Facade):
         )
 
     async def delete_group(self, tenant: str, group: str, *, deadline_s: float | None = None) -> int:
-        """Delete all offsets of a consumer group, then its generation. Returns the number of offsets deleted.
-
-        The call makes many requests, each with this deadline. Offsets that are committed meanwhile may stay or go.
-        Raises ConflictError if the group's generation grew meanwhile, because then the group is in use.
-        """
-        generation = await self.generation(tenant, group, deadline_s=deadline_s)
-        deleted = 0
-        found: list[OffsetKey] = []
-
-        async def delete() -> int:
-            result = await self.delete_many(found, deadline_s=deadline_s)
-            absent = sum(isinstance(error, NotFoundError) for error in result.errors.values())
-            if absent < len(result.errors):
-                raise next(error for error in result.errors.values() if not isinstance(error, NotFoundError))
-            return len(found) - absent
-
-        listing = self.list(tenant, group, page_size=_DELETED_AT_ONCE, deadline_s=deadline_s)
-        async with aclosing(listing):  # type: ignore[type-var]
-            async for offset in listing:
-                found.append(OffsetKey(tenant, group, offset.topic, offset.partition))
-                if len(found) == _DELETED_AT_ONCE:
-                    deleted += await delete()
-                    found.clear()
-        if found:
-            deleted += await delete()
-        await self.reset_generation(tenant, group, generation, deadline_s=deadline_s)
-        return deleted
+        """Delete everything of a consumer group without members: its offsets, and at last its generation. Returns the
+        number of offsets deleted. The call makes as many requests as it takes, each with this deadline; called again,
+        it goes on. Raises ConflictError if the group has members."""
+        total, left = 0, True
+        while left:
+            deleted, left = await self._requests.single(
+                methods.OFFSET_DELETE_GROUPS,
+                None,
+                ConsumerGroup(tenant, group),
+                _size_of_group,
+                OffsetDeleteGroups,
+                _deleted,
+                deadline_s,
+            )
+            total += deleted
+        return total
 
 
 def _size(item: OffsetKey | OffsetCommitItem) -> int:
@@ -294,3 +288,8 @@ def _fetched(items: list[OffsetKey], reply: OffsetFetchReply) -> list[Offset | M
 
 def _generations(items: list[ConsumerGroup], reply: OffsetGenerationsReply) -> list[int | MetadError]:
     return with_errors(reply.generations, reply.errors)
+
+
+def _deleted(items: list[ConsumerGroup], reply: OffsetDeleteGroupsReply) -> list[tuple[int, bool] | MetadError]:
+    """How many offsets, and whether there are more."""
+    return with_errors(list(zip(reply.deleted, reply.left, strict=True)), reply.errors)

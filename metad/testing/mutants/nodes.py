@@ -4,6 +4,7 @@ names the scenarios of :mod:`metad.testing.nodes.scenarios` that find it."""
 from __future__ import annotations
 
 from .brokers import BROKER_MUTANTS
+from .consumers import CONSUMER_MUTANTS
 from .planting import Mutant
 from .planting import one_edit as _m
 from .watches import WATCH_MUTANTS
@@ -461,8 +462,8 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "keep_alives_are_not_heard",
         "a keep-alive goes on with the lease",
-        "metad.state.live_leases:LiveLeases.renew",
-        "self._live.heard(lease, self._clock() if at_s is None else at_s)",
+        "metad.state.live:LiveRows.renew",
+        "self._live.heard(key, self._clock() if at_s is None else at_s)",
         "pass",
         "a_holder_that_speaks_keeps_its_lease",
     ),
@@ -478,8 +479,8 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "leases_end_early",
         "an order ends only what is over",
         (
-            ("metad.state.live_leases:LiveLeases.is_over", "ends_s <= self._clock()", "ends_s <= self._clock() + 0.4"),
-            ("metad.state.live_leases:LiveLeases.over", "self._live.due(now_s,", "self._live.due(now_s + 0.4,"),
+            ("metad.state.live:LiveRows.is_over", "ends_s <= self._clock()", "ends_s <= self._clock() + 0.4"),
+            ("metad.state.live:LiveRows.over", "self._live.due(now_s,", "self._live.due(now_s + 0.4,"),
         ),
         ("a_silent_holder_loses_its_lease_and_its_keys",),
     ),
@@ -545,7 +546,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "no_full_lease_after_an_adoption",
         "who adopts slots gives full leases",
-        "metad.state.live_leases:LiveLeases.stage",
+        "metad.state.live:LiveRows.stage",
         "if adopted != self._adopted:",
         "if False:",
         "a_lease_that_moves_is_a_full_one",
@@ -576,5 +577,6 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "a_lock_has_one_holder",
     ),
     *BROKER_MUTANTS,
+    *CONSUMER_MUTANTS,
     *WATCH_MUTANTS,
 )

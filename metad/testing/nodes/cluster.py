@@ -59,6 +59,7 @@ _MESSAGE = RETAINED.rows["message"]
 _LOOK_S = 0.05
 _CALLBACKS_MAX = 4_000_000
 DATA = GroupId("data", 0)
+OFFSET = GroupId("offset", 0)
 
 
 class Settings(NamedTuple):

@@ -76,7 +76,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "sessions.delete": {
         "tenant": "t", "client_id": "c", "broker": "b", "broker_epoch": 1, "disconnected_ms": 0, "attachment": 0
     },
-    "offsets.commit_many": {"items": [m.OffsetCommitItem("t", "g", "o", 0, 5, 1, -1, "note")], "monotonic": False},
+    "offsets.commit_many": {
+        "items": [m.OffsetCommitItem("t", "g", "o", 0, 5, 1, -1, "note")], "monotonic": False, "member": "m"
+    },
     "offsets.fetch_many": {"keys": [m.OffsetKey("t", "g", "o", 0)], "min_revisions": []},
     "offsets.delete_many": {"keys": [m.OffsetKey("t", "g", "o", 0)]},
     "offsets.generations_many": {"groups": [m.ConsumerGroup("t", "g")], "min_revisions": []},
@@ -85,7 +87,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "offsets.groups": {"tenant": "t", "prefix": "", "page_size": 10, "min_revisions": []},
     "offsets.commit": {
         "tenant": "t", "group": "g", "topic": "o", "partition": 0, "offset": 5, "generation": 1, "expected": None,
-        "metadata": "note", "monotonic": False,
+        "metadata": "note", "monotonic": False, "member": "m",
     },
     "offsets.fetch": {"tenant": "t", "group": "g", "topic": "o", "partition": 0, "min_revisions": []},
     "offsets.delete": {"tenant": "t", "group": "g", "topic": "o", "partition": 0},

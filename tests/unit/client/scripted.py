@@ -21,10 +21,17 @@ from metad_wire.refused import Refused, without
 from metad_wire.session import ServerSession
 from metad_wire.tables import TABLES, lease, sequence
 from metad_wire.tables import broker as b
+from metad_wire.tables import consumer as g
 from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
-from metad_wire.tables.offset import KnownGroup, OffsetGroups, OffsetGroupsReply
+from metad_wire.tables.offset import (
+    KnownGroup,
+    OffsetDeleteGroups,
+    OffsetDeleteGroupsReply,
+    OffsetGroups,
+    OffsetGroupsReply,
+)
 from metad_wire.tables.retained import (
     Retained,
     RetainedGet,
@@ -158,6 +165,19 @@ def all_well(body: Any) -> m.Message:
             return m.OffsetListReply([m.Offset(body.tenant, body.group, "topic", 0, 42, 1, 0, "")], b"")
         case m.KvScan():
             return m.KvScanReply([m.Kv(body.namespace, "k", b"v", 1, 1, 1)], b"")
+        case OffsetDeleteGroups():
+            return OffsetDeleteGroupsReply(revisions, [], [3] * len(body.items), [False] * len(body.items))
+        case g.ConsumerJoin():
+            joined = [item.member or "1.1" for item in body.items]
+            return g.ConsumerJoinReply(revisions, [], list(joined), [1] * len(body.items))
+        case g.ConsumerHeartbeat():
+            return g.ConsumerHeartbeatReply([g.Beat(60_000, 3, 1) for _ in body.items])
+        case g.ConsumerGet():
+            return g.ConsumerGetReply([a_member(key.tenant, key.group, key.member) for key in body.items])
+        case g.ConsumerMembers():
+            return g.ConsumerMembersReply([a_member(body.tenant, body.group, "1.1")], b"")
+        case g.ConsumerDescribe():
+            return g.ConsumerDescribeReply([a_group(key.tenant, key.group) for key in body.items])
         case OffsetGroups():
             return OffsetGroupsReply([KnownGroup(body.tenant, "group", 5)], b"")
         case RetainedGet():
@@ -172,6 +192,14 @@ def all_well(body: Any) -> m.Message:
         case WatchOpen():
             return WatchOpened(1, pinned=True, held=b"")
     return m.WriteReply(revisions, [])
+
+
+def a_member(tenant: str, group: str, member: str) -> g.Member:
+    return g.Member(tenant, group, member, "", "holder", 60_000, 60_000, ["range"], b"", 1, 1, b"p0")
+
+
+def a_group(tenant: str, group: str) -> g.ConsumerGroupInfo:
+    return g.ConsumerGroupInfo(tenant, group, 3, 1, "range", "1.1", 1, 0, 60_000, 0, ["range"], 100)
 
 
 def a_lease(namespace: str, name: str) -> lease.Lease:

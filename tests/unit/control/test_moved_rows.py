@@ -21,6 +21,7 @@ from metad_wire.group import GroupId
 from metad_wire.methods import CLUSTER_ADD_GROUP, CLUSTER_REBALANCE, encode
 from metad_wire.table import Table
 from metad_wire.tables import TABLES, moving_rows
+from metad_wire.tables.consumer import CONSUMER
 from metad_wire.tables.lease import LEASE
 
 ROWS = [
@@ -30,7 +31,11 @@ ROWS = [
     for row, byte in table.rows.items()
 ]
 RECORDS = 200
-KNOWN = {LEASE.rows["lease"]: lambda value: encode(("n", "l", 60_000, value))}
+KNOWN = {
+    LEASE.rows["lease"]: lambda value: encode(("n", "l", 60_000, value)),
+    CONSUMER.rows["member"]: lambda value: encode(("t", "g", "m", "", value, 60_000)),
+    CONSUMER.rows["group"]: lambda value: encode(("t", "g", 3, 1, "", value, 1, 0, 60_000)),
+}
 """Makes rows that every replica reads, and not only carries."""
 
 

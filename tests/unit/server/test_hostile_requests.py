@@ -25,6 +25,7 @@ from metad_wire.errors import InternalError, InvalidItemError, InvalidRequestErr
 from metad_wire.messages import Identity
 from metad_wire.methods import BETWEEN_NODES, Method
 from metad_wire.sparing import Sparing
+from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.inflight import Inflight, InflightKey
@@ -148,6 +149,11 @@ BODIES: dict[str, dict[str, Any]] = {
         "will.release": [WillKey("t", f"c{i}", "1") for i in range(30)],
         "offset.commit": [m.OffsetCommitItem("t", f"g{i}", "t", 0, 1) for i in range(30)],
         "offset.reset_generations": [m.GenerationReset("t", f"g{i}", 0, 1) for i in range(30)],
+        "offset.delete_groups": [m.ConsumerGroup("t", f"g{i}") for i in range(30)],
+        "consumer": [g.MemberKey("t", f"g{i}", "m") for i in range(30)],
+        "consumer.join": [g.JoinItem("t", f"g{i}", 60_000) for i in range(30)],
+        "consumer.assign": [g.AssignItem("t", f"g{i}", "m", 1, []) for i in range(30)],
+        "consumer.describe": [m.ConsumerGroup("t", f"g{i}") for i in range(30)],
         "kv.put": [m.KvPutItem(f"n{i}", "k", b"v") for i in range(30)],
         "kv.delete": [m.KvDeleteItem(f"n{i}", "k") for i in range(30)],
         "lease": [w.LeaseKey(f"n{i}", "l") for i in range(30)],

@@ -18,9 +18,11 @@ from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, pack_slots, unpack_slots
 from metad_wire.methods import METHODS
 from metad_wire.routing import ROUTES, split, text, text2
+from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
+from metad_wire.tables.offset import OffsetDeleteGroups
 from metad_wire.tables.retained import (
     RetainedDelete,
     RetainedDeleteItem,
@@ -43,6 +45,12 @@ slot_maps = st.builds(
     lambda groups, seed: random.Random(seed).choices(range(groups), k=SLOTS), st.integers(1, 20), st.integers(0, 99)
 )
 PROPERTIES = m.SessionProperties(1, b"p")
+
+
+def members(tenants: list[str], groups: list[str]) -> list[g.MemberKey]:
+    return [g.MemberKey(tenant, group, "member") for tenant, group in zip(tenants, groups, strict=True)]
+
+
 BODIES: dict[str, Any] = {
     "session.takeover": lambda a, b: m.SessionTakeover("b", 1, list(map(m.SessionTakeoverItem, a, b))),
     "session.disconnect": lambda a, b: m.SessionDisconnect("b", 1, list(map(m.SessionDisconnectItem, a, b))),
@@ -68,6 +76,17 @@ BODIES: dict[str, Any] = {
     "offset.reset_generations": lambda a, b: m.OffsetResetGenerations(
         [m.GenerationReset(x, y, 1) for x, y in zip(a, b, strict=True)]
     ),
+    "offset.delete_groups": lambda a, b: OffsetDeleteGroups(list(map(m.ConsumerGroup, a, b))),
+    "consumer.join": lambda a, b: g.ConsumerJoin([g.JoinItem(x, y, 1_000) for x, y in zip(a, b, strict=True)]),
+    "consumer.heartbeat": lambda a, b: g.ConsumerHeartbeat(members(a, b)),
+    "consumer.leave": lambda a, b: g.ConsumerLeave(members(a, b)),
+    "consumer.assign": lambda a, b: g.ConsumerAssign(
+        [g.AssignItem(x, y, "m", 1, []) for x, y in zip(a, b, strict=True)]
+    ),
+    "consumer.get": lambda a, b: g.ConsumerGet(members(a, b)),
+    "consumer.members": lambda a, b: g.ConsumerMembers(a[0], b[0]),
+    "consumer.describe": lambda a, b: g.ConsumerDescribe(list(map(m.ConsumerGroup, a, b))),
+    "consumer.expire": lambda a, b: g.ConsumerExpire(members(a, b)),
     "offset.list": lambda a, b: m.OffsetList(a[0], b[0]),
     "kv.get": lambda a, b: m.KvGet(list(map(m.KvKey, a, b))),
     "kv.put": lambda a, b: m.KvPut([m.KvPutItem(x, y, b"") for x, y in zip(a, b, strict=True)]),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 from zlib import crc32
 
 from .. import messages as m
-from ..fields import U63
+from ..fields import U32, U63, Batch
 from ..key import text, text2, u32
 from ..table import Keys, Shown, Table
 
@@ -39,6 +39,25 @@ class OffsetGroupsReply(m.Message, frozen=True):
 
     groups: list[KnownGroup]
     cursor: bytes
+
+
+class OffsetDeleteGroups(m.Message, frozen=True):
+    """Delete everything of consumer groups without members: offsets, and at last the generation. A request deletes a
+    bounded number of rows, of the first items that have any."""
+
+    items: Batch[m.ConsumerGroup]
+
+
+class OffsetDeleteGroupsReply(m.Message, frozen=True):
+    """By position: how many offsets of the group were deleted, and whether something of it is left, so that the client
+    asks again."""
+
+    columns: ClassVar[dict[str, int | None]] = {"deleted": 0, "left": False}
+
+    revisions: list[m.Revision]
+    errors: list[m.ItemError]
+    deleted: list[U32]
+    left: list[bool]
 
 
 def _crcs(items: Sequence[Any]) -> Iterable[int]:
@@ -104,4 +123,5 @@ OFFSET_DELETE = OFFSET.writes(0x0203, "delete", m.OffsetDelete, m.WriteReply)
 OFFSET_LIST = OFFSET.reads(0x0204, "list", m.OffsetList, m.OffsetListReply)
 OFFSET_GENERATIONS = OFFSET.reads(0x0205, "generations", m.OffsetGenerations, m.OffsetGenerationsReply)
 OFFSET_RESET_GENERATIONS = OFFSET.writes(0x0206, "reset_generations", m.OffsetResetGenerations, m.WriteReply)
+OFFSET_DELETE_GROUPS = OFFSET.writes(0x0210, "delete_groups", OffsetDeleteGroups, OffsetDeleteGroupsReply)
 OFFSET_GROUPS = OFFSET.reads(0x0220, "groups", OffsetGroups, OffsetGroupsReply, routed=False)

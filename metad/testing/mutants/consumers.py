@@ -1,0 +1,98 @@
+"""Bugs to plant in the members of consumer groups. Each names the scenarios of :mod:`metad.testing.nodes.scenarios`
+that find it."""
+
+from __future__ import annotations
+
+from .planting import Mutant
+from .planting import one_edit as _m
+
+CONSUMER_MUTANTS: tuple[Mutant, ...] = (
+    _m(
+        "members_are_not_heard",
+        "a heartbeat keeps its member",
+        "metad.state.live_consumers:LiveConsumers.beat",
+        "self.renew(member, at_s)",
+        "self._ttl_ms.get(member, 0)",
+        "a_silent_member_is_sent_away_and_the_others_go_on",
+    ),
+    _m(
+        "silent_members_stay",
+        "a silent member is sent away",
+        "metad.state.consumers:_send_away",
+        "group.drop(member)",
+        "pass",
+        "a_silent_member_is_sent_away_and_the_others_go_on",
+    ),
+    _m(
+        "nobody_is_told_of_the_gone",
+        "a member that is gone begins a rebalance",
+        "metad.state.consumer_groups:ChangedGroup.drop",
+        "self.begin_rebalance()",
+        "pass",
+        "a_silent_member_is_sent_away_and_the_others_go_on",
+    ),
+    _m(
+        "the_gone_commit",
+        "only a member commits in the name of one",
+        "metad.state.offsets:_is_member",
+        "return view.get(key) is not None",
+        "return True",
+        "a_silent_member_is_sent_away_and_the_others_go_on",
+    ),
+    _m(
+        "offsets_miss_the_next_generation",
+        "the entry that begins a generation fences the commits of the one before",
+        "metad.state.consumer_groups:ChangedGroup._begin_generation",
+        "self._view.writes_of(_GENERATION)[key] = encode(generation)",
+        "pass",
+        "a_silent_member_is_sent_away_and_the_others_go_on",
+    ),
+    _m(
+        "generations_are_assigned_again",
+        "a generation is assigned once",
+        "metad.state.consumers:_assign",
+        "if info.state != GroupState.ASSIGNING:",
+        "if info.state == GroupState.JOINING:",
+        "a_silent_member_is_sent_away_and_the_others_go_on",
+    ),
+    _m(
+        "a_rebalance_waits_for_ever",
+        "a member that does not join is sent away",
+        "metad.state.consumers:_end_rebalance",
+        "if member.joined <= info.generation:",
+        "if False:",
+        "a_member_that_does_not_join_is_waited_for_no_longer_than_it_takes",
+    ),
+    _m(
+        "rebalances_end_early",
+        "members have their time to join",
+        "metad.state.live_consumers:LiveConsumers.learn",
+        "self.last(key + TEXT_END, group.rebalance_ms, now_s)",
+        "self.last(key + TEXT_END, group.rebalance_ms // 2, now_s)",
+        "a_member_that_does_not_join_is_waited_for_no_longer_than_it_takes",
+    ),
+    _m(
+        "an_assignment_is_waited_for_for_ever",
+        "a leader that does not assign is sent away",
+        "metad.state.consumers:_end_rebalance",
+        "group.drop(leader)",
+        "pass",
+        "a_leader_that_does_not_assign_is_sent_away",
+    ),
+    _m(
+        "members_of_no_leader",
+        "members are heard of in groups of their kind",
+        "metad.node.leases:LeaseEnds._look_at",
+        "_LASTING[group_id.kind]",
+        "_LASTING['data']",
+        "a_silent_member_is_sent_away_and_the_others_go_on",
+    ),
+    _m(
+        "members_that_move_have_less_time",
+        "who adopts slots gives members the whole time",
+        "metad.state.live:LiveRows.stage",
+        "if adopted != self._adopted:",
+        "if False:",
+        "members_that_move_have_the_whole_time",
+    ),
+)
