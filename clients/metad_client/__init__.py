@@ -60,6 +60,16 @@ from metad_wire.messages import (
 )
 from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.tables.broker import Broker, BrokerEnded
+from metad_wire.tables.consumer import (
+    AssignItem,
+    Beat,
+    ConsumerGroupInfo,
+    GroupState,
+    JoinItem,
+    Member,
+    MemberAssignment,
+    MemberKey,
+)
 from metad_wire.tables.inflight import Inflight, InflightKey, InflightState
 from metad_wire.tables.lease import Lease, LeaseGrantItem, LeaseKey, LeaseKeyItem
 from metad_wire.tables.offset import KnownGroup
@@ -115,8 +125,10 @@ from .errors import (
 from .holding.belief import LeaseState
 from .holding.lease import HeldLease
 from .holding.lock import Lock
+from .holding.membership import Assign, Generation, Membership
 from .namespaces.brokers import Brokers
 from .namespaces.cluster import Cluster
+from .namespaces.consumers import Consumers
 from .namespaces.inflight import InflightStates
 from .namespaces.kv import KeyValue
 from .namespaces.leases import Leases
@@ -132,6 +144,7 @@ from .options import Options
 from .results import (
     AddResult,
     GrantResult,
+    JoinResult,
     PutResult,
     ReadResult,
     SubscribeResult,
@@ -148,7 +161,10 @@ from .watch.watch import Watch
 __all__ = [
     "PORT_DEFAULT",
     "AddResult",
+    "Assign",
+    "AssignItem",
     "Backoff",
+    "Beat",
     "Broker",
     "BrokerEnded",
     "BrokerLife",
@@ -164,6 +180,8 @@ __all__ = [
     "Connected",
     "ConnectionLostError",
     "ConsumerGroup",
+    "ConsumerGroupInfo",
+    "Consumers",
     "CreditError",
     "DeadlineExceededError",
     "Disconnected",
@@ -175,10 +193,12 @@ __all__ = [
     "FollowerStatus",
     "FrameError",
     "FrameTooLargeError",
+    "Generation",
     "GenerationReset",
     "GrantResult",
     "GroupId",
     "GroupRecord",
+    "GroupState",
     "GroupStatus",
     "HandshakeError",
     "HeldLease",
@@ -192,6 +212,8 @@ __all__ = [
     "InternalError",
     "InvalidItemError",
     "InvalidRequestError",
+    "JoinItem",
+    "JoinResult",
     "KeyValue",
     "KnownGroup",
     "Kv",
@@ -212,6 +234,10 @@ __all__ = [
     "Lock",
     "LogCutError",
     "MapReply",
+    "Member",
+    "MemberAssignment",
+    "MemberKey",
+    "Membership",
     "Message",
     "MetadError",
     "NodeRecord",

@@ -24,8 +24,10 @@ from .dispatch.states import ClientState
 from .endpoint import name_of, parse_url, scheme_of
 from .errors import ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
 from .holding.lease import HeldLease
+from .holding.membership import Assign, Membership
 from .namespaces.brokers import Brokers
 from .namespaces.cluster import Cluster
+from .namespaces.consumers import Consumers
 from .namespaces.inflight import InflightStates
 from .namespaces.kv import KeyValue
 from .namespaces.leases import Leases
@@ -110,6 +112,7 @@ class Client:
         self.inflight = InflightStates(self._requests)
         self.wills = Wills(self._requests, self._dispatcher)
         self.offsets = Offsets(self._requests)
+        self.consumers = Consumers(self._requests)
         self.kv = KeyValue(self._requests)
         self.leases = Leases(self._requests)
         self.sequences = Sequences(self._requests)
@@ -285,6 +288,52 @@ class Client:
             ttl_s=ttl_s,
             holder=holder,
             attributes=attributes,
+            now=_now,
+        )
+
+    def consume(
+        self,
+        tenant: str,
+        group: str,
+        *,
+        assign: Assign,
+        session_s: float = 10.0,
+        rebalance_s: float = 60.0,
+        protocols: Sequence[str] = (),
+        metadata: bytes = b"",
+        instance: str = "",
+        holder: str = "",
+    ) -> Membership:
+        """A member of a consumer group that lives by itself (without ``async`` in a blocking client)::
+
+            def share_out(protocol, members):
+                return {member.member: b"%d" % part for part, member in enumerate(members)}
+
+            async with m.consume("acme", "billing", assign=share_out) as member:
+                async for generation in member:
+                    while generation.is_current:
+                        await work(generation.assignment)
+                        await generation.commit("orders", int(generation.assignment), offset)
+
+        One member of each generation, its leader, is asked by ``assign`` who gets what; in a blocking client in the
+        client's own thread. It joins when it is entered, or by :meth:`Membership.opened`, and leaves when it is closed,
+        or once nothing was heard of it for ``session_s``. The others wait for it up to ``rebalance_s`` when the group
+        rebalances. ``protocols``: the ways to assign that it knows, the best first. ``metadata`` is for the leader.
+        ``instance`` names its place, which it has again if it comes back within ``session_s``. ``holder`` is for those
+        who list members. Raises InvalidRequestError if the arguments make no sense.
+        """
+        return Membership(
+            self.consumers,
+            self.offsets,
+            tenant,
+            group,
+            assign=assign,
+            session_s=session_s,
+            rebalance_s=rebalance_s,
+            protocols=protocols,
+            metadata=metadata,
+            instance=instance,
+            holder=holder,
             now=_now,
         )
 

@@ -25,6 +25,7 @@ from metad_wire.messages import (
     SessionTakeoverReply,
     Subscribed,
 )
+from metad_wire.tables.consumer import ConsumerJoinReply
 from metad_wire.tables.lease import LeaseGrantReply
 from metad_wire.tables.sequence import SequenceAddReply
 from metad_wire.tables.subscription import SubscriptionAddReply
@@ -290,6 +291,16 @@ class GrantResult(WriteResult):
     def __init__(self, pieces: Sequence[Piece[LeaseGrantReply]]) -> None:
         super().__init__(pieces)
         self.leases: list[str | None] = by_position(pieces, lambda reply: reply.leases, None)
+
+
+class JoinResult(WriteResult):
+    """The outcome of a batch of joins. By position: ``members``, their ids, None if the item failed; and ``joined``,
+    the generations that they are in or wait for, 0 if it failed."""
+
+    def __init__(self, pieces: Sequence[Piece[ConsumerJoinReply]]) -> None:
+        super().__init__(pieces)
+        self.members: list[str | None] = by_position(pieces, lambda reply: reply.members, None)
+        self.joined: list[int] = by_position(pieces, lambda reply: reply.joined, 0)
 
 
 class AddResult(WriteResult):

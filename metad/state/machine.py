@@ -119,6 +119,7 @@ class Machine:
         replaced: dict[int, Replaced] = {}
         outcomes: list[Outcome] = []
         size = looked_at = view.looked_at = 0
+        coalesces = True  # so far
         for command, identity in commands:
             if view.looked_at:
                 looked_at += view.looked_at
@@ -147,7 +148,8 @@ class Machine:
             assert verb.evaluate is not None
             try:
                 reply = verb.evaluate(view, command)
-                if not unwritten(view.writes) or (heard and _meet(heard, view.heard)):
+                coalesces = coalesces and verb.coalesces
+                if (not coalesces and not unwritten(view.writes)) or (heard and _meet(heard, view.heard)):
                     break  # it is evaluated again, as the first of the next entry
                 if command.refused is not None:
                     reply = command.refused.widened(reply)

@@ -204,6 +204,8 @@ class Verb(Generic[_Body, _Reply]):
     ``forget``/``recall``: what of a reply need not be remembered for retries because it can be read again.
     ``origin``: of the entries that it makes.
     ``background``: nobody waits for what it does, so it gives way to small requests, however small it is.
+    ``coalesces``: whether several of its commands may write a row in one entry, which has the last value only. Not of
+    rows that a part hears of.
     ``may_write``: whether a body can change anything at all; a request that cannot needs no identity (None: any can).
     """
 
@@ -217,6 +219,7 @@ class Verb(Generic[_Body, _Reply]):
         evaluate: Callable[[View, Command[_Body]], _Reply] | None = None,
         read: Callable[[Reader, Command[_Body]], _Reply] | None = None,
         origin: Origin = Origin.CLIENT,
+        coalesces: bool = False,
         forget: Callable[[_Reply], _Reply] | None = None,
         may_write: Callable[[_Body], bool] | None = None,
         recall: Callable[[Reader, Command[_Body], _Reply], _Reply] | None = None,
@@ -247,6 +250,7 @@ class Verb(Generic[_Body, _Reply]):
         self.evaluate = evaluate
         self.read = read
         self.origin = origin
+        self.coalesces = coalesces
         self.forget = forget
         self.recall = recall
         self.may_write = may_write

@@ -20,11 +20,12 @@ requests.
 """
 
 from .client import BlockingClient, connect
-from .holding import HeldLease, Lock
+from .holding import Generation, HeldLease, Lock, Membership
 from .namespaces import (
     BrokerLife,
     Brokers,
     Cluster,
+    Consumers,
     InflightStates,
     KeyValue,
     Leases,
@@ -45,12 +46,15 @@ __all__ = [
     "BrokerLife",
     "Brokers",
     "Cluster",
+    "Consumers",
+    "Generation",
     "HeldLease",
     "Image",
     "InflightStates",
     "KeyValue",
     "Leases",
     "Lock",
+    "Membership",
     "Offsets",
     "Records",
     "RetainedMessages",

@@ -16,16 +16,18 @@ from metad_wire.transport import Transport
 from .. import client
 from ..dispatch.states import ClientState
 from ..errors import ClosedError
+from ..holding.membership import Assign
 from ..observer import Observer
 from ..options import Options
 from ..watch.filters import Wanted
 from ..watch.image import PROGRESS_S
 from ..watch.streams import Start
 from ..watch.watch import BUFFER_BYTES
-from .holding import HeldLease
+from .holding import HeldLease, Membership
 from .namespaces import (
     Brokers,
     Cluster,
+    Consumers,
     InflightStates,
     KeyValue,
     Leases,
@@ -59,6 +61,7 @@ class BlockingClient(Twin):
         self.inflight = InflightStates(portal, opened.inflight)
         self.wills = Wills(portal, opened.wills)
         self.offsets = Offsets(portal, opened.offsets)
+        self.consumers = Consumers(portal, opened.consumers)
         self.kv = KeyValue(portal, opened.kv)
         self.leases = Leases(portal, opened.leases)
         self.sequences = Sequences(portal, opened.sequences)
@@ -195,6 +198,51 @@ class BlockingClient(Twin):
         """
         held = self._portal.call(self._client.hold, namespace, ttl_s=ttl_s, holder=holder, attributes=attributes)
         return HeldLease(self._portal, held)
+
+    def consume(
+        self,
+        tenant: str,
+        group: str,
+        *,
+        assign: Assign,
+        session_s: float = 10.0,
+        rebalance_s: float = 60.0,
+        protocols: Sequence[str] = (),
+        metadata: bytes = b"",
+        instance: str = "",
+        holder: str = "",
+    ) -> Membership:
+        """A member of a consumer group that lives by itself (without ``async`` in a blocking client)::
+
+            def share_out(protocol, members):
+                return {member.member: b"%d" % part for part, member in enumerate(members)}
+
+            async with m.consume("acme", "billing", assign=share_out) as member:
+                async for generation in member:
+                    while generation.is_current:
+                        await work(generation.assignment)
+                        await generation.commit("orders", int(generation.assignment), offset)
+
+        One member of each generation, its leader, is asked by ``assign`` who gets what; in a blocking client in the
+        client's own thread. It joins when it is entered, or by :meth:`Membership.opened`, and leaves when it is closed,
+        or once nothing was heard of it for ``session_s``. The others wait for it up to ``rebalance_s`` when the group
+        rebalances. ``protocols``: the ways to assign that it knows, the best first. ``metadata`` is for the leader.
+        ``instance`` names its place, which it has again if it comes back within ``session_s``. ``holder`` is for those
+        who list members. Raises InvalidRequestError if the arguments make no sense.
+        """
+        member = self._portal.call(
+            self._client.consume,
+            tenant,
+            group,
+            assign=assign,
+            session_s=session_s,
+            rebalance_s=rebalance_s,
+            protocols=protocols,
+            metadata=metadata,
+            instance=instance,
+            holder=holder,
+        )
+        return Membership(self._portal, member)
 
     @property
     def state(self) -> ClientState:

@@ -1,4 +1,4 @@
-"""The blocking lease that is held, and its locks."""
+"""The blocking lease that is held, its locks, and the blocking member of a consumer group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Self
 from metad_wire.messages import KvCompare
 
 from ..errors import ClosedError, MetadError
-from ..holding import lease, lock
+from ..holding import lease, lock, membership
 from ..holding.belief import LeaseState
 from .portal import Portal
 from .verbs import Call, Twin
@@ -90,6 +90,89 @@ class HeldLease(Twin):
         """Wait until no other has the key, and have it: a lock, or the lead of an election. ``value`` is what others
         read of it. Raises DeadlineExceededError after ``timeout_s``, NotFoundError if the lease is over."""
         return Lock(self._portal, self._portal.run(self._lease.lock(key, value, timeout_s=timeout_s)))
+
+    def __enter__(self) -> Self:
+        return self.opened()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(ClosedError):
+            self.close()
+
+
+class Generation(Twin):
+    """One generation of a consumer group, as one member has it. See :class:`metad_client.Generation`."""
+
+    ended = Call(membership.Generation.ended)
+    commit = Call(membership.Generation.commit)
+
+    def __init__(self, portal: Portal, target: membership.Generation) -> None:
+        super().__init__(portal, target)
+        self._generation = target
+        self.number = target.number
+        self.protocol = target.protocol
+        self.member = target.member
+        self.is_leader = target.is_leader
+        self.assignment = target.assignment
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what is assigned may be worked on now. Look before each piece of work."""
+        return self._generation.is_current
+
+
+class Membership(Twin):
+    """A member of a consumer group that lives by itself until it is closed: ``with m.consume("acme", "billing",
+    assign=share_out) as member``. See :class:`metad_client.Membership`."""
+
+    rebalance = Call(membership.Membership.rebalance)
+    close = Call(membership.Membership.close)
+
+    def __init__(self, portal: Portal, target: membership.Membership) -> None:
+        super().__init__(portal, target)
+        self._membership = target
+        self.tenant = target.tenant
+        self.group = target.group
+
+    @property
+    def member(self) -> str:
+        """The id of the member; empty until it has joined. A member that was lost has another one next."""
+        return self._membership.member
+
+    @property
+    def state(self) -> LeaseState:
+        """What may be believed now: look before each use."""
+        return self._membership.state
+
+    def on_state(self, listener: Callable[[LeaseState], None]) -> Callable[[], None]:
+        """Call ``listener`` with each new :attr:`state`, as soon as it is noticed, in the client's own thread. Returns
+        what ends that."""
+        return functools.partial(self._forget, self._portal.call(self._membership.on_state, listener))
+
+    def _forget(self, forget: Callable[[], None]) -> None:
+        with contextlib.suppress(ClosedError):
+            self._portal.call(forget)
+
+    def opened(self) -> Self:
+        """Join, and begin to say that the member lives. Raises a MetadError."""
+        self._portal.run(self._membership.opened())
+        return self
+
+    def next(self) -> Generation | None:
+        """Let go of the generation that there is, and wait for the next one; None once the membership is closed. Raises
+        a MetadError where the group refuses the member, and whatever ``assign`` raises."""
+        generation = self._portal.run(self._membership.next())
+        return None if generation is None else Generation(self._portal, generation)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Generation:
+        generation = self.next()
+        if generation is None:
+            raise StopIteration
+        return generation
 
     def __enter__(self) -> Self:
         return self.opened()

@@ -16,6 +16,7 @@ from ..errors import ClosedError, MetadError
 from ..namespaces import (
     brokers,
     cluster,
+    consumers,
     inflight,
     kv,
     leases,
@@ -201,6 +202,24 @@ class Offsets(Twin):
     generation = Call(offsets.Offsets.generation)
     reset_generation = Call(offsets.Offsets.reset_generation)
     delete_group = Call(offsets.Offsets.delete_group)
+
+
+class Consumers(Twin):
+    """``m.consumers``: the members of consumer groups. See :class:`metad_client.Consumers`."""
+
+    join_many = Call(consumers.Consumers.join_many)
+    heartbeat_many = Call(consumers.Consumers.heartbeat_many)
+    leave_many = Call(consumers.Consumers.leave_many)
+    assign_many = Call(consumers.Consumers.assign_many)
+    get_many = Call(consumers.Consumers.get_many)
+    describe_many = Call(consumers.Consumers.describe_many)
+    members = Listing(consumers.Consumers.members)
+    join = Call(consumers.Consumers.join)
+    heartbeat = Call(consumers.Consumers.heartbeat)
+    leave = Call(consumers.Consumers.leave)
+    assign = Call(consumers.Consumers.assign)
+    get = Call(consumers.Consumers.get)
+    describe = Call(consumers.Consumers.describe)
 
 
 class KeyValue(Twin):

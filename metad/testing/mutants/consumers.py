@@ -95,4 +95,21 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         "members_that_move_have_the_whole_time",
     ),
+    # --- members that live by themselves
+    _m(
+        "work_goes_on_without_an_answer",
+        "a member stops when it may be none any more",
+        "metad_client.holding.membership:Generation.is_current",
+        "self._membership.state is LeaseState.CONNECTED",
+        "True",
+        "a_member_that_stands_still_stops_before_others_get_what_it_had",
+    ),
+    _m(
+        "work_goes_on_through_a_rebalance",
+        "a member stops when its group rebalances",
+        "metad_client.holding.membership:Membership._rebalances",
+        "return beat.state != GroupState.STABLE or beat.generation != current.number",
+        "return False",
+        "members_never_work_on_the_same",
+    ),
 )

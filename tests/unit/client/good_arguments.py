@@ -7,6 +7,7 @@ from typing import Any
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.tables import consumer as g
 from metad_wire.tables import inflight as i
 from metad_wire.tables import retained as r
 from metad_wire.tables import subscription as s
@@ -94,6 +95,22 @@ GOOD: dict[str, dict[str, Any]] = {
     "offsets.generation": {"tenant": "t", "group": "g", "min_revisions": []},
     "offsets.reset_generation": {"tenant": "t", "group": "g", "expected": 1, "generation": 2},
     "offsets.delete_group": {"tenant": "t", "group": "g"},
+    "consumers.join_many": {"items": [g.JoinItem("t", "g", 60_000, 60_000, "m", "i", ["p"], b"d", "h", True)]},
+    "consumers.heartbeat_many": {"members": [g.MemberKey("t", "g", "m")]},
+    "consumers.leave_many": {"members": [g.MemberKey("t", "g", "m")]},
+    "consumers.assign_many": {"items": [g.AssignItem("t", "g", "m", 1, [g.MemberAssignment("m", b"p")])]},
+    "consumers.get_many": {"members": [g.MemberKey("t", "g", "m")], "min_revisions": []},
+    "consumers.describe_many": {"groups": [m.ConsumerGroup("t", "g")], "min_revisions": []},
+    "consumers.members": {"tenant": "t", "group": "g", "page_size": 10, "min_revisions": []},
+    "consumers.join": {
+        "tenant": "t", "group": "g", "session_ms": 60_000, "member": "m", "rebalance_ms": 60_000, "instance": "i",
+        "protocols": ["p"], "metadata": b"d", "holder": "h", "rebalance": True,
+    },
+    "consumers.heartbeat": {"tenant": "t", "group": "g", "member": "m"},
+    "consumers.leave": {"tenant": "t", "group": "g", "member": "m"},
+    "consumers.assign": {"tenant": "t", "group": "g", "member": "m", "generation": 1, "assignments": {"m": b"p"}},
+    "consumers.get": {"tenant": "t", "group": "g", "member": "m", "min_revisions": []},
+    "consumers.describe": {"tenant": "t", "group": "g", "min_revisions": []},
     "kv.put_many": {"items": [m.KvPutItem("ns", "k", b"v", 1)], "lease": "l"},
     "kv.get_many": {"keys": [m.KvKey("ns", "k")], "min_revisions": []},
     "kv.delete_many": {"items": [m.KvDeleteItem("ns", "k", 1)]},
@@ -159,6 +176,7 @@ def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
         "inflight",
         "wills",
         "offsets",
+        "consumers",
         "kv",
         "leases",
         "sequences",

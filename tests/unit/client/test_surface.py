@@ -35,9 +35,12 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Cluster, blocking.Cluster),
     (metad_client.Leases, blocking.Leases),
     (metad_client.Sequences, blocking.Sequences),
+    (metad_client.Consumers, blocking.Consumers),
     (metad_client.Records, blocking.Records),
     (metad_client.HeldLease, blocking.HeldLease),
     (metad_client.Lock, blocking.Lock),
+    (metad_client.Membership, blocking.Membership),
+    (metad_client.Generation, blocking.Generation),
     (metad_client.BrokerLife, blocking.BrokerLife),
     (metad_client.Watch, blocking.Watch),
     (metad_client.Image, blocking.Image),
@@ -68,6 +71,7 @@ def test_the_readme_names_each_method_for_many_and_says_how_it_is_called_for_one
         "cluster",
         "leases",
         "sequences",
+        "consumers",
         "table(TABLE)",
     )
     rows = re.findall(rf"^\| `m\.({'|'.join(map(re.escape, names))})` \| (.*?) \|", README, re.MULTILINE)

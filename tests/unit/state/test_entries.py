@@ -77,6 +77,33 @@ def test_a_command_that_writes_a_row_again_goes_into_the_next_entry(
     assert entries(Group("data", 0, DedupeConfig()), commands) == taken
 
 
+def test_commits_of_an_offset_share_an_entry_that_has_the_last() -> None:
+    group = Group("offset", 0, DedupeConfig())
+
+    def commit(offset: int, generation: int = 0, expected: int | None = None) -> Command[Any]:
+        item = m.OffsetCommitItem("t", "g", "topic", 0, offset, generation, expected)
+        return command_of(methods.OFFSET_COMMIT, m.OffsetCommit([item]))
+
+    delete = command_of(methods.OFFSET_DELETE, m.OffsetDelete([m.OffsetKey("t", "g", "topic", 0)]))
+    assert entries(group, [commit(1), commit(2), commit(3, 5), commit(4, 4), commit(6, 5, 3), commit(7, 5, 3)]) == [6]
+    assert entries(group, [commit(8, 6), delete, commit(9, 6), commit(10, 6)]) == [1, 1, 2]
+    found = []
+    while group.in_flight:
+        group.apply(1)
+        (fetched,) = methods.OFFSET_FETCH.decode_reply(encode(_fetched(group))).offsets
+        found.append(None if fetched is None else (fetched.offset, fetched.generation))
+    assert found == [(6, 5), (8, 6), None, (10, 6)]
+    assert contents(group.engine) == contents(group.follower_engine)
+
+
+def _fetched(group: Group) -> Any:
+    read = VERBS[methods.OFFSET_FETCH.code].read
+    assert read is not None
+    return read(
+        group.machine.reader, command_of(methods.OFFSET_FETCH, m.OffsetFetch([m.OffsetKey("t", "g", "topic", 0)]))
+    )
+
+
 def test_identities_of_an_entry_share_a_row_and_make_no_new_entry() -> None:
     group = Group("data", 0, DedupeConfig())
     identities = [Identity(client, 1, 0) for client in range(5)]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
+from metad_client import Client, FencedError, Generation, LeaseState, Membership, MetadError
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS
 from metad_wire.group import GroupId
@@ -20,7 +25,7 @@ from metad_wire.tables import consumer as w
 from metad_wire.tables.consumer import CONSUMER, GroupState, MemberKey
 
 from ....config import RaftConfig
-from ..cluster import OFFSET, SimNode
+from ..cluster import OFFSET, SimClient, SimNode
 from .scene import Scene, scenario
 
 _SESSION_S = 1.0
@@ -193,3 +198,174 @@ def members_that_move_have_the_whole_time() -> None:
         scene.run(_SESSION_S + _GONE_S)
         assert _group(scene, there).members == 0
         scene.require_settled(20.0)
+
+
+_PARTS = 12
+
+
+def _share_out(_: str, members: Sequence[w.Member]) -> dict[str, bytes]:
+    """Parts in turn."""
+    return {member.member: bytes(range(at, _PARTS, len(members))) for at, member in enumerate(members)}
+
+
+class _Judge:
+    """What no group may do, whatever happens to its members and to metad."""
+
+    def __init__(self) -> None:
+        self.owners: dict[str, Generation] = {}
+        """What programs work on, as far as they believe in it."""
+        self.newest = 0
+        self.given: dict[tuple[int, str], bytes] = {}
+        self.leaders: dict[int, str] = {}
+        self.commits = 0
+        self.refused = 0
+
+    def begins(self, name: str, generation: Generation) -> None:
+        """A member has something to work on."""
+        key = generation.number, generation.member
+        assert self.given.setdefault(key, generation.assignment) == generation.assignment, "assigned twice"
+        if generation.is_leader:
+            assert self.leaders.setdefault(generation.number, name) == name, "a generation of two leaders"
+        self.newest = max(self.newest, generation.number)
+        self.owners[name] = generation
+        self.look()
+
+    def look(self) -> None:
+        """Nobody works on what another works on."""
+        parts = [part for owner in self.owners.values() if owner.is_current for part in owner.assignment]
+        assert len(parts) == len(set(parts)), f"two of {sorted(self.owners)} work on the same"
+
+    def ends(self, name: str) -> None:
+        """A member has let go of everything."""
+        self.owners.pop(name, None)
+
+    async def commit(self, generation: Generation, part: int) -> None:
+        """A commit is refused if a later generation has begun before it was asked for."""
+        newest = self.newest
+        self.look()
+        try:
+            await generation.commit("topic", part, 1, deadline_s=1.0)
+        except FencedError:
+            self.refused += 1
+        except MetadError:
+            return
+        else:
+            assert generation.number >= newest, f"generation {generation.number} commits after {newest} has begun"
+            self.commits += 1
+
+
+@scenario
+def members_never_work_on_the_same() -> None:
+    """Three programs share twelve parts, while leaders die, programs are cut off, and one leaves and comes back."""
+    with Scene() as scene:
+        clients = [scene.one, scene.two, scene.client()]
+        judge = _Judge()
+        working = True
+        leaving = set[str]()
+
+        async def work(client: SimClient) -> None:
+            opened = client.client or await client.open()
+            while working:
+                with suppress(MetadError):
+                    async with _member(scene, opened) as member:
+                        states = [member.state]
+                        member.on_state(states.append)
+                        async for generation in member:
+                            judge.begins(client.name, generation)
+                            while generation.is_current and working and client.name not in leaving:
+                                for part in generation.assignment:
+                                    await judge.commit(generation, part)
+                                await asyncio.sleep(0.02)
+                            judge.ends(client.name)
+                            await judge.commit(generation, 0)
+                            if not working or client.name in leaving:
+                                leaving.discard(client.name)
+                                break
+                        away = (LeaseState.CONNECTED, LeaseState.LOST)
+                        assert away not in pairwise(states), "it was answered, and sent away"
+                judge.ends(client.name)
+                await asyncio.sleep(0.05)
+
+        tasks = [client.process.start(work(client)) for client in clients]
+        for number in range(8):
+            scene.run(3.0)
+            if number % 4 == 0:
+                leader = scene.lead(OFFSET)
+                leader.crash(power=False)
+                scene.run(0.5)
+                leader.start()
+            elif number % 4 == 1:
+                leaving.add(clients[number % 3].name)
+            elif number % 4 == 2:
+                scene.isolate(clients[number % 3].name)
+                scene.run(3.0)
+                scene.network.heal()
+            for task in tasks:
+                if task.done():
+                    task.result()
+        working = False
+        assert scene.run_until(lambda: all(task.done() for task in tasks), 30.0), "a program waits for ever"
+        for task in tasks:
+            task.result()
+        assert judge.newest > 5, f"there were only {judge.newest} generations"
+        assert judge.commits > 100
+        assert judge.refused > 0, "nobody came too late, so nothing was proven"
+
+
+def _member(scene: Scene, client: Client) -> Membership:
+    """A member by the clock of the simulation."""
+    return Membership(
+        client.consumers,
+        client.offsets,
+        "t",
+        "g",
+        assign=_share_out,
+        session_s=_SESSION_S,
+        rebalance_s=2 * _SESSION_S,
+        protocols=["turns"],
+        metadata=b"",
+        instance="",
+        holder="",
+        now=scene.loop.time,
+    )
+
+
+@scenario
+def a_member_that_is_cut_off_stops_before_others_get_what_it_had() -> None:
+    _one_of_two_is_away(lambda scene, one: scene.isolate(one.name))
+
+
+@scenario
+def a_member_that_stands_still_stops_before_others_get_what_it_had() -> None:
+    """By its clock: nothing in it runs that could notice."""
+    _one_of_two_is_away(lambda _, one: one.process.pause(4 * _SESSION_S))
+
+
+def _one_of_two_is_away(away: Callable[[Scene, SimClient], None]) -> None:
+    with Scene() as scene:
+        _settled(scene)
+        tasks = []
+        had: dict[str, Generation] = {}
+
+        async def follow(client: Client, name: str) -> None:
+            async with _member(scene, client) as member:
+                async for generation in member:
+                    had[name] = generation
+                    await generation.ended()
+
+        for number, client in enumerate((scene.one, scene.two)):
+            tasks.append(scene.begin(client, lambda c, name=client.name: follow(c, name)))  # type: ignore[misc]
+            assert scene.run_until(lambda: len(had) > number, 10.0)  # noqa: B023 - called at once
+        one, two = scene.one.name, scene.two.name
+        assert scene.run_until(lambda: had[one].number == had[two].number and had[one].is_current, 10.0)
+        assert len(had[one].assignment) == len(had[two].assignment) == _PARTS // 2
+        before = had[one]
+        away(scene, scene.one)
+        while len(had[two].assignment) < _PARTS:
+            scene.run(0.01)
+            assert not (len(had[two].assignment) == _PARTS and before.is_current), "two work on the same"
+        assert not before.is_current
+        scene.network.heal()
+        assert scene.run_until(lambda: had[one].number > before.number and had[one].is_current, 10.0)
+        for task in tasks:
+            assert not task.done() or task.result()

@@ -1,0 +1,381 @@
+"""A member of a consumer group: it joins, says that it lives, and is told of each generation what it is assigned."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from metad_wire.tables.consumer import Beat, ConsumerGroupInfo, GroupState, Member
+
+from ..errors import (
+    ClosedError,
+    ConflictError,
+    FencedError,
+    InvalidRequestError,
+    MetadError,
+    NotFoundError,
+    NotOwnerError,
+)
+from ..namespaces.consumers import Consumers
+from ..namespaces.offsets import Offsets
+from .belief import SPEAK, TICK, Belief, LeaseState
+
+_TIMEOUT_S_MIN, _TIMEOUT_S_MAX = 0.5, 24 * 3600.0
+_DEADLINE_S_MIN = 0.1
+_ASK_S_MIN, _ASK_S_MAX = 0.02, 1.0
+"""How often a member asks while it waits for a generation: seldom, if that takes long."""
+
+Assign = Callable[[str, Sequence[Member]], Mapping[str, bytes]]
+"""What the leader of a generation assigns: of the protocol and the members, to each member by its id."""
+
+
+class Generation:
+    """One generation of a consumer group, as one member has it. Made by :class:`Membership`.
+
+    ``number`` fences: what is guarded by it refuses lower ones, as commits of offsets do. ``assignment`` is what the
+    leader gave to this member.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        offsets: Offsets,
+        info: ConsumerGroupInfo,
+        member: str,
+        assignment: bytes,
+        over: asyncio.Event,
+    ) -> None:
+        self._membership = membership
+        self._offsets = offsets
+        self._over = over
+        self.number: Final = info.generation
+        self.protocol: Final = info.protocol
+        self.member: Final = member
+        self.is_leader: Final = info.leader == member
+        self.assignment: Final = assignment
+
+    def __repr__(self) -> str:
+        return f"<Generation {self.number} of {self._membership.tenant}/{self._membership.group}>"
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what is assigned may be worked on now. Look before each piece of work."""
+        return not self._over.is_set() and self._membership.state is LeaseState.CONNECTED
+
+    async def ended(self) -> None:
+        """Wait until the group rebalances, or the member is none any more. Commit what is done, then ask for the next
+        generation."""
+        await self._over.wait()
+
+    async def commit(
+        self, topic: str, partition: int, offset: int, *, metadata: str = "", deadline_s: float | None = None
+    ) -> None:
+        """Commit one offset in the name of the member. Raises FencedError if the next generation has begun, or the
+        member is none any more."""
+        await self._offsets.commit(
+            self._membership.tenant,
+            self._membership.group,
+            topic,
+            partition,
+            offset,
+            generation=self.number,
+            metadata=metadata,
+            member=self.member,
+            deadline_s=deadline_s,
+        )
+
+
+class Membership:
+    """A member that lives by itself until it is closed, and the generations that it is in::
+
+        async with m.consume("acme", "billing", assign=share_out) as member:
+            async for generation in member:
+                while generation.is_current:
+                    work(generation.assignment)
+                    await generation.commit("orders", 3, offset)
+
+    To ask for the next generation says that the member has let go of what it had; the others wait for that, up to
+    ``rebalance_s``. A member that is lost joins anew, with nothing.
+    """
+
+    def __init__(
+        self,
+        consumers: Consumers,
+        offsets: Offsets,
+        tenant: str,
+        group: str,
+        *,
+        assign: Assign,
+        session_s: float,
+        rebalance_s: float,
+        protocols: Sequence[str],
+        metadata: bytes,
+        instance: str,
+        holder: str,
+        now: Callable[[], float],
+    ) -> None:
+        for name, value in (("session_s", session_s), ("rebalance_s", rebalance_s)):
+            if not isinstance(value, int | float) or not _TIMEOUT_S_MIN <= value <= _TIMEOUT_S_MAX:
+                raise InvalidRequestError(f"{name}: expected {_TIMEOUT_S_MIN} to {_TIMEOUT_S_MAX:.0f}, got {value!r}")
+        self.tenant: Final = tenant
+        self.group: Final = group
+        self._consumers = consumers
+        self._offsets = offsets
+        self._assign = assign
+        self._session_s = float(session_s)
+        self._rebalance_s = float(rebalance_s)
+        self._protocols = list(protocols)
+        self._metadata = metadata
+        self._instance = instance
+        self._holder = holder
+        self._now = now
+        self._member = ""
+        self._joined = 0
+        self._belief: Belief | None = None
+        self._told = LeaseState.SUSPENDED
+        self._current: Generation | None = None  # what the program has
+        self._over = asyncio.Event()  # whether that is over
+        self._last = 0  # the number of the last one that the program had
+        self._closed = False
+        self._listeners: list[Callable[[LeaseState], None]] = []
+        self._speaking: asyncio.Task[None] | None = None
+        self._speak_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Membership {self.tenant}/{self.group}/{self._member}>"
+
+    @property
+    def member(self) -> str:
+        """The id of the member; empty until it has joined. A member that was lost has another one next."""
+        return self._member
+
+    @property
+    def state(self) -> LeaseState:
+        """What may be believed now: look before each use."""
+        return LeaseState.SUSPENDED if self._belief is None else self._belief.state(self._now())
+
+    def on_state(self, listener: Callable[[LeaseState], None]) -> Callable[[], None]:
+        """Call ``listener`` with each new :attr:`state`, as soon as it is noticed, in the client's own thread. Returns
+        what ends that."""
+        self._listeners.append(listener)
+
+        def forget() -> None:
+            with contextlib.suppress(ValueError):
+                self._listeners.remove(listener)
+
+        return forget
+
+    async def opened(self) -> Self:
+        """Join, and begin to say that the member lives. Raises a MetadError."""
+        if self._belief is None:
+            await self._join()
+        return self
+
+    async def rebalance(self) -> None:
+        """Have the leader assign anew, because there is something new to assign: the group begins a rebalance."""
+        await self._join(rebalance=True)
+
+    async def close(self, *, leave: bool = True) -> None:
+        """End the generation, and leave the group; the others get what the member had. With ``leave=False`` it is a
+        member for ``session_s`` more: a program that comes back with the same ``instance`` until then has its place
+        and its assignment again. Safe to call again."""
+        self._closed = True
+        self._let_go()
+        self._stop()
+        belief, member = self._belief, self._member
+        if belief is None or not leave:
+            return
+        was = belief.state(self._now())
+        belief.lose()
+        self._tell()
+        if was is not LeaseState.LOST:
+            with contextlib.suppress(NotFoundError, ClosedError):
+                await self._consumers.leave(self.tenant, self.group, member, deadline_s=self._deadline_s)
+
+    async def __aenter__(self) -> Self:
+        return await self.opened()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- generations -------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Generation:
+        generation = await self.next()
+        if generation is None:
+            raise StopAsyncIteration
+        return generation
+
+    async def next(self) -> Generation | None:
+        """Let go of the generation that there is, and wait for the next one; None once the membership is closed. Raises
+        a MetadError where the group refuses the member, and whatever ``assign`` raises."""
+        self._let_go()
+        wait_s = _ASK_S_MIN
+        while not self._closed:
+            if self.state is LeaseState.LOST or self._belief is None:
+                await self._join_anew()
+            beat = await self._ask()
+            if beat is None:
+                continue
+            generation = await self._advance(beat)
+            if generation is not None:
+                self._current, self._last = generation, generation.number
+                return generation
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _ASK_S_MAX, SPEAK * self._session_s)
+        return None
+
+    async def _advance(self, beat: Beat) -> Generation | None:
+        """Do what this member has to do for the next generation; the generation once it is there."""
+        if beat.state == GroupState.JOINING:
+            if self._joined <= beat.generation:
+                await self._join()
+            return None
+        if beat.generation != self._joined or beat.generation == self._last:
+            return None  # an older answer than that to the join, or nothing has happened yet
+        info = await self._consumers.describe(self.tenant, self.group, deadline_s=self._deadline_s)
+        if info is None or info.generation != self._joined:
+            return None
+        if info.state == GroupState.ASSIGNING and info.leader == self._member:
+            await self._lead(info)
+            return None
+        if info.state != GroupState.STABLE:
+            return None
+        row = await self._consumers.get(self.tenant, self.group, self._member, deadline_s=self._deadline_s)
+        if row is None or row.joined != info.generation:
+            return None
+        assignment = row.assignment if row.assigned == info.generation else b""
+        self._over = asyncio.Event()
+        return Generation(self, self._offsets, info, self._member, assignment, self._over)
+
+    async def _lead(self, info: ConsumerGroupInfo) -> None:
+        """Assign something to each member, unless the group rebalances meanwhile."""
+        members = [
+            member
+            async for member in self._consumers.members(self.tenant, self.group, deadline_s=self._deadline_s)
+            if member.joined == info.generation
+        ]
+        assignments = self._assign(info.protocol, members)
+        with contextlib.suppress(FencedError, NotOwnerError, ConflictError, NotFoundError):
+            await self._consumers.assign(
+                self.tenant, self.group, self._member, info.generation, assignments, deadline_s=self._deadline_s
+            )
+
+    def _let_go(self) -> None:
+        """The program has done with what it had."""
+        self._over.set()
+        self._current = None
+
+    # --- alive -------------------------------------------------------------------------------------------
+
+    @property
+    def _deadline_s(self) -> float:
+        return max(_DEADLINE_S_MIN, self._session_s)
+
+    async def _join_anew(self) -> None:
+        """The member is none any more, or may be none. If it still is one, it is the same as before."""
+        self._stop()
+        self._joined, self._last, self._belief = 0, 0, None
+        try:
+            await self._join()
+        except NotFoundError:  # the place is free
+            if not self._instance or not self._member:
+                raise
+            self._member = ""
+            await self._join()
+
+    async def _join(self, *, rebalance: bool = False) -> None:
+        sent_s = self._now()
+        member, joined = await self._consumers.join(
+            self.tenant,
+            self.group,
+            math.ceil(self._session_s * 1000),
+            self._member,
+            rebalance_ms=math.ceil(self._rebalance_s * 1000),
+            instance=self._instance,
+            protocols=self._protocols,
+            metadata=self._metadata,
+            holder=self._holder,
+            rebalance=rebalance,
+            deadline_s=self._deadline_s,
+        )
+        if self._closed:
+            return
+        self._member, self._joined = member, joined
+        if self._belief is None:
+            self._belief = Belief(self._session_s, sent_s)
+            self._speak_s = sent_s + SPEAK * self._session_s
+            self._tick()
+        else:
+            self._belief.answered(sent_s, self._session_s, self._now())
+            self._tell()
+
+    async def _ask(self) -> Beat | None:
+        """What the group does; None if no server says so now."""
+        sent_s, member, belief = self._now(), self._member, self._belief
+        assert belief is not None
+        try:
+            beat = await self._consumers.heartbeat(self.tenant, self.group, member, deadline_s=self._deadline_s / 2)
+        except ClosedError:
+            raise
+        except MetadError:
+            await asyncio.sleep(_ASK_S_MIN)
+            return None  # the next one asks again, and doubts meanwhile
+        if belief is not self._belief:
+            return None
+        belief.answered(sent_s, 0.0 if beat is None else beat.session_ms / 1000, self._now())
+        self._tell()
+        if beat is not None and self._current is not None and self._rebalances(beat, self._current):
+            self._over.set()
+        return beat
+
+    @staticmethod
+    def _rebalances(beat: Beat, current: Generation) -> bool:
+        return beat.state != GroupState.STABLE or beat.generation != current.number
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._speaking is not None:
+            self._speaking.cancel()
+
+    def _tick(self) -> None:
+        """Look: whether it is time to speak, and what is to be believed."""
+        assert self._belief is not None
+        now_s = self._now()
+        self._belief.tick(now_s)
+        self._tell()
+        if self._told is LeaseState.LOST:
+            self._timer = None
+            return
+        loop = asyncio.get_running_loop()
+        suspended = self._told is LeaseState.SUSPENDED
+        if (now_s >= self._speak_s or suspended) and (self._speaking is None or self._speaking.done()):
+            self._speak_s = now_s + SPEAK * self._session_s
+            self._speaking = loop.create_task(self._speak(), name="metad-member")
+        self._timer = loop.call_later(TICK * self._session_s, self._tick)
+
+    async def _speak(self) -> None:
+        with contextlib.suppress(ClosedError):
+            await self._ask()
+
+    def _tell(self) -> None:
+        state = self.state
+        if state is self._told:
+            return
+        self._told = state
+        if state is LeaseState.LOST:
+            self._over.set()
+        for listener in list(self._listeners):
+            listener(state)

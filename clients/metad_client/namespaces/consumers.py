@@ -1,0 +1,245 @@
+"""``m.consumers``: the members of consumer groups. :mod:`metad_client.holding.membership` keeps one alive."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TypeAlias
+
+from metad_wire import methods
+from metad_wire.messages import ConsumerGroup, Revision
+from metad_wire.tables.consumer import (
+    AssignItem,
+    Beat,
+    ConsumerAssign,
+    ConsumerDescribe,
+    ConsumerDescribeReply,
+    ConsumerGet,
+    ConsumerGetReply,
+    ConsumerGroupInfo,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+    ConsumerJoin,
+    ConsumerJoinReply,
+    ConsumerLeave,
+    ConsumerMembers,
+    JoinItem,
+    Member,
+    MemberAssignment,
+    MemberKey,
+)
+
+from ..errors import MetadError
+from ..requests.listing import of_group
+from ..requests.outcomes import with_errors, wrote
+from ..results import JoinResult, ReadResult, WriteResult, newest
+from .facade import Facade
+
+Beats: TypeAlias = ReadResult[Beat | None]
+Found: TypeAlias = ReadResult[Member | None]
+Described: TypeAlias = ReadResult[ConsumerGroupInfo | None]
+
+
+class Consumers(Facade):
+    """Members by (tenant, group, member).
+
+    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
+    item that is wrong by itself (a name is too long, a time out of bounds) is an InvalidItemError. The other methods
+    raise the error of their item; those called at the same time share a request. ``deadline_s`` counts from now, and
+    None means the client's default. A program that is a member uses :meth:`metad_client.Client.consume`.
+    """
+
+    async def join_many(self, items: Sequence[JoinItem], *, deadline_s: float | None = None) -> JoinResult:
+        """Become members, or join the next generation. Item errors: QuotaExceededError (the group is full),
+        ConflictError (no protocol in common), FencedError (another has the place), NotFoundError."""
+        return JoinResult(await self._requests.many(methods.CONSUMER_JOIN, items, ConsumerJoin, deadline_s))
+
+    async def heartbeat_many(self, members: Sequence[MemberKey], *, deadline_s: float | None = None) -> Beats:
+        """Say that members live. By position: what the group does, and for how many milliseconds from when this was
+        called it is a member; None if it is none."""
+        pieces = await self._requests.many(methods.CONSUMER_HEARTBEAT, members, ConsumerHeartbeat, deadline_s)
+        return ReadResult(pieces, lambda reply: reply.beats, None)
+
+    async def leave_many(self, members: Sequence[MemberKey], *, deadline_s: float | None = None) -> WriteResult:
+        """Let members go, or send them away. Item errors: NotFoundError."""
+        return WriteResult(await self._requests.many(methods.CONSUMER_LEAVE, members, ConsumerLeave, deadline_s))
+
+    async def assign_many(self, items: Sequence[AssignItem], *, deadline_s: float | None = None) -> WriteResult:
+        """Store what the leaders of generations assign, each once. Item errors: FencedError (another generation),
+        NotOwnerError (another leader), ConflictError (assigned, or a rebalance), NotFoundError."""
+        return WriteResult(await self._requests.many(methods.CONSUMER_ASSIGN, items, ConsumerAssign, deadline_s))
+
+    async def get_many(
+        self, members: Sequence[MemberKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> Found:
+        """Read members, by position; None for one that there is not."""
+        wanted = newest(min_revisions)
+        pieces = await self._requests.many(
+            methods.CONSUMER_GET, members, lambda part: ConsumerGet(part, wanted), deadline_s
+        )
+        return ReadResult(pieces, lambda reply: reply.members, None)
+
+    async def describe_many(
+        self,
+        groups: Sequence[ConsumerGroup],
+        *,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> Described:
+        """Read what consumer groups do, by position; None for one that never had a member."""
+        wanted = newest(min_revisions)
+        pieces = await self._requests.many(
+            methods.CONSUMER_DESCRIBE, groups, lambda part: ConsumerDescribe(part, wanted), deadline_s
+        )
+        return ReadResult(pieces, lambda reply: reply.groups, None)
+
+    async def members(
+        self,
+        tenant: str,
+        group: str,
+        *,
+        page_size: int = 1000,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[Member]:
+        """The members of one group, in order of their ids, a page at a time; the deadline is each page's."""
+        wanted = newest(min_revisions)
+        listing = of_group(
+            self._requests,
+            methods.CONSUMER_MEMBERS,
+            lambda page: ConsumerMembers(tenant, group, page, wanted),
+            lambda reply: reply.members,
+            page_size,
+            deadline_s,
+        )
+        async with aclosing(listing):
+            async for member in listing:
+                yield member
+
+    async def join(
+        self,
+        tenant: str,
+        group: str,
+        session_ms: int,
+        member: str = "",
+        *,
+        rebalance_ms: int = 60_000,
+        instance: str = "",
+        protocols: Sequence[str] = (),
+        metadata: bytes = b"",
+        holder: str = "",
+        rebalance: bool = False,
+        deadline_s: float | None = None,
+    ) -> tuple[str, int]:
+        """Become a member, or join the next generation. Returns the id, which the server makes if none is given, and
+        the generation that the member is in or waits for."""
+        item = JoinItem(
+            tenant, group, session_ms, rebalance_ms, member, instance, list(protocols), metadata, holder, rebalance
+        )
+        return await self._requests.single(
+            methods.CONSUMER_JOIN, None, item, _size_of_join, ConsumerJoin, _joined, deadline_s
+        )
+
+    async def heartbeat(self, tenant: str, group: str, member: str, *, deadline_s: float | None = None) -> Beat | None:
+        """Say that one member lives, as :meth:`heartbeat_many` does."""
+        item = MemberKey(tenant, group, member)
+        return await self._requests.single(
+            methods.CONSUMER_HEARTBEAT, None, item, _size, ConsumerHeartbeat, _beats, deadline_s
+        )
+
+    async def leave(self, tenant: str, group: str, member: str, *, deadline_s: float | None = None) -> None:
+        """Let one member go, or send it away. Raises NotFoundError."""
+        item = MemberKey(tenant, group, member)
+        await self._requests.single(methods.CONSUMER_LEAVE, None, item, _size, ConsumerLeave, wrote, deadline_s)
+
+    async def assign(
+        self,
+        tenant: str,
+        group: str,
+        member: str,
+        generation: int,
+        assignments: Mapping[str, bytes],
+        *,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Store what ``member``, the leader of a generation, assigns to its members, as :meth:`assign_many` does.
+        Members that are not named get nothing."""
+        what = [MemberAssignment(name, value) for name, value in assignments.items()]
+        item = AssignItem(tenant, group, member, generation, what)
+        await self._requests.single(
+            methods.CONSUMER_ASSIGN, None, item, _size_of_assign, ConsumerAssign, wrote, deadline_s
+        )
+
+    async def get(
+        self,
+        tenant: str,
+        group: str,
+        member: str,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> Member | None:
+        """One member, None where there is none."""
+        wanted = newest(min_revisions)
+        return await self._requests.single(
+            methods.CONSUMER_GET,
+            tuple(wanted),
+            MemberKey(tenant, group, member),
+            _size,
+            lambda items: ConsumerGet(items, wanted),
+            _got,
+            deadline_s,
+        )
+
+    async def describe(
+        self,
+        tenant: str,
+        group: str,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> ConsumerGroupInfo | None:
+        """What one consumer group does; None if it never had a member."""
+        wanted = newest(min_revisions)
+        return await self._requests.single(
+            methods.CONSUMER_DESCRIBE,
+            tuple(wanted),
+            ConsumerGroup(tenant, group),
+            _size_of_group,
+            lambda items: ConsumerDescribe(items, wanted),
+            _described,
+            deadline_s,
+        )
+
+
+def _size_of_group(item: ConsumerGroup | MemberKey | JoinItem | AssignItem) -> int:
+    return 32 + len(item.tenant) + len(item.group)
+
+
+def _size(item: MemberKey | JoinItem | AssignItem) -> int:
+    return _size_of_group(item) + len(item.member)
+
+
+def _size_of_join(item: JoinItem) -> int:
+    return _size(item) + len(item.instance) + len(item.holder) + len(item.metadata) + sum(map(len, item.protocols))
+
+
+def _size_of_assign(item: AssignItem) -> int:
+    return _size(item) + sum([8 + len(one.member) + len(one.assignment) for one in item.assignments])
+
+
+def _joined(items: list[JoinItem], reply: ConsumerJoinReply) -> list[tuple[str, int] | MetadError]:
+    names = [name or "" for name in reply.members]
+    return with_errors(list(zip(names, reply.joined, strict=True)), reply.errors)
+
+
+def _beats(items: list[MemberKey], reply: ConsumerHeartbeatReply) -> list[Beat | MetadError | None]:
+    return with_errors(reply.beats, reply.errors)
+
+
+def _got(items: list[MemberKey], reply: ConsumerGetReply) -> list[Member | MetadError | None]:
+    return with_errors(reply.members, reply.errors)
+
+
+def _described(items: list[ConsumerGroup], reply: ConsumerDescribeReply) -> list[ConsumerGroupInfo | MetadError | None]:
+    return with_errors(reply.groups, reply.errors)
