@@ -6,6 +6,8 @@ the end through the log (:mod:`metad.node.leases`).
 
 from __future__ import annotations
 
+import msgspec
+
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import ConflictError, InvalidItemError, NotFoundError
@@ -15,14 +17,17 @@ from metad_wire.tables.kv import KV
 from metad_wire.tables.lease import LEASE
 
 from ..storage import keys
+from . import tails
 from .kv_records import RECORDS, LeasedRecords, decode_head, lease_of
 from .lease_keys import Attachments
 from .limits import ENTRY_BYTES_FULL, check_change
 from .live_leases import LiveLeases
 from .part import Origin
-from .tables import Command, Reader, Verb, after_cursor, read_page, read_records, written
+from .tables import Command, Reader, Verb, after_cursor, read_values, written
 from .view import View
 
+_FIELDS = tails.fields(w.Lease)
+_decode = msgspec.msgpack.Decoder(w.Lease).decode
 _ROW, _KEY_ROW, _RECORD = LEASE.rows["lease"], LEASE.rows["key"], KV.rows["record"]
 
 
@@ -134,15 +139,27 @@ def _read_keep_alive(reader: Reader, command: Command[w.LeaseKeepAlive]) -> w.Le
 
 
 def _read_get(reader: Reader, command: Command[w.LeaseGet]) -> w.LeaseGetReply:
-    reply: w.LeaseGetReply = read_records(reader, command, _ROW)
-    return reply
+    values = read_values(reader, command, _ROW)
+    suffixes = command.rows.keys
+    found = [row and _as_read(reader, suffix, row) for suffix, row in zip(suffixes, values, strict=True)]
+    return w.LeaseGetReply(found)  # type: ignore[arg-type]  # encoded
 
 
 def _read_list(reader: Reader, command: Command[w.LeaseList]) -> w.LeaseListReply:
     body = command.body
     start = keys.text(body.namespace) + keys.text_prefix(body.prefix)
-    reply: w.LeaseListReply = read_page(reader, command, _ROW, start)
-    return reply
+    prefix = keys.table_prefix(reader.group, _ROW)
+    begin = after_cursor(reader.group, _ROW, start, body.page.cursor)
+    scan = reader.scan(begin, keys.after_prefix(prefix + start), body.page.limit)
+    found = [_as_read(reader, key[len(prefix) :], row) for key, row in scan.rows]
+    cursor = b"" if scan.stopped_at is None else scan.stopped_at[len(prefix) :]
+    return w.LeaseListReply(found, cursor)  # type: ignore[arg-type]  # encoded
+
+
+def _as_read(reader: Reader, suffix: bytes, row: bytes) -> msgspec.Raw:
+    """A lease as the wire has it: its row, and how much time is left, which no row says."""
+    lease = msgspec.structs.replace(_decode(row), left_ms=reader.parts[LiveLeases].left_ms(suffix))
+    return msgspec.Raw(tails.keep(row, encode(lease), _FIELDS))
 
 
 def _read_keys(reader: Reader, command: Command[w.LeaseKeys]) -> w.LeaseKeysReply:

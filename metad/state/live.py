@@ -136,6 +136,11 @@ class LiveRows(StatePart):
             del self._over[key]  # its holder was heard of
         return [key for key in self._over if key not in self._ending]
 
+    def left_ms(self, key: bytes) -> int:
+        """For how long a row lasts if nothing is heard of its holder. Only a leader that hears of holders knows."""
+        ends_s = self._live.ends_s(key)
+        return 0 if ends_s is None else max(0, int((ends_s - self._clock()) * 1_000))
+
     def is_over(self, key: bytes) -> bool:
         """Whether the time of a row that there is has passed, and its end is not on its way."""
         ends_s = self._live.ends_s(key)

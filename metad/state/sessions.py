@@ -68,8 +68,9 @@ _decode_properties = msgspec.msgpack.Decoder(m.SessionProperties).decode
 _SHORT_OWNER = 0x94  # the header of an owner row without deadlines
 _NO_PROPERTIES = m.SessionProperties()
 _DEFAULT_PROPERTIES = encode(_NO_PROPERTIES)
-# A Session on the wire is an array of 7: the key's 2 fields, the owner row's 4, the properties.
-_SESSION_HEADER = b"\x97"
+# A Session on the wire is an array of 9: the key's 2 fields, the owner row's 4, the properties, 2 deadlines.
+_SESSION_HEADER = b"\x99"
+_NO_DEADLINES = b"\0\0"
 _LIST_READ_ROWS = 32  # properties read at once for a page: of the largest size they take 32 MiB for a moment
 
 
@@ -78,24 +79,25 @@ def _owner(broker: str, epoch: int) -> bytes:
     return encode((True, broker, epoch, 0))
 
 
-class _Shown(dict[bytes, bytes]):
-    """Owner row -> its fields that a session shows, encoded. A session is connected if its row says so and the life of
-    its broker is not over."""
+class _Shown(dict[bytes, tuple[bytes, bytes]]):
+    """Owner row -> its fields that a session shows, encoded: those in front of the properties and those behind. A
+    session is connected if its row says so and the life of its broker is not over."""
 
     def __init__(self, fences: Fences) -> None:
         super().__init__()
         self._fences = fences
 
-    def __missing__(self, row: bytes) -> bytes:
+    def __missing__(self, row: bytes) -> tuple[bytes, bytes]:
         if row[0] == _SHORT_OWNER and not self._fences:
-            fields = self[row] = row[1:]
+            fields = self[row] = row[1:], _NO_DEADLINES
             return fields
         owner = _decode_owner(row)
         fence = self._fences.applied_of(owner.broker)
         connected, since_ms = owner.connected, owner.disconnected_ms
         if connected and fence is not None and owner.broker_epoch < fence.least_epoch:
             connected, since_ms = False, fence.at_ms
-        fields = self[row] = encode((connected, owner.broker, owner.broker_epoch, since_ms))[1:]
+        deadlines = encode(owner.expires_ms) + encode(owner.will_ms)
+        fields = self[row] = encode((connected, owner.broker, owner.broker_epoch, since_ms))[1:], deadlines
         return fields
 
 
@@ -445,9 +447,10 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
     return written(view, errors)
 
 
-def _session(suffix_fields: bytes, owner: bytes, properties: bytes | None) -> bytes:
+def _session(suffix_fields: bytes, shown: tuple[bytes, bytes], properties: bytes | None) -> bytes:
     """The wire's Session out of its parts: array bodies behind one header."""
-    return _SESSION_HEADER + suffix_fields + owner + (properties or _DEFAULT_PROPERTIES)
+    owner, deadlines = shown
+    return _SESSION_HEADER + suffix_fields + owner + (properties or _DEFAULT_PROPERTIES) + deadlines
 
 
 def _read_get(reader: Reader, command: Command[m.SessionGet]) -> m.SessionGetReply:
@@ -465,7 +468,8 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> m.SessionGetRep
             (owner,) = known_owners.read(rows, (at,))
             if owner is None:  # pragma: no cover - both rows are written in one entry
                 raise AssertionError(f"session without owner: {rows.keys[at]!r}")
-        sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + shown[owner] + properties))
+        fields, deadlines = shown[owner]
+        sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + fields + properties + deadlines))
     return m.SessionGetReply(sessions)  # type: ignore[arg-type]  # encoded
 
 

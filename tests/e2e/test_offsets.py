@@ -28,12 +28,13 @@ def test_a_fenced_group_is_freed_and_a_dead_one_deleted(tmp_path: Path) -> None:
         offsets.commit("t", "g", "topic-0", 0, 1, generation=GENERATION_MAX)
         with pytest.raises(FencedError):
             offsets.commit("t", "g", "topic-0", 0, 2, generation=5)
-        status, printed = metadctl(server, "get", "generation", "t", "g")
-        assert (status, json.loads(printed)) == (0, {"generation": GENERATION_MAX})
-        status, printed = metadctl(server, "put", "generation", "t", "g", "5", "--expected", "3")
+        status, printed = metadctl(server, "groups", "consumer", "get", "t", "g", "--limit", "0")
+        group = json.loads(printed)
+        assert (status, group["generation"], len(group["offsets"])) == (0, GENERATION_MAX, 2_500)
+        status, printed = metadctl(server, "groups", "consumer", "reset", "t", "g", "5", "--expected", "3")
         assert status == 1
         assert f"generation is {GENERATION_MAX}" in printed
-        assert metadctl(server, "put", "generation", "t", "g", "5", "--expected", str(GENERATION_MAX))[0] == 0
+        assert metadctl(server, "groups", "consumer", "reset", "t", "g", "5", "--expected", str(GENERATION_MAX))[0] == 0
         offsets.commit("t", "g", "topic-0", 0, 2, generation=5)
         with pytest.raises(FencedError):
             offsets.commit("t", "g", "topic-0", 0, 3, generation=4)
@@ -42,13 +43,14 @@ def test_a_fenced_group_is_freed_and_a_dead_one_deleted(tmp_path: Path) -> None:
 
         assert [(one.group, one.generation) for one in offsets.groups("t")] == [("g", 5), ("other", 9)]
         assert [one.group for one in offsets.groups("t", "o")] == ["other"]
-        status, printed = metadctl(server, "list", "groups", "t", "--prefix", "g")
-        assert (status, json.loads(printed)) == (0, [{"tenant": "t", "group": "g", "generation": 5}])
+        status, printed = metadctl(server, "groups", "consumer", "--tenant", "t", "--prefix", "g")
+        listed = {"groups": [{"tenant": "t", "group": "g", "generation": 5}], "more": False}
+        assert (status, json.loads(printed)) == (0, listed)
 
         assert offsets.delete_group("t", "g") == 2_500
         assert list(offsets.list("t", "g")) == []
         assert (offsets.generation("t", "g"), offsets.generation("t", "other")) == (0, 9)
-        status, printed = metadctl(server, "delete", "group", "t", "other")
+        status, printed = metadctl(server, "groups", "consumer", "delete", "t", "other")
         assert (status, json.loads(printed)) == (0, {"offsets_deleted": 1})
         assert list(offsets.groups("t")) == []
         assert offsets.generation("t", "other") == 0

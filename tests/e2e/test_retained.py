@@ -129,19 +129,24 @@ def test_metadctl_has_the_same_verbs() -> None:
 
     with embedded.serve_in_thread() as server:
         url = server.url
-        assert ctl(url, "put", "retained", "acme", "site/1/door", "open", "--qos", "1") == {"retained": True}
-        ctl(url, "put", "retained", "acme", "site/2/door", "shut", "--expiry", "3600")
-        found = ctl(url, "get", "retained", "acme", "site/1/door")
+        assert ctl(url, "retained", "put", "acme", "site/1/door", "open", "--qos", "1") == {"retained": True}
+        ctl(url, "retained", "put", "acme", "site/2/door", "shut", "--expiry", "3600")
+        found = ctl(url, "retained", "get", "acme", "site/1/door")
         assert (found["topic"], found["payload"], found["qos"], found["expires_ms"]) == ("site/1/door", "open", 1, 0)
-        assert [one["topic"] for one in ctl(url, "list", "retained", "acme")] == ["site/1/door", "site/2/door"]
-        assert [one["topic"] for one in ctl(url, "list", "retained", "acme", "+/2/#")] == ["site/2/door"]
-        assert "last level" in ctl(url, "list", "retained", "acme", "#/a", status=1)
-        assert "conflict" in ctl(url, "delete", "retained", "acme", "site/1/door", "--revision", "999", status=1)
-        assert ctl(url, "delete", "retained", "acme", "site/1/door") == {"deleted": True}
-        assert ctl(url, "put", "retained", "acme", "site/2/door", "") == {"retained": False}
-        assert "no retained message acme/site/1/door" in ctl(url, "get", "retained", "acme", "site/1/door", status=1)
-        assert "no retained message acme/site/2/door" in ctl(url, "delete", "retained", "acme", "site/2/door", status=1)
-        assert "--qos" in ctl(url, "put", "retained", "acme", "a", "b", "--qos", "3", status=2)
+        assert [one["topic"] for one in ctl(url, "retained", "--tenant", "acme")["retained"]] == [
+            "site/1/door",
+            "site/2/door",
+        ]
+        assert [one["topic"] for one in ctl(url, "retained", "--tenant", "acme", "--filter", "+/2/#")["retained"]] == [
+            "site/2/door"
+        ]
+        assert "last level" in ctl(url, "retained", "--tenant", "acme", "--filter", "#/a", status=1)
+        assert "conflict" in ctl(url, "retained", "delete", "acme", "site/1/door", "--revision", "999", status=1)
+        assert ctl(url, "retained", "delete", "acme", "site/1/door") == {"deleted": True}
+        assert ctl(url, "retained", "put", "acme", "site/2/door", "") == {"retained": False}
+        assert "no retained message acme/site/1/door" in ctl(url, "retained", "get", "acme", "site/1/door", status=1)
+        assert "no retained message acme/site/2/door" in ctl(url, "retained", "delete", "acme", "site/2/door", status=1)
+        assert "--qos" in ctl(url, "retained", "put", "acme", "a", "b", "--qos", "3", status=2)
 
 
 def test_a_program_without_asyncio_has_the_same_verbs() -> None:

@@ -226,7 +226,9 @@ class SessionProperties(Message, frozen=True):
 
 
 class Session(Message, frozen=True):
-    """A session as read. ``disconnected_ms`` is Unix time, 0 while connected."""
+    """A session as read. ``disconnected_ms`` is Unix time, 0 while connected. ``expires_ms`` is when it ends and
+    ``will_ms`` when its will is due if the client stays away; 0: never, it is connected, or its broker's life is over
+    and metad has not come to it yet."""
 
     tenant: str
     client_id: str
@@ -235,6 +237,8 @@ class Session(Message, frozen=True):
     broker_epoch: U63
     disconnected_ms: U63
     properties: SessionProperties
+    expires_ms: U63 = 0
+    will_ms: U63 = 0
 
 
 class SessionOwner(Message, frozen=True):

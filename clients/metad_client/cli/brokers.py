@@ -2,64 +2,68 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
-from typing import Any
+import time
 
 from metad_wire.tables.broker import Broker
 
 from ..client import Client
-from ..errors import NotFoundError
+from . import people
+from .bounded import Row, first, page_size, present, show
+from .grammar import Arguments, Commands, count, limit
 from .printing import Printer
 
-Arguments = argparse.Namespace
 STATES = ("registered", "active", "draining", "fenced", "gone")
 
 
-def _row(broker: Broker) -> dict[str, Any]:
-    """What a person wants to see of a broker in a line."""
-    return {
-        "broker": broker.broker,
-        "epoch": broker.broker_epoch,
-        "state": broker.state,
-        "address": broker.address,
-        "region": broker.region,
-        "load": broker.load,
-        "lease_ms": broker.lease_ms,
-        "earlier lives": "fenced" if broker.fenced else "being fenced",
-    }
+def add(commands: Commands) -> None:
+    """Add the commands."""
+    listing, verbs = commands.family("brokers", "the brokers and their lives; or end one", _list)
+    listing.add_argument("--prefix", default="", metavar="P", help="only those whose name starts so")
+    listing.add_argument("--state", default="", choices=STATES, help="only those in this state")
+    limit(listing)
+    verbs.add("get", "one broker", _get).add_argument("broker", metavar="BROKER")
+    fence = verbs.add("fence", "end a life of a broker: no group writes in its name", _fence)
+    fence.add_argument("broker", metavar="BROKER")
+    fence.add_argument("--epoch", type=count, default=0, metavar="N", help="only if this is its last life")
 
 
 async def _list(m: Client, a: Arguments, printer: Printer) -> None:
-    found = [broker async for broker in m.brokers.list(a.prefix, state=a.state)]
-    printer.page(found, [], [[_row(broker) for broker in found]])
+    now_ms = int(time.time() * 1_000)
+    found = await first(m.brokers.list(a.prefix, state=a.state, page_size=page_size(a.limit)), a.limit)
+    show(printer, "brokers", found, lambda broker: _row(broker, now_ms), a.limit)
 
 
 async def _get(m: Client, a: Arguments, printer: Printer) -> None:
-    broker = await m.brokers.get(a.broker)
-    if broker is None:
-        raise NotFoundError(f"no broker {a.broker}")
-    printer.one(broker)
+    broker = present(await m.brokers.get(a.broker), f"no broker {a.broker}")
+    now_ms = int(time.time() * 1_000)
+    facts = _row(broker, now_ms) | {
+        "rack": broker.rack or None,
+        "registered": people.when(broker.registered_ms, now_ms),
+        "fenced": people.when(broker.fenced_ms, now_ms),
+        "least epoch that may write": broker.least_epoch,
+    }
+    attributes = [{"attribute": name, "value": value} for name, value in sorted(broker.attributes.items())]
+    printer.document(broker, facts, [("attributes", attributes)])
 
 
 async def _fence(m: Client, a: Arguments, printer: Printer) -> None:
     ended = await m.brokers.fence(a.broker, a.epoch)
     printer.one(
         {"broker": ended.broker.broker, "state": ended.broker.state, "epoch": ended.broker.broker_epoch}
-        | {"groups that do not know yet": ended.unfenced}
+        | {"unfenced_groups": ended.unfenced}
     )
 
 
-def add(plain: Callable[..., argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
-    """Add the commands."""
-    listing = plain("brokers", "the brokers and their lives; or end one", _list)
-    listing.add_argument("--prefix", default="", help="only those whose name starts so")
-    listing.add_argument("--state", default="", choices=STATES, help="only those in this state")
-    verbs = listing.add_subparsers(metavar="COMMAND")
-    get = verbs.add_parser("get", help="one broker", parents=[common])
-    get.add_argument("broker", metavar="BROKER")
-    get.set_defaults(command=_get)
-    fence = verbs.add_parser("fence", help="end a life of a broker: no group writes in its name", parents=[common])
-    fence.add_argument("broker", metavar="BROKER")
-    fence.add_argument("--epoch", type=int, default=0, metavar="N", help="only if this is its last life")
-    fence.set_defaults(command=_fence)
+def _row(broker: Broker, now_ms: int) -> Row:
+    """What a person wants to see of a broker in a line."""
+    return {
+        "broker": broker.broker,
+        "epoch": broker.broker_epoch,
+        "state": broker.state,
+        "since": people.when(broker.changed_ms, now_ms),
+        "address": broker.address or None,
+        "region": broker.region or None,
+        "load": broker.load,
+        "lease": people.duration(broker.lease_ms),
+        "earlier lives": "fenced" if broker.fenced else "being fenced",
+    }

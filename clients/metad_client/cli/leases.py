@@ -1,100 +1,68 @@
-"""The commands of leases and sequences."""
+"""``metadctl leases``: who holds leases, for how long, and which keys go with them."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from metad_wire.tables.lease import Lease
 
 from ..client import Client
-from ..errors import NotFoundError
+from . import people
+from .bounded import Row, absent, first, page_size, present, say_more, show
+from .grammar import Arguments, Commands, Parser, limit
 from .printing import Printer
 
-Arguments = argparse.Namespace
-Leaf = Callable[[str, str, Any], argparse.ArgumentParser]
-"""Adds a command for a kind of record: (its name, help, its function)."""
-First = Callable[[AsyncIterator[Any], int], Any]
-"""Limits what is shown."""
-Page = Callable[[Arguments], int]
-"""Computes the size of a page."""
+
+def add(commands: Commands) -> None:
+    """Add the commands."""
+    listing, verbs = commands.family("leases", "the leases of a namespace; or one of them", _list, _check)
+    listing.add_argument("--namespace", metavar="NS", help="required: whose leases to list")
+    listing.add_argument("--prefix", default="", metavar="P", help="only names with this prefix")
+    limit(listing)
+    _lease(get := verbs.add("get", "a lease, and the keys attached to it", _get))
+    limit(get, "show at most N keys, 0 for all")
+    _lease(verbs.add("revoke", "end a lease, and delete the keys attached to it", _revoke))
 
 
-def add(get: Leaf, put: Leaf, delete: Leaf) -> None:
-    """Add the commands for one lease, or one sequence."""
-    _lease(get("lease", "a lease, and how many keys go with it", _get_lease))
-    _lease(delete("lease", "end a lease, and delete the keys attached to it", _revoke))
-    _sequence(get("sequence", "the value of a sequence", _get_sequence))
-    parser = put("sequence", "add to a sequence, and print its new value", _add_to_sequence)
-    _sequence(parser)
-    parser.add_argument("delta", metavar="DELTA", type=int, nargs="?", default=1, help="default 1")
-    _sequence(delete("sequence", "a sequence, which begins at 0 again", _delete_sequence))
+def _check(a: Arguments) -> None:
+    if a.namespace is None:
+        raise ValueError("--namespace is missing: leases are listed by namespace")
 
 
-def add_lists(listing: Leaf, first: First, page: Page) -> list[argparse.ArgumentParser]:
-    """Add the listings; returns their parsers."""
-
-    async def leases(m: Client, a: Arguments, printer: Printer) -> None:
-        printer.many(await first(m.leases.list(a.namespace, a.prefix, page_size=page(a)), a.limit))
-
-    async def keys(m: Client, a: Arguments, printer: Printer) -> None:
-        found = await first(m.leases.keys(a.namespace, a.lease, page_size=page(a)), a.limit)
-        printer.many([{"namespace": a.namespace, "key": key} for key in found])
-
-    async def sequences(m: Client, a: Arguments, printer: Printer) -> None:
-        printer.many(await first(m.sequences.list(a.namespace, a.prefix, page_size=page(a)), a.limit))
-
-    parsers = [
-        listing("leases", "of one namespace", leases),
-        listing("lease-keys", "the keys attached to one lease", keys),
-        listing("sequences", "of one namespace", sequences),
-    ]
-    for parser in parsers:
-        parser.add_argument("namespace", metavar="NS")
-    for parser in (parsers[0], parsers[2]):
-        parser.add_argument("--prefix", default="", help="only names with this prefix")
-    parsers[1].add_argument("lease", metavar="LEASE")
-    return parsers
+async def _list(m: Client, a: Arguments, printer: Printer) -> None:
+    found = await first(m.leases.list(a.namespace, a.prefix, page_size=page_size(a.limit)), a.limit)
+    show(printer, "leases", found, _row, a.limit)
 
 
-async def _get_lease(m: Client, a: Arguments, printer: Printer) -> None:
-    lease = await m.leases.get(a.namespace, a.lease)
-    if lease is None:
-        raise NotFoundError(f"no lease {a.namespace}/{a.lease}")
-    printer.one(lease)
+async def _get(m: Client, a: Arguments, printer: Printer) -> None:
+    lease = present(await m.leases.get(a.namespace, a.lease), f"no lease {a.namespace}/{a.lease}")
+    found = await first(m.leases.keys(a.namespace, a.lease, page_size=page_size(a.limit)), a.limit)
+    document = {"lease": lease, "keys": found.records, "more": found.more}
+    printer.document(document, _facts(lease), [("keys", [{"key": key} for key in found.records])])
+    if found.more:
+        say_more(a.limit)
 
 
 async def _revoke(m: Client, a: Arguments, printer: Printer) -> None:
-    try:
+    with absent(f"no lease {a.namespace}/{a.lease}"):
         await m.leases.revoke(a.namespace, a.lease)
-    except NotFoundError:
-        raise NotFoundError(f"no lease {a.namespace}/{a.lease}") from None
     printer.one({"deleted": True})
 
 
-async def _get_sequence(m: Client, a: Arguments, printer: Printer) -> None:
-    sequence = await m.sequences.get(a.namespace, a.sequence)
-    if sequence is None:
-        raise NotFoundError(f"no sequence {a.namespace}/{a.sequence}")
-    printer.one(sequence)
+def _row(lease: Lease) -> Row:
+    """What a person wants to see of a lease in a line."""
+    return {
+        "lease": lease.lease,
+        "holder": lease.holder or None,
+        "left": people.duration(lease.left_ms),
+        "of": people.duration(lease.ttl_ms),
+        "keys": lease.keys,
+    }
 
 
-async def _add_to_sequence(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.one({"value": await m.sequences.add(a.namespace, a.sequence, a.delta)})
+def _facts(lease: Lease) -> Row:
+    facts = {"namespace": lease.namespace} | _row(lease)
+    return facts | {"attributes": people.size(len(lease.attributes)), "granted as revision": lease.create_revision}
 
 
-async def _delete_sequence(m: Client, a: Arguments, printer: Printer) -> None:
-    try:
-        await m.sequences.delete(a.namespace, a.sequence)
-    except NotFoundError:
-        raise NotFoundError(f"no sequence {a.namespace}/{a.sequence}") from None
-    printer.one({"deleted": True})
-
-
-def _lease(parser: argparse.ArgumentParser) -> None:
+def _lease(parser: Parser) -> None:
     parser.add_argument("namespace", metavar="NS")
     parser.add_argument("lease", metavar="LEASE")
-
-
-def _sequence(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("namespace", metavar="NS")
-    parser.add_argument("sequence", metavar="SEQUENCE")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_LAST_MS = 253_402_300_799_000  # the end of the year 9999, after which there are no dates
 _NAMED_MAX = 4  # of a list; more make the line unreadable
 
 
@@ -20,6 +22,17 @@ def duration(ms: int) -> str:
     return f"{seconds} s"
 
 
+def when(at_ms: int, now_ms: int) -> str | None:
+    """A Unix time, and how far it is from now: ``01:40:12Z, 3 min 10 s ago``; None for 0. The date is there on other
+    days."""
+    if not at_ms:
+        return None
+    at, now = (datetime.fromtimestamp(ms / 1_000, UTC) for ms in (min(at_ms, _LAST_MS), now_ms))
+    moment = at.strftime("%H:%M:%SZ" if at.date() == now.date() else "%Y-%m-%d %H:%MZ")
+    distance = duration(abs(now_ms - at_ms))
+    return f"{moment}, {distance} ago" if at_ms <= now_ms else f"{moment}, in {distance}"
+
+
 def size(count: int) -> str:
     """``512 B``, ``12.3 MiB``."""
     if count < 1_024:
@@ -30,6 +43,14 @@ def size(count: int) -> str:
         if number < 1_023.95 or unit == _UNITS[-1]:
             return f"{number:.1f} {unit}"
     raise AssertionError("the last unit takes all")
+
+
+def payload(content: bytes) -> str:
+    """Bytes of somebody else: as text if they are UTF-8."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return f"{len(content)} bytes that are no text"
 
 
 def listed(names: Sequence[str]) -> str:

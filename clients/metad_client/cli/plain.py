@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,12 +13,10 @@ from metad_wire.messages import TableRecord
 from metad_wire.table import Table
 
 from ..client import Client
-from ..errors import NotFoundError
+from .bounded import absent, first, page_size, present, say_more
+from .grammar import Arguments, Leaf, limit
 from .printing import Printer
 
-Arguments = argparse.Namespace
-Leaf = Callable[[str, str, Any], argparse.ArgumentParser]
-"""Adds a command for a kind of record: (its name, help, its function)."""
 _DEST = "field_"  # in front of a field's name, which may also be an option's name
 
 
@@ -33,8 +31,8 @@ class PlainCommands:
         self._values = table.plain.values
         self._fields = {field.name: field for field in msgspec.structs.fields(table.record)}
 
-    def add(self, get: Leaf, put: Leaf, delete: Leaf) -> None:
-        """Add the commands for one record."""
+    def add(self, get: Leaf, put: Leaf, delete: Leaf, listing: Leaf) -> None:
+        """Add the commands."""
         name, help = self._table.name, f"a record of table {self._table.name}"
         self._key(get(name, help, self._get))
         parser = delete(name, help, self._delete)
@@ -53,20 +51,18 @@ class PlainCommands:
                     f"--{value.replace('_', '-')}", dest=_DEST + value, type=_reader(field.type), help=default
                 )
         self._expected(parser, "only if it has version N now; 0: only if it is absent")
-
-    def add_list(self, listing: Leaf, first: Callable[[AsyncIterator[Any], int], Any], page: Any) -> Any:
-        """Add the listing; returns its parser. ``first`` limits the records shown, ``page`` computes the size of a
-        page."""
-
-        async def run(m: Client, a: Arguments, printer: Printer) -> None:
-            records = m.table(self._table).list(*a.key, prefix=a.prefix, page_size=page(a))
-            printer.many([_flat(found) for found in await first(records, a.limit)])
-
-        parser = listing(self._table.name, f"records of table {self._table.name}", run)
+        parser = listing(name, f"records of table {name}", self._list)
         keys = f"the first of {', '.join(self._table.key)}"
         parser.add_argument("key", nargs="*", metavar="KEY", action=self._first_fields(), help=keys)
         parser.add_argument("--prefix", default="", help="what the next of them starts with")
-        return parser
+        limit(parser)
+
+    async def _list(self, m: Client, a: Arguments, printer: Printer) -> None:
+        records = m.table(self._table).list(*a.key, prefix=a.prefix, page_size=page_size(a.limit))
+        found = await first(records, a.limit)
+        printer.many([_flat(record) for record in found.records])
+        if found.more:
+            say_more(a.limit)
 
     def _first_fields(self) -> type[argparse.Action]:
         """Reads the first fields of the table's key."""
@@ -88,10 +84,7 @@ class PlainCommands:
         return FirstFields
 
     async def _get(self, m: Client, a: Arguments, printer: Printer) -> None:
-        found = await m.table(self._table).get(*self._key_of(a))
-        if found is None:
-            raise NotFoundError(self._complaint(a))
-        printer.one(_flat(found))
+        printer.one(_flat(present(await m.table(self._table).get(*self._key_of(a)), self._complaint(a))))
 
     async def _put(self, m: Client, a: Arguments, printer: Printer) -> None:
         given = {name: getattr(a, _DEST + name) for name in self._fields}
@@ -99,10 +92,8 @@ class PlainCommands:
         printer.one({"version": await m.table(self._table).put(record, expected_version=a.expected_version)})
 
     async def _delete(self, m: Client, a: Arguments, printer: Printer) -> None:
-        try:
+        with absent(self._complaint(a)):
             await m.table(self._table).delete(*self._key_of(a), expected_version=a.expected_version)
-        except NotFoundError:
-            raise NotFoundError(self._complaint(a)) from None
         printer.one({"deleted": True})
 
     def _key(self, parser: argparse.ArgumentParser) -> None:

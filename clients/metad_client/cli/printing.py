@@ -102,7 +102,31 @@ class Printer:
         if self._as_json:
             self._json(fields)
             return
-        rows = [flat(record) for record in fields]
+        self._rows([flat(record) for record in fields])
+
+    def listing(self, name: str, records: Sequence[Any], more: bool, rows: Sequence[dict[str, Any]]) -> None:
+        """Print records of one kind, the whole of them for programs, and a row of each for people. ``more``: there are
+        further ones."""
+        if self._as_json:
+            self._json({name: [plain(record) for record in records], "more": more})
+        else:
+            self._rows(rows)
+
+    def document(
+        self, record: Any, facts: dict[str, Any], tables: Sequence[tuple[str, Sequence[dict[str, Any]]]]
+    ) -> None:
+        """Print one record with what belongs to it: a JSON document, or for people facts, and tables with titles. A
+        table without rows is left out."""
+        if self._as_json:
+            self._json(plain(record))
+            return
+        self._table(("field", "value"), [(key, cell(value)) for key, value in facts.items()])
+        for title, rows in tables:
+            if rows:
+                self._out.write(f"\n{title}\n")
+                self._rows(rows)
+
+    def _rows(self, rows: Sequence[dict[str, Any]]) -> None:
         header = list(dict.fromkeys(key for row in rows for key in row))
         if rows:
             self._table(header, [[cell(row.get(key)) for key in header] for row in rows])

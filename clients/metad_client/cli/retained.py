@@ -1,53 +1,48 @@
-"""The commands of retained messages: get, put, delete, and list by a topic filter."""
+"""``metadctl retained``: the messages that topics retain, by a filter of MQTT."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+import time
+
+from metad_wire.tables.retained import Retained
 
 from ..client import Client
-from ..errors import NotFoundError
+from . import people
+from .bounded import Row, absent, first, page_size, present, show
+from .grammar import Arguments, Commands, Parser, count, interval_s, limit
 from .printing import Printer
 
-Arguments = argparse.Namespace
-Leaf = Callable[[str, str, Any], argparse.ArgumentParser]
-"""Adds a command for a kind of record: (its name, help, its function)."""
 
-
-def add(get: Leaf, put: Leaf, delete: Leaf) -> None:
-    """Add the commands for one message."""
-    what = "the message that a topic retains"
-    _key(get("retained", what, _get))
-    _key(parser := put("retained", what, _put))
+def add(commands: Commands) -> None:
+    """Add the commands."""
+    listing, verbs = commands.family("retained", "the messages that topics retain; or one of them", _list, _check)
+    listing.add_argument("--tenant", metavar="T", help="required: whose messages to list")
+    listing.add_argument("--filter", default="#", metavar="F", help="only topics that this filter matches; default #")
+    limit(listing)
+    _topic(verbs.add("get", "the message that a topic retains", _get))
+    _topic(parser := verbs.add("put", "let a topic retain a message", _put))
     parser.add_argument("payload", metavar="PAYLOAD", help="- reads stdin; empty: delete the message")
     parser.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="default 0")
-    parser.add_argument("--expiry", type=_seconds, metavar="S", help="seconds until it expires; default never")
-    _key(parser := delete("retained", what, _delete))
-    parser.add_argument(
-        "--revision", type=int, default=0, metavar="N", help="only if the entry of this revision wrote it"
-    )
+    parser.add_argument("--expiry", type=interval_s, metavar="S", help="seconds until it expires; default never")
+    _topic(parser := verbs.add("delete", "delete the message that a topic retains", _delete))
+    parser.add_argument("--revision", type=count, default=0, metavar="N", help="only if this revision wrote it")
 
 
-def add_list(
-    listing: Leaf, first: Callable[[AsyncIterator[Any], int], Any], page: Callable[[Arguments], int]
-) -> argparse.ArgumentParser:
-    """Add the listing; returns its parser. ``first`` limits what is shown, ``page`` computes the size of a page."""
+def _check(a: Arguments) -> None:
+    if a.tenant is None:
+        raise ValueError("--tenant is missing: retained messages are listed by tenant")
 
-    async def run(m: Client, a: Arguments, printer: Printer) -> None:
-        printer.many(await first(m.retained.match(a.tenant, a.filter, page_size=page(a)), a.limit))
 
-    parser = listing("retained", "the messages whose topics match a filter of MQTT", run)
-    parser.add_argument("tenant", metavar="TENANT")
-    parser.add_argument("filter", metavar="FILTER", nargs="?", default="#", help="default #")
-    return parser
+async def _list(m: Client, a: Arguments, printer: Printer) -> None:
+    now_ms = int(time.time() * 1_000)
+    found = await first(m.retained.match(a.tenant, a.filter, page_size=page_size(a.limit)), a.limit)
+    show(printer, "retained", found, lambda message: _row(message, now_ms), a.limit)
 
 
 async def _get(m: Client, a: Arguments, printer: Printer) -> None:
-    message = await m.retained.get(a.tenant, a.topic)
-    if message is None:
-        raise NotFoundError(_complaint(a))
-    printer.one(message)
+    message = present(await m.retained.get(a.tenant, a.topic), _complaint(a))
+    facts = {"tenant": message.tenant} | _row(message, int(time.time() * 1_000))
+    printer.document(message, facts | {"revision": message.revision}, [])
 
 
 async def _put(m: Client, a: Arguments, printer: Printer) -> None:
@@ -56,24 +51,26 @@ async def _put(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _delete(m: Client, a: Arguments, printer: Printer) -> None:
-    try:
+    with absent(_complaint(a)):
         await m.retained.delete(a.tenant, a.topic, revision=a.revision)
-    except NotFoundError:
-        raise NotFoundError(_complaint(a)) from None
     printer.one({"deleted": True})
 
 
-def _key(parser: argparse.ArgumentParser) -> None:
+def _row(message: Retained, now_ms: int) -> Row:
+    """What a person wants to see of a message in a line."""
+    return {
+        "topic": message.topic,
+        "qos": message.qos,
+        "bytes": len(message.payload),
+        "expires": people.when(message.expires_ms, now_ms) or "never",
+        "payload": people.payload(message.payload),
+    }
+
+
+def _topic(parser: Parser) -> None:
     parser.add_argument("tenant", metavar="TENANT")
     parser.add_argument("topic", metavar="TOPIC")
 
 
 def _complaint(a: Arguments) -> str:
     return f"no retained message {a.tenant}/{a.topic}"
-
-
-def _seconds(text: str) -> int:
-    seconds = int(text)
-    if not 0 <= seconds <= 0xFFFF_FFFF:
-        raise argparse.ArgumentTypeError(f"not between 0 and 2**32 - 1 seconds: {text}")
-    return seconds

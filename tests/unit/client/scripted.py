@@ -203,7 +203,7 @@ def a_group(tenant: str, group: str) -> g.ConsumerGroupInfo:
 
 
 def a_lease(namespace: str, name: str) -> lease.Lease:
-    return lease.Lease(namespace, name, 60_000, "holder", b"", 1, 1, 1)
+    return lease.Lease(namespace, name, 60_000, "holder", b"", 1, 1, 1, left_ms=42_000)
 
 
 def a_session(tenant: str, client_id: str) -> m.Session:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import sys
+import time
 from contextlib import ExitStack
 from types import SimpleNamespace
 from unittest import mock
@@ -13,7 +14,7 @@ from unittest import mock
 import pytest
 
 from metad_client import cli
-from metad_client.cli import overview
+from metad_client.cli import overview, people
 from metad_client.cli.view import view
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -23,9 +24,11 @@ from metad_wire.method import METHODS, METHODS_BY_NAME
 from metad_wire.table import Table
 from metad_wire.tables import ROWS, TABLES, lease, sequence
 from metad_wire.tables import broker as b
+from metad_wire.tables import retained as r
 from metad_wire.tables import subscription as sub
 from metad_wire.tables.inflight import InflightGet
-from metad_wire.tables.will import WillList
+from metad_wire.tables.offset import OffsetGroups
+from metad_wire.tables.will import DueWill, WillClaimant, WillList, WillListReply
 
 ALL_SLOTS = b"\xff" * 128
 
@@ -54,68 +57,66 @@ def ctl(scripted_server, capsys):
         ("groups", m.Status()),
         ("groups add --kind data", c.AddGroup("data")),
         ("groups rebalance", c.Rebalance()),
-        ("brokers", b.BrokerList()),
-        ("brokers --prefix b --state fenced", b.BrokerList("b", "fenced")),
+        ("brokers", b.BrokerList(page=m.Page(1000))),
+        ("brokers --limit 5", b.BrokerList(page=m.Page(6))),
+        ("brokers --prefix b --state fenced", b.BrokerList("b", "fenced", m.Page(1000))),
         ("brokers get b1", b.BrokerGet(["b1"])),
         ("brokers fence b1", b.BrokerFence("b1")),
         ("brokers fence b1 --epoch 7", b.BrokerFence("b1", 7)),
+        ("sessions --tenant t --prefix c --broker b --limit 5", m.SessionList("t", "c", "b", m.Page(6), [], ALL_SLOTS)),
+        ("sessions --away", m.SessionList(slots=ALL_SLOTS)),
+        ("sessions count --tenant t", m.SessionList("t", slots=ALL_SLOTS)),
+        ("sessions takeover t c --broker b --epoch 7", m.SessionTakeover("b", 7, [m.SessionTakeoverItem("t", "c")])),
+        (
+            "sessions takeover t c --broker b --epoch 7 --payload p --expiry 60 --clean-start",
+            m.SessionTakeover("b", 7, [m.SessionTakeoverItem("t", "c", True, m.SessionProperties(60, b"p"))]),
+        ),
+        ("sessions delete t c", m.SessionDelete([m.SessionDeleteItem("t", "c")])),
+        (
+            "subscriptions --tenant t --prefix c --limit 5",
+            sub.SubscriptionList("t", "c", m.Page(6), [], ALL_SLOTS),
+        ),
+        (
+            "subscriptions add t c a/# --broker b --epoch 7 --qos 1",
+            sub.SubscriptionAdd("b", 7, [sub.Subscription("t", "c", "a/#", sub.SubscriptionOptions(1))]),
+        ),
+        (
+            "subscriptions remove t c a/# --broker b --epoch 7",
+            sub.SubscriptionRemove("b", 7, [sub.SubscriptionKey("t", "c", "a/#")]),
+        ),
+        ("wills", WillList(page=m.Page(1000), slots=ALL_SLOTS)),
+        ("wills --tenant t --prefix c --limit 5", WillList("t", "c", m.Page(6), [], ALL_SLOTS)),
+        ("wills --unclaimed --limit 5", WillList(page=m.Page(1000), slots=ALL_SLOTS)),
+        ("retained --tenant t --limit 5", r.RetainedMatch("t", "#", ALL_SLOTS, "", m.Page(6))),
+        ("retained --tenant t --filter a/+", r.RetainedMatch("t", "a/+", ALL_SLOTS, "", m.Page(1000))),
+        ("retained get t a/b", r.RetainedGet([r.RetainedKey("t", "a/b")])),
+        ("retained put t a/b v --qos 1 --expiry 60", r.RetainedPut([r.RetainedPutItem("t", "a/b", b"v", 1, b"", 60)])),
+        ("retained delete t a/b --revision 7", r.RetainedDelete([r.RetainedDeleteItem("t", "a/b", 7)])),
+        ("leases --namespace ns --prefix l --limit 5", lease.LeaseList("ns", "l", m.Page(6))),
+        ("leases revoke ns l", lease.LeaseRevoke([lease.LeaseKey("ns", "l")])),
+        ("groups consumer --tenant t --prefix g", OffsetGroups("t", "g", ALL_SLOTS, "", m.Page(1000))),
+        ("groups consumer reset t g 2 --expected 9", m.OffsetResetGenerations([m.GenerationReset("t", "g", 9, 2)])),
         ("transfer data-0 n1", c.Transfer("data-0", "n1")),
         ("join n2 --peer h:1 --clients h:2 --region eu", c.Join(c.NodeRecord("n2", "h:2", "h:1", "eu"))),
         ("join n2 --peer h:1", c.Join(c.NodeRecord("n2", "", "h:1"))),
         ("leave n2", c.Leave("n2")),
-        ("get session t c", m.SessionGet([m.SessionKey("t", "c")])),
         ("get offset t g topic 3", m.OffsetFetch([m.OffsetKey("t", "g", "topic", 3)])),
         ("get kv ns k", m.KvGet([m.KvKey("ns", "k")])),
         ("put kv ns k v", m.KvPut([m.KvPutItem("ns", "k", b"v")])),
         ("put kv ns k v --expected-version 0", m.KvPut([m.KvPutItem("ns", "k", b"v", 0)])),
-        (
-            "put session t c --broker b --epoch 7",
-            m.SessionTakeover("b", 7, [m.SessionTakeoverItem("t", "c")]),
-        ),
-        (
-            "put session t c --broker b --epoch 7 --payload p --expiry 60 --clean-start",
-            m.SessionTakeover("b", 7, [m.SessionTakeoverItem("t", "c", True, m.SessionProperties(60, b"p"))]),
-        ),
         ("put offset t g topic 3 42", m.OffsetCommit([m.OffsetCommitItem("t", "g", "topic", 3, 42)])),
         (
             "put offset t g topic 3 42 --generation 2 --expected -1 --metadata x --monotonic",
             m.OffsetCommit([m.OffsetCommitItem("t", "g", "topic", 3, 42, 2, -1, "x")], True),
         ),
-        ("delete session t c", m.SessionDelete([m.SessionDeleteItem("t", "c")])),
         ("delete offset t g topic 3", m.OffsetDelete([m.OffsetKey("t", "g", "topic", 3)])),
-        ("get generation t g", m.OffsetGenerations([m.ConsumerGroup("t", "g")])),
-        ("put generation t g 2 --expected 9", m.OffsetResetGenerations([m.GenerationReset("t", "g", 9, 2)])),
         ("delete kv ns k --expected-version 4", m.KvDelete([m.KvDeleteItem("ns", "k", 4)])),
-        (
-            "list sessions --tenant t --prefix c --broker b --limit 5",
-            m.SessionList("t", "c", "b", m.Page(6), [], ALL_SLOTS),
-        ),
-        ("list offsets t g --prefix top", m.OffsetList("t", "g", "top", m.Page(1000))),
         ("list kv ns --prefix k --limit 0", m.KvScan("ns", "k", m.Page(1000))),
-        ("get lease ns l", lease.LeaseGet([lease.LeaseKey("ns", "l")])),
-        ("delete lease ns l", lease.LeaseRevoke([lease.LeaseKey("ns", "l")])),
-        ("list leases ns --prefix l --limit 5", lease.LeaseList("ns", "l", m.Page(6))),
-        ("list lease-keys ns l", lease.LeaseKeys("ns", "l", m.Page(1000))),
         ("get sequence ns s", sequence.SequenceGet([sequence.SequenceKey("ns", "s")])),
         ("put sequence ns s", sequence.SequenceAdd([sequence.SequenceAddItem("ns", "s", 1)])),
         ("put sequence ns s 100", sequence.SequenceAdd([sequence.SequenceAddItem("ns", "s", 100)])),
         ("delete sequence ns s", sequence.SequenceDelete([sequence.SequenceKey("ns", "s")])),
         ("list sequences ns --prefix s", sequence.SequenceList("ns", "s", m.Page(1000))),
-        ("get subscriptions t c", sub.SubscriptionGet([m.SessionKey("t", "c")])),
-        ("get inflight t c", InflightGet([m.SessionKey("t", "c")])),
-        (
-            "put subscription t c a/# --broker b --epoch 7 --qos 1",
-            sub.SubscriptionAdd("b", 7, [sub.Subscription("t", "c", "a/#", sub.SubscriptionOptions(1))]),
-        ),
-        (
-            "delete subscription t c a/# --broker b --epoch 7",
-            sub.SubscriptionRemove("b", 7, [sub.SubscriptionKey("t", "c", "a/#")]),
-        ),
-        (
-            "list subscriptions --tenant t --prefix c --limit 5",
-            sub.SubscriptionList("t", "c", m.Page(6), [], ALL_SLOTS),
-        ),
-        ("list wills", WillList(page=m.Page(1000), slots=ALL_SLOTS)),
     ],
 )
 def test_commands_ask_what_they_say(ctl, scripted_server, command, body):
@@ -139,8 +140,8 @@ def test_tables(ctl):
         "mod_revision     1\n"
         "lease\n"
     )
-    table = ctl("list", "sessions").out.splitlines()
-    assert table[0].split()[:2] == ["tenant", "client_id"]
+    table = ctl("sessions").out.splitlines()
+    assert table[0].split() == ["tenant", "client", "broker", "epoch", "state", "since", "ends"]
     assert [line.split()[1] for line in table[1:]] == ["c0", "c1", "c2"]
     assert ctl("groups").out == (
         "group       leader  replicas  learners  lag  slots\n"
@@ -152,12 +153,177 @@ def test_tables(ctl):
 
 def test_brokers(ctl):
     assert ctl("brokers").out == (
-        "broker  epoch  state   address  region  load  lease_ms  earlier lives\n"
-        "b1      7      active  h:1              0     10000     fenced\n"
+        "broker  epoch  state   since  address  region  load  lease  earlier lives\n"
+        "b1      7      active  -      h:1      -       0     10 s   fenced\n"
     )
-    (record,) = json.loads(ctl("brokers", "--json").out)
+    document = json.loads(ctl("brokers", "--json").out)
+    (record,) = document["brokers"]
+    assert document["more"] is False
     assert (record["broker_epoch"], record["attributes"], record["least_epoch"]) == (7, {"version": "5"}, 0)
-    assert ctl("brokers", "fence", "b1").out.splitlines()[-1] == "groups that do not know yet  data-0"
+    assert ctl("brokers", "get", "b1").out.splitlines()[-1].split() == ["version", "5"]
+    assert ctl("brokers", "fence", "b1").out.splitlines()[-1].split() == ["unfenced_groups", "data-0"]
+
+
+NOW_MS = 1_700_000_000_000  # 22:13:20 UTC
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """Stops the clock of this machine."""
+    monkeypatch.setattr(time, "time", lambda: NOW_MS / 1_000)
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "text"),
+    [
+        (0, None),
+        (NOW_MS - 190_000, "22:10:10Z, 3 min 10 s ago"),
+        (NOW_MS + 30_000, "22:13:50Z, in 30 s"),
+        (NOW_MS - 86_400_000, "2023-11-13 22:13Z, 1 d ago"),
+        (NOW_MS + 7_200_000, "2023-11-15 00:13Z, in 2 h"),
+        (2**63 - 1, "9999-12-31 23:59Z, in 106751971491 d 8 h"),
+    ],
+)
+def test_a_time_is_shown_with_its_distance_from_now(at_ms, text):
+    assert people.when(at_ms, NOW_MS) == text
+
+
+def away(client, since_ms, expires_ms=0, interval_s=60, will=None):
+    kept = m.SessionProperties(interval_s, b"state", will)
+    return m.Session("t", client, False, "b1", 7, since_ms, kept, expires_ms, since_ms + 5_000 if will else 0)
+
+
+@pytest.fixture
+def clients(scripted_server):
+    """Sessions in every state; c1 has subscriptions, things in flight and wills."""
+    sessions = [
+        away("c0", NOW_MS - 10_000, NOW_MS + 50_000),
+        away("c1", NOW_MS - 10_000, NOW_MS + 3_590_000, 3_600, m.Will("gone", b"bye", delay_s=5)),
+        m.Session("t", "c2", True, "b2", 1, 0, m.SessionProperties()),
+        away("c3", NOW_MS - 10_000, interval_s=m.NEVER_S),
+        away("c4", NOW_MS - 10_000),
+    ]
+    dues = [
+        DueWill("t", "c1", "1", m.Will("old", b"bye"), NOW_MS - 60_000, WillClaimant("b1", 7, NOW_MS + 20_000, 1)),
+        DueWill("t", "c1", "2", m.Will("older"), NOW_MS - 90_000, WillClaimant("b1", 7, NOW_MS - 20_000, 2)),
+        DueWill("t", "c11", "3", m.Will("of another"), NOW_MS - 1_000),
+    ]
+
+    def answer(received):
+        match received.body:
+            case m.SessionList():
+                received.reply(m.SessionListReply(sessions, b""))
+            case m.SessionGet():
+                (key,) = received.body.items
+                received.reply(m.SessionGetReply([one for one in sessions if one.client_id == key.client_id]))
+            case WillList():
+                received.reply(WillListReply(dues, b""))
+            case _:
+                received.reply()
+
+    scripted_server.answer = answer
+
+
+def test_sessions_are_shown_with_their_deadlines(ctl, clients, now):
+    assert ctl("sessions").out == (
+        "tenant  client  broker  epoch  state      since                ends\n"
+        "t       c0      b1      7      away       22:13:10Z, 10 s ago  22:14:10Z, in 50 s\n"
+        "t       c1      b1      7      away       22:13:10Z, 10 s ago  23:13:10Z, in 59 min 50 s\n"
+        "t       c2      b2      1      connected  -                    -\n"
+        "t       c3      b1      7      away       22:13:10Z, 10 s ago  never\n"
+        "t       c4      b1      7      away       22:13:10Z, 10 s ago  22:14:10Z, in 50 s\n"
+    )
+    for option, names in (("--connected", ["c2"]), ("--away", ["c0", "c1", "c3", "c4"])):
+        document = json.loads(ctl("sessions", option, "--json").out)
+        assert [one["client_id"] for one in document["sessions"]] == names
+        assert document["more"] is False
+    document = json.loads(ctl("sessions", "--away", "--limit", "2", "--json").out)
+    assert [one["client_id"] for one in document["sessions"]] == ["c0", "c1"]
+    assert document["more"] is True
+    assert document["sessions"][0]["expires_ms"] == NOW_MS + 50_000
+
+
+def test_sessions_are_counted_by_broker_and_state(ctl, clients):
+    assert ctl("sessions", "count").out == (
+        "5 sessions\n\nbroker  connected  away\nb1      0          4\nb2      1          0\n"
+    )
+    document = json.loads(ctl("sessions", "count", "--json").out)
+    assert (document["sessions"], document["more"]) == (5, False)
+    assert document["brokers"][1] == {"broker": "b2", "connected": 1, "away": 0}
+    some = ctl("sessions", "count", "--limit", "3")
+    assert some.out.startswith("3 sessions are counted, and there are more\n")
+    assert some.err == "metadctl: the first 3 are shown; --limit 0 shows all\n"
+
+
+def test_everything_of_one_client(ctl, clients, now):
+    document = json.loads(ctl("sessions", "get", "t", "c1", "--json").out)
+    assert [*document] == ["session", "subscriptions", "inflight", "inflight_count", "wills_due"]
+    assert document["session"]["will_ms"] == NOW_MS - 5_000
+    assert (document["subscriptions"][0]["filter"], document["inflight_count"]) == ("f", 1)
+    assert [one["id"] for one in document["wills_due"]] == ["1", "2"]
+    done = ctl("sessions", "get", "t", "c1")
+    facts, filters, inflight, dues = done.out.split("\n\n")
+    shown = dict(line.split(maxsplit=1) for line in facts.splitlines() if "  " in line)
+    assert (shown["state"], shown["ends"], shown["subscriptions"]) == ("away", "23:13:10Z, in 59 min 50 s", "1")
+    assert "will             gone, 3 B, 5 s after the client has gone\n" in facts
+    assert "will due         22:13:15Z, 5 s ago\n" in facts
+    assert filters.splitlines()[0] == "subscriptions"
+    assert inflight.splitlines() == ["in flight", "name  bytes", "n     1"]
+    assert len(dues.splitlines()) == 4
+
+
+def test_wills_say_for_how_long_they_are_due_and_who_has_them(ctl, clients, now):
+    first, second, third = ctl("wills").out.splitlines()[1:]
+    assert "b1, epoch 7" in first
+    assert "22:12:20Z, 1 min ago" in first
+    assert "22:13:40Z, in 20 s" in first
+    assert "b1" not in second
+    assert second.split()[-1] == "2"
+    assert "22:13:19Z, 1 s ago" in third
+    document = json.loads(ctl("wills", "--unclaimed", "--json").out)
+    assert [one["id"] for one in document["wills"]] == ["2", "3"]
+    assert (document["wills"][0]["claimant"]["claims"], document["wills"][1]["claimant"]) == (2, None)
+
+
+def test_a_session_that_has_ended_may_have_left_a_will(ctl, clients, now, scripted_server):
+    before = scripted_server.answer
+    scripted_server.answer = lambda received: (
+        received.reply(m.SessionGetReply([None])) if isinstance(received.body, m.SessionGet) else before(received)
+    )
+    document = json.loads(ctl("sessions", "get", "t", "c1", "--json").out)
+    assert (document["session"], len(document["wills_due"])) == (None, 2)
+    assert "ended; a will is left" in ctl("sessions", "get", "t", "c1").out
+
+
+def test_leases_say_how_much_time_is_left(ctl):
+    table = "lease  holder  left  of     keys\nl      holder  42 s  1 min  0\n"
+    assert ctl("leases", "--namespace", "ns").out == table
+    document = json.loads(ctl("leases", "get", "ns", "l", "--json").out)
+    assert (document["lease"]["left_ms"], document["keys"], document["more"]) == (42_000, ["k"], False)
+    assert ctl("leases", "get", "ns", "l").out.endswith("\n\nkeys\nkey\nk\n")
+
+
+def test_retained_messages(ctl, now, scripted_server):
+    found = [r.Retained("t", "a", b"on", 1, b"", NOW_MS + 60_000, 5), r.Retained("t", "b", b"\xff")]
+    scripted_server.answer = lambda received: received.reply(r.RetainedMatchReply(found, b""))
+    assert ctl("retained", "--tenant", "t").out == (
+        "topic  qos  bytes  expires              payload\n"
+        "a      1    2      22:14:20Z, in 1 min  on\n"
+        "b      0    1      never                1 bytes that are no text\n"
+    )
+    document = json.loads(ctl("retained", "--tenant", "t", "--json").out)
+    one, other = document["retained"]
+    assert (one["expires_ms"], other["payload_base64"]) == (NOW_MS + 60_000, "/w==")
+
+
+def test_a_consumer_group_is_shown_with_its_offsets(ctl):
+    document = json.loads(ctl("groups", "consumer", "get", "t", "g", "--json").out)
+    assert (document["generation"], document["offsets"][0]["offset"], document["more"]) == (5, 42, False)
+    facts, offsets = ctl("groups", "consumer", "get", "t", "g").out.split("\n\n")
+    assert facts.splitlines()[-1].split() == ["generation", "5"]
+    assert offsets.splitlines()[2].split()[:3] == ["topic", "0", "42"]
+    listed = json.loads(ctl("groups", "consumer", "--tenant", "t", "--json").out)
+    assert listed == {"groups": [{"tenant": "t", "group": "group", "generation": 5}], "more": False}
 
 
 def test_status_is_of_the_whole_cluster(ctl, scripted_server, a_map):
@@ -262,11 +428,18 @@ def test_a_value_from_stdin(ctl, scripted_server, monkeypatch):
     assert scripted_server.received[0].body.items[0].value == b"\x00\xffpiped"
 
 
-def test_a_listing_stops_at_its_limit_and_says_so(ctl):
-    done = ctl("list", "sessions", "--limit", "2", "--json")
-    assert [session["client_id"] for session in json.loads(done.out)] == ["c0", "c1"]
-    assert done.err == "metadctl: the first 2 are shown; --limit 0 shows all\n"
-    assert ctl("list", "sessions", "--limit", "3").err == ""
+def test_a_listing_stops_at_its_limit_and_says_so(ctl, scripted_server):
+    keys = m.KvScanReply([m.Kv("ns", f"k{i}", b"v", 1, 1, 1) for i in range(3)], b"")
+    scripted_server.answer = lambda received: received.reply(keys if isinstance(received.body, m.KvScan) else None)
+    for words in (["list", "kv", "ns"], ["sessions"]):
+        done = ctl(*words, "--limit", "2", "--json")
+        assert done.err == "metadctl: the first 2 are shown; --limit 0 shows all\n"
+        assert ctl(*words, "--limit", "3").err == ""
+        assert ctl(*words, "--limit", "0").err == ""
+    document = json.loads(done.out)
+    assert [session["client_id"] for session in document["sessions"]] == ["c0", "c1"]
+    assert document["more"] is True
+    assert json.loads(ctl("sessions", "--limit", "3", "--json").out)["more"] is False
 
 
 def test_what_is_not_there(ctl, scripted_server):
@@ -274,6 +447,20 @@ def test_what_is_not_there(ctl, scripted_server):
         match received.body:
             case m.SessionGet():
                 received.reply(m.SessionGetReply([None]))
+            case WillList():
+                received.reply(WillListReply([], b""))
+            case sub.SubscriptionGet() | InflightGet():
+                received.reply()
+            case lease.LeaseGet():
+                received.reply(lease.LeaseGetReply([None]))
+            case r.RetainedGet():
+                received.reply(r.RetainedGetReply([None]))
+            case b.BrokerGet():
+                received.reply(b.BrokerGetReply([None]))
+            case m.OffsetGenerations():
+                received.reply(m.OffsetGenerationsReply([0]))
+            case m.OffsetList():
+                received.reply(m.OffsetListReply([], b""))
             case m.OffsetFetch():
                 received.reply(m.OffsetFetchReply([None]))
             case m.KvGet():
@@ -283,10 +470,15 @@ def test_what_is_not_there(ctl, scripted_server):
 
     scripted_server.answer = answer
     for verb in ("get", "delete"):
-        done = ctl(verb, "session", "t", "c")
+        done = ctl("sessions", verb, "t", "c")
         assert (done.status, done.out, done.err) == (1, "", "metadctl: no session t/c\n")
+        assert ctl("retained", verb, "t", "a/b").err == "metadctl: no retained message t/a/b\n"
         assert ctl(verb, "offset", "t", "g", "topic", "1").err == "metadctl: no offset t/g/topic/1\n"
         assert ctl(verb, "kv", "ns", "k").err == "metadctl: no key ns/k\n"
+    for verb in ("get", "revoke"):
+        assert ctl("leases", verb, "ns", "l").err == "metadctl: no lease ns/l\n"
+    assert ctl("brokers", "get", "b9").err == "metadctl: no broker b9\n"
+    assert ctl("groups", "consumer", "get", "t", "g").err == "metadctl: no consumer group t/g\n"
 
 
 def test_a_group_that_is_not_there(ctl, scripted_server):
@@ -328,12 +520,23 @@ def test_a_deadline(ctl, scripted_server):
         ("get kv ns", "KEY"),
         ("get offset t g topic many", "PARTITION"),
         ("put offset t g topic 0 -5", "-5"),
-        ("put session t c", "--broker"),
+        ("sessions takeover t c", "--broker"),
+        ("sessions get t", "CLIENT"),
+        ("sessions --connected --away", "not allowed with"),
+        ("sessions --limit -1", "not between 0"),
+        ("wills --prefix c", "--prefix needs --tenant"),
+        ("subscriptions --prefix c", "--prefix needs --tenant"),
+        ("watch session --prefix c", "--prefix needs --tenant"),
+        ("retained", "--tenant is missing"),
+        ("leases", "--namespace is missing"),
+        ("groups consumer", "--tenant is missing"),
+        ("list sessions", "invalid choice"),
+        ("get session t c", "invalid choice"),
         ("groups add", "--kind"),
         ("join n2", "--peer"),
         ("join n2 --peer here", "not HOST:PORT"),
         ("transfer data-0", "NODE"),
-        ("list sessions --prefix c", "--prefix needs --tenant"),
+        ("sessions --prefix c", "--prefix needs --tenant"),
         ("--endpoint quic://a status", "no transport for quic://"),
         ("--endpoint a:b status", "not a port"),
         ("--timeout 0 status", "not between 0 and 3600"),

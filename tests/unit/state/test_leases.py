@@ -110,7 +110,24 @@ def test_a_lease_is_read_as_it_was_granted(rig: Rig) -> None:
     assert grant(rig) == "L"
     rig.settle()
     found = rig.read(methods.LEASE_GET, w.LeaseGet([w.LeaseKey("n", "L"), w.LeaseKey("n", "M")])).leases
-    assert found == [w.Lease("n", "L", TTL_MS, "holder", b"a", 1, 1, 1, 0, 0), None]
+    assert found == [w.Lease("n", "L", TTL_MS, "holder", b"a", 1, 1, 1, 0, 0, TTL_MS), None]
+
+
+def test_a_lease_is_read_with_the_time_that_is_left(rig: Rig) -> None:
+    def left() -> int:
+        (got,) = rig.read(methods.LEASE_GET, w.LeaseGet([w.LeaseKey("n", "L")])).leases
+        (listed,) = rig.read(methods.LEASE_LIST, w.LeaseList("n")).leases
+        assert got == listed
+        return int(got.left_ms)
+
+    grant(rig)
+    rig.settle()
+    rig.group.now_s += 4
+    assert left() == pytest.approx(TTL_MS - 4_000, abs=1)
+    keep_alive(rig, "L")
+    assert left() == pytest.approx(TTL_MS, abs=1)
+    rig.group.now_s += 60
+    assert left() == 0
 
 
 def test_a_name_is_granted_once(rig: Rig) -> None:

@@ -575,6 +575,22 @@ def read(rig: Rig, name: str = "a") -> m.Session:
     return found
 
 
+def test_a_session_is_read_with_its_deadlines(rig: Rig) -> None:
+    connect(rig, properties=SessionProperties(60, b"", Will("gone", delay_s=5)))
+    connected = read(rig)
+    assert (connected.disconnected_ms, connected.expires_ms, connected.will_ms) == (0, 0, 0)
+    leave(rig, expiry_interval_s=600)  # which counts instead of that of the properties
+    away = read(rig)
+    assert (away.expires_ms, away.will_ms) == (away.disconnected_ms + 600_000, away.disconnected_ms + 5_000)
+    connect(rig, "c", SessionProperties(60))
+    fence(rig)
+    unswept = read(rig, "c")
+    assert (unswept.connected, unswept.expires_ms, unswept.will_ms) == (False, 0, 0)
+    lose(rig, "c", swept=True)
+    swept = read(rig, "c")
+    assert swept.expires_ms == swept.disconnected_ms + 60_000
+
+
 def test_a_session_is_connected_only_while_the_life_of_its_broker_is_not_over(rig: Rig) -> None:
     connect(rig, properties=SessionProperties(60))
     connect(rig, "c", SessionProperties(60), broker="other")

@@ -35,7 +35,8 @@ class LeaseKey(m.Message, frozen=True):
 
 class Lease(m.Message, frozen=True):
     """A lease as read. ``version`` counts its writes since it was granted, ``keys`` those attached to it now, and
-    ``key_bytes`` what these take of what a lease may have."""
+    ``key_bytes`` what these take of what a lease may have. ``left_ms``: for how long it lasts from now on if nothing is
+    heard of its holder; 0 if it is about to end, and in what a watch shows."""
 
     namespace: str
     lease: str
@@ -47,6 +48,7 @@ class Lease(m.Message, frozen=True):
     mod_revision: U63
     keys: U32 = 0
     key_bytes: U32 = 0
+    left_ms: U32 = 0
 
 
 class LeaseGrantItem(m.Message, frozen=True):

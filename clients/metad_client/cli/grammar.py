@@ -1,0 +1,114 @@
+"""How commands are added to the grammar of ``metadctl``, and the arguments that many of them have."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from metad_wire.transport import split_endpoint
+
+from ..client import Client
+from .printing import Printer
+
+Arguments: TypeAlias = argparse.Namespace
+Parser: TypeAlias = argparse.ArgumentParser
+Command = Callable[[Client, Arguments, Printer], Awaitable[int | None]]
+"""Returns the exit status; None means 0."""
+Check = Callable[[Arguments], None]
+"""Raises ValueError for a command line that the grammar allows and that makes no sense."""
+Leaf = Callable[[str, str, Command], Parser]
+"""Adds a command for a kind of record: (its name, help, its function)."""
+LIMIT_DEFAULT = 1_000
+
+
+class Commands:
+    """Adds commands behind one word of the command line. ``common``: the options that every command has."""
+
+    def __init__(self, parser: Parser, common: Parser, *, metavar: str, required: bool) -> None:
+        self._verbs = parser.add_subparsers(metavar=metavar, required=required)
+        self._common = common
+
+    def add(self, name: str, help: str, command: Command, check: Check | None = None) -> Parser:
+        """Add a command."""
+        parser = self._verbs.add_parser(name, help=help, parents=[self._common])
+        parser.set_defaults(command=command, verify=check)
+        return parser
+
+    def kinds(self, name: str, help: str) -> Leaf:
+        """Add a verb that says of which kind its record is."""
+        parser = self._verbs.add_parser(name, help=help)
+        return Commands(parser, self._common, metavar="KIND", required=True).add
+
+    def family(self, name: str, help: str, listing: Command, check: Check | None = None) -> tuple[Parser, Commands]:
+        """Add a command that lists records, and behind its name commands for some of them."""
+        parser = self.add(name, help, listing, check)
+        return parser, Commands(parser, self._common, metavar="COMMAND", required=False)
+
+
+def limit(parser: Parser, what: str = "show at most N records, 0 for all", default: int = LIMIT_DEFAULT) -> None:
+    """Add the option."""
+    parser.add_argument("--limit", type=count, default=default, metavar="N", help=f"{what}; default {default}")
+
+
+def tenant_and_prefix(parser: Parser) -> None:
+    """Add the options that choose clients. :func:`check_prefix` checks them."""
+    parser.add_argument("--tenant", metavar="T", help="only those of this tenant")
+    parser.add_argument("--prefix", default="", metavar="P", help="only client ids with this prefix; needs --tenant")
+
+
+def check_prefix(a: Arguments) -> None:
+    """Refuse a prefix without a tenant."""
+    if a.prefix and a.tenant is None:
+        raise ValueError("--prefix needs --tenant")
+
+
+def client_key(parser: Parser) -> None:
+    """Add the arguments that name one client."""
+    parser.add_argument("tenant", metavar="TENANT")
+    parser.add_argument("client_id", metavar="CLIENT")
+
+
+def broker_life(parser: Parser, help: str) -> None:
+    """Add the options that name a life of a broker."""
+    parser.add_argument("--broker", required=True, metavar="B", help=help)
+    parser.add_argument("--epoch", required=True, type=count, metavar="N", help="epoch of the broker")
+
+
+def consumer_group(parser: Parser) -> None:
+    """Add the arguments that name a consumer group."""
+    parser.add_argument("tenant", metavar="TENANT")
+    parser.add_argument("group", metavar="GROUP")
+
+
+def count(text: str) -> int:
+    """Read an argument."""
+    number = int(text)
+    if not 0 <= number < 1 << 63:
+        raise argparse.ArgumentTypeError(f"not between 0 and 2**63: {text}")
+    return number
+
+
+def endpoint(text: str) -> str:
+    """Read an argument."""
+    try:
+        split_endpoint(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def seconds(text: str) -> float:
+    """Read an argument: for how long to wait."""
+    number = float(text)
+    if not 0 < number <= 3600:
+        raise argparse.ArgumentTypeError(f"not between 0 and 3600 seconds: {text}")
+    return number
+
+
+def interval_s(text: str) -> int:
+    """Read an argument: an interval that is stored."""
+    number = int(text)
+    if not 0 <= number <= 0xFFFF_FFFF:
+        raise argparse.ArgumentTypeError(f"not between 0 and 2**32 - 1 seconds: {text}")
+    return number
