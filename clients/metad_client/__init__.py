@@ -26,6 +26,7 @@ from metad_wire import __version__
 from metad_wire.cluster import ClusterMap, Done, GroupRecord, MapReply, NodeRecord, SlotMove
 from metad_wire.group import GroupId
 from metad_wire.messages import (
+    Backlog,
     ConsumerGroup,
     FollowerStatus,
     GenerationReset,
@@ -163,6 +164,7 @@ __all__ = [
     "AddResult",
     "Assign",
     "AssignItem",
+    "Backlog",
     "Backoff",
     "Beat",
     "Broker",

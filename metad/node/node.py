@@ -35,6 +35,7 @@ from ..raft.incoming import PeerProtocolError
 from ..raft.replicas import Replicas
 from ..raft.writer import LogWriter
 from .agenda import Agenda
+from .backlog import backlog
 from .broker_calls import BrokerCalls
 from .checkpoints import Checkpoints
 from .driver import GroupDriver
@@ -272,6 +273,7 @@ class Node:
             sessions_ended=self.sweeps.ended,
             wills_due=self.sweeps.wills,
             overdue_ms=self.sweeps.overdue_ms,
+            backlog=m.Backlog() if self.failure is not None else backlog(self.groups),
         )
 
     def _failing(self) -> str:

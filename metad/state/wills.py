@@ -7,6 +7,8 @@ acknowledge, for as long as nobody else has claimed the will.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from metad_wire import messages as m
@@ -22,11 +24,13 @@ from .limits import LOOKED_AT_BYTES_MAX
 from .part import Writes
 from .rows import NO_ROWS, Rows, column
 from .slot_assignment import SlotAssignment
-from .tables import PAGE_BYTES_MAX, SCAN_ROWS_MAX, Command, Reader, Verb, after_cursor, key_after, written
+from .tables import PAGE_BYTES_MAX, SCAN_ROWS_MAX, Command, Reader, Verb, after_cursor, is_held, key_after, written
 from .view import View
 
 _DUE, _CLAIM = WILL.rows["due"], WILL.rows["claim"]
+_decode_due = msgspec.msgpack.Decoder(wire.WillDue).decode
 _decode_claimant = msgspec.msgpack.Decoder(wire.WillClaimant).decode
+_WAITING_BYTES_MAX = 256 * 1024  # looked at for a status
 # A DueWill on the wire is an array of 6: the key's 3 fields, the due row's 2, the claimant.
 _DUE_WILL_HEADER = b"\x96"
 _NIL = b"\xc0"
@@ -167,6 +171,37 @@ def _read_list(reader: Reader, command: Command[wire.WillList]) -> wire.WillList
         found.append(msgspec.Raw(_DUE_WILL_HEADER + fields + due[1:] + (claim or _NIL)))
     cursor = b"" if scan.stopped_at is None else scan.stopped_at[skip:]
     return wire.WillListReply(found, cursor)  # type: ignore[arg-type]  # encoded
+
+
+class Waiting(NamedTuple):
+    """Wills that are due and not acknowledged, how many of them nobody has, and since when the oldest of these is due
+    (0: there is none). ``more``: others were not looked at."""
+
+    wills: int
+    unclaimed: int
+    since_ms: int
+    more: bool
+
+
+def waiting(reader: Reader, now_ms: int, limit: int) -> Waiting:
+    """Look at so many of a group's wills that are due."""
+    prefix, claim_prefix = keys.table_prefix(reader.group, _DUE), keys.table_prefix(reader.group, _CLAIM)
+    rows = reader.engine.scan(prefix, keys.after_prefix(prefix), limit + 1, _WAITING_BYTES_MAX)
+    more = len(rows) > limit or sum(len(key) + len(row) for key, row in rows) >= _WAITING_BYTES_MAX
+    looked = [(key, row) for key, row in rows[:limit] if reader.held is None or is_held(reader.held, key)]
+    claims = reader.engine.get_many([claim_prefix + key[len(prefix) :] for key, _ in looked])
+    fences = reader.parts[Fences]
+    since = [
+        _decode_due(row).due_ms
+        for (_, row), claim in zip(looked, claims, strict=True)
+        if claim is None or not _is_claim_of_now(_decode_claimant(claim), fences, now_ms)
+    ]
+    return Waiting(len(looked), len(since), min(since, default=0), more)
+
+
+def _is_claim_of_now(claimant: wire.WillClaimant, fences: Fences, now_ms: int) -> bool:
+    fence = fences.applied_of(claimant.broker)
+    return claimant.until_ms > now_ms and (fence is None or claimant.broker_epoch >= fence.least_epoch)
 
 
 def _no_rows(body: wire.WillClaim) -> Rows:

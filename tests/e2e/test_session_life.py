@@ -32,6 +32,13 @@ async def test_sessions_end_and_their_wills_are_due() -> None:
         assert len([one async for one in m.wills.list("t")]) == len(CLIENTS)
         status = await m.status()
         assert (status.sessions_ended, status.wills_due, status.overdue_ms) == (len(CLIENTS), len(CLIENTS), 0)
+        assert (status.backlog.deadlines, status.backlog.wills, status.backlog.unclaimed) == (0, 300, 300)
+        assert status.backlog.unclaimed_ms > 0
+        claimed = await m.wills.claim("b", 1, limit=1_000)
+        assert (await m.status()).backlog.unclaimed == 0
+        keys = [taken.key for taken in claimed]
+        (await m.wills.acknowledge_many("b", 1, keys)).raise_for_error()
+        assert (await m.status()).backlog == sdk.Backlog()
         again = await m.sessions.takeover("b", 1, "t", CLIENTS[0])
         assert not again.session_present
         assert (await m.sessions.takeover("b", 1, "t", "stays")).session_present

@@ -835,6 +835,22 @@ class PeerLink(Message, frozen=True):
     obstacle: str = ""  # why there is no connection otherwise
 
 
+class Backlog(Message, frozen=True):
+    """What is late or waits in the groups that a node leads: deadlines of sessions that have passed and are not carried
+    out, fences of lives whose sessions may still look connected, wills that are due and not acknowledged, and how many
+    of these no broker has at the moment. Of each group at most :data:`BACKLOG_MAX` of each are counted."""
+
+    deadlines: U63 = 0
+    fences: U63 = 0
+    wills: U63 = 0
+    unclaimed: U63 = 0
+    unclaimed_ms: U63 = 0  # for how long the oldest of these has been due
+    more: bool = False  # some group has more than were counted
+
+
+BACKLOG_MAX = 1_000
+
+
 class StatusReply(Message, frozen=True):
     """A node's state. Times are since its start; ``cpu_us`` is user and system time of the whole process."""
 
@@ -859,3 +875,4 @@ class StatusReply(Message, frozen=True):
     sessions_ended: U63 = 0  # since start, by their deadlines, in groups that this node leads
     wills_due: U63 = 0  # since start, the same
     overdue_ms: U63 = 0  # for how long a deadline has passed that is not carried out
+    backlog: Backlog = Backlog()

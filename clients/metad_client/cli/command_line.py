@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -30,7 +31,7 @@ from ..errors import ConnectionLostError, MetadError, NotFoundError
 from ..options import Options
 from . import brokers, groups, issuing, leases, overview, records, retained, sessions, subscriptions, wills
 from .grammar import Arguments, Command, Commands, check_prefix, endpoint, seconds
-from .looking import look
+from .looking import STATUS_S, look
 from .printing import Printer
 from .replacing import DEADLINE_S, Replacement
 from .verdict import EXIT_STATUS, problems, verdict
@@ -178,13 +179,23 @@ async def _status(m: Client, a: Arguments, printer: Printer) -> int:
         raise ConnectionLostError(next((node.error for node in cluster.nodes), "the map names no node"))
     found, via = problems(cluster), m.statistics().via
     judged = verdict(cluster, found)
-    row = overview.status(cluster, via, judged, found)
+    row = overview.status(cluster, via, judged, found, None if a.check else await _broker_states(m))
     if a.check:
         printer.page(row, overview.summary(row, found))
         return EXIT_STATUS[judged]
     tables = [overview.node_table(cluster), overview.group_table(cluster)]
-    printer.page(row, [*overview.summary(row, found), "", overview.facts(row)], tables)
+    printer.page(row, [*overview.summary(row, found), "", overview.facts(row), *overview.life(row)], tables)
     return 0
+
+
+async def _broker_states(m: Client) -> dict[str, int] | None:
+    """How many brokers are in each state; None if nobody says so at once."""
+    try:
+        async with asyncio.timeout(STATUS_S):
+            states = Counter([broker.state async for broker in m.brokers.list(deadline_s=STATUS_S)])
+    except (TimeoutError, MetadError):
+        return None
+    return {state: states[state] for state in brokers.STATES if states[state]}
 
 
 def _show_unknown(printer: Printer, error: MetadError) -> int:

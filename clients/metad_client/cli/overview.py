@@ -9,6 +9,7 @@ from typing import Any
 from metad_wire.messages import PeerLink
 
 from . import people
+from .printing import plain
 from .verdict import Problem, Verdict, lines
 from .view import ClusterView, GroupView, NodeView
 
@@ -77,6 +78,7 @@ def _member(node: NodeView, leads: int, via: str | None) -> Row:
             "sessions_ended": status.sessions_ended,
             "wills_due": status.wills_due,
             "overdue_ms": status.overdue_ms,
+            "backlog": plain(status.backlog),
         }
     else:
         row["error"] = node.error
@@ -106,8 +108,31 @@ def _why(link: PeerLink) -> str:
     return f"{link.node_id} refuses it: {link.refused}" if link.refused else link.obstacle
 
 
-def status(cluster: ClusterView, via: Mapping[str, str], verdict: Verdict, found: Sequence[Problem]) -> Row:
-    """The whole overview."""
+def expiry(cluster: ClusterView) -> Row:
+    """What is done and what is late of what ends by itself, of all nodes together; times are of the worst node."""
+    statuses = [node.status for node in cluster.nodes if node.status is not None]
+    backlogs = [status.backlog for status in statuses]
+    return {
+        "sessions_ended": sum(status.sessions_ended for status in statuses),
+        "deadlines_late": sum(backlog.deadlines for backlog in backlogs),
+        "overdue_ms": max((status.overdue_ms for status in statuses), default=0),
+        "fences_unswept": sum(backlog.fences for backlog in backlogs),
+        "wills_due": sum(status.wills_due for status in statuses),
+        "wills_waiting": sum(backlog.wills for backlog in backlogs),
+        "wills_unclaimed": sum(backlog.unclaimed for backlog in backlogs),
+        "unclaimed_ms": max((backlog.unclaimed_ms for backlog in backlogs), default=0),
+        "more": any(backlog.more for backlog in backlogs),
+    }
+
+
+def status(
+    cluster: ClusterView,
+    via: Mapping[str, str],
+    verdict: Verdict,
+    found: Sequence[Problem],
+    brokers: Mapping[str, int] | None = None,
+) -> Row:
+    """The whole overview. ``brokers``: how many are in each state; None if that is not known."""
     return {
         "verdict": verdict,
         "problems": [problem.fields() for problem in found],
@@ -119,6 +144,8 @@ def status(cluster: ClusterView, via: Mapping[str, str], verdict: Verdict, found
         "groups_led": sum(bool(group.leader) for group in cluster.groups),
         "groups_total": len(cluster.groups),
         "slot_moves": cluster.moves,
+        "brokers": brokers,
+        "expiry": expiry(cluster),
         "nodes": members(cluster, via),
         "groups": groups(cluster),
     }
@@ -151,6 +178,29 @@ def facts(row: Row) -> str:
     """Which cluster this is, and what it is doing."""
     moving = f", {row['slot_moves']} slot moves under way" if row["slot_moves"] else ""
     return f"cluster {row['cluster_id'] or '-'}, map version {row['map_version']}, via {row['via'] or '-'}{moving}"
+
+
+def life(row: Row) -> list[str]:
+    """What brokers there are, and what of their clients ends by itself. A line each, and none if there is nothing."""
+    lines: list[str] = []
+    if brokers := row["brokers"]:
+        lines.append("brokers: " + ", ".join(f"{count:,} {state}" for state, count in brokers.items()))
+    late = row["expiry"]
+    over = "over " if late["more"] else ""
+    if late["sessions_ended"] or late["deadlines_late"] or late["fences_unswept"]:
+        parts = [f"{late['sessions_ended']:,} ended", f"{over}{late['deadlines_late']:,} deadlines not carried out"]
+        if late["overdue_ms"]:
+            parts.append(f"the oldest {people.duration(late['overdue_ms'])} late")
+        if late["fences_unswept"]:
+            parts.append(f"{late['fences_unswept']:,} fences not swept")
+        lines.append(f"sessions: {', '.join(parts)}")
+    if late["wills_due"] or late["wills_waiting"]:
+        parts = [f"{late['wills_due']:,} came due", f"{over}{late['wills_waiting']:,} wait"]
+        if late["wills_unclaimed"]:
+            oldest = people.duration(late["unclaimed_ms"])
+            parts.append(f"no broker has {late['wills_unclaimed']:,} of them, the oldest for {oldest}")
+        lines.append(f"wills: {', '.join(parts)}")
+    return lines
 
 
 def node_table(cluster: ClusterView) -> list[Row]:

@@ -1,7 +1,7 @@
 """The verdict about a cluster: what is not as it should be, and how bad that is. Pure.
 
 ``critical`` means that some group has no leader or no quorum, so that some requests fail. ``warning`` means that
-everything is served, but a further failure may change that.
+everything is served, but a further failure may change that, or what should have ended by itself has not.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from metad_wire.group import METADATA
+from metad_wire.messages import StatusReply
 
 from . import people
 from .view import ClusterView, GroupView, NodeView
@@ -31,7 +32,13 @@ CODES: Final[dict[str, Severity]] = {
     "group_under_replicated": "warning",
     "replica_lagging": "warning",
     "replica_catching_up": "warning",
+    "expiry_late": "warning",
+    "wills_unclaimed": "warning",
 }
+
+LATE_MS: Final = 300_000
+"""A deadline of a session, or a will that no broker claims, may wait for so long after a leader changed or many clients
+went at once."""
 
 LAG_ENTRIES: Final = 1_000
 """A follower that gets every entry lacks some tens of them under load. One that lacks more than this is too slow."""
@@ -118,6 +125,19 @@ def _of_node(node: NodeView, cluster: ClusterView) -> Iterator[Problem]:
         yield Problem("node_leaving", f"leaving; {holds} replicas have not moved yet", node.node)
     if node.status is not None and node.status.failing:
         yield Problem("disk_failing", node.status.failing, node.node)
+    if node.status is not None:
+        yield from _late(node.node, node.status)
+
+
+def _late(node: str, status: StatusReply) -> Iterator[Problem]:
+    """What ends by itself, in the groups that the node leads."""
+    backlog = status.backlog
+    if status.overdue_ms > LATE_MS:
+        what = f"{backlog.deadlines:,} sessions or wills are past their time"
+        yield Problem("expiry_late", what, node, lasting_ms=status.overdue_ms)
+    if backlog.unclaimed_ms > LATE_MS:
+        what = f"{backlog.unclaimed:,} due wills, and no broker publishes them"
+        yield Problem("wills_unclaimed", what, node, lasting_ms=backlog.unclaimed_ms)
 
 
 def _still_needs(group: GroupView, node: str) -> bool:

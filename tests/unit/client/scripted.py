@@ -104,7 +104,11 @@ def all_well(body: Any) -> m.Message:
         case m.Status():
             group = m.GroupStatus("data-0", "data", 1024, 5, 1, 5, 100, "leader", "n1", 3, 5, ["n1", "n2"])
             return m.StatusReply(
-                "n1", "c1", "0.1.0", 1, 2000, 3000, 4 << 20, True, 1, 1, 0, 5, 5, [group], sessions_ended=7
+                *("n1", "c1", "0.1.0", 1, 2000, 3000, 4 << 20, True, 1, 1, 0, 5, 5, [group]),
+                sessions_ended=7,
+                wills_due=4,
+                overdue_ms=2_000,
+                backlog=m.Backlog(3, 2, 5, 1, 60_000),
             )
         case c.Join() | c.Leave() | c.Transfer() | c.AddGroup() | c.Rebalance():
             return c.Done("under way", 2)

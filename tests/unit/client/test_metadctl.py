@@ -51,7 +51,6 @@ def ctl(scripted_server, capsys):
 @pytest.mark.parametrize(
     ("command", "body"),
     [
-        ("status", m.Status()),
         ("members", m.Status()),
         ("links", m.Status()),
         ("groups", m.Status()),
@@ -127,6 +126,25 @@ def test_commands_ask_what_they_say(ctl, scripted_server, command, body):
     human = ctl(*command.split())
     assert human.status == 0
     assert human.out
+
+
+def test_the_status_asks_the_nodes_and_who_knows_the_brokers(ctl, scripted_server):
+    assert ctl("status").status == 0
+    assert [received.body for received in scripted_server.received] == [m.Status(), b.BrokerList(page=m.Page(1000))]
+    scripted_server.received.clear()
+    ctl("status", "--check")
+    assert [received.body for received in scripted_server.received] == [m.Status()]
+
+
+def test_the_status_needs_nobody_who_knows_the_brokers(ctl, scripted_server):
+    usual = scripted_server.answer
+    scripted_server.answer = lambda received: (
+        received.fail(ConflictError("no")) if isinstance(received.body, b.BrokerList) else usual(received)
+    )
+    done = ctl("status")
+    assert done.status == 0
+    assert "brokers" not in done.out
+    assert json.loads(ctl("status", "--json").out)["brokers"] is None
 
 
 def test_tables(ctl):
@@ -335,7 +353,12 @@ def test_status_is_of_the_whole_cluster(ctl, scripted_server, a_map):
     assert verdict == "CRITICAL: 1 of 2 nodes up, 1 of 3 groups led"
     assert found[0] == "critical group_no_leader: metadata-0 and offset-0: no leader; 0 of 2 replicas reachable"
     assert "warning node_unreachable: n2: not reached: connection refused by b:7420" in found
-    assert facts == "cluster c1, map version 1, via given"
+    assert facts.splitlines() == [
+        "cluster c1, map version 1, via given",
+        "brokers: 1 active",
+        "sessions: 7 ended, 3 deadlines not carried out, the oldest 2 s late, 2 fences not swept",
+        "wills: 4 came due, 5 wait, no broker has 1 of them, the oldest for 1 min",
+    ]
     assert [line.split()[:2] for line in nodes.splitlines()[1:]] == [["n1", "up"], ["n2", "unreachable"]]
     assert groups.splitlines()[-1].split()[:2] == ["data-0", "n1"]
     check = ctl("status", "--check", "--timeout", "1")
@@ -346,7 +369,20 @@ def test_status_is_of_the_whole_cluster(ctl, scripted_server, a_map):
     assert (problem["severity"], problem["node"], "group" in problem) == ("warning", "n2", False)
     (up, down) = json.loads(ctl("members", "--json", "--timeout", "1").out)
     assert (up["node"], up["state"], up["leads"], up["rss_bytes"]) == ("n1", "up", 1, 4 << 20)
-    assert (up["sessions_ended"], up["wills_due"], up["overdue_ms"]) == (7, 0, 0)
+    assert (up["sessions_ended"], up["wills_due"], up["overdue_ms"]) == (7, 4, 2_000)
+    assert up["backlog"]["unclaimed_ms"] == 60_000
+    assert row["brokers"] == {"active": 1}
+    assert row["expiry"] == {
+        "sessions_ended": 7,
+        "deadlines_late": 3,
+        "overdue_ms": 2_000,
+        "fences_unswept": 2,
+        "wills_due": 4,
+        "wills_waiting": 5,
+        "wills_unclaimed": 1,
+        "unclaimed_ms": 60_000,
+        "more": False,
+    }
     assert (down["node"], down["state"]) == ("n2", "unreachable")
 
 

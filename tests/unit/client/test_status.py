@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from metad_client.cli import overview, people
 from metad_client.cli.printing import PAGE_CHARS, Printer
-from metad_client.cli.verdict import CODES, EXIT_STATUS, LAG_ENTRIES, lines, problems, verdict
+from metad_client.cli.verdict import CODES, EXIT_STATUS, LAG_ENTRIES, LATE_MS, lines, problems, verdict
 from metad_client.cli.view import ClusterView, Statuses, view
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -214,6 +214,34 @@ def test_code_node_leaving__until_its_replicas_have_moved(cluster: Cluster) -> N
     assert (row["nodes_up"], row["nodes"][2]["state"]) == (3, "leaving")
 
 
+def test_code_expiry_late__only_after_a_while(cluster: Cluster) -> None:
+    cluster.change("n2", overdue_ms=LATE_MS, backlog=m.Backlog(deadlines=70))
+    assert cluster.verdict == "ok"  # many clients have gone at once, or a leader has just changed
+    cluster.change("n2", overdue_ms=LATE_MS + 60_000)
+    assert cluster.verdict == "warning"
+    assert cluster.found == {("expiry_late", "n2"): "n2: 70 sessions or wills are past their time for 6 min"}
+
+
+def test_code_wills_unclaimed__only_after_a_while(cluster: Cluster) -> None:
+    cluster.change("n2", backlog=m.Backlog(wills=9, unclaimed=7, unclaimed_ms=LATE_MS))
+    assert cluster.verdict == "ok"
+    cluster.change("n2", backlog=m.Backlog(wills=9, unclaimed=7, unclaimed_ms=LATE_MS + 60_000))
+    assert cluster.verdict == "warning"
+    assert cluster.found == {("wills_unclaimed", "n2"): "n2: 7 due wills, and no broker publishes them for 6 min"}
+
+
+def test_what_ends_by_itself_is_told_of_all_nodes_together(cluster: Cluster) -> None:
+    assert overview.life(overview.status(cluster.view, {}, "ok", [])) == []
+    cluster.change("n1", sessions_ended=2_000, overdue_ms=1_500, backlog=m.Backlog(1_000, 2, more=True))
+    cluster.change("n2", sessions_ended=30, overdue_ms=300, wills_due=5, backlog=m.Backlog(4, 1, 3, 0, 0))
+    row = overview.status(cluster.view, {}, "ok", [], {"active": 2, "fenced": 1})
+    assert overview.life(row) == [
+        "brokers: 2 active, 1 fenced",
+        "sessions: 2,030 ended, over 1,004 deadlines not carried out, the oldest 1 s late, 3 fences not swept",
+        "wills: 5 came due, over 3 wait",
+    ]
+
+
 def test_code_disk_failing__as_the_node_says(cluster: Cluster) -> None:
     cluster.change("n2", failing="the disk makes nothing durable")
     assert cluster.found == {("disk_failing", "n2"): "n2: the disk makes nothing durable"}
@@ -367,7 +395,9 @@ def is_healthy(known: c.ClusterMap | None, statuses: Statuses) -> bool:
     answers = {name: status for name, status in statuses.items() if isinstance(status, m.StatusReply)}
     for record in known.nodes:
         status = answers.get(record.node_id)
-        if status is None or record.leaving or status.failing:
+        if status is None or record.leaving or status.failing or status.overdue_ms > LATE_MS:
+            return False
+        if status.backlog.unclaimed_ms > LATE_MS:
             return False
         others = {other.node_id for other in known.nodes} - {record.node_id}
         if {link.node_id for link in status.links if link.up} != others or any(not link.up for link in status.links):
@@ -414,6 +444,10 @@ def apply(cluster: Cluster, change: str) -> None:
             cluster.link(node, other, up=False, refused="no")
         case "failing" if answers:
             cluster.change(node, failing="disk")
+        case "late" if answers:
+            cluster.change(node, overdue_ms=LATE_MS + 1)
+        case "unclaimed" if answers:
+            cluster.change(node, backlog=m.Backlog(unclaimed=1, unclaimed_ms=LATE_MS + 1))
         case "leads" if answers:
             cluster.group(node, other, role="leader", leader=node)
         case "follows" if answers:
@@ -439,7 +473,7 @@ def _all(kinds: Iterable[str], *places: Iterable[str]) -> list[str]:
 IN_A_GROUP = ("leads", "follows", "term", "unreachable", "probe", "snapshot", "lost", "behind", "shrunk")
 CHANGES = [
     *_all(IN_A_GROUP, NAMES, GROUPS),
-    *_all(("fails", "unasked", "leaving", "failing", "bare"), NAMES),
+    *_all(("fails", "unasked", "leaving", "failing", "late", "unclaimed", "bare"), NAMES),
     *_all(("down", "refuses", "refused"), NAMES, NAMES),
 ]
 

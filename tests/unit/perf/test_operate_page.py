@@ -18,9 +18,12 @@ import metad_perf.cli
 from metad.config.environment import VARIABLES
 from metad.config.pages import reference
 from metad.log_events import EVENTS
+from metad_client.cli import overview
 from metad_client.cli.command_line import build_parser
 from metad_client.cli.verdict import CODES, EXIT_STATUS
+from metad_client.cli.view import view
 from metad_perf.drill.drills import DRILLS
+from metad_wire.cluster import MapReply
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "OPERATE.md").read_text()
@@ -125,7 +128,8 @@ def test_names_are_events_problems_or_settings() -> None:
     names = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", PAGE))
     settings = set(re.findall(r"`([a-z_]+)`", reference()))
     assert names & set(EVENTS)
-    assert names <= {*EVENTS, *CODES, *settings, "left_out"}
+    keys = overview.expiry(view(MapReply(0, None, {}), {}))
+    assert names <= {*EVENTS, *CODES, *settings, *keys, "left_out"}
 
 
 def test_links_lead_to_files_and_headings() -> None:

@@ -11,6 +11,7 @@ from state_rig import Rig, contents, item_errors
 
 from metad.state import tables, wills
 from metad.state.slot_assignment import SlotAssignment
+from metad.state.wills import Waiting, waiting
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import FenceItem, GroupFence
@@ -411,3 +412,26 @@ def test_each_will_is_acknowledged_once_and_none_is_lost(steps: list[tuple[Any, 
         try_acknowledge(("last", 1))
     assert sorted(done) == sorted(due)
     assert len(done) == len(set(done))
+
+
+def test_what_waits_is_counted_for_the_status(rig: Rig) -> None:
+    def counts(limit: int = 100) -> Waiting:
+        rig.settle()
+        return waiting(rig.group.machine.reader, rig.now_ms, limit)
+
+    assert counts() == (0, 0, 0, False)
+    make_due(rig, "a", "b", "c")
+    since_ms = listed(rig)[0].due_ms
+    rig.advance(1_000)
+    assert counts() == (3, 3, since_ms, False)
+    assert counts(2) == (2, 2, since_ms, True)
+    claim(rig, limit=2)
+    assert counts() == (3, 1, since_ms, False)
+    acknowledge(rig, "a")
+    assert counts() == (2, 1, since_ms, False)
+    rig.advance(LEASE_MS + 1)
+    assert counts() == (2, 2, since_ms, False)
+    claim(rig, "b2", 1)
+    assert counts() == (2, 0, 0, False)
+    fence(rig, "b2", 2)  # and its claims are over with its life
+    assert counts() == (2, 2, since_ms, False)

@@ -1,0 +1,32 @@
+"""What is late or waits in the groups that a node leads: told in its status, so that an operator sees it grow."""
+
+from __future__ import annotations
+
+from metad_wire import messages as m
+
+from ..state.due import passed
+from ..state.fences import Fences
+from ..state.wills import waiting
+from .groups import Groups
+
+
+def backlog(groups: Groups) -> m.Backlog:
+    """Look, at a bounded number of rows. Deadlines pass by the time of each group's log; wills wait by this node's
+    clock, because the log of an idle group has no time."""
+    deadlines = fences = wills = unclaimed = unclaimed_ms = 0
+    more = False
+    for group, driver in groups.drivers.items():
+        if group.kind != "data" or not driver.group.accepting or driver.installing:
+            continue
+        machine = driver.machine
+        now_ms = machine.time.newest_ms
+        late = passed(machine.reader, now_ms, m.BACKLOG_MAX + 1)
+        wall_ms = max(now_ms, machine.reader.wall_ms())
+        found = waiting(machine.reader, wall_ms, m.BACKLOG_MAX)
+        deadlines += min(late, m.BACKLOG_MAX)
+        fences += len(machine.parts[Fences].unswept())
+        wills += found.wills
+        unclaimed += found.unclaimed
+        unclaimed_ms = max(unclaimed_ms, wall_ms - found.since_ms if found.since_ms else 0)
+        more = more or found.more or late > m.BACKLOG_MAX
+    return m.Backlog(deadlines, fences, wills, unclaimed, unclaimed_ms, more)
