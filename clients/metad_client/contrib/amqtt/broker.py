@@ -10,33 +10,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from amqtt.adapters import ReaderAdapter, WriterAdapter
+from amqtt.adapters import ReaderAdapter, StreamReaderAdapter, WriterAdapter
 from amqtt.broker import Broker
 from amqtt.contexts import Action, BrokerConfig, ListenerConfig
+from amqtt.errors import AMQTTError
 from amqtt.events import BrokerEvents
-from amqtt.mqtt.connack import SERVER_UNAVAILABLE, ConnackPacket
+from amqtt.mqtt.connack import IDENTIFIER_REJECTED
 from amqtt.mqtt.disconnect import DisconnectPacket
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
-from amqtt.mqtt.pubcomp import PubcompPacket
-from amqtt.mqtt.pubrel import PubrelPacket
-from amqtt.session import ApplicationMessage, IncomingApplicationMessage, OutgoingApplicationMessage, Session
+from amqtt.session import ApplicationMessage, IncomingApplicationMessage, Session
 from amqtt.utils import gen_client_id
 
 from metad_client import BrokerLife, Client, FencedError, Image, MetadError, SessionKey, TlsFiles, Watched, Will
 from metad_client.watch.events import WatchEvent
-from metad_wire.topics import filter_fault, topic_fault
+from metad_wire.topics import filter_fault
 
 from .envelope import Envelope
+from .handler import Arriving, Handler
 from .kept import NEVER_S, Store, ends_with_connection
 from .link_tls import LinkTls
-from .links import HOPS_MAX, TARGETS_MAX, Delivery, Link, Listener, Unreachable
+from .links import HOPS_MAX, MESSAGE_BYTES_MAX, TARGETS_MAX, Delivery, Link, Listener, Unreachable
 from .outbox import Outbox
+from .packets import ClientWriter, Packets
 from .routes import LifeKey, Owner, Routes, Target
+from .seldom import Seldom
 from .waiting import Found, WaitingMessages, found_in
 
 PASSED_ON_MAX: Final = 100
@@ -46,85 +49,16 @@ CLOSE_S: Final = 5.0
 _AGAIN_S: Final = 1.0
 REFUSED: Final = 0x80
 """The return code of SUBACK for a filter that was not stored."""
-
-Hold = Callable[[IncomingApplicationMessage], Awaitable[bool]]
+PACKET_BYTES_MAX: Final = 1024 * 1024
+"""Of a client, unless the broker is told otherwise."""
+CLIENT_ID_BYTES_MAX: Final = 1_024
+"""With it and a filter a key of metad is long enough."""
+CONNECT_S: Final = 10.0
+"""A client that has not sent CONNECT by then is none."""
+FILTERS_WAITING_MAX: Final = 10_000
+"""Filters of one connection whose retained messages are not sent yet. One more ends it."""
 
 log = logging.getLogger("metad_client.amqtt")
-
-
-class Handler(BrokerProtocolHandler):
-    """The packets of one connection."""
-
-    def __init__(self, plugins_manager: Any, session: Session | None = None, loop: Any = None) -> None:
-        super().__init__(plugins_manager, session, loop)
-        self._unavailable = False
-        self._closing: asyncio.Task[None] | None = None
-        self._hold: Hold | None = None
-        self._held: dict[int, Envelope] = {}
-
-    def refuse(self) -> None:
-        """metad cannot be had, and the client should come back later: CONNACK will say so."""
-        self._unavailable = True
-
-    def restore(self, held: dict[int, Envelope], hold: Hold) -> None:
-        """``held``: messages of QoS 2 for which the client had PUBREC from another broker. ``hold`` stores one, before
-        PUBREC; it is False if that failed."""
-        self._held, self._hold = held, hold
-
-    async def mqtt_connack_authorize(self, authorize: bool) -> None:
-        if self._unavailable:
-            await self._send_packet(ConnackPacket.build(0, SERVER_UNAVAILABLE))
-        else:
-            await super().mqtt_connack_authorize(authorize)
-
-    def handle_read_timeout(self) -> None:
-        """The client has been silent for too long."""
-        self._closing = asyncio.create_task(self.handle_connection_closed())
-
-    async def _handle_qos2_message_flow(
-        self, app_message: OutgoingApplicationMessage | IncomingApplicationMessage
-    ) -> None:
-        if isinstance(app_message, IncomingApplicationMessage) and self._hold is not None:
-            self._held.pop(app_message.packet_id or 0, None)
-            if not await self._hold(app_message):
-                await self.handle_connection_closed()
-                return
-        await super()._handle_qos2_message_flow(app_message)
-
-    async def handle_pubrel(self, pubrel: PubrelPacket) -> None:
-        """Another broker may have had the message, or have delivered it already."""
-        packet_id = pubrel.packet_id
-        if packet_id in self._pubrel_waiters:
-            await super().handle_pubrel(pubrel)
-            return
-        held = self._held.pop(packet_id, None)
-        if held is not None and self.session is not None:
-            message = IncomingApplicationMessage(packet_id, held.topic, held.qos, held.payload, held.retained)
-            await self.session.delivered_message_queue.put(message)
-        await self._send_packet(PubcompPacket.build(packet_id))
-
-
-class Arriving(asyncio.Queue[ApplicationMessage]):
-    """Messages of a client. amqtt acknowledges one once it is put: :meth:`put` returns when the message is delivered or
-    stored, and never if it could not be."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._done: dict[int, asyncio.Future[None]] = {}
-
-    async def put(self, item: ApplicationMessage) -> None:
-        done = self._done[id(item)] = asyncio.get_running_loop().create_future()
-        try:
-            await super().put(item)
-            await done
-        finally:
-            self._done.pop(id(item), None)
-
-    def handled(self, item: ApplicationMessage) -> None:
-        """The message may be acknowledged."""
-        done = self._done.get(id(item))
-        if done is not None and not done.done():
-            done.set_result(None)
 
 
 class Connection:
@@ -139,6 +73,8 @@ class Connection:
         """The session ends with the connection."""
         self.outbox = outbox
         self.sending: asyncio.Task[None] | None = None
+        self.subscribed: deque[tuple[str, int]] = deque()
+        """Filters whose retained messages are not sent yet, with their QoS."""
         self.retaining = asyncio.Lock()
         self.passing_on = asyncio.Semaphore(PASSED_ON_MAX)
         self.moved = False
@@ -158,7 +94,8 @@ class MetadBroker(Broker):
     another address. ``links_tls``: a broker's certificate (``metadctl certs --brokers``), the same for all brokers or
     for none; without it messages between brokers are in clear text, which belongs on a private network. ``expiry_s``:
     how long the session of a client that is away is kept. ``lease_s``: a broker that metad has not heard of for so
-    long is over, and the wills of its clients are published. ``metad`` is this broker's own client.
+    long is over, and the wills of its clients are published. ``packet_bytes_max``: of a client's packets. ``metad`` is
+    this broker's own client.
     """
 
     def __init__(
@@ -173,8 +110,14 @@ class MetadBroker(Broker):
         links_tls: TlsFiles | None = None,
         expiry_s: int = NEVER_S,
         lease_s: float = 10.0,
+        packet_bytes_max: int = PACKET_BYTES_MAX,
     ) -> None:
+        if not 0 < packet_bytes_max <= MESSAGE_BYTES_MAX:
+            raise ValueError(f"packet_bytes_max: 1 to {MESSAGE_BYTES_MAX}")
         super().__init__(config)
+        self._packet_bytes_max = packet_bytes_max
+        self._refused = Seldom(log)
+        self._unstored = Seldom(log)
         self._metad = metad
         self._store = Store(metad, name, tenant, expiry_s)
         self._waiting = WaitingMessages(metad, self._store)
@@ -289,18 +232,39 @@ class MetadBroker(Broker):
 
     # --- CONNECT ---
 
+    async def stream_connected(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener_name: str
+    ) -> None:
+        await self._client_connected(listener_name, StreamReaderAdapter(reader), ClientWriter(writer))
+
+    async def _client_connected(self, listener_name: str, reader: ReaderAdapter, writer: WriterAdapter) -> None:
+        host, port = writer.get_peer_info() or ("?", "?")
+
+        def refused(why: str) -> None:
+            self._refused.warn("the connection from %s:%s is closed, for it sends %s", host, port, why)
+
+        packets = Packets(reader, self._packet_bytes_max, refused)
+        await super()._client_connected(listener_name, packets, writer)
+
     async def _initialize_client_session(
         self, reader: ReaderAdapter, writer: WriterAdapter, remote_address: str, remote_port: int
     ) -> tuple[BrokerProtocolHandler, Session]:
         """The session is metad's: this one is new for each connection."""
+        assert isinstance(reader, Packets)
         try:
-            handler, session = await Handler.init_from_connect(reader, writer, self.plugins_manager)
+            async with asyncio.timeout(CONNECT_S):
+                handler, session = await Handler.init_from_connect(reader, writer, self.plugins_manager)
+        except TimeoutError:
+            await writer.close()
+            raise AMQTTError(f"no CONNECT within {CONNECT_S:g} s") from None
         except Exception:
             await writer.close()
             raise
+        assert isinstance(handler, Handler)
+        reader.wait_for(handler.room)
         session.client_id = session.client_id or gen_client_id()
         session.keep_alive += session.keep_alive // 2  # MQTT wants one and a half times what the client says
-        session.delivered_message_queue = Arriving()
+        session.delivered_message_queue = Arriving(handler.freed)
         return handler, session
 
     async def _handle_client_session(
@@ -327,6 +291,9 @@ class MetadBroker(Broker):
         if not await super()._authenticate(session, listener):
             return False
         client_id, clean = session.client_id or "", bool(session.clean_session)
+        if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
+            handler.refuse(IDENTIFIER_REJECTED)
+            return False
         async with self._turn(client_id):
             older = self._connections.get(client_id)
             if older is not None:
@@ -466,7 +433,7 @@ class MetadBroker(Broker):
             await self.plugins_manager.fire_event(
                 BrokerEvents.CLIENT_SUBSCRIBED, client_id=client_id, topic=filter_, qos=qos
             )
-            await self._publish_retained_messages_for_subscription((filter_, qos), client_session)
+            self._send_what_is_retained(client_session, filter_, qos)
 
     async def _granted(self, session: Session, filter_: str, qos: int) -> int:
         if filter_fault(filter_) is not None or not await self._topic_filtering(session, filter_, Action.SUBSCRIBE):
@@ -481,7 +448,7 @@ class MetadBroker(Broker):
             self._failed(error)
             return {}
         for filter_, reason in refused.items():
-            log.warning("%s cannot subscribe to %r: %s", client_id, filter_, reason)
+            self._unstored.warn("%s cannot subscribe to %r: %s", client_id, filter_[:100], reason)
         stored = {filter_: qos for filter_, qos in filters.items() if filter_ not in refused}
         for filter_, qos in stored.items():
             self._routes.show_filter(client_id, filter_, qos)
@@ -503,26 +470,33 @@ class MetadBroker(Broker):
             await self.plugins_manager.fire_event(BrokerEvents.CLIENT_UNSUBSCRIBED, client_id=client_id, topic=filter_)
         await handler.mqtt_acknowledge_unsubscription(unwanted.packet_id)
 
-    async def _publish_retained_messages_for_subscription(
-        self, subscription: tuple[str, int], session: Session
-    ) -> None:
-        filter_, qos = subscription
+    def _send_what_is_retained(self, session: Session, filter_: str, qos: int) -> None:
         connection = self._connection_of(session)
         if connection is None or filter_.startswith("$share/"):
             return
         for topic, message in self._retained_messages.items():  # about this broker
             if self._matches(topic, filter_):
                 connection.outbox.put(Envelope(topic, bytes(message.data), message.qos or 0, retained=True).at(qos))
-        self._spawn(self._send_retained(connection, filter_, qos))
+        connection.subscribed.append((filter_, qos))
+        if len(connection.subscribed) == 1:
+            self._spawn(self._send_retained(connection))
+        elif len(connection.subscribed) > FILTERS_WAITING_MAX:
+            self._refused.warn("%s is disconnected: it subscribes faster than it is served", session.client_id)
+            self._spawn(connection.handler.handle_connection_closed())
 
-    async def _send_retained(self, connection: Connection, filter_: str, qos: int) -> None:
+    async def _send_retained(self, connection: Connection) -> None:
         try:
-            async for found in self._metad.retained.match(self._store.tenant, filter_):
-                if not await connection.outbox.room():
-                    return
-                connection.outbox.put(Envelope(found.topic, found.payload, found.qos, retained=True).at(qos))
+            while connection.subscribed:
+                filter_, qos = connection.subscribed[0]
+                async for found in self._metad.retained.match(self._store.tenant, filter_):
+                    if not await connection.outbox.room():
+                        return
+                    connection.outbox.put(Envelope(found.topic, found.payload, found.qos, retained=True).at(qos))
+                connection.subscribed.popleft()
         except MetadError as error:
             self._failed(error)
+        finally:
+            connection.subscribed.clear()
 
     # --- PUBLISH ---
 
@@ -534,11 +508,6 @@ class MetadBroker(Broker):
             return True
         client_id, topic = client_session.client_id, message.topic or ""
         await self.plugins_manager.fire_event(BrokerEvents.MESSAGE_RECEIVED, client_id=client_id, message=message)
-        fault = topic_fault(topic) or ("is the broker's own" if topic.startswith("$") else None)
-        if fault is not None:
-            log.warning("%s has published to %r, which %s: its connection is closed", client_id, topic, fault)
-            await handler.handle_connection_closed()
-            return True
         if not await self._topic_filtering(client_session, topic=topic, action=Action.PUBLISH):
             _handled(client_session, message)
             return True

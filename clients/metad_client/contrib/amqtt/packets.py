@@ -1,0 +1,234 @@
+"""What a client sends, in whole packets that are right.
+
+amqtt reads a packet in pieces and believes the lengths in it. Here each packet is read whole and checked before amqtt
+sees any of it. One that is wrong or too large ends the connection, as MQTT 3.1.1 wants (section 4.8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from amqtt.adapters import ReaderAdapter, StreamWriterAdapter
+
+from metad_wire.topics import topic_fault
+
+CONNECT: Final = 1
+PUBLISH: Final = 3
+PUBACK: Final = 4
+PUBREC: Final = 5
+PUBREL: Final = 6
+PUBCOMP: Final = 7
+SUBSCRIBE: Final = 8
+UNSUBSCRIBE: Final = 10
+PINGREQ: Final = 12
+DISCONNECT: Final = 14
+_FLAGS: Final = {
+    CONNECT: 0, PUBACK: 0, PUBREC: 0, PUBREL: 2, PUBCOMP: 0, SUBSCRIBE: 2, UNSUBSCRIBE: 2, PINGREQ: 0, DISCONNECT: 0,
+}  # fmt: skip
+_LEVEL: Final = 4  # of MQTT 3.1.1
+TAKE_S: Final = 5.0
+"""A client that takes nothing of what is sent for so long is disconnected, and what it has not taken is dropped."""
+_TURN: Final = 16  # packets; then whatever else is to be done has its turn
+
+
+class WrongPacketError(Exception):
+    """A packet that no client may send; the text says why."""
+
+
+class _Body:
+    """What follows the length of a packet, read from its begin to its end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.at = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self.at
+
+    def take(self, count: int) -> bytes:
+        if count > self.left:
+            raise WrongPacketError("a packet that ends too early")
+        self.at += count
+        return self._data[self.at - count : self.at]
+
+    def number(self, count: int) -> int:
+        return int.from_bytes(self.take(count), "big")
+
+    def binary(self) -> bytes:
+        return self.take(self.number(2))
+
+    def text(self) -> str:
+        try:
+            text = self.binary().decode()
+        except UnicodeDecodeError:
+            raise WrongPacketError("a text that is not UTF-8") from None
+        if "\0" in text:
+            raise WrongPacketError("a text with a NUL")
+        return text
+
+    def packet_id(self) -> None:
+        if self.number(2) == 0:
+            raise WrongPacketError("a packet identifier of 0")
+
+    def end(self) -> None:
+        if self.left:
+            raise WrongPacketError("a packet that is longer than its content")
+
+
+def check(first: int, data: bytes) -> None:
+    """Check a packet: its first byte, and what follows its length. Raises WrongPacketError."""
+    kind, flags, body = first >> 4, first & 0x0F, _Body(data)
+    if kind == PUBLISH:
+        _check_publish(flags, body)
+        return
+    if kind not in _FLAGS:
+        raise WrongPacketError(f"a packet of type {kind}")
+    if flags != _FLAGS[kind]:
+        raise WrongPacketError(f"a packet of type {kind} with flags {flags}")
+    if kind == CONNECT:
+        if not _check_connect(body):
+            return
+    elif kind in (SUBSCRIBE, UNSUBSCRIBE):
+        body.packet_id()
+        if not body.left:
+            raise WrongPacketError("a packet without a filter")
+        while body.left:
+            body.text()
+            if kind == SUBSCRIBE and body.number(1) > 2:
+                raise WrongPacketError("a filter with a QoS that does not exist")
+    elif kind not in (PINGREQ, DISCONNECT):
+        body.packet_id()
+    body.end()
+
+
+def _check_publish(flags: int, body: _Body) -> None:
+    qos = flags >> 1 & 3
+    if qos == 3:
+        raise WrongPacketError("a message of a QoS that does not exist")
+    if not qos and flags & 8:
+        raise WrongPacketError("a message of QoS 0 that is sent again")
+    topic = body.text()
+    fault = topic_fault(topic) or ("it is the broker's own" if topic.startswith("$") else None)
+    if fault is not None:
+        raise WrongPacketError(f"a message to {topic[:100]!r}: {fault}")
+    if qos:
+        body.packet_id()
+
+
+def _check_connect(body: _Body) -> bool:
+    """False if it is of a version that amqtt will refuse by itself."""
+    name, level, flags, _ = body.binary(), body.number(1), body.number(1), body.number(2)
+    if name != b"MQTT" or level != _LEVEL:
+        return False
+    if flags & 1:
+        raise WrongPacketError("a CONNECT with the reserved flag")
+    has_will, will_qos = flags & 4, flags >> 3 & 3
+    if will_qos == 3 or (not has_will and flags & 0x38):
+        raise WrongPacketError("a CONNECT with flags of a will that cannot be")
+    body.text()
+    if has_will:
+        topic = body.text()
+        fault = topic_fault(topic) or ("it is the broker's own" if topic.startswith("$") else None)
+        if fault is not None:
+            raise WrongPacketError(f"a will for {topic[:100]!r}: {fault}")
+        body.binary()
+    if flags & 0x80:
+        body.text()
+    if flags & 0x40:
+        body.binary()
+    return True
+
+
+class Packets(ReaderAdapter):
+    """The bytes of a connection, for amqtt: those of whole packets that are right, and then none. ``refused`` is told
+    why a client's packets end."""
+
+    def __init__(self, below: ReaderAdapter, bytes_max: int, refused: Callable[[str], None]) -> None:
+        self._below = below
+        self._bytes_max = bytes_max
+        self._refused = refused
+        self._room: Callable[[], Awaitable[None]] | None = None
+        self._packet = b""
+        self._at = 0
+        self._count = 0
+        self._ended = False
+
+    def wait_for(self, room: Callable[[], Awaitable[None]]) -> None:
+        """Await this before each packet from now on."""
+        self._room = room
+
+    async def read(self, n: int = -1) -> bytes:
+        """Up to so many bytes of one packet; fewer at its end, and none at the end of all."""
+        if self._at == len(self._packet) and not self._ended:
+            if self._room is not None:
+                if self._count % _TURN == 0:  # they are read without a pause as long as there are some
+                    await asyncio.sleep(0)
+                await self._room()
+            try:
+                self._packet = await self._next()
+            except WrongPacketError as error:
+                self._refused(str(error))
+                self._packet, self._ended = b"", True
+            except (OSError, asyncio.IncompleteReadError):
+                self._packet, self._ended = b"", True
+            self._at = 0
+        part = self._packet[self._at :] if n < 0 else self._packet[self._at : self._at + n]
+        self._at += len(part)
+        return part
+
+    def feed_eof(self) -> None:
+        """As of the stream below."""
+        self._below.feed_eof()
+
+    async def _next(self) -> bytes:
+        head = await self._below.read(1)
+        if not head:
+            return b""
+        length, shift = 0, 0
+        while True:
+            byte = await self._below.read(1)
+            if not byte:
+                return b""
+            head += byte
+            length |= (byte[0] & 0x7F) << shift
+            if not byte[0] & 0x80:
+                break
+            shift += 7
+            if shift > 21:
+                raise WrongPacketError("a packet whose length does not end")
+        if length > self._bytes_max:
+            raise WrongPacketError(f"a packet of {length} bytes, {self._bytes_max} are allowed")
+        body = await self._below.read(length) if length else b""
+        if len(body) < length:
+            return b""
+        if (head[0] >> 4 == CONNECT) != (self._count == 0):
+            raise WrongPacketError("a second CONNECT" if self._count else "a first packet that is no CONNECT")
+        check(head[0], body)
+        self._count += 1
+        return head + body
+
+
+class ClientWriter(StreamWriterAdapter):
+    """What a client is sent. amqtt's own waits for ever for one that reads nothing."""
+
+    async def drain(self) -> None:
+        """Raises OSError."""
+        async with asyncio.timeout(TAKE_S):
+            await super().drain()
+
+    async def close(self) -> None:
+        """Close the connection for certain."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._writer.close()
+        try:
+            async with asyncio.timeout(TAKE_S):
+                await self._writer.wait_closed()
+        except OSError:
+            pass
+        finally:
+            self._writer.transport.abort()

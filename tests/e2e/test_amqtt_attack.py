@@ -1,0 +1,299 @@
+"""An attacker with an MQTT client: whatever it sends, other clients are served, no stack trace is logged, and nothing
+is left behind. The brokers run in the test's own loop, so that it can count their tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from metad import embedded
+from metad_client import connect
+from metad_client.contrib.amqtt import MetadBroker
+from metad_client.contrib.amqtt.handler import ARRIVING_MAX, UNSENT_MAX
+from metad_wire.tables.subscription import SUBSCRIPTIONS_MAX
+
+ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
+WAIT_S = 60.0
+FLAPS = 1_000
+
+
+def text(data: bytes) -> bytes:
+    return len(data).to_bytes(2, "big") + data
+
+
+def packet(first: int, body: bytes = b"") -> bytes:
+    length, rest = b"", len(body)
+    while True:
+        rest, byte = rest // 128, rest % 128
+        length += bytes([byte | (0x80 if rest else 0)])
+        if not rest:
+            return bytes([first]) + length + body
+
+
+class Raw:
+    """A connection whose packets the test writes itself."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def open(cls, broker: MetadBroker) -> Raw:
+        host, _, port = broker.bound().rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    @classmethod
+    async def connected(cls, broker: MetadBroker, client_id: bytes, *, clean: bool = True) -> Raw:
+        raw = await cls.open(broker)
+        raw.send(0x10, b"\x00\x04MQTT\x04" + (b"\x02" if clean else b"\x00") + b"\x00\x00" + text(client_id))
+        first, body = await raw.next()
+        assert (first, body[1]) == (0x20, 0)
+        return raw
+
+    def send(self, first: int, body: bytes = b"") -> None:
+        self.writer.write(packet(first, body))
+
+    async def next(self) -> tuple[int, bytes]:
+        """The next packet: its first byte, and what follows the length."""
+        async with asyncio.timeout(WAIT_S):
+            first = (await self.reader.readexactly(1))[0]
+            length, shift = 0, 0
+            while True:
+                byte = (await self.reader.readexactly(1))[0]
+                length |= (byte & 0x7F) << shift
+                shift += 7
+                if not byte & 0x80:
+                    return first, await self.reader.readexactly(length)
+
+    async def asked(self, first: int, body: bytes = b"") -> tuple[int, bytes]:
+        self.send(first, body)
+        return await self.next()
+
+    async def is_closed(self) -> bool:
+        """Wait for the end of the connection."""
+        async with asyncio.timeout(WAIT_S):
+            with contextlib.suppress(ConnectionError):
+                await self.reader.read()
+        self.writer.close()
+        return True
+
+
+@asynccontextmanager
+async def running(count: int, **settings: Any) -> AsyncIterator[list[MetadBroker]]:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(embedded.serve())
+        brokers = []
+        for number in range(count):
+            metad = await stack.enter_async_context(connect(server.url))
+            config = {"listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:0"}}, "plugins": ANONYMOUS}
+            broker = MetadBroker(metad, f"broker-{number}", config, **settings)
+            await broker.start()
+            stack.push_async_callback(broker.shutdown)
+            brokers.append(broker)
+        yield brokers
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def nothing_is_left(brokers: list[MetadBroker]) -> AsyncIterator[None]:
+    """Around an attack: as many tasks afterwards as before, and an honest client is served."""
+    one = await Raw.connected(brokers[0], b"honest")
+    assert await one.asked(0x82, b"\x00\x01" + text(b"honest") + b"\x01") == (0x90, b"\x00\x01\x01")
+    await asyncio.sleep(0)
+    before = len(asyncio.all_tasks())
+    yield
+    one.send(0x32, text(b"honest") + b"\x00\x09hello")
+    first, body = await one.next()
+    assert (first, body[8:8]) == (0x32, b"")
+    assert body.endswith(b"hello")
+    one.send(0x40, body[8:10])
+    assert await one.next() == (0x40, b"\x00\x09")
+    await until(lambda: len(asyncio.all_tasks()) <= before)
+    one.writer.close()
+
+
+@pytest.fixture(autouse=True)
+def no_stack_trace(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    assert not [one for one in caplog.records if one.exc_info or "Traceback" in one.getMessage()]
+    assert not [one.getMessage() for one in caplog.records if one.name == "asyncio" and one.levelname != "DEBUG"]
+
+
+WRONG = [
+    packet(0x00),
+    packet(0xF0),
+    packet(0x20, b"\x00\x00"),
+    packet(0x36, text(b"a") + b"\x00\x01"),
+    packet(0x30, text(b"a\0b")),
+    packet(0x30, text(b"a/#")),
+    packet(0x30, text(b"\xff\xfe")),
+    packet(0x30, text(b"$SYS/broker/uptime") + b"0"),
+    packet(0x30, b"\xff\xffa"),
+    packet(0x32, text(b"a") + b"\x00\x00x"),
+    packet(0x82, b"\x00\x01"),
+    packet(0x82, b"\x00\x01" + text(b"a") + b"\x07"),
+    packet(0x82, b"\x00\x01\xff\xffa\x00"),
+    packet(0xA2, b"\x00\x00" + text(b"a")),
+    packet(0x10, b"\x00\x04MQTT\x04\x02\x00\x00" + text(b"twice")),
+    b"\x30\xff\xff\xff\x7f" + bytes(1_000),
+    b"\x30\xff\xff\xff\xff\xff",
+    b"\x82\x01",
+    b"\xc0\x00" * 10 + b"\xe1\x00",
+]
+WRONG_FIRST = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    packet(0xC0),
+    packet(0x10, b""),
+    packet(0x10, b"\x00\x04MQTT\x04\x02\x00\x00"),
+    packet(0x10, b"\x00\x04MQTT\x04\x03\x00\x00" + text(b"reserved")),
+    packet(0x10, b"\x00\x04MQTT\x04\x06\x00\x00" + text(b"c") + text(b"wills/+") + text(b"m")),
+    packet(0x10, b"\x00\x04MQTT\x04\x06\x00\x00" + text(b"c") + text(b"$SYS/x") + text(b"m")),
+    packet(0x10, b"\x00\x04MQTT\x04\x02\x00\x00" + text(b"a\0b")),
+    packet(0x10, b"\x00\x04MQTT\x04\x00\x00\x00" + text(b"")),
+    packet(0x10, b"\x00\x04MQTT\x05\x02\x00\x00\x00" + text(b"five")),
+    packet(0x10, b"\x00\x06MQIsdp\x03\x02\x00\x00" + text(b"three")),
+    b"\x10\xff\xff\xff\x7f",
+]
+
+
+async def test_packets_that_are_wrong_end_their_connection_only() -> None:
+    async with running(1) as brokers, nothing_is_left(brokers):
+        for wrong in WRONG:
+            raw = await Raw.connected(brokers[0], b"attacker", clean=False)
+            raw.writer.write(wrong)
+            if wrong == b"\x82\x01":
+                raw.writer.close()
+            assert await raw.is_closed(), wrong
+        for wrong in WRONG_FIRST:
+            raw = await Raw.open(brokers[0])
+            raw.writer.write(wrong)
+            assert await raw.is_closed(), wrong
+
+
+async def test_a_client_id_that_is_too_long_is_rejected() -> None:
+    async with running(1) as brokers, nothing_is_left(brokers):
+        for length, code in ((65_535, 2), (1_025, 2), (1_024, 0)):
+            raw = await Raw.open(brokers[0])
+            raw.send(0x10, b"\x00\x04MQTT\x04\x02\x00\x00" + text(b"c" * length))
+            assert await raw.next() == (0x20, bytes([0, code]))
+            raw.writer.close()
+
+
+async def test_ten_thousand_filters(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(2) as brokers, nothing_is_left(brokers):
+        raw = await Raw.connected(brokers[1], b"greedy")
+        filters = b"".join(text(b"f/%d/#" % number) + b"\x01" for number in range(10_000))
+        first, body = await raw.asked(0x82, b"\x00\x01" + filters)
+        assert first == 0x90
+        assert (body.count(1, 2), body.count(0x80, 2)) == (SUBSCRIPTIONS_MAX, 10_000 - SUBSCRIPTIONS_MAX)
+        assert len([one for one in caplog.records if "cannot subscribe" in one.getMessage()]) < 60
+        first, _ = await raw.asked(0xA2, b"\x00\x02" + b"".join(text(b"f/%d/#" % number) for number in range(10_000)))
+        assert first == 0xB0
+        assert await raw.asked(0x82, b"\x00\x03" + text(b"again") + b"\x00") == (0x90, b"\x00\x03\x00")
+        raw.writer.close()
+
+
+@pytest.mark.parametrize("what", ["pings", "messages", "more messages", "filters", "unreleased"])
+async def test_a_flood_of_a_client_that_reads_nothing_is_not_read_on(what: str) -> None:
+    """Its packets wait in its own sockets, or its connection ends."""
+    each = {
+        "pings": packet(0xC0) * 10_000,
+        "messages": packet(0x30, text(b"flood") + bytes(1_000)) * 100,
+        "more messages": b"".join(packet(0x32, text(b"flood") + n.to_bytes(2, "big")) for n in range(1, 60_000)),
+        "filters": b"".join(packet(0x82, b"\x00\x01" + text(b"f/%d" % n) + b"\x00") for n in range(10_000)),
+        "unreleased": b"".join(packet(0x34, text(b"f") + n.to_bytes(2, "big") + bytes(900)) for n in range(1, 60_000)),
+    }[what]
+    async with running(1) as brokers, nothing_is_left(brokers):
+        slow = await Raw.connected(brokers[0], b"slow")
+        assert (await slow.asked(0x82, b"\x00\x01" + text(b"flood") + b"\x01"))[0] == 0x90
+        before = len(asyncio.all_tasks())
+        raw = await Raw.connected(brokers[0], b"flood")
+        raw.writer.transport.set_write_buffer_limits(high=0)
+        raw.reader._transport.pause_reading()  # type: ignore[attr-defined]
+
+        async def flood() -> None:
+            for _ in range(200):
+                raw.writer.write(each)
+                await raw.writer.drain()
+
+        flooding = asyncio.create_task(flood())
+        most = 0
+        for _ in range(300):
+            await asyncio.sleep(0.01)
+            most = max(most, len(asyncio.all_tasks()) - before)
+        # "unreleased" has a task for each message of QoS 2 that waits for its PUBREL
+        assert most < 3 * ARRIVING_MAX + 2 * UNSENT_MAX + (8_400 if what == "unreleased" else 0)
+        flooding.cancel()
+        await asyncio.gather(flooding, return_exceptions=True)
+        raw.writer.transport.abort()
+        slow.writer.transport.abort()
+
+
+async def flap(brokers: list[MetadBroker], times: int, got: set[int], ended: asyncio.Event) -> None:
+    """Connect to one broker after the other, and mostly leave the older connection open."""
+    older: list[Raw] = []
+    number = 0
+    while number < times or not ended.is_set():
+        raw = await Raw.connected(brokers[number % len(brokers)], b"flapping", clean=False)
+        number += 1
+        older.append(raw)
+        if len(older) > 3:
+            older.pop(0).writer.close()
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+            async with asyncio.timeout(0.001 * (number % 7)):
+                while True:
+                    first, body = await raw.next()
+                    if first == 0x32:
+                        got.add(int(body[8:]))
+                        raw.send(0x40, body[6:8])
+    for raw in older:
+        raw.writer.close()
+
+
+@pytest.mark.slow
+async def test_a_client_that_flaps_between_brokers_loses_no_acknowledged_message() -> None:
+    async with running(2) as brokers:
+        sender = await Raw.connected(brokers[0], b"sender")
+        first = await Raw.connected(brokers[1], b"flapping", clean=False)
+        assert await first.asked(0x82, b"\x00\x01" + text(b"news") + b"\x01") == (0x90, b"\x00\x01\x01")
+
+        async def probes() -> bool:
+            sender.send(0x30, text(b"news") + b"0")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    return (await first.next())[0] == 0x30
+            return False
+
+        async with asyncio.timeout(WAIT_S):
+            while not await probes():
+                pass
+        got: set[int] = set()
+        ended = asyncio.Event()
+        async with nothing_is_left(brokers):
+            flapping = asyncio.create_task(flap(brokers, FLAPS, got, ended))
+            sent = 0
+            while sent < 300:
+                sent += 1
+                assert await sender.asked(0x32, text(b"news") + b"\x00\x01%d" % sent) == (0x40, b"\x00\x01")
+            ended.set()
+            await flapping
+            last = await Raw.connected(brokers[0], b"flapping", clean=False)
+            while not got >= set(range(1, sent + 1)):
+                kind, body = await last.next()
+                assert kind == 0x32
+                got.add(int(body[8:]))
+                last.send(0x40, body[6:8])
+            last.writer.close()
+            first.writer.close()
+            sender.writer.close()
+            await until(lambda: not any("flapping" in broker._connections for broker in brokers))
