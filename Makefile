@@ -46,7 +46,13 @@ JDK = $(BIN)/python -m metad_spark.pipeline.java 2>/dev/null || { \
 demo: $(SMALL)
 	@$(BIN)/metad-perf demo
 
+# mosquitto's clients take part in it. Where they cannot be installed, their steps are left out, and that is said.
+MOSQUITTO = command -v mosquitto_sub >/dev/null || { \
+	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	apt-get update --quiet=2 && apt-get install --quiet=2 --yes mosquitto-clients; } >/dev/null 2>&1 || true
+
 mqtt: $(MQTT)
+	@$(MOSQUITTO)
 	@$(BIN)/metad-perf mqtt
 
 run: $(SMALL)

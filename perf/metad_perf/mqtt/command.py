@@ -19,7 +19,9 @@ from metad_client import Options, blocking
 from ..errors import PerfError
 from ..report import output
 from ..spawn import Server, Shape, temporary_server
+from . import mosquitto
 from .brokers import BrokerProcess
+from .cut import CutPublisher
 from .device import Device, Got
 
 QUIET_S = 0.5
@@ -46,10 +48,13 @@ def run(*, clients: int, messages: int, json: Path | None) -> int:
             "steps": story.steps,
             "clients": clients,
             "messages": messages,
+            "mosquitto": mosquitto.is_installed(),
             "setting": output.machine(),
             "versions": output.versions(),
         }
     output.write_json(json, output.rounded(told))
+    if not mosquitto.is_installed():
+        output.say("The steps with mosquitto's clients are left out: Debian's package mosquitto-clients has them.")
     output.say("Every client has seen what it must see.")
     return 0
 
@@ -81,7 +86,11 @@ class Story:
         app = self._device("app")
         expect("the session of app is present", app.connect(self._port("broker-2")), False)
         self._takeover(app)
+        self._qualities(app)
+        self._shared(app)
         self._wills(app)
+        if mosquitto.is_installed():
+            self._mosquitto(app)
         self._broker_dies(app, clients, messages)
         self._leader_dies(app, messages)
 
@@ -114,6 +123,103 @@ class Story:
             panel.leave()
         twin.leave()
 
+    def _qualities(self, app: Device) -> None:
+        meter = self._device("gauge")
+        with self._step("gauge subscribes at broker-1 with QoS 0, 1 and 2; app publishes with each at broker-2"):
+            meter.connect(self._port("broker-1"))
+            filters = [(f"gauge/{qos}/+/#", qos) for qos in range(3)]
+            expect("SUBACK", meter.subscribe(*filters), [0, 1, 2])
+            for qos in range(3):
+                self._reach(app, meter, f"gauge/{qos}/probe")
+            for subscribed in range(3):
+                for published in range(3):
+                    app.publish(f"gauge/{subscribed}/value/{published}", b"", published)
+            app.publish("gauge/2", b"matches nothing", 2)
+            got = {one.topic: one.qos for one in _drained(meter, 9)}
+            wanted = {f"gauge/{s}/value/{p}": min(s, p) for s in range(3) for p in range(3)}
+            expect("topics, and the QoS of each", got, wanted)
+        topic = "gauge/2/exactly/once"
+        with self._step("a QoS 2 handshake begins at broker-1; broker-2 takes its publisher over, and it ends there"):
+            begun = CutPublisher(self._port("broker-1"), "payer")
+            self._stack.callback(begun.close)
+            begun.begin(topic, b"paid")
+            ended = CutPublisher(self._port("broker-2"), "payer")
+            self._stack.callback(ended.close)
+            expect("the session is present", ended.session_present, True)
+            expect("the older connection has ended", begun.ends(), True)
+            ended.finish()
+            ended.finish()
+            expect("what has come", _drained(meter, 1), [Got(topic, b"paid", 2, False)])
+        meter.leave()
+
+    def _shared(self, app: Device) -> None:
+        workers = [self._device(f"worker-{number}") for number in range(4)]
+        with self._step("four workers at both brokers share $share/workers/jobs/#: each job goes to one of them"):
+            for number, worker in enumerate(workers):
+                worker.connect(self._port(f"broker-{number % 2 + 1}"))
+                expect("SUBACK", worker.subscribe(("$share/workers/jobs/#", 1)), [1])
+            self._until(lambda: self._all_are_offered(app, workers), "every worker is offered a job")
+            for worker in workers:
+                _drained(worker)
+            for number in range(100):
+                app.publish("jobs/new", b"%d" % number)
+            got = sorted(int(one.payload) for worker in workers for one in _drained(worker))
+            expect("the jobs that were done", got, list(range(100)))
+        for worker in workers:
+            worker.leave()
+
+    def _all_are_offered(self, app: Device, workers: list[Device]) -> bool:
+        app.publish("jobs/probe", b"probe")
+        return all(worker.got.qsize() for worker in workers)
+
+    def _mosquitto(self, app: Device) -> None:
+        watcher = self._device("watcher-m")
+        watcher.connect(self._port("broker-2"))
+        watcher.subscribe(("wills/#", 1))
+        self._reach(app, watcher, "wills/probe")
+        topic, filters = "mosquitto/door/state", ("mosquitto/+/state", "mosquitto/door/open/#")
+        with self._step("mosquitto_sub subscribes at broker-1; mosquitto_pub publishes at broker-2 with QoS 0, 1, 2"):
+            door = self._subscriber("broker-1", "door", *filters, will=("wills/door", "gone"), qos=2)
+            self._until(lambda: self._hears(app, door, topic), "broker-2 knows its filters")
+            for qos in range(3):
+                mosquitto.publish(self._port("broker-2"), topic, b"%d" % qos, qos=qos)
+            self._gets_at_last(door, [b"0", b"1", b"2"])
+        with self._step("mosquitto_sub ends; three messages are published; it finds them at broker-2"):
+            door.end()
+            mosquitto.publish(self._port("broker-1"), topic, b"open", b"shut", b"locked", qos=2)
+            door = self._subscriber("broker-2", "door", *filters, will=("wills/door", "gone"), qos=2)
+            self._gets_at_last(door, [b"open", b"shut", b"locked"])
+        with self._step("mosquitto_sub is killed with SIGKILL: its will is published, once"):
+            door.end(signal.SIGKILL)
+            expect("the will", [one.topic for one in _drained(watcher, 1)], ["wills/door"])
+        with self._step("a retained message of mosquitto_pub at broker-2 reaches a mosquitto_sub of broker-1"):
+            mosquitto.publish(self._port("broker-2"), "mosquitto/window/state", b"open", qos=1, retain=True)
+            window = self._subscriber("broker-1", "window", "mosquitto/window/#")
+            expect("the retained message", window.next(), ("mosquitto/window/state", b"open"))
+            window.end()
+        watcher.leave()
+
+    def _subscriber(self, name: str, client_id: str, *filters: str, **settings: Any) -> mosquitto.Subscriber:
+        subscriber = mosquitto.Subscriber(self._port(name), client_id, *filters, **settings)
+        self._stack.callback(subscriber.end, signal.SIGKILL)
+        return subscriber
+
+    def _hears(self, app: Device, subscriber: mosquitto.Subscriber, topic: str) -> bool:
+        app.publish(topic, b"probe", 0)
+        try:
+            return subscriber.next(0.1)[1] == b"probe"
+        except queue.Empty:
+            return False
+
+    def _gets_at_last(self, subscriber: mosquitto.Subscriber, wanted: list[bytes]) -> None:
+        """These, in this order, and nothing else but probes."""
+        got: list[bytes] = []
+        while len(got) < len(wanted):
+            payload = subscriber.next(DEADLINE_S)[1]
+            if payload != b"probe":
+                got.append(payload)
+        expect(f"what {subscriber.client_id} got", got, wanted)
+
     def _wills(self, app: Device) -> None:
         watchers = [self._device("watcher-1"), self._device("watcher-2")]
         with self._step("a client vanishes without a word: its will reaches a subscriber of each broker, once"):
@@ -144,6 +250,7 @@ class Story:
         watcher = self._device("watcher-3")
         watcher.connect(self._port("broker-2"))
         watcher.subscribe(("wills/#", 1))
+        bell = self._bell(app, "broker-1")
         text = f"broker-1 is killed with SIGKILL while app publishes {messages} messages to its {clients} clients"
         with self._step(text):
             sent = [
@@ -161,6 +268,13 @@ class Story:
             for number, meter in enumerate(fleet):
                 wanted = {n for n in range(messages) if n % clients == number}
                 self._gets(meter, got[number], wanted)
+        if bell is not None:
+            with self._step("mosquitto_sub of broker-1 comes to broker-2, and finds what mosquitto_pub has sent"):
+                mosquitto.publish(self._port("broker-2"), "bell/1", b"ring", b"rang")
+                bell.end(signal.SIGKILL)  # it would wait for its broker
+                bell = self._subscriber("broker-2", "bell", "bell/+")
+                self._gets_at_last(bell, [b"ring", b"rang"])
+                bell.end()
         with self._step("one client of broker-1 does not come back: broker-2 publishes its will, once"):
             expect("the will", [one.topic for one in _drained(watcher, 1)], ["wills/lost"])
             watcher.leave()
@@ -174,12 +288,22 @@ class Story:
         for meter in fleet:
             meter.leave()
 
+    def _bell(self, app: Device, name: str) -> mosquitto.Subscriber | None:
+        if not mosquitto.is_installed():
+            return None
+        bell = self._subscriber(name, "bell", "bell/+")
+        self._until(lambda: self._hears(app, bell, "bell/1"), "mosquitto_sub is reached")
+        return bell
+
     def _leader_dies(self, app: Device, messages: int) -> None:
         away, here = self._device("away"), self._device("here")
         for client in (away, here):
             client.connect(self._port("broker-1"))
             client.subscribe((f"to/{client.client_id}", 1))
             self._reach(app, client, f"to/{client.client_id}")
+        bell = self._bell(app, "broker-2")
+        doomed_client = self._device("doomed", will=("to/here", b"gone", 1, False))
+        doomed_client.connect(self._port("broker-2"))
         away.leave()
         with blocking.connect(self._url, Options(deadline_s=DEADLINE_S)) as metad:
             leaders = metad.cluster.map().leaders
@@ -192,6 +316,9 @@ class Story:
             killing = threading.Timer(0.0, os.kill, (self._server.pids[doomed], signal.SIGKILL))
             sent = [app.client.publish("to/away", b"%d" % number, 1) for number in range(messages)]
             killing.start()
+            doomed_client.vanish()
+            if bell is not None:
+                mosquitto.publish(self._port("broker-1"), "bell/1", *(b"%d" % number for number in range(10)))
             newcomers = [self._device(f"newcomer-{number}") for number in range(10)]
             for newcomer in newcomers:
                 expect("session present", self._connects(newcomer, "broker-2"), False)
@@ -203,7 +330,17 @@ class Story:
         with self._step("the client that was away finds every message"):
             expect("the session is present", away.connect(self._port("broker-2")), True)
             self._gets(away, [], set(range(messages)))
+        with self._step("the will of a client that vanished meanwhile is published once"):
+            expect("the will", [one.payload for one in _drained(here, 1, quiet_s=2.0)], [b"gone"])
             self._reach(app, here, "to/here")
+        if bell is not None:
+            with self._step("mosquitto_sub has got what mosquitto_pub sent meanwhile"):
+                left = set(range(10))
+                while left:
+                    payload = bell.next(DEADLINE_S)[1]
+                    if payload != b"probe":
+                        left.discard(int(payload))
+                bell.end()
 
     # --- how ---
 
