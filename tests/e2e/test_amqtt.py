@@ -445,6 +445,20 @@ def test_brokers_with_certificates_share_their_clients(url: str, tmp_path: Path,
             pass
 
 
+def test_a_broker_shows_its_certificate_to_metad(tmp_path: Path, device: Callable[..., Device]) -> None:
+    made = issue_fleet(tmp_path / "certs", ["n1"], [], brokers=["one"])["node-n1"]
+    security = {"certificate": made.certificate, "key": made.key, "ca": made.ca}
+    with embedded.serve_in_thread(node_id="n1", security=security) as server, ExitStack() as stack:
+        url = f"metads://{server.endpoint}"
+        broker = BrokerProcess(url, "one", tmp_path, "--certs", str(tmp_path / "certs"))
+        stack.callback(broker.end)
+        client = device("client")
+        client.connect(broker.port)
+        assert client.subscribe(("news", 1)) == [1]
+        client.publish("news", b"encrypted")
+        assert client.next().payload == b"encrypted"
+
+
 def test_one_client_has_one_connection(start: Start, device: Callable[..., Device]) -> None:
     one = start("broker-1")
     older, newer, publisher = device("client"), device("client"), device("publisher")
