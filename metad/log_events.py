@@ -1,7 +1,8 @@
 """Every event that metad logs: its key, its level, what it means, and its fields. LOGS.md is generated from this.
 
 Keys are stable: programs may rely on them. A warning or an error is logged at once, and then at most once a minute for
-the same values of the fields that it is *about*; the next line says how many were left out.
+the same values of the fields that it is *about*; the next line says how many were left out. So is information that is
+about something: clients cause it.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def _debug(key: str, text: str, /, **fields: str) -> Event:
     return _declare(key, logging.DEBUG, text, (), fields)
 
 
-def _info(key: str, text: str, /, **fields: str) -> Event:
-    return _declare(key, logging.INFO, text, (), fields)
+def _info(key: str, text: str, /, *about: str, **fields: str) -> Event:
+    return _declare(key, logging.INFO, text, about, fields)
 
 
 def _warning(key: str, text: str, /, *about: str, **fields: str) -> Event:
@@ -395,6 +396,7 @@ SLOT_MOVE_BEGAN = _info(
 BROKER_REGISTERED = _info(
     "broker_registered",
     "A broker has begun a life, which ends its earlier ones.",
+    "broker",
     broker="its name",
     epoch="the epoch of the life",
     address="where it says that it is",
@@ -496,7 +498,8 @@ A node writes its log to stderr, one JSON object per line. Every line has
 - `exception`, after a bug: the traceback
 
 A warning or an error is logged at once, and then once a minute as long as it is repeated; `left_out` is how many lines
-were left out before. Lines are the same warning again if they do not differ in the fields in bold.
+were left out before. Lines are the same warning again if they do not differ in the fields in bold. So is information
+that has such fields.
 
 The last line of a process is `ended` or `ended_by_error`. It has the reason and the exit status: 0 after SIGTERM or
 SIGINT; 1 if the node cannot serve; 3 if every other node refuses it. Another start would not change that, so nothing

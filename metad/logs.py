@@ -39,7 +39,8 @@ def bug(where: str, error: BaseException) -> None:
 
 
 class Repeats(logging.Filter):
-    """Lets a warning pass once a minute for the same values of what it is about, and counts what it leaves out."""
+    """Lets a warning, or information about something, pass once a minute for the same values of what it is about, and
+    counts what it leaves out."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -50,7 +51,7 @@ class Repeats(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is logged. If so, it says how many like it were left out before."""
         declared = EVENTS.get(str(record.msg))
-        if declared is None or declared.level < logging.WARNING or declared is BUG:
+        if declared is None or declared is BUG or (declared.level < logging.WARNING and not declared.about):
             return True
         fields = getattr(record, "fields", {})
         sparing = self._of(declared.key, tuple(str(fields.get(name)) for name in declared.about))

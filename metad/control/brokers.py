@@ -57,6 +57,8 @@ ABOUT_BROKERS = (
 )
 """The requests that :meth:`Brokers.handle` answers."""
 LEASE_MS_MIN, LEASE_MS_MAX = 500, 3_600_000
+AT_LEAST_EPOCH_MAX = 2**62
+"""Above it there are as many epochs again: a name that is used up would be lost for ever."""
 TEXT_BYTES_MAX = 1_024  # of an address, a region or a rack
 ATTRIBUTES_BYTES_MAX = 16 * 1024
 
@@ -104,8 +106,10 @@ class Brokers:
         self._lives: Liveness[str] = Liveness()
         self._lost_s = 0.0  # for how long this node was not running, in this reign
         self._ending: set[str] = set()  # whose end is being written
+        self._new: set[str] = set()  # names whose first registration is being written
         self._fencing = Fencing()
         self._noting = False
+        self._goes_on = False  # in the next turn of the loop
         self._lanes: dict[GroupId, asyncio.Task[None]] = {}  # what tells each group
         self._forgetting: asyncio.Task[None] | None = None
         self._waiters: dict[_Waiter, None] = {}
@@ -152,7 +156,7 @@ class Brokers:
         self._records, self._loads, self._lanes = {}, {}, {}
         self._lives, self._fencing, self._timer = Liveness(), Fencing(), None
         self._lost_s, self._noting = 0.0, False
-        self._ending = set()
+        self._ending, self._new = set(), set()
         for waiter in waiters:
             self._answer(waiter, _led_by_another())
 
@@ -228,6 +232,17 @@ class Brokers:
             steps = [BrokerStep("fenced", fence.broker, fence.least_epoch) for fence in everywhere]
             self._change(steps, self._noted, known.version)
 
+    def _go_on_soon(self) -> None:
+        """The same, once for all that happens in this turn of the loop: it looks at every fence."""
+        if not self._goes_on:
+            self._goes_on = True
+            asyncio.get_running_loop().call_soon(self._go_on_now)
+
+    def _go_on_now(self) -> None:
+        self._goes_on = False
+        if self._term is not None and self._groups.map is not None:
+            self._go_on(self._groups.map)
+
     async def _tell(self, group: GroupId) -> None:
         """Tell a group of fences until it lacks none."""
         fencing = self._fencing
@@ -239,8 +254,7 @@ class Brokers:
                 await asyncio.sleep(_AGAIN_S)
             else:
                 fencing.acknowledged(group, fences)
-                if self._groups.map is not None:
-                    self._go_on(self._groups.map)
+                self._go_on_soon()
 
     def _told(self, group: GroupId, lane: asyncio.Task[None]) -> None:
         if self._lanes.get(group) is lane:
@@ -325,8 +339,7 @@ class Brokers:
             then(steps, reply.brokers, _error_of(reply.errors) if len(steps) == 1 else None)
             self._tick_soon()
             # What could not be noted, because the map has changed, is tried again.
-            if self._groups.map is not None:
-                self._go_on(self._groups.map)
+            self._go_on_soon()
 
         self._host.change(b.BrokerChange(steps, map_version), changed)
 
@@ -357,13 +370,17 @@ class Brokers:
     def _register(self, asked: b.BrokerRegister, done: Done) -> None:
         _check(asked)
         self._make_room()
-        if asked.broker not in self._records and len(self._records) >= BROKERS_MAX:
-            raise ConflictError(
-                f"{BROKERS_MAX} brokers are registered, or were within the last day: "
-                "give new ones the names of those gone"
-            )
+        if asked.broker not in self._records:
+            self._new.add(asked.broker)
+            if len(self._records) + len(self._new) > BROKERS_MAX:
+                self._new.discard(asked.broker)
+                raise ConflictError(
+                    f"{BROKERS_MAX} brokers are registered, or were within the last day: "
+                    "give new ones the names of those gone"
+                )
 
         def registered(_: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+            self._new.discard(asked.broker)
             (record,) = brokers
             if record is None:
                 done(error or ConflictError("the registration was refused"))
@@ -526,6 +543,8 @@ def _check(asked: b.BrokerRegister) -> None:
         raise InvalidRequestError(f"the broker's name takes {length} bytes: 1 to {BROKER_BYTES_MAX} are allowed")
     if not LEASE_MS_MIN <= asked.lease_ms <= LEASE_MS_MAX:
         raise InvalidRequestError(f"lease_ms is {asked.lease_ms}: {LEASE_MS_MIN} to {LEASE_MS_MAX} are allowed")
+    if asked.at_least_epoch > AT_LEAST_EPOCH_MAX:
+        raise InvalidRequestError(f"at_least_epoch is {asked.at_least_epoch}: at most {AT_LEAST_EPOCH_MAX} is allowed")
     texts: dict[str, Any] = {"address": asked.address, "region": asked.region, "rack": asked.rack}
     for name, text in texts.items():
         if len(text.encode()) > TEXT_BYTES_MAX:

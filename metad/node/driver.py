@@ -226,7 +226,10 @@ class GroupDriver:
         taken = len(proposal.outcomes)
         self._take_max = self._window.items_max
         if taken < len(works):  # they have grown more than their sizes said, or one writes a row again
-            self._queue.give_back(works[taken:])
+            if proposal.heavy:
+                self._queue.put_back(works[taken:], works[taken - 1].source)
+            else:
+                self._queue.give_back(works[taken:])
             works = works[:taken]
             self._take_max = 2 * taken  # the next entry likely has no room for many more
         entry = _InFlight(index, proposal, works)

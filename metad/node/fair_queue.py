@@ -103,6 +103,21 @@ class FairQueue(Generic[WorkT]):
         self._back.extendleft(reversed(works))
         self.items += sum(work.items for work in works)
 
+    def put_back(self, works: Iterable[WorkT], after: object) -> None:
+        """Put the requests taken last back into the lines of their sources, because what source ``after`` asked was as
+        much work as a turn is worth, whatever its items said: the turn is over, and the others are next."""
+        works = list(works)
+        for work in reversed(works):
+            self._lines.setdefault(work.source, deque()).appendleft(work)
+            self.items += work.items
+        waiting = dict.fromkeys(work.source for work in works) | dict.fromkeys(self._turns)
+        is_waiting = after in waiting
+        waiting.pop(after, None)
+        self._turns = deque(waiting)
+        if is_waiting:
+            self._turns.append(after)
+        self._left = SHARE_ITEMS
+
     def drain(self) -> list[WorkT]:
         """Take all requests."""
         works = list(self)

@@ -10,7 +10,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, InvalidItemError, NotFoundError
+from metad_wire.errors import ConflictError, InvalidItemError, NotFoundError, TooLargeError
 from metad_wire.methods import encode
 from metad_wire.tables import lease as w
 from metad_wire.tables.kv import KV
@@ -28,6 +28,8 @@ from .view import View
 
 _FIELDS = tails.fields(w.Lease)
 _decode = msgspec.msgpack.Decoder(w.Lease).decode
+REVOKED_KEYS_MAX = 10_000
+"""Keys that one request deletes with its leases: some 100 ms, for which nobody else is served."""
 _ROW, _KEY_ROW, _RECORD = LEASE.rows["lease"], LEASE.rows["key"], KV.rows["record"]
 
 
@@ -76,6 +78,9 @@ def _evaluate_revoke(view: View, command: Command[w.LeaseRevoke]) -> m.WriteRepl
     errors: list[m.ItemError] = []
     records = LeasedRecords(RECORDS, view)
     attachments = records.attachments
+    found = [attachments.get(suffix) for suffix in dict.fromkeys(command.rows.keys)]
+    if sum([lease.keys for lease in found if lease is not None]) > REVOKED_KEYS_MAX:
+        raise TooLargeError(f"these leases have over {REVOKED_KEYS_MAX} keys: revoke fewer of them at once")
     for position, _, suffix in command.rows:
         lease = attachments.get(suffix)
         if lease is None:

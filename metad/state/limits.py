@@ -19,6 +19,8 @@ remembered for retries. It fits a frame between nodes with what else travels in 
 follower could ever take it."""
 LOOKED_AT_BYTES_MAX = 16 * 1024 * 1024
 """Of rows that one command reads from the engine before it writes: some 8 ms for which nobody else is served."""
+SCANNED_ROW_BYTES = 512
+"""What a row that is found by a scan counts among them beside its own bytes: it takes about as long."""
 _GROWTH = 6
 _ITEM_GROWTH = 400
 

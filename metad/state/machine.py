@@ -57,6 +57,8 @@ class Proposal(NamedTuple):
     outcomes: list[Outcome]
     size: int
     """Bytes of writes and replies, about."""
+    heavy: bool = False
+    """Whether the last of them left no time for further ones: it has looked at much."""
 
 
 class Machine:
@@ -120,12 +122,14 @@ class Machine:
         outcomes: list[Outcome] = []
         size = looked_at = view.looked_at = 0
         coalesces = True  # so far
+        heavy = False
         for command, identity in commands:
             if view.looked_at:
                 looked_at += view.looked_at
                 view.looked_at = 0
             verb = VERBS[command.method.code]
-            if size >= ENTRY_BYTES_FULL or looked_at >= _ENTRY_LOOKED_AT_BYTES or verb.origin is not origin:
+            heavy = looked_at >= _ENTRY_LOOKED_AT_BYTES
+            if heavy or size >= ENTRY_BYTES_FULL or verb.origin is not origin:
                 break
             if identity is not None:
                 try:
@@ -205,7 +209,7 @@ class Machine:
                 self.time.amnesty(now_s)
         previous = {row: values.distinct() for row, values in replaced.items()}
         entry = Entry(ENTRY_FORMAT, origin, now_ms, writes, heard, revision, marker, previous)
-        return Proposal(entry.encoded(), entry, outcomes, size)
+        return Proposal(entry.encoded(), entry, outcomes, size, heavy)
 
     def recall(self, index: int, command: Command[Any], identity: Identity) -> bytes:
         """The encoded reply that applied entry ``index`` gave to this command."""

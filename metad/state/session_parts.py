@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.errors import NotFoundError, QuotaExceededError
+from metad_wire.errors import NotFoundError, QuotaExceededError, TooLargeError
 from metad_wire.methods import encode
 from metad_wire.table import Table
 from metad_wire.tables.session import SESSION
@@ -27,6 +27,8 @@ from .view import View
 
 _decode_count = msgspec.msgpack.Decoder(tuple[int, int]).decode
 _NONE = (0, 0)
+READ_ROWS_MAX = 16_384
+"""Rows of one kind that one request reads, of all its sessions: some 100 ms, for which nobody else is served."""
 
 Named = list[tuple[bytes, bytes]]
 """Of one session, in order: what of a row's key is behind that of the session, and the value."""
@@ -38,6 +40,12 @@ def rows_of_sessions(body: Any) -> Rows:
     """Those of a request whose items have the fields of a session's key."""
     sessions, crcs = SESSION.keys(body.items)
     return Rows(body.items, sessions, column(crcs, len(sessions)))
+
+
+def _check_rows(counts: Sequence[bytes | None]) -> None:
+    """Raise TooLargeError where sessions that have so many rows are too much to read for one request."""
+    if sum([_decode_count(count)[0] for count in counts if count is not None]) > READ_ROWS_MAX:
+        raise TooLargeError(f"these sessions have over {READ_ROWS_MAX} rows of one kind: ask for fewer of them at once")
 
 
 class SessionParts:
@@ -158,6 +166,7 @@ class SessionParts:
         count_prefix = keys.table_prefix(reader.group, self._count)
         prefix = keys.table_prefix(reader.group, self.row)
         counts = reader.get_many([count_prefix + session for session in sessions], bytes_max)
+        _check_rows(counts)
         size = 0
         for session, count in zip(sessions, counts, strict=True):
             if count is None:
@@ -178,6 +187,7 @@ class SessionParts:
         prefix = keys.table_prefix(view.group, self.row)
         counts = view.get_many([count_prefix + session for session in sessions], LOOKED_AT_BYTES_MAX)
         changed: dict[bytes, Writes] = {}
+        _check_rows(counts)
         if len(counts) > counts.count(None):
             changed = self._in_flight(view, prefix)
         size = 0

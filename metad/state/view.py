@@ -10,7 +10,7 @@ from metad_wire.watch import SlotMarker
 from ..storage.engine import Engine
 from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix
 from .entry import Replaced
-from .limits import LOOKED_AT_BYTES_MAX, check_reply
+from .limits import LOOKED_AT_BYTES_MAX, SCANNED_ROW_BYTES, check_reply
 from .overlay import MISSING, Missing, Overlay
 from .part import Origin, Parts, Writes
 from .row_cache import RowCache
@@ -157,7 +157,7 @@ class View:
         flight deletes one; and whether there are no more. What only an entry in flight adds is not found yet."""
         found = self._engine.scan(begin, end, limit, bytes_max)
         size = sum([len(key) + len(value) for key, value in found])
-        self._look_at(size)
+        self._look_at(size + len(found) * SCANNED_ROW_BYTES)
         is_last = len(found) < limit and size < bytes_max
         young, old = self.in_flight(begin[GROUP_PREFIX_BYTES])
         if not young and not old:
@@ -168,6 +168,7 @@ class View:
         """The keys of a row that begin so and have a value, before the command; ``limit`` of them at most."""
         young, old = self.in_flight(row)
         found = dict.fromkeys([key for key, _ in self._engine.scan(prefix, after_prefix(prefix), limit)], True)
+        self._look_at(len(found) * SCANNED_ROW_BYTES)
         for writes in (old, young):
             for key, value in writes.items():
                 if key.startswith(prefix):
@@ -178,6 +179,7 @@ class View:
         """The keys of one row that start with ``prefix``, in order. The caller knows that the engine has at most
         ``limit``."""
         found = {key for key, _ in self._engine.scan(prefix, after_prefix(prefix), limit, LOOKED_AT_BYTES_MAX)}
+        self._look_at(len(found) * SCANNED_ROW_BYTES)
         row = prefix[GROUP_PREFIX_BYTES]
         young, old = self.in_flight(row)
         for writes in (old, young, self.heard.get(row, self.writes)):

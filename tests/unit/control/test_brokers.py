@@ -14,7 +14,7 @@ import pytest
 from metad.config import Config
 from metad.control import brokers as module
 from metad.control import forgetting
-from metad.control.brokers import BROKERS_MAX, Brokers
+from metad.control.brokers import AT_LEAST_EPOCH_MAX, BROKERS_MAX, Brokers
 from metad.control.fencing import Fencing
 from metad.raft.journal import REGULAR, record
 from metad.state.brokers import read_brokers
@@ -296,6 +296,7 @@ async def test_fences_of_many_brokers_share_a_request() -> None:
         {"lease_ms": 3_600_001},
         {"address": "x" * 1_025},
         {"attributes": {"a": "x" * 17_000}},
+        {"at_least_epoch": AT_LEAST_EPOCH_MAX + 1},
     ],
 )
 async def test_a_registration_that_breaks_a_bound_is_refused(wrong: dict[str, Any]) -> None:
@@ -392,6 +393,29 @@ async def test_forgetting_begins_again_after(comes_between: str) -> None:
 
 def _again(name: str) -> b.BrokerStep:
     return b.BrokerStep("register", name, 0, b.BrokerRegister(name))
+
+
+async def test_names_are_bounded_also_while_many_register_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the bound: names whose registrations were being written did not count."""
+    monkeypatch.setattr(module, "BROKERS_MAX", 2)
+    world = World()
+    world.held = []
+    answers = [world.begin(b.BrokerRegister(name)) for name in ("b1", "b1", "b2", "b3", "b4")]
+    held, world.held = world.held, None
+    for write in held:
+        write()
+    await world.settle()
+    refused = [isinstance(answer, ConflictError) for (answer,) in answers]
+    assert refused == [False, False, False, True, True]
+
+
+async def test_no_registration_uses_up_the_epochs_of_a_name() -> None:
+    """Guards the bound: after two registrations with the greatest number the node could not read its own records."""
+    world = World()
+    first = await world.register("b1", at_least_epoch=AT_LEAST_EPOCH_MAX)
+    assert first == AT_LEAST_EPOCH_MAX
+    await world.ask(b.BrokerDeregister("b1", first))
+    assert await world.register("b1", at_least_epoch=AT_LEAST_EPOCH_MAX) == first + 1
 
 
 # --- silence ---------------------------------------------------------------------------------------------

@@ -54,11 +54,33 @@ def test_what_is_given_back_is_next() -> None:
     assert not queue
 
 
+def test_a_source_whose_request_was_heavy_has_had_its_turn() -> None:
+    queue = filled(*(One("heavy", n) for n in range(5)), One("a", 0), One("b", 0), One("a", 1))
+    taken = [queue.pop() for _ in range(6)]
+    assert [(work.source, work.number) for work in taken[4:]] == [("heavy", 4), ("a", 0)]
+    queue.put_back(taken[2:], "heavy")
+    assert queue.items == 6
+    assert not queue.given_back
+    found = [queue.pop() for _ in range(6)]
+    assert [(work.source, work.number) for work in found] == [
+        ("a", 0), ("a", 1), ("b", 0), ("heavy", 2), ("heavy", 3), ("heavy", 4),
+    ]  # fmt: skip
+    assert not queue
+
+
+def test_a_source_that_was_heavy_and_waits_no_more_gets_no_turn() -> None:
+    queue = filled(One("heavy", 0), One("a", 0))
+    taken = [queue.pop(), queue.pop()]
+    queue.put_back(taken[1:], "heavy")
+    assert queue.pop() is taken[1]
+    assert not queue
+
+
 @given(
     st.lists(
         st.one_of(
             st.tuples(st.sampled_from("abc"), st.sampled_from([1, 10, SHARE_ITEMS, 1_000])),
-            st.sampled_from(["pop", "give back", "drain"]),
+            st.sampled_from(["pop", "give back", "put back", "drain"]),
         ),
         max_size=60,
     )
@@ -81,6 +103,8 @@ def test_nothing_is_lost_and_each_source_keeps_its_order(steps: list[tuple[str, 
             assert taken[0] is first
             if step == "give back":
                 queue.give_back(taken)
+            elif step == "put back":
+                queue.put_back(taken, taken[0].source)
             else:
                 assert first.number == popped[str(first.source)]
                 popped[str(first.source)] += 1

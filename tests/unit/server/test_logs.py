@@ -214,7 +214,15 @@ def test_a_warning_is_logged_once_a_minute_for_each_peer() -> None:
     assert said(log_events.REFUSED_BY_PEER, peer="n1", error="no") is None
 
 
-def test_information_and_bugs_are_never_left_out() -> None:
+def test_a_broker_that_registers_all_the_time_does_not_fill_the_log() -> None:
+    """Guards the log: clients cause these lines, some thousand a second if they like."""
+    said = Said()
+    lines = [said(log_events.BROKER_REGISTERED, broker="b1", epoch=epoch, address="") for epoch in range(1_000)]
+    assert lines == [0] + [None] * 999
+    assert said(log_events.BROKER_REGISTERED, broker="b2", epoch=1, address="") == 0
+
+
+def test_information_about_nothing_and_bugs_are_never_left_out() -> None:
     said = Said()
     assert [said(log_events.LEADER_GAINED, group="g", term=1) for _ in range(3)] == [0, 0, 0]
     assert [said(log_events.BUG, where="here") for _ in range(3)] == [0, 0, 0]

@@ -18,6 +18,7 @@ from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import GroupCommand, slot_bits
+from metad_wire.errors import TooLargeError
 from metad_wire.messages import KvKey as Key
 from metad_wire.messages import KvOperation as Do
 from metad_wire.messages import KvPutItem as Put
@@ -283,6 +284,25 @@ def test_a_lease_of_large_records_ends_too(rig: Rig) -> None:
     assert item_errors(rig.write(methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", "L")]))) == {}
     assert leases_of(rig, "k0", "k19") == {}
     assert put(rig, Put("n", "k0", b"1")).versions == [1]
+
+
+def test_one_request_ends_leases_of_so_many_keys_and_no_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards other clients: a request that was refused in the end had looked at 20,000 keys before, for free."""
+    monkeypatch.setattr("metad.state.leases.REVOKED_KEYS_MAX", 3)
+    for lease in ("L", "M"):
+        grant(rig, lease)
+        put(rig, *(Put("n", f"{lease}{number}", b"1") for number in range(2)), lease=lease)
+    rig.settle()
+    both = w.LeaseRevoke([w.LeaseKey("n", "L"), w.LeaseKey("n", "M")])
+    looked_at: list[bytes] = []
+    monkeypatch.setattr("metad.state.lease_keys.Attachments.keys_of", lambda _, lease: looked_at.append(lease) or [])
+    with pytest.raises(TooLargeError):
+        rig.write(methods.LEASE_REVOKE, both)
+    assert looked_at == []
+    monkeypatch.undo()
+    again = w.LeaseRevoke([w.LeaseKey("n", "L"), w.LeaseKey("n", "L")])
+    assert item_errors(rig.write(methods.LEASE_REVOKE, again)) == {1: "not_found"}
+    assert leases_of(rig, "L0", "L1", "M0", "M1") == {"M0": "M", "M1": "M"}
 
 
 # --- the end ---------------------------------------------------------------------------------------------

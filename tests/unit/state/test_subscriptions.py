@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from part_counts import check_counts
-from state_rig import Rig, contents, item_errors
+from state_rig import Rig, command_of, contents, item_errors
 
 from metad.state import session_parts, subscriptions, tables
 from metad.state.entry import decode_entry
+from metad.state.limits import SCANNED_ROW_BYTES
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import InvalidRequestError
+from metad_wire.errors import InvalidRequestError, TooLargeError
 from metad_wire.messages import SessionKey
 from metad_wire.tables.subscription import (
     SUBSCRIPTION,
@@ -319,3 +320,37 @@ def test_reads_are_encoded_as_the_messages_are() -> None:
     expected = [each for each in everything if (each.tenant, each.client_id) == ("acme", "ab")]
     assert msgspec.msgpack.encode(page) == msgspec.msgpack.encode(expected)
     assert of(rig, "ab") == [{each.filter: each.options for each in expected}]
+
+
+def test_one_request_reads_so_many_rows_and_no_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards other clients: short filters fit a reply by the hundred thousand, and nobody is served meanwhile."""
+    monkeypatch.setattr(session_parts, "READ_ROWS_MAX", 5)
+    take(rig, "b1", 5, "c0", "c1")
+    for client in ("c0", "c1"):
+        assert add(rig, *(Subscription("acme", client, f"f{n}") for n in range(3))).errors == []
+    assert len(of(rig, "c0")[0]) == len(of(rig, "c1")[0]) == 3
+    with pytest.raises(TooLargeError):
+        of(rig, "c0", "c1")
+    for count, is_too_much in ((1, False), (2, True)):
+        items = [m.SessionTakeoverItem("acme", f"c{n}") for n in range(count)]
+        body = m.SessionTakeover("b1", 5, items, restore_parts=True)
+        if is_too_much:
+            with pytest.raises(TooLargeError):
+                rig.write(methods.SESSION_TAKEOVER, body)
+        else:
+            assert len(rig.write(methods.SESSION_TAKEOVER, body).subscriptions[0]) == 3
+
+
+def test_an_entry_takes_nothing_behind_a_command_that_has_looked_at_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards other clients: what is restored counted for nothing, so an entry had as much of it as was asked for."""
+    monkeypatch.setattr("metad.state.machine._ENTRY_LOOKED_AT_BYTES", 3 * SCANNED_ROW_BYTES)
+    rig = Rig()
+    take(rig, "b1", 5, "c0", "c1")
+    add(rig, *(Subscription("acme", "c0", f"f{n}") for n in range(3)))
+    restores, puts = (
+        command_of(methods.SESSION_TAKEOVER, m.SessionTakeover("b1", 5, [m.SessionTakeoverItem("acme", client)], **how))
+        for client, how in (("c0", {"restore_parts": True}), ("c1", {}))
+    )
+    machine = rig.group.machine
+    proposal = machine.evaluate([(puts, None), (restores, None), (puts, None)], rig.group.last + 1, rig.now_ms)
+    assert (len(proposal.outcomes), proposal.heavy) == (2, True)
