@@ -80,6 +80,7 @@ class Cluster:
         self.alive = True
         self.error: m.ItemError | None = None
         self.beats = 0
+        self.travels_s = 0.0  # of that clock, from when a heartbeat is sent until it is answered
         self.writes: list[Any] = []
         self.registered: list[b.BrokerRegister] = []
         server.answer = self.answer
@@ -91,6 +92,7 @@ class Cluster:
             received.reply(b.BrokerRegistered(self.epoch, body.lease_ms, []))
         elif isinstance(body, b.BrokerHeartbeat):
             self.beats += 1
+            self.slept_s += self.travels_s
             if self.error is not None:
                 received.reply(b.BrokerHeartbeatReply([0], ["fenced"], [self.error]))
             elif self.alive:
@@ -131,7 +133,7 @@ async def test_every_write_is_made_in_the_name_of_the_life_and_no_read_is(cluste
         await client.kv.get("ns", "k")
         assert client.brokers.life is life
     owner = m.Owner("b1", 7)
-    assert cluster.writes == [(None, 0), *[(owner, int(m.Feature.LIVES))] * 3]
+    assert cluster.writes == [(None, 0), *[(owner, int(m.Feature.LIVES | m.Feature.REGISTERED))] * 3]
     asked = cluster.registered[0]
     assert (asked.broker, asked.lease_ms, asked.address, asked.attributes, asked.at_least_epoch) == (
         "b1",
@@ -168,6 +170,16 @@ async def test_after_the_lease_nothing_is_served_and_nothing_is_sent(cluster: Cl
         second = await client.brokers.register("b1")
         await client.kv.put("ns", "k", b"v")
         assert cluster.writes[-1][0] == second.owner == m.Owner("b1", 8)
+
+
+async def test_a_heartbeat_counts_from_when_it_was_sent_however_long_its_answer_takes(cluster: Cluster) -> None:
+    cluster.travels_s = 0.4 * LEASE_S
+    async with cluster.client() as client:
+        life = await client.brokers.register("b1", lease_s=LEASE_S)
+        cluster.alive, cluster.travels_s = False, 0.0
+        assert life.state is LifeState.SERVING
+        cluster.slept_s += 0.15 * LEASE_S
+        assert life.state is LifeState.SUSPENDED
 
 
 async def test_heartbeats_go_on_by_themselves(cluster: Cluster) -> None:

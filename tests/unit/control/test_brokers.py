@@ -433,6 +433,44 @@ async def test_a_lease_counts_from_the_answer_to_the_registration() -> None:
     assert world.known("b1").state == "fenced"
 
 
+async def test_a_heartbeat_of_an_earlier_life_keeps_no_later_one_alive() -> None:
+    world = World()
+    first = await world.register("b1")
+    await world.register("b1")
+    for _ in range(4):
+        await world.pass_s(LEASE_S / 3)
+        assert await world.beat("b1", first) == "fenced"
+    assert world.known("b1").state == "fenced"
+
+
+async def test_the_lease_of_a_new_life_is_its_own() -> None:
+    world = World()
+    await world.register("b1", lease_ms=1_000)
+    await world.register("b1", lease_ms=60_000)
+    await world.pass_s(50.0)
+    assert world.known("b1").state == "active"
+
+
+async def test_an_answer_that_waits_no_longer_names_a_group_also_if_only_the_note_is_missing() -> None:
+    """Whoever reads that no group is named may rely on the fence, also in groups that were added since."""
+    world = World()
+    notes: list[Callable[[], None]] = []
+    change = world.change
+
+    def held(body: b.BrokerChange, done: Any) -> None:
+        if body.steps[0].step == "fenced":
+            notes.append(lambda: change(body, done))
+        else:
+            change(body, done)
+
+    world.change = held  # type: ignore[method-assign]
+    answers = world.begin(b.BrokerRegister("b1", wait_ms=1_000))
+    await world.pass_s(1.1)
+    assert notes
+    assert world.fenced(DATA) == world.fenced(OFFSET) == {"b1": answers[0].broker_epoch}
+    assert answers[0].unfenced == ["metadata-0"]
+
+
 async def test_who_is_silent_for_its_lease_is_fenced_with_one_write_in_every_group() -> None:
     world = World()
     for name in ("b1", "b2", "b3"):

@@ -165,3 +165,12 @@ def test_a_step_that_nobody_knows_is_refused_alone() -> None:
     assert outcome[0] == ("conflict", None)
     assert outcome[1].broker == "b2"
     assert outcome[2] == ("conflict", None)
+
+
+def test_all_brokers_are_read_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metad.state.brokers._LOAD_ROWS", 2)
+    registry = Registry()
+    names = [f"b{number}" for number in range(5)]
+    for name in names:
+        registry.register(name)
+    assert sorted(read_brokers(registry.group.engine)) == names

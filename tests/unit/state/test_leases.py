@@ -158,8 +158,9 @@ def test_names_that_the_server_makes_differ(rig: Rig) -> None:
         w.LeaseGrantItem("n", w.LEASE_TTL_MS_MIN - 1),
         w.LeaseGrantItem("n", w.LEASE_TTL_MS_MAX + 1),
         w.LeaseGrantItem("n", TTL_MS, "x" * (w.LEASE_NAME_BYTES_MAX + 1)),
+        w.LeaseGrantItem("n", TTL_MS, "é" * (w.LEASE_NAME_BYTES_MAX // 2 + 1)),
     ],
-    ids=["too short", "too long", "name too long"],
+    ids=["too short", "too long", "name too long", "name too long in bytes"],
 )
 def test_a_grant_out_of_bounds_is_refused_alone(rig: Rig, item: w.LeaseGrantItem) -> None:
     reply = rig.write(methods.LEASE_GRANT, w.LeaseGrant([item, w.LeaseGrantItem("n", TTL_MS, "good")]))
@@ -249,6 +250,16 @@ def test_keys_are_attached_and_detached_as_they_are(rig: Rig) -> None:
     assert leases_of(rig, "a", "b") == {"a": "", "b": "M"}
     (record,) = rig.read(methods.KV_GET, m.KvGet([Key("n", "a")])).records
     assert (record.value, record.version) == (b"1", 3)
+
+
+def test_a_key_that_the_lease_has_already_is_not_written_again(rig: Rig) -> None:
+    grant(rig)
+    put(rig, Put("n", "a", b"1"), lease="L")
+    attach = w.LeaseAttach([w.LeaseKeyItem("n", "L", "a")])
+    assert rig.write(methods.LEASE_ATTACH, attach).errors == []
+    rig.settle()
+    (record,) = rig.read(methods.KV_GET, m.KvGet([Key("n", "a")])).records
+    assert (record.version, record.lease) == (1, "L")
 
 
 def test_a_lease_has_so_many_keys_and_no_more(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> None:
@@ -389,6 +400,31 @@ def test_a_holder_that_was_heard_of_between_order_and_entry_keeps_its_lease() ->
     expire(rig, "L")
     assert keep_alive(rig, "L") == [TTL_MS]
     assert live(rig.group.machine).over() == []
+
+
+def test_a_name_that_is_granted_again_is_a_lease_like_any_other() -> None:
+    rig = Rig()
+    for _ in range(2):
+        grant(rig)
+        rig.write(methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", "L")]))
+    grant(rig)
+    assert keep_alive(rig, "L") == [TTL_MS]
+    rig.group.now_s += TTL_MS / 1000
+    assert live(rig.group.machine).over() == [keys.text2("n", "L")]
+
+
+def test_a_lease_in_flight_counts_while_the_last_one_before_it_ends() -> None:
+    """Guards the look for leases: where there are none, nobody asks which lease a record is attached to."""
+    rig = Rig()
+    grant(rig)
+    rig.lag = 10
+    rig.write(methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", "L")]))
+    grant(rig, "M")
+    put(rig, Put("n", "a", b"1"), lease="M")
+    rig.group.apply(1)
+    put(rig, Put("n", "a", b"2"))
+    assert leases_of(rig, "a") == {"a": ""}
+    check_rows(rig)
 
 
 def test_an_attached_key_does_not_prolong_a_lease() -> None:

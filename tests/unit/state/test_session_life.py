@@ -479,7 +479,7 @@ def test_sessions_against_a_model(steps: list[tuple[Any, ...]], lag: int) -> Non
     rig = begun(lag)
     model: dict[str, Model] = {}
     published: list[tuple[str, Will]] = []
-    amnesty_until_s = 0.0
+    amnesty_until_s, begins = 0.0, False  # to lead, with the next entry
 
     def end(name: str) -> None:
         one = model.pop(name)
@@ -487,6 +487,8 @@ def test_sessions_against_a_model(steps: list[tuple[Any, ...]], lag: int) -> Non
             published.append((name, one.properties.will))
 
     for step in steps:
+        if begins and (step[0] in ("connect", "leave", "delete") or (step[0] == "sweep" and due(rig))):
+            amnesty_until_s, begins = rig.group.now_s + 10.0, False
         past_ms = 0 if rig.group.now_s < amnesty_until_s else rig.now_ms
         match step:
             case "advance", seconds:
@@ -494,7 +496,7 @@ def test_sessions_against_a_model(steps: list[tuple[Any, ...]], lag: int) -> Non
             case ("forget",):
                 rig.settle()
                 rig.group.machine.forget()
-                amnesty_until_s = rig.group.now_s + 10.0
+                begins = True
             case "delete", name:
                 assert bool(item_errors(delete(rig, name))) == (name not in model)
                 model.pop(name, None)
@@ -671,3 +673,61 @@ def test_a_fence_is_swept_for_the_lives_and_the_slots_that_were_looked_at(rig: R
     lose(rig, swept=True)
     rig.settle()
     assert [item.least_epoch for item in fences.unswept()] == [3]
+
+
+def test_a_session_that_was_left_is_not_left_again_when_the_life_of_its_broker_is_over(rig: Rig) -> None:
+    """It has no deadlines in its row, as one that is connected. Its client has said good-bye."""
+    connect(rig, properties=SessionProperties(NEVER_S, b"", WILL))
+    leave(rig, will_discard=True)
+    left = owner(rig)
+    fence(rig)
+    rig.advance(60_000)
+    lose(rig, "a")
+    assert (owner(rig), due(rig)) == (left, [])
+    rig.advance(60_000)
+    assert present(connect(rig, broker="other"))
+    assert wills(rig) == []
+
+
+def test_a_session_that_the_next_life_has_taken_over_is_not_lost(rig: Rig) -> None:
+    connect(rig, properties=SessionProperties(60))
+    fence(rig)
+    rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 2, [SessionTakeoverItem("t", "a")]))
+    lose(rig, "a")
+    assert (owner(rig), due(rig)) == (m.SessionOwner(True, "b", 2, 0), [])
+
+
+def test_no_fence_is_swept_while_slots_are_sealed(rig: Rig) -> None:
+    """They may come back, with sessions that no pass has seen."""
+    fence(rig)
+    rig.settle()
+    seal = c.GroupCommand("seal", 1, 1, slots=c.slot_bits([5]), other=1)
+    rig.write(methods.GROUP_COMMAND, seal)
+    lose(rig, swept=True)
+    rig.settle()
+    assert len(rig.group.machine.parts[Fences].unswept()) == 1
+
+
+def test_a_row_of_the_index_that_is_nobodys_goes(rig: Rig) -> None:
+    connect(rig, properties=SessionProperties(600))
+    leave(rig)
+    rig.settle()
+    stale = due_key(rig.group.prefix, rig.now_ms + 1, DueKind.EXPIRY, keys.text2("t", "a"))
+    for engine in (rig.group.engine, rig.group.follower_engine):
+        engine.write({stale: b""})
+    assert len(due(rig)) == 2
+    assert sweep(rig, c.SessionDue("t", "a", rig.now_ms + 1, DueKind.EXPIRY)) == (0, 0, 0)
+    assert due(rig) == [(rig.now_ms + 600_000, DueKind.EXPIRY, "a")]
+
+
+def test_one_command_ends_parts_of_so_many_bytes_and_no_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_end, "_PARTS_BYTES_MAX", 700)
+    for name in "ab":
+        connect(rig, name, SessionProperties(600))
+        items = [subscription.Subscription("t", name, letter * 200) for letter in "xy"]
+        assert rig.write(methods.SUBSCRIPTION_ADD, subscription.SubscriptionAdd("b", 1, items)).errors == []
+    with pytest.raises(TooLargeError):
+        rig.write(
+            methods.SESSION_DELETE, m.SessionDelete([m.SessionDeleteItem("t", "a"), m.SessionDeleteItem("t", "b")])
+        )
+    assert delete(rig, "a").errors == delete(rig, "b").errors == []

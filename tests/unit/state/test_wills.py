@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from state_rig import Rig, contents, item_errors
+from state_rig import Rig, command_of, contents, item_errors
 
 from metad.state import tables, wills
 from metad.state.slot_assignment import SlotAssignment
@@ -435,3 +435,15 @@ def test_what_waits_is_counted_for_the_status(rig: Rig) -> None:
     assert counts() == (2, 0, 0, False)
     fence(rig, "b2", 2)  # and its claims are over with its life
     assert counts() == (2, 2, since_ms, False)
+
+
+def test_a_will_that_is_longer_than_a_reply_may_be_is_claimed_alone(rig: Rig) -> None:
+    """Else nobody could ever publish it, nor what is behind it."""
+    make_due(rig, "a", "b")
+    found: list[str] = []
+    for _ in range(2):
+        command = command_of(methods.WILL_CLAIM, WillClaim("b1", 5, LEASE_MS))
+        command.reply_bytes_max = 1
+        (outcome,) = rig.group.propose([(command, None)], rig.now_ms)
+        found += clients(methods.WILL_CLAIM.decode_reply(outcome))
+    assert found == ["a", "b"]
