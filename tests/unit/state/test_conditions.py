@@ -10,6 +10,7 @@ from state_rig import Rig
 from wire_document import PROTOCOL, tables
 
 from metad_wire import messages as m
+from metad_wire.cluster import FenceItem, GroupFence
 from metad_wire.errors import ERRORS
 from metad_wire.methods import METHODS_BY_NAME
 from metad_wire.tables import inflight as i
@@ -56,9 +57,24 @@ CASES: list[tuple[str, Any, list[tuple[str, int | None]]]] = [
     ),
     ("session.delete", m.SessionDelete([SESSION], "b", 2), [("fenced", 3)]),
     (
+        "session.disconnect",
+        m.SessionDisconnect("r", 1, [m.SessionDisconnectItem("t", "r", attachment=1)]),
+        [("conflict", 4)],
+    ),
+    (
+        "session.update",
+        m.SessionUpdate("r", 1, [m.SessionUpdateItem("t", "r", m.SessionProperties(), attachment=1)]),
+        [("conflict", 4)],
+    ),
+    (
+        "session.delete",
+        m.SessionDelete([m.SessionDeleteItem("t", "r", attachment=1)], "r", 1),
+        [("conflict", 4)],
+    ),
+    (
         "retained.delete",
         RetainedDelete([RetainedDeleteItem("t", "topic", 9), RetainedDeleteItem("t", "absent", 9)]),
-        [("conflict", 3), ("not_found", None)],
+        [("conflict", 5), ("not_found", None)],
     ),
     ("inflight.put", i.InflightPut("b", 2, [i.Inflight("t", "c", "n", b"v")]), [("fenced", 3)]),
     ("inflight.delete", i.InflightDelete("b", 2, [i.InflightKey("t", "c", "n")]), [("fenced", 3)]),
@@ -77,6 +93,8 @@ def filled(kind: str) -> Rig:
     if kind == "data":
         rig.write(METHODS_BY_NAME["kv.put"], m.KvPut([PUT]))
         rig.write(METHODS_BY_NAME["session.takeover"], m.SessionTakeover("b", 3, [m.SessionTakeoverItem("t", "c")]))
+        rig.write(METHODS_BY_NAME["group.fence"], GroupFence([FenceItem("r", 1)]))
+        rig.write(METHODS_BY_NAME["session.takeover"], m.SessionTakeover("r", 1, [m.SessionTakeoverItem("t", "r")]))
         rig.write(METHODS_BY_NAME["retained.put"], RetainedPut([RetainedPutItem("t", "topic", b"v")]))
     else:
         rig.write(METHODS_BY_NAME["offset.commit"], m.OffsetCommit([COMMIT]))
