@@ -243,8 +243,7 @@ class Session(Message, frozen=True):
 
 class SessionOwner(Message, frozen=True):
     """The part of a session that says who owns it; a row of its own, which watches report. ``expires_ms`` is when a
-    disconnected session ends, ``will_ms`` when its will is due; 0: never, or it is connected. ``hint`` is metad's
-    own."""
+    disconnected session ends, ``will_ms`` when its will is due; 0: never, or it is connected. ``hint`` is unused."""
 
     connected: bool
     broker: str
