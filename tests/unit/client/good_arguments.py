@@ -60,11 +60,14 @@ GOOD: dict[str, dict[str, Any]] = {
         "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "filter": "f/#",
     },
     "subscriptions.get": {"tenant": "t", "client_id": "c", "min_revisions": []},
-    "inflight.put_many": {"broker": "b", "broker_epoch": 1, "items": [i.Inflight("t", "c", "n", b"v")]},
+    "inflight.put_many": {
+        "broker": "b", "broker_epoch": 1, "items": [i.Inflight("t", "c", "n", b"v")], "any_owner": False,
+    },
     "inflight.delete_many": {"broker": "b", "broker_epoch": 1, "keys": [i.InflightKey("t", "c", "n")]},
     "inflight.get_many": {"keys": [m.SessionKey("t", "c")], "min_revisions": []},
     "inflight.put": {
         "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "name": "n", "value": b"v",
+        "any_owner": False,
     },
     "inflight.delete": {"broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "name": "n"},
     "inflight.get": {"tenant": "t", "client_id": "c", "min_revisions": []},
