@@ -39,8 +39,8 @@ async def _get(m: Client, a: Arguments, printer: Printer) -> None:
     facts = _row(broker, now_ms) | {
         "rack": broker.rack or None,
         "registered": people.when(broker.registered_ms, now_ms),
-        "fenced": people.when(broker.fenced_ms, now_ms),
-        "least epoch that may write": broker.least_epoch,
+        "lives are over below epoch": broker.least_epoch,
+        "since when": people.when(broker.fenced_ms, now_ms),
     }
     attributes = [{"attribute": name, "value": value} for name, value in sorted(broker.attributes.items())]
     printer.document(broker, facts, [("attributes", attributes)])

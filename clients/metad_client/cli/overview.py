@@ -200,6 +200,8 @@ def life(row: Row) -> list[str]:
             oldest = people.duration(late["unclaimed_ms"])
             parts.append(f"no broker has {late['wills_unclaimed']:,} of them, the oldest for {oldest}")
         lines.append(f"wills: {', '.join(parts)}")
+    if row["groups_led"] < row["groups_total"] and lines:
+        lines.append("(nothing is known of groups that nobody leads)")
     return lines
 
 

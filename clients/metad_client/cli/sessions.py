@@ -151,17 +151,23 @@ def _row(session: Session, now_ms: int) -> Row:
 
 def _facts(session: Session, now_ms: int) -> Row:
     properties = session.properties
-    never = properties.expiry_interval_s == NEVER_S
     return {
         "state": "connected" if session.connected else "away",
         "broker": session.broker,
         "epoch": session.broker_epoch,
         "away since": people.when(session.disconnected_ms, now_ms),
-        "expiry interval": "never" if never else people.duration(properties.expiry_interval_s * 1_000),
+        "stays for": _interval(properties.expiry_interval_s),
         "ends": _ends(session, now_ms),
         "will due": people.when(session.will_ms, now_ms),
         "payload": people.size(len(properties.payload)),
     }
+
+
+def _interval(interval_s: int) -> str:
+    """For how long a session stays after its client has gone."""
+    if interval_s == NEVER_S:
+        return "ever"
+    return people.duration(interval_s * 1_000) if interval_s else "no longer than its client"
 
 
 def _ends(session: Session, now_ms: int) -> str | None:

@@ -283,8 +283,10 @@ def test_everything_of_one_client(ctl, clients, now):
     facts, filters, inflight, dues = done.out.split("\n\n")
     shown = dict(line.split(maxsplit=1) for line in facts.splitlines() if "  " in line)
     assert (shown["state"], shown["ends"], shown["subscriptions"]) == ("away", "23:13:10Z, in 59 min 50 s", "1")
-    assert "will             gone, 3 B, 5 s after the client has gone\n" in facts
-    assert "will due         22:13:15Z, 5 s ago\n" in facts
+    assert "will           gone, 3 B, 5 s after the client has gone\n" in facts
+    assert "will due       22:13:15Z, 5 s ago\n" in facts
+    for client, stays in (("c1", "1 h"), ("c2", "no longer than its client"), ("c3", "ever")):
+        assert f"stays for      {stays}\n" in ctl("sessions", "get", "t", client).out
     assert filters.splitlines()[0] == "subscriptions"
     assert inflight.splitlines() == ["in flight", "name  bytes", "n     1"]
     assert len(dues.splitlines()) == 4
@@ -358,6 +360,7 @@ def test_status_is_of_the_whole_cluster(ctl, scripted_server, a_map):
         "brokers: 1 active",
         "sessions: 7 ended, 3 deadlines not carried out, the oldest 2 s late, 2 fences not swept",
         "wills: 4 came due, 5 wait, no broker has 1 of them, the oldest for 1 min",
+        "(nothing is known of groups that nobody leads)",
     ]
     assert [line.split()[:2] for line in nodes.splitlines()[1:]] == [["n1", "up"], ["n2", "unreachable"]]
     assert groups.splitlines()[-1].split()[:2] == ["data-0", "n1"]

@@ -117,6 +117,18 @@ def test_commands_are_of_the_grammar(line: str) -> None:
     parser.parse_args(arguments)
 
 
+OTHER_PAGES = ("README.md", "MQTT.md", "WRITE_A_BROKER.md", "clients/README.md")
+
+
+@pytest.mark.parametrize("page", OTHER_PAGES)
+def test_metadctl_of_other_pages_is_of_the_grammar(page: str) -> None:
+    lines = re.findall(r"(?m)^(?:\.venv/bin/)?metadctl (\S.*)$", (ROOT / page).read_text())
+    assert lines
+    for line in lines:
+        for command in f"metadctl {line}".split(" && "):
+            build_parser().parse_args(shlex.split(command, comments=True)[1:])
+
+
 def test_variables_are_known() -> None:
     variables = set(re.findall(r"`(METAD_\w+)`", PAGE))
     assert variables
