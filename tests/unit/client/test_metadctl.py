@@ -26,6 +26,14 @@ from metad_wire.tables import ROWS, TABLES, lease, sequence
 from metad_wire.tables import broker as b
 from metad_wire.tables import retained as r
 from metad_wire.tables import subscription as sub
+from metad_wire.tables.consumer import (
+    ConsumerDescribe,
+    ConsumerDescribeReply,
+    ConsumerLeave,
+    ConsumerMembers,
+    ConsumerMembersReply,
+    MemberKey,
+)
 from metad_wire.tables.inflight import InflightGet
 from metad_wire.tables.offset import OffsetGroups
 from metad_wire.tables.will import DueWill, WillClaimant, WillList, WillListReply
@@ -95,6 +103,7 @@ def ctl(scripted_server, capsys):
         ("leases revoke ns l", lease.LeaseRevoke([lease.LeaseKey("ns", "l")])),
         ("groups consumer --tenant t --prefix g", OffsetGroups("t", "g", ALL_SLOTS, "", m.Page(1000))),
         ("groups consumer reset t g 2 --expected 9", m.OffsetResetGenerations([m.GenerationReset("t", "g", 9, 2)])),
+        ("groups consumer dismiss t g 1.1", ConsumerLeave([MemberKey("t", "g", "1.1")])),
         ("transfer data-0 n1", c.Transfer("data-0", "n1")),
         ("join n2 --peer h:1 --clients h:2 --region eu", c.Join(c.NodeRecord("n2", "h:2", "h:1", "eu"))),
         ("join n2 --peer h:1", c.Join(c.NodeRecord("n2", "", "h:1"))),
@@ -339,8 +348,12 @@ def test_retained_messages(ctl, now, scripted_server):
 def test_a_consumer_group_is_shown_with_its_offsets(ctl):
     document = json.loads(ctl("groups", "consumer", "get", "t", "g", "--json").out)
     assert (document["generation"], document["offsets"][0]["offset"], document["more"]) == (5, 42, False)
-    facts, offsets = ctl("groups", "consumer", "get", "t", "g").out.split("\n\n")
-    assert facts.splitlines()[-1].split() == ["generation", "5"]
+    assert (document["state"], [one["member"] for one in document["members"]]) == ("stable", ["1.1"])
+    facts, members, offsets = ctl("groups", "consumer", "get", "t", "g").out.split("\n\n")
+    assert ["generation", "5"] in [line.split() for line in facts.splitlines()]
+    assert ["state", "stable"] in [line.split() for line in facts.splitlines()]
+    assert members.splitlines()[1].split()[:3] == ["member", "instance", "holder"]
+    assert members.splitlines()[2].split()[0] == "1.1"
     assert offsets.splitlines()[2].split()[:3] == ["topic", "0", "42"]
     listed = json.loads(ctl("groups", "consumer", "--tenant", "t", "--json").out)
     assert listed == {"groups": [{"tenant": "t", "group": "group", "generation": 5}], "more": False}
@@ -496,6 +509,10 @@ def test_what_is_not_there(ctl, scripted_server):
                 received.reply(r.RetainedGetReply([None]))
             case b.BrokerGet():
                 received.reply(b.BrokerGetReply([None]))
+            case ConsumerDescribe():
+                received.reply(ConsumerDescribeReply([None]))
+            case ConsumerMembers():
+                received.reply(ConsumerMembersReply([], b""))
             case m.OffsetGenerations():
                 received.reply(m.OffsetGenerationsReply([0]))
             case m.OffsetList():
@@ -518,6 +535,8 @@ def test_what_is_not_there(ctl, scripted_server):
         assert ctl("leases", verb, "ns", "l").err == "metadctl: no lease ns/l\n"
     assert ctl("brokers", "get", "b9").err == "metadctl: no broker b9\n"
     assert ctl("groups", "consumer", "get", "t", "g").err == "metadctl: no consumer group t/g\n"
+    done = ctl("groups", "consumer", "dismiss", "t", "g", "1.1")
+    assert (done.status, done.err) == (1, "metadctl: no member 1.1 of consumer group t/g\n")
 
 
 def test_a_group_that_is_not_there(ctl, scripted_server):
