@@ -835,9 +835,10 @@ class PeerLink(Message, frozen=True):
 
 
 class Backlog(Message, frozen=True):
-    """What is late or waits in the groups that a node leads: deadlines of sessions that have passed and are not carried
-    out, fences of lives whose sessions may still look connected, wills that are due and not acknowledged, and how many
-    of these no broker has at the moment. Of each group at most :data:`BACKLOG_MAX` of each are counted."""
+    """What is late or waits in the groups that a node leads: deadlines of sessions, wills and retained messages that
+    have passed and are not carried out, fences of lives whose sessions may still look connected, wills that are due and
+    not acknowledged, and how many of these no broker has at the moment. Of each group at most :data:`BACKLOG_MAX` of
+    each are counted."""
 
     deadlines: U63 = 0
     fences: U63 = 0

@@ -37,7 +37,7 @@ CODES: Final[dict[str, Severity]] = {
 }
 
 LATE_MS: Final = 300_000
-"""A deadline of a session, or a will that no broker claims, may wait for so long after a leader changed or many clients
+"""A deadline, or a will that no broker claims, may wait for so long after a leader changed or many clients
 went at once."""
 
 LAG_ENTRIES: Final = 1_000
@@ -133,7 +133,7 @@ def _late(node: str, status: StatusReply) -> Iterator[Problem]:
     """What ends by itself, in the groups that the node leads."""
     backlog = status.backlog
     if status.overdue_ms > LATE_MS:
-        what = f"{backlog.deadlines:,} sessions or wills are past their time"
+        what = f"{backlog.deadlines:,} deadlines have passed and are not carried out"
         yield Problem("expiry_late", what, node, lasting_ms=status.overdue_ms)
     if backlog.unclaimed_ms > LATE_MS:
         what = f"{backlog.unclaimed:,} due wills, and no broker publishes them"

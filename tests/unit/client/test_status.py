@@ -219,7 +219,7 @@ def test_code_expiry_late__only_after_a_while(cluster: Cluster) -> None:
     assert cluster.verdict == "ok"  # many clients have gone at once, or a leader has just changed
     cluster.change("n2", overdue_ms=LATE_MS + 60_000)
     assert cluster.verdict == "warning"
-    assert cluster.found == {("expiry_late", "n2"): "n2: 70 sessions or wills are past their time for 6 min"}
+    assert cluster.found == {("expiry_late", "n2"): "n2: 70 deadlines have passed and are not carried out for 6 min"}
 
 
 def test_code_wills_unclaimed__only_after_a_while(cluster: Cluster) -> None:
