@@ -267,6 +267,13 @@ class Raw:
         """Whether a packet comes in time."""
         return bool(select.select([self._socket], [], [], timeout_s)[0])
 
+    def is_closed(self) -> bool:
+        """Wait until the broker has closed the connection."""
+        return self._socket.recv(1) == b""
+
+    def close(self) -> None:
+        self._socket.close()
+
     def __enter__(self) -> Raw:
         return self
 
@@ -309,10 +316,53 @@ def test_a_message_of_qos_2_that_has_begun_at_a_killed_broker(start: Start, devi
         assert watcher.next().payload == b"last"
 
 
-def subscribed(publisher: Device, raw: Raw, topic: bytes) -> None:
+@pytest.mark.parametrize(
+    ("waits", "dies"), [(False, False), (True, False), (True, True)], ids=["at-once", "has-waited", "broker-dies"]
+)
+def test_a_message_of_qos_2_that_a_subscriber_has_comes_once(
+    start: Start, device: Callable[..., Device], waits: bool, dies: bool
+) -> None:
+    """The subscriber has sent PUBREC and has PUBREL from one broker, and answers PUBCOMP to another."""
+    one, two, sender = start("broker-1"), start("broker-2"), device("sender")
+    sender.connect(two.port)
+    with Raw(one.port, b"client", present=False) as client:
+        subscribed(sender, client, b"exactly/once", qos=b"\x02")
+        if waits:
+            client.send(0xE0, b"")
+            assert client.is_closed()
+            sender.publish("exactly/once", b"paid", 2)
+            client = Raw(one.port, b"client", present=True)
+        else:
+            sent = sender.client.publish("exactly/once", b"paid", 2)
+        first, body = client.next()
+        assert (first, body[-4:]) == (0x34, b"paid")
+        identifier = body[14:16]
+        client.send(0x50, identifier)
+        assert client.next() == (0x62, identifier)
+        if dies:
+            one.end()
+        with Raw(two.port, b"client", present=True) as later:
+            assert later.next() == (0x62, identifier), "the next step, and not the message"
+            later.send(0x70, identifier)
+            if not waits:
+                sent.wait_for_publish(WAIT_S)
+                assert sent.is_published()
+            settled_raw(sender, later, b"exactly/once")
+        client.close()
+    with Raw(two.port, b"client", present=True) as last:
+        settled_raw(sender, last, b"exactly/once")
+
+
+def settled_raw(publisher: Device, raw: Raw, topic: bytes) -> None:
+    """A message that is published now is the next one, so nothing else was to come."""
+    publisher.publish(topic.decode(), b"next", 0)
+    assert raw.next() == (0x30, _text(topic) + b"next")
+
+
+def subscribed(publisher: Device, raw: Raw, topic: bytes, qos: bytes = b"\x01") -> None:
     """A subscription that the publisher's broker has heard of."""
-    raw.send(0x82, b"\x00\x01" + _text(topic) + b"\x01")
-    assert raw.next() == (0x90, b"\x00\x01\x01")
+    raw.send(0x82, b"\x00\x01" + _text(topic) + qos)
+    assert raw.next() == (0x90, b"\x00\x01" + qos)
 
     def arrives() -> bool:
         publisher.publish(topic.decode(), b"probe", 0)

@@ -180,6 +180,17 @@ async def test_packets_that_are_wrong_end_their_connection_only() -> None:
             assert await raw.is_closed(), wrong
 
 
+async def test_clients_that_hang_up_at_once_are_forgotten() -> None:
+    async with running(1) as brokers, nothing_is_left(brokers):
+        for number in range(50):
+            raw = await Raw.open(brokers[0])
+            raw.send(0x10, b"\x00\x04MQTT\x04\x00\x00\x00" + text(b"hasty-%d" % number))
+            if number % 2:
+                raw.writer.write_eof()
+            raw.writer.close()
+        await until(lambda: set(brokers[0]._connections) == {"honest"})
+
+
 async def test_a_client_id_that_is_too_long_is_rejected() -> None:
     async with running(1) as brokers, nothing_is_left(brokers):
         for length, code in ((65_535, 2), (1_025, 2), (1_024, 0)):

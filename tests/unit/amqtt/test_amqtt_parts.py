@@ -4,7 +4,7 @@ links between brokers."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -46,7 +46,7 @@ class Peer:
         self.is_quick = True
         self.failures = 0
 
-    async def take(self, message: Envelope) -> None:
+    async def take(self, message: Envelope, _waited: Sequence[str]) -> None:
         self.sent.append(message.payload)
         if not self.is_quick:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -12,7 +12,6 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -24,7 +23,7 @@ from amqtt.events import BrokerEvents
 from amqtt.mqtt.connack import IDENTIFIER_REJECTED
 from amqtt.mqtt.disconnect import DisconnectPacket
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
-from amqtt.session import ApplicationMessage, IncomingApplicationMessage, Session
+from amqtt.session import ApplicationMessage, Session
 from amqtt.utils import gen_client_id
 
 from metad_client import BrokerLife, Client, FencedError, Image, MetadError, SessionKey, TlsFiles, Watched, Will
@@ -33,6 +32,7 @@ from metad_wire.topics import filter_fault
 
 from .envelope import Envelope
 from .handler import Arriving, Handler
+from .handshakes import Handshakes
 from .kept import NEVER_S, Store, ends_with_connection
 from .link_tls import LinkTls
 from .links import HOPS_MAX, MESSAGE_BYTES_MAX, TARGETS_MAX, Delivery, Link, Listener, Unreachable
@@ -307,32 +307,20 @@ class MetadBroker(Broker):
                 return False
             session.parent = int(taken.present)
             if not clean:
-                handler.restore(taken.held, partial(self._hold, client_id))
-            outbox = self._outbox_of(client_id, handler, found_in(taken.inflight))
+                handler.restore(session, taken, Handshakes(self._store, client_id, self._failed))
+            delivered = {name for waited in taken.owed.values() for name in waited}
+            outbox = self._outbox_of(client_id, handler, found_in(taken.inflight, delivered))
             self._connections[client_id] = Connection(session, taken.attachment, handler, outbox)
             self._routes.show_owner(client_id, Owner(self._life, connected=True))
             for filter_, qos in taken.filters.items():
                 self._routes.show_filter(client_id, filter_, qos)
         return True
 
-    async def _hold(self, client_id: str, message: IncomingApplicationMessage) -> bool:
-        """Store a message of QoS 2 before PUBREC, which says that it need not be sent again."""
-        kept = Envelope(message.topic, bytes(message.data), message.qos or 0, message.retain)
-        try:
-            await self._store.hold(client_id, message.packet_id or 0, kept)
-        except MetadError as error:
-            self._failed(error)
-            return False
-        return True
-
     def _outbox_of(self, client_id: str, handler: Handler, restored: Found) -> Outbox:
-        async def send(message: Envelope) -> None:
-            await handler.mqtt_publish(message.topic, message.payload, message.qos, message.retained)
-
         def failed() -> None:
             self._spawn(handler.handle_connection_closed())
 
-        return Outbox(client_id, send, self._waiting, failed, restored)
+        return Outbox(client_id, handler.deliver, self._waiting, failed, restored)
 
     async def _publish_session_retained_messages(self, session: Session) -> None:
         """The connection has begun: send what waited for the client, then what comes."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from amqtt.errors import ProtocolHandlerError
+from amqtt.errors import AMQTTError, ProtocolHandlerError
 from amqtt.mqtt.connack import SERVER_UNAVAILABLE, ConnackPacket
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.mqtt.pubcomp import PubcompPacket
+from amqtt.mqtt.pubrec import PubrecPacket
 from amqtt.mqtt.pubrel import PubrelPacket
 from amqtt.session import ApplicationMessage, IncomingApplicationMessage, OutgoingApplicationMessage, Session
 
 from .envelope import Envelope
+from .handshakes import Handshakes
+from .kept import Taken
 
 ARRIVING_MAX: Final = 1_000
 """Messages of one client that are not handled yet. Then no more of its packets are read."""
@@ -25,8 +28,6 @@ UNSENT_MAX: Final = 100
 UNREAD_FILTERS_MAX: Final = 20
 """Packets with filters that are not stored yet. Then no more are read."""
 _COST: Final = 1_000  # of a message in memory, beside its payload
-
-Hold = Callable[[IncomingApplicationMessage], Awaitable[bool]]
 
 
 class Handler(BrokerProtocolHandler):
@@ -40,7 +41,9 @@ class Handler(BrokerProtocolHandler):
         self._unreleased: dict[int, int] = {}  # packet identifiers of QoS 2, and bytes
         self._freed = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
-        self._hold: Hold | None = None
+        self._handshakes: Handshakes | None = None
+        self._waited: dict[int, Sequence[str]] = {}  # the rows of messages of QoS 2 that have waited, by identifier
+        self._owed: set[int] = set()  # identifiers with PUBREC, and without PUBCOMP
         self._held: dict[int, Envelope] = {}
 
     def refuse(self, code: int = SERVER_UNAVAILABLE) -> None:
@@ -64,10 +67,32 @@ class Handler(BrokerProtocolHandler):
             isinstance(arriving, Arriving) and (arriving.count > ARRIVING_MAX or arriving.size > ARRIVING_BYTES_MAX)
         )
 
-    def restore(self, held: dict[int, Envelope], hold: Hold) -> None:
-        """``held``: messages of QoS 2 for which the client had PUBREC from another broker. ``hold`` stores one, before
-        PUBREC; it is False if that failed."""
-        self._held, self._hold = held, hold
+    def restore(self, session: Session, taken: Taken, handshakes: Handshakes) -> None:
+        """The handshakes of QoS 2 that another broker has begun, and where their next steps are stored. amqtt sends
+        PUBREL for those in its session when it starts."""
+        self._held, self._handshakes = taken.held, handshakes
+        for packet_id, waited in taken.owed.items():
+            message = OutgoingApplicationMessage(packet_id, "", 2, b"", False)
+            message.pubrel_packet = PubrelPacket.build(packet_id)
+            session.inflight_out[packet_id] = message
+            self._waited[packet_id] = waited
+            self._owed.add(packet_id)
+
+    async def start(self) -> None:
+        await super().start()
+        if self._reader_stopped.is_set():  # meanwhile, and nobody has heard of it
+            await self.handle_connection_closed()
+
+    async def deliver(self, message: Envelope, waited: Sequence[str]) -> None:
+        """Send a message, which has these rows if it has waited, and return once the client has it. Raises if it may
+        not have it."""
+        if self.session is None:
+            raise AMQTTError("there is no connection")
+        packet_id = self.session.next_packet_id if message.qos else None
+        if message.qos == 2 and packet_id is not None:
+            self._waited[packet_id] = waited
+        outgoing = OutgoingApplicationMessage(packet_id, message.topic, message.qos, message.payload, message.retained)
+        await self._handle_message_flow(outgoing)
 
     async def mqtt_connack_authorize(self, authorize: bool) -> None:
         if self._refusal is not None:
@@ -107,10 +132,10 @@ class Handler(BrokerProtocolHandler):
     async def _handle_qos2_message_flow(
         self, app_message: OutgoingApplicationMessage | IncomingApplicationMessage
     ) -> None:
-        if not isinstance(app_message, IncomingApplicationMessage):
-            await super()._handle_qos2_message_flow(app_message)
-            return
         packet_id = app_message.packet_id or 0
+        if not isinstance(app_message, IncomingApplicationMessage):
+            await self._send_qos2(app_message, packet_id)
+            return
         self._unreleased[packet_id] = len(app_message.data) + _COST
         try:
             if sum(self._unreleased.values()) <= ARRIVING_BYTES_MAX and await self._is_held(app_message):
@@ -122,14 +147,40 @@ class Handler(BrokerProtocolHandler):
         finally:
             self._unreleased.pop(packet_id, None)
 
+    async def _send_qos2(self, message: ApplicationMessage, packet_id: int) -> None:
+        """Once the client has sent PUBREC it has the message, whatever happens then."""
+        try:
+            await super()._handle_qos2_message_flow(message)  # type: ignore[arg-type]
+        except (Exception, asyncio.CancelledError):
+            if packet_id not in self._owed:
+                raise
+            await self.handle_connection_closed()  # the handshake goes on when the client is back
+        else:
+            if packet_id in self._owed and self._handshakes is not None:
+                await self._handshakes.completed(packet_id, self._waited.get(packet_id, ()))
+        finally:
+            self._owed.discard(packet_id)
+            self._waited.pop(packet_id, None)
+
+    async def handle_pubrec(self, pubrec: PubrecPacket) -> None:
+        """PUBREL follows."""
+        packet_id = pubrec.packet_id
+        if self._handshakes is not None and packet_id in self._pubrec_waiters:
+            if not await self._handshakes.received(packet_id, self._waited.get(packet_id, ())):
+                await self.handle_connection_closed()
+                return
+            if packet_id in self._pubrec_waiters:  # still
+                self._owed.add(packet_id)
+        await super().handle_pubrec(pubrec)
+
     async def _is_held(self, message: IncomingApplicationMessage) -> bool:
         """Whether it is stored, if it is to be."""
-        if self._hold is None:
+        if self._handshakes is None:
             return True
         self._held.pop(message.packet_id or 0, None)
         self._holding += 1
         try:
-            return await self._hold(message)
+            return await self._handshakes.held(message)
         finally:
             self._holding -= 1
             self.freed()

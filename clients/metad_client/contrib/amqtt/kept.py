@@ -6,10 +6,13 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from metad_client import (
     BrokerLife,
     Client,
     ConflictError,
+    InflightKey,
     InflightState,
     InvalidItemError,
     MetadError,
@@ -43,11 +46,17 @@ class Taken(NamedTuple):
     """What it has subscribed to, with the QoS that it was granted."""
     held: dict[int, Envelope]
     """Messages of QoS 2 that the client has begun to publish, by packet identifier."""
+    owed: dict[int, tuple[str, ...]] = {}  # noqa: RUF012 - nobody changes it
+    """Messages of QoS 2 that the client has, and for which it gets PUBREL: by packet identifier, with the rows that are
+    left of those that have waited."""
     inflight: Sequence[InflightState] = ()
     """All that is in flight for it; those among it, too."""
 
 
 _HELD: Final = "in/"  # begins the names of messages of QoS 2
+_OWED: Final = "out/"  # and those of identifiers
+_encode_names: Final = msgspec.msgpack.Encoder().encode
+_decode_names: Final = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 _WORD: Final = "word"  # the attribute of a broker that others must show
 
 
@@ -109,6 +118,11 @@ class Store:
                 for one in taken.inflight
                 if one.name.startswith(_HELD)
             },
+            {
+                int(one.name.removeprefix(_OWED)): _decode_names(one.value)
+                for one in taken.inflight
+                if one.name.startswith(_OWED)
+            },
             taken.inflight,
         )
 
@@ -141,6 +155,20 @@ class Store:
         with contextlib.suppress(NotFoundError):
             await self._metad.inflight.delete(self.name, self.epoch, self.tenant, client_id, _held(packet_id))
 
+    async def owe(self, client_id: str, packet_id: int, waited: Sequence[str]) -> None:
+        """A client has a message of QoS 2, and gets PUBREL for it, from this broker or the next."""
+        whom = (self.name, self.epoch, self.tenant, client_id)
+        with contextlib.suppress(InvalidItemError, QuotaExceededError):
+            await self._metad.inflight.put(*whom, _owed(packet_id), _encode_names(waited))
+
+    async def settle(self, client_id: str, packet_id: int, waited: Sequence[str]) -> None:
+        """It has answered PUBCOMP."""
+        keys = [InflightKey(self.tenant, client_id, name) for name in (*waited, _owed(packet_id))]
+        settled = await self._metad.inflight.delete_many(self.name, self.epoch, keys)
+        for error in settled.errors.values():
+            if not isinstance(error, NotFoundError):
+                raise error
+
     async def leave(self, client_id: str, attachment: int, *, orderly: bool) -> None:
         """A client has gone that a takeover connected. Its session stays, or ends if it was clean; its will is due
         unless it said goodbye. Nothing happens if it is connected elsewhere, or here again."""
@@ -167,3 +195,7 @@ class Store:
 
 def _held(packet_id: int) -> str:
     return f"{_HELD}{packet_id}"
+
+
+def _owed(packet_id: int) -> str:
+    return f"{_OWED}{packet_id}"

@@ -20,8 +20,9 @@ IN_FLIGHT_MAX: Final = 20
 
 log = logging.getLogger("metad_client.amqtt")
 
-Send = Callable[[Envelope], Awaitable[object]]
-"""Sends one message, and returns once the client has acknowledged it. Raises if the client does not."""
+Send = Callable[[Envelope, Sequence[str]], Awaitable[object]]
+"""Sends one message, which has these rows if it has waited, and returns once the client has acknowledged it. Raises if
+the client does not."""
 
 
 class Outbox:
@@ -105,9 +106,9 @@ class Outbox:
             self._in_flight.discard(done)
             self._room.release()
 
-    async def _is_sent(self, message: Envelope) -> bool:
+    async def _is_sent(self, message: Envelope, waited: Sequence[str] = ()) -> bool:
         try:
-            await self._send(message)
+            await self._send(message, waited)
         except (Exception, asyncio.CancelledError):  # noqa: BLE001 - amqtt cancels what waits when a connection ends
             self._failed()
             return False
@@ -134,7 +135,7 @@ class Outbox:
                 return
 
     async def _are_sent(self, part: Sequence[Waiting]) -> bool:
-        sent = await asyncio.gather(*(self._is_sent(one.message) for one in part))
+        sent = await asyncio.gather(*(self._is_sent(one.message, one.names) for one in part))
         await self._waiting.remove(
             self._client_id,
             [name for one, is_sent in zip(part, sent, strict=True) if is_sent for name in one.names],

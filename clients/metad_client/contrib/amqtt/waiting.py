@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from metad_client import Client, InflightKey, InflightState, NotFoundError, QuotaExceededError
@@ -46,8 +46,8 @@ class Found(NamedTuple):
     """Rows that are no message."""
 
 
-def found_in(states: Iterable[InflightState]) -> Found:
-    """What waits, in order, among all that is in flight for a client."""
+def found_in(states: Iterable[InflightState], delivered: Container[str] = ()) -> Found:
+    """What waits, in order, among all that is in flight for a client. Rows that are ``delivered`` are rubbish."""
     pieces: dict[str, dict[str, bytes]] = {}
     for state in states:
         if state.name.startswith(_PREFIX):
@@ -55,7 +55,7 @@ def found_in(states: Iterable[InflightState]) -> Found:
     messages: list[Waiting] = []
     rubbish: list[str] = []
     for number, parts in pieces.items():
-        if not all(parts.values()):  # it was dropped
+        if not all(parts.values()) or any(name in delivered for name in parts):  # it was dropped, or the client has it
             rubbish += parts
         elif int(next(iter(parts)).rpartition("-")[2]) == len(parts):
             messages.append(Waiting(tuple(parts), envelope.decode(b"".join(parts.values()))))
