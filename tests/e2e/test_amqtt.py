@@ -594,8 +594,11 @@ def test_the_story_of_make_mqtt(tmp_path: Path) -> None:
     done = subprocess.run([*command, "--json", str(report)], capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every client has seen what it must see." in done.stdout
-    steps = [one["step"] for one in json.loads(report.read_text())["steps"]]
-    assert sum("killed with SIGKILL" in step for step in steps) == 2
+    told = json.loads(report.read_text())
+    steps = [one["step"] for one in told["steps"]]
+    assert sum("killed with SIGKILL while" in step for step in steps) == 2
+    assert any("mosquitto_sub" in step for step in steps) == told["mosquitto"]
+    assert ("mosquitto-clients has them" in done.stdout) != told["mosquitto"]
 
 
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
