@@ -9,6 +9,9 @@ renew the lease of a life that its successor ends.
 A broker that ended long ago is forgotten when names run out: first by every group, then by metadata-0. A new leader, or
 a map that has changed meanwhile, begins again; a group that has forgotten already says so.
 
+A broker may name a port that shows whether its process lives. Then the end of its connection is evidence
+(:mod:`.evidence`), and its life may be over long before its lease is.
+
 A life must not end because the service was slow. So a heartbeat counts from when its frame arrived, a new leader gives
 everybody a whole lease, and the clock of the leases stands still while this node was not running.
 """
@@ -42,9 +45,10 @@ from .. import log_events
 from ..logs import event
 from ..state.brokers import read_brokers
 from ..state.liveness import Liveness
+from .evidence import Answer, Dial, Evidence
 from .fencing import Fencing, groups_to_fence
 from .forgetting import BROKERS_MAX, to_forget
-from .host import Clock, Done, Hosted, Timer
+from .host import Clock, Done, Hosted, Line, Timer
 
 ABOUT_BROKERS = (
     b.BrokerHeartbeat,
@@ -78,6 +82,9 @@ class Host(Protocol):
     def fence(self, group: GroupId, body: GroupFence) -> Awaitable[WriteReply]:
         """Have a group's leader, wherever it is, write fences. Raises MetadError."""
 
+    def dial(self, host: str, port: int, done: Callable[[Answer], None]) -> None:
+        """Connect, say nothing, and close; then say what came of it."""
+
 
 class _Waiter:
     """A request that is answered once all groups have a fence."""
@@ -104,6 +111,7 @@ class Brokers:
         self._records: dict[str, Broker] = {}
         self._loads: dict[str, int] = {}
         self._lives: Liveness[str] = Liveness()
+        self._evidence = Evidence()
         self._lost_s = 0.0  # for how long this node was not running, in this reign
         self._ending: set[str] = set()  # whose end is being written
         self._new: set[str] = set()  # names whose first registration is being written
@@ -154,7 +162,7 @@ class Brokers:
             self._timer.cancel()
         waiters, self._waiters = self._waiters, {}
         self._records, self._loads, self._lanes = {}, {}, {}
-        self._lives, self._fencing, self._timer = Liveness(), Fencing(), None
+        self._lives, self._evidence, self._fencing, self._timer = Liveness(), Evidence(), Fencing(), None
         self._lost_s, self._noting = 0.0, False
         self._ending, self._new = set(), set()
         for waiter in waiters:
@@ -171,8 +179,11 @@ class Brokers:
         self._ending.discard(record.broker)
         if record.state not in b.LIVE:
             self._lives.remove(record.broker)
+            self._evidence.remove(record.broker)
         elif before is None or before.broker_epoch != record.broker_epoch:
             self._begin_lease(record)
+            from_s = self._running_s() + record.lease_ms / 1000
+            self._evidence.add(record.broker, record.broker_epoch, record.probe_port, from_s)
         if record.fenced:
             self._fencing.done(record.broker, record.least_epoch)
         else:
@@ -201,19 +212,51 @@ class Brokers:
         if self._term is None:
             return
         silent = self._lives.due(self._running_s() - _GRACE_S)
-        steps = [BrokerStep("expire", name, self._records[name].broker_epoch) for name in silent]
-        if steps:
-            self._ending.update(silent)
-            self._change(steps, self._expired)
+        self._expire(silent, "it was silent")
+        for dial in self._evidence.due(self._running_s()):
+            self._dial(dial)
+        gone = [name for name in self._evidence.over(self._running_s()) if name not in self._ending]
+        self._expire(gone, "its connection has ended, and its host refuses connections")
         self._tick_soon()
 
-    def _expired(self, steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+    def _expire(self, brokers: list[str], reason: str) -> None:
+        """Have lives end."""
+        if brokers:
+            self._ending.update(brokers)
+            steps = [BrokerStep("expire", name, self._records[name].broker_epoch) for name in brokers]
+            self._change(steps, partial(self._expired, reason))
+
+    def _expired(
+        self, reason: str, steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None
+    ) -> None:
         for step, record in zip(steps, brokers, strict=True):
             if record is not None:
-                event(log_events.BROKER_FENCED, broker=record.broker, epoch=record.broker_epoch, reason="it was silent")
+                event(log_events.BROKER_FENCED, broker=record.broker, epoch=record.broker_epoch, reason=reason)
             elif step.broker in self._ending:  # it was not written
                 self._ending.discard(step.broker)
                 self._begin_lease(self._records[step.broker])
+
+    # --- evidence ----------------------------------------------------------------------------------------
+
+    def came(self, line: Line) -> None:
+        """A client has connected."""
+        self._evidence.came(line.host)
+
+    def ended(self, line: Line, *, by_peer: bool) -> None:
+        """A client's connection is down."""
+        self._evidence.ended(line, by_peer=by_peer, now_s=self._running_s())
+
+    def excuse(self) -> None:
+        """Clients may not have been able to reach this node, or to be heard."""
+        self._evidence.excuse()
+
+    def _dial(self, dial: Dial) -> None:
+        evidence = self._evidence  # that of this reign
+
+        def answered(answer: Answer) -> None:
+            evidence.answered(dial, answer, self._running_s())
+
+        self._host.dial(dial.host, dial.port, answered)
 
     # --- fences ------------------------------------------------------------------------------------------
 
@@ -345,13 +388,13 @@ class Brokers:
 
     # --- requests ----------------------------------------------------------------------------------------
 
-    def handle(self, body: Message, done: Done, arrived_s: float) -> None:
-        """Answer a request about brokers, to the leader of metadata-0. Raises MetadError instead of calling
-        ``done``."""
+    def handle(self, body: Message, done: Done, arrived_s: float, line: Line | None = None) -> None:
+        """Answer a request about brokers, to the leader of metadata-0. ``line``: what it came on. Raises MetadError
+        instead of calling ``done``."""
         self._look_who_leads()
         match body:
             case b.BrokerHeartbeat(beats):
-                self._beat(beats, done, arrived_s)
+                self._beat(beats, done, arrived_s, line)
             case b.BrokerRegister():
                 self._register(body, done)
             case b.BrokerDrain(broker, epoch):
@@ -452,13 +495,15 @@ class Brokers:
 
     # --- heartbeats and reads ----------------------------------------------------------------------------
 
-    def _beat(self, beats: list[b.BrokerBeat], done: Done, arrived_s: float) -> None:
+    def _beat(self, beats: list[b.BrokerBeat], done: Done, arrived_s: float, line: Line | None) -> None:
         # It counts even if the lead cannot be proven: who leads next gives everybody a whole lease in any case.
         at_s = self._running_s(arrived_s)
         for beat in beats:
             if self._refusal(beat) is None:
                 self._lives.heard(beat.broker, at_s)
                 self._loads[beat.broker] = beat.load
+                if line is not None and (dial := self._evidence.heard(beat.broker, line, line.host)) is not None:
+                    self._dial(dial)
 
         def reply() -> Message:
             refusals = [self._refusal(beat) for beat in beats]

@@ -35,7 +35,7 @@ from .brokers import ABOUT_BROKERS, Brokers
 from .decisions import Decision
 from .departure import Departure
 from .formed import no_founder
-from .host import Clock, Done, Host, Timer
+from .host import Clock, Done, Host, Line, Timer
 from .migration import Migrations
 from .presence import Presence
 from .seen import Reach, Seen
@@ -270,9 +270,9 @@ class Controller:
 
     # --- requests ----------------------------------------------------------------------------------------
 
-    def handle(self, body: m.Message, done: Done, arrived_s: float) -> None:
-        """Answer a request about the cluster, which reached this node at ``arrived_s``. Raises MetadError instead of
-        calling ``done``."""
+    def handle(self, body: m.Message, done: Done, arrived_s: float, line: Line | None = None) -> None:
+        """Answer a request about the cluster, which reached this node at ``arrived_s`` on this line. Raises MetadError
+        instead of calling ``done``."""
         if not self.leads_metadata:
             raise NotLeaderError(
                 "this node does not lead metadata-0", leader=self._groups.drivers[METADATA].group.leader or ""
@@ -281,7 +281,7 @@ class Controller:
         if current is None:
             raise NotLeaderError("the cluster is being formed", retry_after_ms=200)
         if isinstance(body, ABOUT_BROKERS):
-            self._brokers.handle(body, done, arrived_s)
+            self._brokers.handle(body, done, arrived_s, line)
             return
         replicas = self._wanted(current)
         match body:

@@ -43,6 +43,14 @@ class Clock(Protocol):
         """Call back at a time of :meth:`now`."""
 
 
+class Line(Protocol):
+    """A client's connection."""
+
+    @property
+    def host(self) -> str:
+        """The address at its other end, without the port; empty where it does not show which end has closed it."""
+
+
 class Replica(Protocol):
     """A replica on this node, and the state made from its log."""
 

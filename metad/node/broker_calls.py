@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from metad_wire.cluster import GroupFence
 from metad_wire.group import GroupId
 from metad_wire.messages import WriteReply
 from metad_wire.methods import BROKER_CHANGE, GROUP_FENCE
 from metad_wire.tables.broker import BrokerChange
 
+from ..control.evidence import Answer
 from ..control.host import Done
+from .environment import Dial
 from .leader_calls import LeaderCalls
 from .requests import Requests
 
@@ -16,12 +20,16 @@ from .requests import Requests
 class BrokerCalls:
     """A :class:`metad.control.brokers.Host`."""
 
-    def __init__(self, requests: Requests, leaders: LeaderCalls) -> None:
+    def __init__(self, requests: Requests, leaders: LeaderCalls, dial: Dial) -> None:
         self._requests = requests
         self._leaders = leaders
+        self._dial = dial
 
     def change(self, body: BrokerChange, done: Done) -> None:
         self._requests.request(BROKER_CHANGE, body, done)
 
     async def fence(self, group: GroupId, body: GroupFence) -> WriteReply:
         return await self._leaders.ask_group(group, GROUP_FENCE, body)
+
+    def dial(self, host: str, port: int, done: Callable[[Answer], None]) -> None:
+        self._dial(host, port, done)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from ..control.evidence import Answer
 from ..raft.writer import Syncer, ThreadSyncer
 from ..storage.log import LogStore
 
@@ -21,6 +22,18 @@ class Timer(Protocol):
 
     def cancel(self) -> None:
         """Cancel the call."""
+
+
+class Dial(Protocol):
+    """A way to learn whether anybody listens. It may be called only on the loop, as ``done`` is."""
+
+    def __call__(self, host: str, port: int, done: Callable[[Answer], None], /) -> None:
+        """Connect, say nothing, and close; then say what came of it."""
+
+
+def nobody_is_dialled(host: str, port: int, done: Callable[[Answer], None], /) -> None:
+    """For nodes without sockets."""
+    done(Answer.UNKNOWN)
 
 
 class Environment(Protocol):

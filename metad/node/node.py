@@ -25,7 +25,7 @@ from ..control.brokers import Brokers
 from ..control.controller import Controller
 from ..control.decisions import founders
 from ..control.formed import refusal, without_effect
-from ..control.host import Done, Host
+from ..control.host import Done, Host, Line
 from ..control.migration import Migrations
 from ..control.presence import Presence
 from ..errors import ConfigError, LeftError, ServerError, StorageError
@@ -39,7 +39,7 @@ from .backlog import backlog
 from .broker_calls import BrokerCalls
 from .checkpoints import Checkpoints
 from .driver import GroupDriver
-from .environment import AsyncEnvironment, Environment
+from .environment import AsyncEnvironment, Dial, Environment, nobody_is_dialled
 from .group_status import GroupStatuses
 from .groups import Groups
 from .handover import Handover
@@ -68,7 +68,9 @@ _LOOK_S = 0.002  # how often a node that ends looks whether it may
 class Node:
     """Use :meth:`open`, then :attr:`requests`."""
 
-    def __init__(self, config: Config, stores: Stores, environment: Environment) -> None:
+    def __init__(
+        self, config: Config, stores: Stores, environment: Environment, dial: Dial = nobody_is_dialled
+    ) -> None:
         self.config = config
         self.environment = environment
         self.connections = 0
@@ -147,7 +149,7 @@ class Node:
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
         leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
         self.migrations = Migrations(MigrationSteps(groups, leaders))
-        self.brokers = Brokers(environment, groups, BrokerCalls(self.requests, leaders))
+        self.brokers = Brokers(environment, groups, BrokerCalls(self.requests, leaders, dial))
         host = Host(
             groups,
             replicas.connected,
@@ -170,14 +172,16 @@ class Node:
         stores: Stores | None = None,
         environment: Environment | None = None,
         locked: Callable[[], None] | None = None,
+        dial: Dial = nobody_is_dialled,
     ) -> Node:
         """Open the stores (or take these), call ``locked``, recover every group; a node without peers serves when this
-        returns. Raises :class:`ServerError` where starting would lose data."""
+        returns. ``dial``: how to learn whether a broker's process lives. Raises :class:`ServerError` where starting
+        would lose data."""
         stores = stores or open_stores(config)
         try:
             if locked is not None:
                 locked()
-            node = cls(config, stores, environment or AsyncEnvironment())
+            node = cls(config, stores, environment or AsyncEnvironment(), dial)
         except BaseException:
             stores.close()
             raise
@@ -227,7 +231,7 @@ class Node:
 
     # --- what the node itself answers --------------------------------------------------------------------
 
-    def _control(self, method: Method[Any, Any], body: Any, done: Done, arrived_s: float) -> None:
+    def _control(self, method: Method[Any, Any], body: Any, done: Done, arrived_s: float, line: Line | None) -> None:
         if method is STATUS:
             done(encode(self.status()))
         elif method is CLUSTER_MAP:
@@ -237,7 +241,7 @@ class Node:
         elif self.failure is not None:
             raise UnknownOutcomeError("the node has stopped; its log says why")
         else:
-            self.controller.handle(body, done, arrived_s)
+            self.controller.handle(body, done, arrived_s, line)
 
     def _sweep(self, driver: GroupDriver, body: GroupCommand, done: Done) -> None:
         if not driver.group.ready:

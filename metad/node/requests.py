@@ -29,7 +29,7 @@ from metad_wire.refused import Refused
 from metad_wire.session import FEATURES
 
 from ..config import LimitsConfig
-from ..control.host import Done
+from ..control.host import Done, Line
 from ..state.limits import reply_limit
 from ..state.registry import CONTROL, VERBS
 from .digests import digest_of
@@ -42,8 +42,9 @@ from .reads import Reads, failed
 from .scheduler import Scheduler
 
 _REGISTERED: Final = int(Feature.REGISTERED)
-Control = Callable[[Method[Any, Any], Any, Done, float], None]
-"""Answers what is about the node or the cluster, and reached the node at this time. May raise MetadError."""
+Control = Callable[[Method[Any, Any], Any, Done, float, Line | None], None]
+"""Answers what is about the node or the cluster, and reached the node at this time, on this line. May raise
+MetadError."""
 Sweep = Callable[[GroupDriver, GroupCommand, Done], None]
 """Has the group's leader drop what has moved away. May raise MetadError."""
 
@@ -109,7 +110,7 @@ class Requests:
         *,
         administers: bool = True,
         waited_s: float = 0.0,
-        source: object = None,
+        source: Line | None = None,
     ) -> Work | None:
         """Begin a client's request whose payload is still encoded, and which has waited here already. Never raises:
         what is wrong with it goes to ``done``. Returns what :meth:`cancel` takes. ``administers``: the client may
@@ -162,7 +163,7 @@ class Requests:
         size: int,
         done: Done,
         waited_s: float = 0.0,
-        source: object = None,
+        source: Line | None = None,
     ) -> Work | None:
         try:
             return self._begin(method, request, size, done, waited_s, source)
@@ -177,7 +178,7 @@ class Requests:
         size: int,
         done: Done,
         waited_s: float,
-        source: object,
+        source: Line | None,
     ) -> Work | None:
         payload: bytes | None = None
         refused: Refused | None = None
@@ -192,7 +193,7 @@ class Requests:
                 f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
             )
         if method.code in CONTROL:
-            self._control(method, body, done, self._environment.now() - waited_s)
+            self._control(method, body, done, self._environment.now() - waited_s, source)
             return None
         if self._health.failure is not None:
             raise UnknownOutcomeError("the node has stopped; its log says why")

@@ -95,6 +95,9 @@ class Connection:
         self._heavy = False  # whether its last slice was
         self._early = False  # arriving data may be a replay
         self._administers = False
+        self._ends_here = False  # this node ends the connection, or has asked the client to
+        self.host = ""
+        """See :class:`metad.control.host.Line`."""
         self.held_bytes = 0  # of unfinished frames; set by the intake, as is the next
         self.finished_bytes = 0
         self.paused_since_s: float | None = None
@@ -109,10 +112,14 @@ class Connection:
 
     def connection_made(self, stream: Stream) -> None:
         self._stream = stream
-        self.peer = str(stream.get_extra_info("peername"))
+        peername = stream.get_extra_info("peername")
+        self.peer = str(peername)
+        if isinstance(peername, tuple) and stream.get_extra_info("transport") != "quic":
+            self.host = str(peername[0])
         self._early = bool(stream.get_extra_info("early"))
         if not self._opened(self):
             self.close(_too_many())
+        self._node.brokers.came(self)
 
     def data_received(self, data: bytes) -> None:
         self.last_heard_s = self._loop.time()
@@ -135,6 +142,8 @@ class Connection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stream = None
+        closed = exc is None or isinstance(exc, ConnectionResetError | BrokenPipeError)
+        self._node.brokers.ended(self, by_peer=closed and not self._ends_here)
         self._session.close()
         for work in self._works.values():
             self._node.requests.cancel(work)
@@ -302,6 +311,7 @@ class Connection:
             )
         )
         if self._node.requests.draining:
+            self._ends_here = True
             session.goaway(0, "draining")
 
     def _answer(self, request_id: int, result: bytes | MetadError) -> None:
@@ -401,6 +411,7 @@ class Connection:
     def goaway(self, reason: str) -> None:
         """Ask the client to go elsewhere."""
         if self._session.state is State.OPEN:
+            self._ends_here = True
             self._session.goaway(0, reason)
             if self._watching is not None:
                 self._watching.end(DrainingError(reason))
@@ -431,8 +442,11 @@ class Connection:
 
     def close(self, error: MetadError | None = None) -> None:
         """Send the answers that are ready, then close."""
+        self._ends_here = True
         if error is not None:
             self._session.fail_connection(error)
+        if isinstance(error, OverloadedError):
+            self._node.brokers.excuse()  # others may be turned away, too
         self._flush()
         if self._stream is not None:
             if self.closing_since_s is None:
@@ -441,6 +455,7 @@ class Connection:
 
     def abort(self, reason: str) -> None:
         """Cut off a peer that does not read; no message can reach it."""
+        self._ends_here = True
         event(log_events.CLIENT_ABORTED, peer=self.peer, client=self.client, error=SlowReaderError.name, detail=reason)
         if self._stream is not None:
             self._stream.abort()

@@ -25,13 +25,15 @@ class Network:
     """For nodes of the same region, and for all nodes if there are no regions."""
     far: Transport | None
     """For nodes of other regions."""
+    plain: Transport
+    """For dials that say nothing."""
     encrypted: bool
     """Whether the transports identify the peer, so that its name can be checked."""
 
     @classmethod
     def only(cls, transport: Transport) -> Network:
         """One transport for everything, which checks no identity: for tests and simulations."""
-        return cls(transport, None, transport, None, encrypted=False)
+        return cls(transport, None, transport, None, transport, encrypted=False)
 
     @classmethod
     def of(cls, config: Config) -> Network:
@@ -50,6 +52,7 @@ class Network:
                 quic=_quic(files, config, required=required) if config.quic else None,
                 near=TlsTransport(TcpTransport(), files, handshake_timeout_s=handshake_s),
                 far=_quic(files, config, required=True) if config.cluster.region else None,
+                plain=TcpTransport(),
                 encrypted=True,
             )
         except CertificateError as error:

@@ -20,6 +20,7 @@ from .access import Access
 from .connection import Connection
 from .network import Network
 from .peers.peers import Peers
+from .probe import Probe
 from .receive_budget import ReceiveBudget
 from .send_budget import SendBudget
 
@@ -34,8 +35,9 @@ _CERTIFICATE_DAYS = 30  # with fewer days left, a warning is logged every hour
 class Server:
     """A node and its listeners. ``await Server.start(...)``, ``await server.run()``, ``await server.stop()``."""
 
-    def __init__(self, config: Config, node: Node, network: Network, access: Access) -> None:
+    def __init__(self, config: Config, node: Node, network: Network, access: Access, probe: Probe) -> None:
         self.config = config
+        self._probe = probe
         self.node = node
         self.access = access
         self.endpoint = ""
@@ -68,8 +70,9 @@ class Server:
             where["quic"] = (config.quic, network.quic)
         for field, (endpoint, _) in where.items():
             _split(field, endpoint)  # checked before anything is opened
-        node = await Node.open(config, stores=stores, environment=environment, locked=locked)
-        server = cls(config, node, network, access)
+        probe = Probe(network.plain)
+        node = await Node.open(config, stores=stores, environment=environment, locked=locked, dial=probe)
+        server = cls(config, node, network, access, probe)
         try:
             server.endpoint = await server._listen("listen", *where["listen"])
             if "quic" in where:
@@ -138,6 +141,7 @@ class Server:
         for connection in list(self._connections):
             connection.close(DrainingError("the node has shut down"))
         await self.peers.stop()
+        self._probe.stop()
         await self.node.close()
         event(log_events.STOPPED, drained=drained)
         return drained

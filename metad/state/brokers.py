@@ -84,6 +84,7 @@ def _register(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
         changed_ms=now.now_ms,
         least_epoch=epoch,
         fenced_ms=now.now_ms,
+        probe_port=asked.probe_port,
     )
 
 

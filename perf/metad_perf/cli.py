@@ -479,6 +479,7 @@ def _failover(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--brokers", type=_count, default=50, help="brokers")
     parser.add_argument("--sessions", type=_count, default=1_000_000, help="sessions of all brokers, as in 1e6")
     parser.add_argument("--kill", type=_count, default=10, help="brokers that are killed with SIGKILL, at once")
+    parser.add_argument("--probe", action="store_true", help="brokers name a port that shows whether they live")
     parser.add_argument("--publishers", type=int, default=0, help="living brokers that publish wills; 0: all")
     parser.add_argument("--lease-s", type=float, default=10.0, help="lease of a broker")
     parser.add_argument("--expiry-s", type=_count, default=5, help="interval after which sessions end")
@@ -500,6 +501,7 @@ def _run_failover(args: argparse.Namespace) -> int:
         plan=plan,
         lease_s=args.lease_s,
         publishers=args.publishers,
+        probe=args.probe,
         rate=args.rate,
         seconds=args.seconds,
         limit_s=args.limit_s,

@@ -41,6 +41,7 @@ class Brokers(Facade):
         attributes: Mapping[str, str] | None = None,
         at_least_epoch: int = 0,
         wait_s: float = b.WAIT_MS_DEFAULT / 1000,
+        probe_port: int = 0,
         deadline_s: float | None = None,
     ) -> BrokerLife:
         """Begin a life of a broker, which ends every earlier one, wherever it writes. From now on all writes of this
@@ -48,12 +49,19 @@ class Brokers(Facade):
 
         The call waits for up to ``wait_s`` until every group refuses the earlier lives; :attr:`BrokerLife.unfenced`
         names those that could not be told. ``lease_s``: how long the life may go unheard of. ``at_least_epoch``: for
-        brokers that have chosen their own epochs before. Raises InvalidRequestError, ConflictError.
+        brokers that have chosen their own epochs before.
+
+        ``probe_port``: a TCP port of this process, on the host from which it reaches metad, that accepts connections
+        for as long as the process lives, such as the one for the broker's clients. If the process dies, metad finds
+        that port closed, and ends the life without waiting for the lease.
+
+        Raises InvalidRequestError, ConflictError.
         """
         if self._life is not None and self._life.state is not LifeState.LOST:
             raise InvalidRequestError(f"this client lives as broker {self._life.broker!r} already: end that life first")
         attributes = {} if attributes is None else attributes
         argument("attributes", attributes, dict[str, str])
+        argument("probe_port", probe_port, b.Port)
         body = b.BrokerRegister(
             broker,
             _ms("lease_s", lease_s),
@@ -63,6 +71,7 @@ class Brokers(Facade):
             dict(attributes),
             at_least_epoch,
             _ms("wait_s", wait_s),
+            probe_port,
         )
         sent_s = self._clock()
         registered = await self._requests.one(methods.BROKER_REGISTER, body, deadline_s)

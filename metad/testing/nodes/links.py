@@ -102,7 +102,7 @@ class SimStream:
         return 0 if self.peer is None else self.peer._coming_bytes
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return f"sim:{self.peer_host}" if name == "peername" else default
+        return (self.peer_host, 1) if name == "peername" else default
 
     # --- on the way --------------------------------------------------------------------------------------
 
@@ -285,6 +285,10 @@ class SimNetwork:
         for stream in list(self._streams):
             if {stream.host, stream.peer_host} == {one, other}:
                 stream.reset()
+
+    def reject(self, host: str, port: int) -> None:
+        """From now on a host refuses whoever dials a port, as a firewall does, or a process that is no more."""
+        self._listeners.pop((host, port), None)
 
     def crash(self, process: Process, host: str, *, silently: bool) -> None:
         """A process ends. ``silently``: its host goes with it, and says nothing to anybody until :meth:`boot`."""

@@ -146,14 +146,23 @@ class Brokers:
 
 
 @asynccontextmanager
-async def open_brokers(target: str, plan: Plan, numbers: Sequence[int], lease_s: float) -> AsyncIterator[Brokers]:
-    """The role of a process: these brokers begin their lives."""
+async def open_brokers(
+    target: str, plan: Plan, numbers: Sequence[int], lease_s: float, probe: bool
+) -> AsyncIterator[Brokers]:
+    """The role of a process: these brokers begin their lives. ``probe``: they name a port of their process."""
     async with AsyncExitStack() as stack:
+        port = 0
+        if probe:
+            server = await stack.enter_async_context(
+                await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+            )
+            port = server.sockets[0].getsockname()[1]
         brokers = []
         for n in numbers:
             options = Options(deadline_s=_DEADLINE_S, client_name=plan.broker(n))
             client = await stack.enter_async_context(open_client(target, options))
-            brokers.append(Broker(n, client, await client.brokers.register(plan.broker(n), lease_s=lease_s)))
+            life = await client.brokers.register(plan.broker(n), lease_s=lease_s, probe_port=port)
+            brokers.append(Broker(n, client, life))
         made = Brokers(plan, brokers)
         try:
             yield made

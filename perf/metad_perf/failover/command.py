@@ -43,12 +43,13 @@ _FIRST = 0.3
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a run. ``publishers``: how many of the living brokers publish wills; 0: all. ``rate``: requests a
-    second of the other work, of each verb. ``seconds``: how long it is measured before anything happens. ``limit_s``:
-    how long to wait for what is due."""
+    """The settings of a run. ``probe``: brokers name a port that shows whether they live. ``publishers``: how many of
+    the living brokers publish wills; 0: all. ``rate``: requests a second of the other work, of each verb. ``seconds``:
+    how long it is measured before anything happens. ``limit_s``: how long to wait for what is due."""
 
     plan: Plan
     lease_s: float = 10.0
+    probe: bool = False
     publishers: int = 0
     rate: float = 100.0
     seconds: float = 10.0
@@ -80,6 +81,7 @@ def run(measurement: Measurement, *, shape: Shape, config: Path | None, json: Pa
             "sessions": measurement.plan.each * measurement.plan.brokers,
             "kill": measurement.plan.kill,
             "publishers": measurement.publishers,
+            "probe": measurement.probe,
             "lease_ms": measurement.lease_s * 1000,
             "expiry_s": measurement.plan.expiry_s,
             "delay_s": measurement.plan.delay_s,
@@ -123,6 +125,7 @@ class Crew:
 @contextlib.asynccontextmanager
 async def _crew(measurement: Measurement, nodes: Nodes) -> AsyncIterator[Crew]:
     plan, target = measurement.plan, nodes.members.target
+    how = (measurement.lease_s, measurement.probe)
     with contextlib.ExitStack() as stack:
 
         def actor(*arguments: Any) -> Actor:
@@ -131,10 +134,8 @@ async def _crew(measurement: Measurement, nodes: Nodes) -> AsyncIterator[Crew]:
             return made
 
         count = min(_DYING_PROCESSES, plan.kill)
-        dying = [
-            actor(open_brokers, target, plan, range(n, plan.kill, count), measurement.lease_s) for n in range(count)
-        ]
-        living = actor(open_brokers, target, plan, range(plan.kill, plan.brokers), measurement.lease_s)
+        dying = [actor(open_brokers, target, plan, range(n, plan.kill, count), *how) for n in range(count)]
+        living = actor(open_brokers, target, plan, range(plan.kill, plan.brokers), *how)
         yield Crew(dying, living, actor(open_foreground, target))
 
 

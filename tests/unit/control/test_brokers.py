@@ -15,6 +15,8 @@ from metad.config import Config
 from metad.control import brokers as module
 from metad.control import forgetting
 from metad.control.brokers import AT_LEAST_EPOCH_MAX, BROKERS_MAX, Brokers
+from metad.control.evidence import GRACE_S as REDIAL_S
+from metad.control.evidence import Answer
 from metad.control.fencing import Fencing
 from metad.raft.journal import REGULAR, record
 from metad.state.brokers import read_brokers
@@ -66,6 +68,9 @@ class World:
         self.fences: dict[GroupId, list[list[FenceItem]]] = {}
         self.forgotten: dict[GroupId, list[list[str]]] = {}
         self.unswept: set[str] = set()
+        self.answers: list[Answer] = []
+        """To dials, in order; then nobody answers."""
+        self.dials: list[tuple[str, int]] = []
         self.map = ClusterMap(0, [], [], {})
         self.store_map("metadata", "offset", "data")
         self.brokers = Brokers(self, self, self)
@@ -104,6 +109,11 @@ class World:
             self.forgotten.setdefault(group, []).append([item.broker for item in body.forget])
         errors = [m.ItemError(at, 203) for at, item in enumerate(body.forget) if item.broker in self.unswept]
         return m.WriteReply([], errors)
+
+    def dial(self, host: str, port: int, done: Callable[[Answer], None]) -> None:
+        self.dials.append((host, port))
+        if self.answers:
+            done(self.answers.pop(0))
 
     # --- what the test does ---
 
@@ -144,7 +154,7 @@ class World:
             await self.settle()
         self.now_s = end_s
 
-    def begin(self, body: Any, arrived_s: float | None = None) -> list[Any]:
+    def begin(self, body: Any, arrived_s: float | None = None, line: Any = None) -> list[Any]:
         """The answers so far, decoded."""
         answers: list[Any] = []
         method = next(one for one in METHODS.values() if one.body is type(body))
@@ -153,14 +163,14 @@ class World:
             answers.append(result if isinstance(result, MetadError) else method.decode_reply(result))
 
         try:
-            self.brokers.handle(body, done, self.now_s if arrived_s is None else arrived_s)
+            self.brokers.handle(body, done, self.now_s if arrived_s is None else arrived_s, line)
         except MetadError as error:
             answers.append(error)
         return answers
 
-    async def ask(self, body: Any, arrived_s: float | None = None) -> Any:
+    async def ask(self, body: Any, arrived_s: float | None = None, line: Any = None) -> Any:
         """Raises MetadError."""
-        answers = self.begin(body, arrived_s)
+        answers = self.begin(body, arrived_s, line)
         await self.settle()
         (answer,) = answers
         if isinstance(answer, MetadError):
@@ -173,9 +183,9 @@ class World:
         epoch: int = registered.broker_epoch
         return epoch
 
-    async def beat(self, name: str, epoch: int, arrived_s: float | None = None) -> str:
+    async def beat(self, name: str, epoch: int, arrived_s: float | None = None, line: Any = None) -> str:
         """The state that the broker is in, or the name of the error."""
-        reply = await self.ask(b.BrokerHeartbeat([b.BrokerBeat(name, epoch, 7)]), arrived_s)
+        reply = await self.ask(b.BrokerHeartbeat([b.BrokerBeat(name, epoch, 7)]), arrived_s, line)
         if reply.errors:
             assert reply.leases_ms == [0]
             return {201: "fenced", 200: "not_found", 203: "conflict"}[reply.errors[0].code]
@@ -733,3 +743,102 @@ def test_a_request_has_room_for_a_thousand() -> None:
     first = fencing.lacking(DATA)
     fencing.acknowledged(DATA, first)
     assert [len(first), len(fencing.lacking(DATA)), len(fencing.everywhere([DATA]))] == [1_000, 500, 1_000]
+
+
+# --- evidence of a death ---------------------------------------------------------------------------------
+
+
+class Line:
+    """A connection of a client."""
+
+    host = "10.0.0.7"
+
+
+async def probed(world: World, *answers: Answer) -> tuple[int, Line]:
+    """A broker with a port that was reached, a lease ago. The dials to come end with these answers."""
+    world.answers = [Answer.ACCEPTED, *answers]
+    line = Line()
+    epoch = await world.register("b1", probe_port=1883)
+    for _ in range(3):
+        assert await world.beat("b1", epoch, line=line) == "active"
+        await world.pass_s(LEASE_S / 2)
+    await world.beat("b1", epoch, line=line)
+    assert world.dials == [("10.0.0.7", 1883)], "once"
+    return epoch, line
+
+
+async def test_a_broker_is_fenced_long_before_its_lease_is_over_if_its_port_refuses() -> None:
+    world = World()
+    epoch, line = await probed(world, Answer.REFUSED)
+    world.brokers.ended(line, by_peer=True)
+    await world.pass_s(REDIAL_S + 1.0)
+    assert world.known("b1").state == b.FENCED
+    assert world.fenced(DATA)["b1"] == epoch + 1
+    assert world.dials == [("10.0.0.7", 1883)] * 2
+
+
+@pytest.mark.parametrize("answer", [Answer.ACCEPTED, Answer.UNKNOWN])
+async def test_a_broker_whose_port_does_not_refuse_has_its_lease(answer: Answer) -> None:
+    world = World()
+    _, line = await probed(world, answer)
+    world.brokers.ended(line, by_peer=True)
+    await world.pass_s(LEASE_S - 1.0)
+    assert world.known("b1").state == b.ACTIVE
+    await world.pass_s(2.0)
+    assert world.known("b1").state == b.FENCED
+
+
+async def test_the_grace_stands_still_while_the_node_does_not_run() -> None:
+    world = World()
+    epoch, line = await probed(world, Answer.REFUSED)
+    world.brokers.ended(line, by_peer=True)
+    await world.pass_s(3 * REDIAL_S, late=True)
+    await world.pass_s(REDIAL_S - 0.3)
+    assert len(world.dials) == 1, "who was not heard meanwhile has its time"
+    assert await world.beat("b1", epoch, line=line) == "active"
+    await world.pass_s(REDIAL_S + 1.0)
+    assert world.known("b1").state == b.ACTIVE
+
+
+async def test_who_may_have_been_turned_away_is_not_suspected() -> None:
+    world = World()
+    _, line = await probed(world, Answer.REFUSED)
+    world.brokers.ended(line, by_peer=True)
+    world.brokers.excuse()
+    await world.pass_s(LEASE_S - 1.0)
+    assert world.known("b1").state == b.ACTIVE
+
+
+async def test_a_new_leader_has_no_evidence_for_a_whole_lease() -> None:
+    world = World()
+    epoch, line = await probed(world, Answer.ACCEPTED, Answer.REFUSED)
+    world.group.term = 2
+    await world.beat("b1", epoch, line=line)
+    world.brokers.ended(line, by_peer=True)
+    await world.pass_s(LEASE_S - 1.0)
+    assert world.known("b1").state == b.ACTIVE
+
+
+async def test_a_dial_of_an_earlier_reign_says_nothing() -> None:
+    world = World()
+    epoch, line = await probed(world)
+    late: list[Callable[[Answer], None]] = []
+    world.brokers.ended(line, by_peer=True)
+    world.dial = lambda host, port, done: late.append(done)  # type: ignore[method-assign]
+    await world.pass_s(REDIAL_S + 0.2)
+    world.group.term = 2
+    await world.beat("b1", epoch)
+    (done,) = late
+    done(Answer.REFUSED)
+    await world.pass_s(LEASE_S - 1.0)
+    assert world.known("b1").state == b.ACTIVE
+
+
+async def test_an_end_by_evidence_that_is_not_written_leaves_the_lease() -> None:
+    world = World()
+    epoch, line = await probed(world, Answer.REFUSED)
+    world.brokers.ended(line, by_peer=True)
+    world.broken = UnknownOutcomeError("lost")
+    await world.pass_s(REDIAL_S + 1.0)
+    world.broken = None
+    assert await world.beat("b1", epoch) == "active"

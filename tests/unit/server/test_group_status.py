@@ -48,7 +48,7 @@ class Cluster:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def start(self, name: str) -> None:
-        network = Network(self._transport, None, self._transport, None, encrypted=False)
+        network = Network(self._transport, None, self._transport, None, self._transport, encrypted=False)
         server = self.servers[name] = await Server.start(configured(name, self._home / name), network)
         self._running[name] = asyncio.create_task(server.run())
 

@@ -56,7 +56,7 @@ async def cluster(regions: dict[str, str], far: Far) -> AsyncIterator[dict[str, 
     running: list[asyncio.Task[None]] = []
     try:
         for name, region in regions.items():
-            network = Network(near, None, near, far if region else None, encrypted=False)
+            network = Network(near, None, near, far if region else None, near, encrypted=False)
             servers[name] = await Server.start(configured(name, regions), network)
             running.append(asyncio.create_task(servers[name].run()))
         async with asyncio.timeout(TIMEOUT_S):

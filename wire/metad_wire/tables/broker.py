@@ -22,12 +22,14 @@ LIVE = frozenset({REGISTERED, ACTIVE, DRAINING})
 LEASE_MS_DEFAULT = 10_000
 WAIT_MS_DEFAULT = 5_000
 
+Port = Annotated[int, Meta(ge=0, le=65_535)]
 Attributes = Annotated[dict[str, str], Meta(max_length=64)]
 
 
 class Broker(Message, frozen=True):
     """A broker, in its last life. ``least_epoch``: lives with a lower epoch are over since ``fenced_ms``, and
-    ``fenced`` says whether all groups know. ``load``: what it said last of itself, to the node that answers."""
+    ``fenced`` says whether all groups know. ``load``: what it said last of itself, to the node that answers.
+    ``probe_port``: as it was registered."""
 
     broker: str
     broker_epoch: U63
@@ -43,11 +45,14 @@ class Broker(Message, frozen=True):
     fenced_ms: U63 = 0
     fenced: bool = False
     load: U32 = 0
+    probe_port: Port = 0
 
 
 class BrokerRegister(Message, frozen=True):
     """A broker begins a life, which ends every earlier one. Its epoch is at least ``at_least_epoch``. The answer waits
-    for up to ``wait_ms`` until all groups have fenced the earlier lives."""
+    for up to ``wait_ms`` until all groups have fenced the earlier lives. ``probe_port``: a port of the host that its
+    heartbeats come from, which accepts TCP connections for as long as the broker's process lives; 0: there is none. If
+    the connection ends and the host refuses that port, the life may be over before its lease is."""
 
     broker: str
     lease_ms: U32 = LEASE_MS_DEFAULT
@@ -57,6 +62,7 @@ class BrokerRegister(Message, frozen=True):
     attributes: Attributes = {}  # noqa: RUF012
     at_least_epoch: U63 = 0
     wait_ms: U32 = WAIT_MS_DEFAULT
+    probe_port: Port = 0
 
 
 class BrokerRegistered(Message, frozen=True):

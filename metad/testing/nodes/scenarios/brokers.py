@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from metad_client import Client
+from metad_client import BrokerLife, Client
 from metad_client.errors import FencedError, MetadError, NotLeaderError
 from metad_wire import messages as m
 from metad_wire.group import METADATA, GroupId
@@ -21,11 +21,15 @@ from metad_wire.methods import (
     Method,
 )
 from metad_wire.tables import broker as b
+from metad_wire.transport import Stream
 
 from ....config import ExpiryConfig, RaftConfig, StorageConfig
 from ....control import forgetting
+from ....control.evidence import GRACE_S, HEARD_S
+from ....node.node import Node
 from ....state.fences import Fences
-from ..cluster import DATA, SimNode
+from ..cluster import CLIENT_PORT, DATA, SimClient, SimNode
+from ..links import SimTransport
 from .scene import Scene, scenario
 
 _CLIENTS = [f"c{number}" for number in range(16)]
@@ -53,8 +57,9 @@ def _asked(scene: Scene, method: Method[Any, Any], body: Any) -> Any:
     return outcome[0]
 
 
-def _register(scene: Scene, broker: str, lease_ms: int = 600_000) -> int:
-    registered = _asked(scene, BROKER_REGISTER, b.BrokerRegister(broker, lease_ms, wait_ms=15_000))
+def _register(scene: Scene, broker: str, lease_ms: int = 600_000, probe_port: int = 0) -> int:
+    asked = b.BrokerRegister(broker, lease_ms, wait_ms=15_000, probe_port=probe_port)
+    registered = _asked(scene, BROKER_REGISTER, asked)
     assert registered.unfenced == [], registered
     return int(registered.broker_epoch)
 
@@ -321,3 +326,260 @@ def a_broker_whose_sessions_are_not_swept_is_not_forgotten() -> None:
             return [record.broker for record in _asked(scene, BROKER_LIST, b.BrokerList()).brokers] == ["living"]
 
         assert scene.run_until(gone, 60.0), "it is never forgotten"
+
+
+# --- evidence of a death ---------------------------------------------------------------------------------
+
+_PORT = 1883
+_LONG_MS = 8_000
+_SOON_S = GRACE_S + HEARD_S + 1.5
+
+
+class _Mute:
+    """What a broker says to whoever dials its port."""
+
+    def connection_made(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def data_received(self, data: bytes) -> None:
+        raise AssertionError("a probe says nothing")
+
+    def eof_received(self) -> bool | None:
+        return None
+
+    def pause_writing(self) -> None:
+        """Nothing is written."""
+
+    def resume_writing(self) -> None:
+        """Nothing is written."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The probe is over."""
+
+
+class _Probed:
+    """A broker that lives in a client's process and has a port there, and whose life is older than its lease."""
+
+    def __init__(self, scene: Scene, *, listens: bool = True) -> None:
+        self.scene = scene
+        self.sim: SimClient = scene.one
+        if listens:
+            scene.ask(self.sim, lambda _: self._transport.listen(self.sim.name, _PORT, _Mute))
+        self.life: BrokerLife = scene.ask(
+            self.sim,
+            lambda c: c.brokers.register("b1", lease_s=_LONG_MS / 1000, probe_port=_PORT, wait_s=15.0),
+            20.0,
+        )
+        scene.run(_LONG_MS / 1000 + 2.0)
+        assert self.state == "active"
+
+    @property
+    def _transport(self) -> SimTransport:
+        return self.scene.network.transport(self.sim.name)
+
+    @property
+    def state(self) -> str:
+        """By the registry."""
+        (record,) = _asked(self.scene, BROKER_GET, b.BrokerGet(["b1"])).brokers
+        return str(record.state)
+
+    def dies(self) -> None:
+        """kill -9."""
+        self.scene.network.crash(self.sim.process, self.sim.name, silently=False)
+
+    def rejects(self) -> None:
+        """From now on its host refuses whoever dials the port."""
+        self.scene.network.reject(self.sim.name, _PORT)
+
+
+@scenario
+def a_broker_whose_process_dies_is_fenced_before_its_lease_is_over() -> None:
+    """Its connections end, and its port refuses."""
+    with Scene() as scene:
+        broker = _Probed(scene)
+        broker.dies()
+        scene.run(_SOON_S)
+        assert broker.state == "fenced", "nobody looks at the evidence"
+
+
+@scenario
+def a_firewall_that_rejects_ends_no_broker() -> None:
+    """The broker lives and its connection is up: whatever its port says, nothing happens. Nor does it when the
+    connection breaks and the broker comes back."""
+    with Scene() as scene:
+        broker = _Probed(scene)
+        broker.rejects()
+        scene.run(2 * _LONG_MS / 1000)
+        assert broker.state == "active"
+        for _ in range(3):
+            scene.network.reset(broker.sim.name, scene.lead(METADATA).name)
+            scene.run(_SOON_S)
+            assert broker.state == "active", "a broker that came back was fenced"
+        assert broker.life.over is None
+
+
+class _Line:
+    """A connection from a broker's host on which nothing comes of itself."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+
+
+class _Frozen:
+    """A broker whose process stands still: it sends nothing, opens no connection, and does not die. What it has sent
+    before came on this line."""
+
+    def __init__(self, scene: Scene, *, reached: bool = True) -> None:
+        self.scene = scene
+        self.line = _Line("frozen")
+        self.epoch = _register(scene, "b1", _LONG_MS, _PORT)
+        if reached:
+            self.listens()
+        self.beats(_LONG_MS / 1000 + 1.0)
+
+    def listens(self) -> None:
+        """Its host accepts connections on the port."""
+        transport = self.scene.network.transport(self.line.host)
+        self.scene.ask(self.scene.one, lambda _: transport.listen(self.line.host, _PORT, _Mute))
+
+    def beats(self, seconds: float) -> None:
+        """It is heard of all the while, by the leader of the metadata."""
+        for _ in range(round(seconds)):
+            self.beat()
+            self.scene.run(1.0)
+
+    def beat(self, line: _Line | None = None) -> None:
+        """One heartbeat."""
+        payload = BROKER_HEARTBEAT.encode_request(b.BrokerHeartbeat([b.BrokerBeat("b1", self.epoch)]))
+        answers: list[Any] = []
+        self._at_leader(
+            lambda node: node.requests.submit(BROKER_HEARTBEAT.code, payload, answers.append, source=line or self.line)
+        )
+        assert self.scene.run_until(partial(bool, answers), 10.0)
+
+    def ends(self, *, by_peer: bool = True) -> None:
+        """Its connection is down."""
+        self._at_leader(lambda node: node.brokers.ended(self.line, by_peer=by_peer))
+
+    def _at_leader(self, what: Callable[[Node], object]) -> None:
+        """In the process that leads the metadata."""
+        leader = self.scene.lead(METADATA)
+        assert leader.process is not None
+        node = leader.node
+        assert node is not None
+
+        async def do() -> None:
+            what(node)
+
+        assert self.scene.run_until(leader.process.start(do()).done, 1.0)
+
+    def rejects(self) -> None:
+        """From now on its host refuses whoever dials the port."""
+        self.scene.network.reject(self.line.host, _PORT)
+
+    def is_fenced_after(self, seconds: float) -> bool:
+        """Whether it is by then."""
+        self.scene.run(seconds)
+        (record,) = _asked(self.scene, BROKER_GET, b.BrokerGet(["b1"])).brokers
+        return str(record.state) == "fenced"
+
+
+@scenario
+def a_broker_that_stands_still_is_fenced_if_all_says_that_it_is_dead() -> None:
+    """That is the price: evidence is no proof. What it costs, the following scenarios show, is nothing else."""
+    with Scene() as scene:
+        broker = _Frozen(scene)
+        broker.rejects()
+        broker.ends()
+        assert not broker.is_fenced_after(GRACE_S / 2), "it had no time to come back"
+        assert broker.is_fenced_after(_SOON_S)
+
+
+@scenario
+def a_port_that_was_never_reached_ends_no_broker() -> None:
+    """A firewall has rejected everything from the beginning, or the broker is behind an address translation."""
+    with Scene() as scene:
+        broker = _Frozen(scene, reached=False)
+        broker.ends()
+        assert not broker.is_fenced_after(_SOON_S), "what rejects always says nothing"
+        assert broker.is_fenced_after(_LONG_MS / 1000), "silence ends it"
+
+
+@scenario
+def a_port_that_accepts_ends_no_broker() -> None:
+    """The process is there."""
+    with Scene() as scene:
+        broker = _Frozen(scene)
+        broker.ends()
+        assert not broker.is_fenced_after(_SOON_S)
+        assert broker.is_fenced_after(_LONG_MS / 1000), "silence ends it"
+
+
+@scenario
+def a_host_that_does_not_answer_ends_no_broker() -> None:
+    """The network is cut, and nobody knows what is behind."""
+    with Scene() as scene:
+        broker = _Frozen(scene)
+        scene.network.partition([broker.line.host], [*scene.nodes])
+        broker.ends()
+        assert not broker.is_fenced_after(_SOON_S)
+
+
+@scenario
+def a_connection_that_the_node_has_ended_ends_no_broker() -> None:
+    """It is draining, or nothing came for long, or its answers were not read."""
+    with Scene() as scene:
+        broker = _Frozen(scene)
+        broker.rejects()
+        broker.ends(by_peer=False)
+        assert not broker.is_fenced_after(_SOON_S)
+
+
+@scenario
+def another_connection_of_a_broker_speaks_for_it() -> None:
+    """Only the last one that ends is evidence."""
+    with Scene() as scene:
+        broker = _Frozen(scene)
+        broker.beat(_Line(broker.line.host))
+        broker.rejects()
+        broker.ends()
+        assert not broker.is_fenced_after(_SOON_S)
+
+
+@scenario
+def a_heartbeat_in_time_cancels_the_evidence() -> None:
+    """It comes on a new connection, from another host even."""
+    with Scene() as scene:
+        broker = _Frozen(scene)
+        broker.rejects()
+        broker.ends()
+        scene.run(GRACE_S / 2)
+        broker.beat(_Line("elsewhere"))
+        assert not broker.is_fenced_after(_SOON_S)
+
+
+@scenario
+def a_connection_from_the_host_in_time_cancels_the_evidence() -> None:
+    """Its heartbeat may be late, because the node is busy."""
+    with Scene() as scene:
+        broker = _Frozen(scene)
+        broker.rejects()
+        broker.ends()
+        scene.run(GRACE_S / 2)
+        transport, leader = scene.network.transport(broker.line.host), scene.lead(METADATA)
+        scene.ask(scene.one, lambda _: transport.dial(leader.name, CLIENT_PORT, _Mute, 5.0))
+        assert not broker.is_fenced_after(_SOON_S)
+
+
+@scenario
+def a_new_leader_has_no_evidence_for_a_whole_lease() -> None:
+    """Connections end in a change of leaders, and brokers look for the new one."""
+    with Scene() as scene:
+        broker = _Frozen(scene)
+        scene.lead(METADATA).crash(power=False)
+        scene.run(2.0)
+        broker.beat()
+        scene.run(0.5)
+        broker.rejects()
+        broker.ends()
+        assert not broker.is_fenced_after(_SOON_S)
