@@ -119,6 +119,7 @@ class BrokerLife:
         self._listeners: list[Listener] = []
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
+        self._hurried = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<life {self.epoch} of broker {self.broker!r}: {self.state.value}>"
@@ -197,6 +198,10 @@ class BrokerLife:
         self.check()
         self._task = asyncio.create_task(self._run(), name=f"life of broker {self.broker}")
 
+    def hurry(self) -> None:
+        """Send the next heartbeat at once: a connection is lost, and the cluster may take that for the end."""
+        self._hurried.set()
+
     def stop(self, error: MetadError) -> None:
         """Send no more heartbeats: the life is over."""
         self._lease.end(error)
@@ -214,7 +219,10 @@ class BrokerLife:
             begun_s = self._clock()
             with contextlib.suppress(MetadError):  # the next one may come through
                 await self._beat(interval_s)
-            await asyncio.sleep(max(0.0, begun_s + interval_s - self._clock()))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, begun_s + interval_s - self._clock())):
+                    await self._hurried.wait()
+            self._hurried.clear()
 
     async def _beat(self, deadline_s: float | None) -> None:
         sent_s = self._clock()

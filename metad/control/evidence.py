@@ -97,11 +97,9 @@ class Evidence:
             return None
         life.trust()
         self._suspected.pop(broker, None)
-        if line is None or not host:
-            return None
         life.lines[line] = host
         self._brokers.setdefault(line, set()).add(broker)
-        if life.tried == line or self._dials >= DIALS_MAX:
+        if not host or life.tried == line or self._dials >= DIALS_MAX:
             return None
         life.tried = line
         if life.reached == host:

@@ -48,7 +48,7 @@ class Line(Protocol):
 
     @property
     def host(self) -> str:
-        """The address at its other end, without the port; empty where it does not show which end has closed it."""
+        """The address at its other end, without the port; empty where it has none."""
 
 
 class Replica(Protocol):

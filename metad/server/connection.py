@@ -96,6 +96,7 @@ class Connection:
         self._early = False  # arriving data may be a replay
         self._administers = False
         self._ends_here = False  # this node ends the connection, or has asked the client to
+        self._is_quic = False  # then the end of the stream says nothing of the peer
         self.host = ""
         """See :class:`metad.control.host.Line`."""
         self.held_bytes = 0  # of unfinished frames; set by the intake, as is the next
@@ -114,8 +115,9 @@ class Connection:
         self._stream = stream
         peername = stream.get_extra_info("peername")
         self.peer = str(peername)
-        if isinstance(peername, tuple) and stream.get_extra_info("transport") != "quic":
+        if isinstance(peername, tuple):
             self.host = str(peername[0])
+        self._is_quic = stream.get_extra_info("transport") == "quic"
         self._early = bool(stream.get_extra_info("early"))
         if not self._opened(self):
             self.close(_too_many())
@@ -143,7 +145,7 @@ class Connection:
     def connection_lost(self, exc: Exception | None) -> None:
         self._stream = None
         closed = exc is None or isinstance(exc, ConnectionResetError | BrokenPipeError)
-        self._node.brokers.ended(self, by_peer=closed and not self._ends_here)
+        self._node.brokers.ended(self, by_peer=closed and not self._ends_here and not self._is_quic)
         self._session.close()
         for work in self._works.values():
             self._node.requests.cancel(work)

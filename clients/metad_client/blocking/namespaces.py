@@ -110,6 +110,7 @@ class Brokers(Twin):
         attributes: Mapping[str, str] | None = None,
         at_least_epoch: int = 0,
         wait_s: float = WAIT_MS_DEFAULT / 1000,
+        probe_port: int = 0,
         deadline_s: float | None = None,
     ) -> BrokerLife:
         """Begin a life of a broker, which ends every earlier one, wherever it writes. From now on all writes of this
@@ -117,7 +118,13 @@ class Brokers(Twin):
 
         The call waits for up to ``wait_s`` until every group refuses the earlier lives; :attr:`BrokerLife.unfenced`
         names those that could not be told. ``lease_s``: how long the life may go unheard of. ``at_least_epoch``: for
-        brokers that have chosen their own epochs before. Raises InvalidRequestError, ConflictError.
+        brokers that have chosen their own epochs before.
+
+        ``probe_port``: a TCP port of this process, on the host from which it reaches metad, that accepts connections
+        for as long as the process lives, such as the one for the broker's clients. If the process dies, metad finds
+        that port closed, and ends the life without waiting for the lease.
+
+        Raises InvalidRequestError, ConflictError.
         """
         life = self._portal.run(
             self._brokers.register(
@@ -129,6 +136,7 @@ class Brokers(Twin):
                 attributes=attributes,
                 at_least_epoch=at_least_epoch,
                 wait_s=wait_s,
+                probe_port=probe_port,
                 deadline_s=deadline_s,
             )
         )

@@ -65,6 +65,9 @@ class Life(Protocol):
     def check(self) -> None:
         """Raise FencedError if it is over."""
 
+    def hurry(self) -> None:
+        """A connection takes no more requests: let the cluster hear of the life by another one."""
+
 
 class Queue(Protocol):
     """The place where a call waits to be sent."""

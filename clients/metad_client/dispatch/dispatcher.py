@@ -329,6 +329,8 @@ class Dispatcher:
 
     def retired(self, connection: NodeConnection, error: MetadError | None) -> None:
         """A connection takes no new requests: they go to the next leader, or wait."""
+        if self._life is not None:
+            self._life.hurry()
         queue = self.nodes.connections.get(connection)
         if queue is None or queue.connection is not connection:
             return

@@ -156,7 +156,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         "evidence_is_ignored",
         "a broker whose port refuses after its connection has ended is fenced before its lease is over",
         "metad.server.connection:Connection.connection_lost",
-        "self._node.brokers.ended(self, by_peer=closed and not self._ends_here)",
+        "self._node.brokers.ended(self, by_peer=closed and not self._ends_here and not self._is_quic)",
         "pass",
         "a_broker_whose_process_dies_is_fenced_before_its_lease_is_over",
     ),

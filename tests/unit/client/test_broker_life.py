@@ -20,7 +20,7 @@ from metad_client import (
     NotFoundError,
     connect,
 )
-from metad_client.broker_life import LOST_AFTER, SUSPENDED_AFTER, Lease
+from metad_client.broker_life import BEATS, LOST_AFTER, SUSPENDED_AFTER, Lease
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError
 from metad_wire.tables import broker as b
@@ -114,6 +114,25 @@ class Cluster:
 @pytest.fixture
 def cluster(scripted_server: Any) -> Cluster:
     return Cluster(scripted_server)
+
+
+async def test_a_life_is_heard_of_again_at_once_when_a_connection_is_lost(cluster: Cluster) -> None:
+    async with cluster.client() as m:
+        await m.brokers.register("b1", lease_s=LEASE_S)
+        await until(lambda: cluster.beats == 3)
+        before, lost_s = cluster.beats, asyncio.get_running_loop().time()
+        cluster.server.peers[-1].cut()
+        await until(lambda: cluster.beats > before)
+        assert asyncio.get_running_loop().time() - lost_s < LEASE_S / BEATS / 2
+
+
+async def test_the_port_of_a_broker_is_registered(cluster: Cluster) -> None:
+    async with cluster.client() as m:
+        await m.brokers.register("b1", probe_port=1883)
+        assert cluster.registered[-1].probe_port == 1883
+        await m.brokers.life.end()  # type: ignore[union-attr]
+        with pytest.raises(InvalidRequestError, match="probe_port"):
+            await m.brokers.register("b2", probe_port=65_536)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -47,8 +47,9 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Client, blocking.BlockingClient),
 ]
 README = (ROOT / "clients" / "README.md").read_text()
-# The blocking client is opened by connect(), and its portal runs it. A client begins and ends the lives of its broker.
-OPENING = {"open", "run", "begin", "stop", "closed"}
+# The blocking client is opened by connect(), and its portal runs it. A client begins and ends the lives of its broker,
+# and has them hurry.
+OPENING = {"open", "run", "begin", "stop", "closed", "hurry"}
 
 MYPY = ("--strict", "--config-file", "", "--no-pretty", "--hide-error-context", "--no-error-summary")
 

@@ -158,6 +158,15 @@ def test_a_life_at_another_host_is_dialled_there() -> None:
     assert case.refused() == [], "that port was not reached"
 
 
+def test_a_connection_without_a_host_speaks_for_the_life_and_is_not_dialled() -> None:
+    case = Case()
+    assert case.evidence.heard("b", "no address", "") is None
+    case.ends()
+    assert case.refused() == []
+    case.ends("no address")
+    assert case.refused() == []
+
+
 def test_a_line_is_dialled_back_once_and_not_too_many_at_a_time() -> None:
     evidence = Evidence()
     for number in range(DIALS_MAX + 1):
