@@ -6,12 +6,10 @@ a table has a row ``count``, a session without that row has none of the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from metad_wire.errors import TooLargeError
 from metad_wire.messages import CHANGE_BYTES_MAX
-from metad_wire.table import Table
 from metad_wire.tables import TABLES
 from metad_wire.tables.session import SESSION
 
@@ -40,32 +38,37 @@ def end_parts(view: View, sessions: Sequence[bytes]) -> None:
     if not sessions:
         return
     room, size = PARTS_MAX, 0
-    for table in TABLES.values():
-        if table.part_of != SESSION.name:
-            continue
-        for row, deleted in _rows_of(view, table, sessions, room):
-            view.writes_of(row).update(dict.fromkeys(deleted))
-            room -= len(deleted)
-            size += sum(map(len, deleted))
-            if room < 0 or size > _PARTS_BYTES_MAX:
-                raise TooLargeError("what belongs to these sessions is too much for one request: name fewer of them")
+    for row, deleted in _parts_of(view, sessions):
+        view.writes_of(row).update(dict.fromkeys(deleted))
+        room -= len(deleted)
+        size += sum(map(len, deleted))
+        if room < 0 or size > _PARTS_BYTES_MAX:
+            raise TooLargeError("what belongs to these sessions is too much for one request: name fewer of them")
 
 
-def _rows_of(view: View, table: Table[Any], sessions: Sequence[bytes], room: int) -> list[tuple[int, list[bytes]]]:
-    """The keys of a table that belong to sessions, by row; more than there is room for at most by one."""
-    found: list[tuple[int, list[bytes]]] = []
-    for name, row in sorted(table.rows.items(), key=lambda one: one[0] != "count"):
-        prefix = keys.table_prefix(view.group, row)
-        if name == "count":
-            counts = [prefix + session for session in sessions]
-            there = [value is not None for value in view.get_many(counts, LOOKED_AT_BYTES_MAX)]
-            found.append((row, [key for key, is_there in zip(counts, there, strict=True) if is_there]))
-            sessions = [session for session, is_there in zip(sessions, there, strict=True) if is_there]
+def _parts_of(view: View, sessions: Sequence[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    """The keys of what belongs to sessions, by row; more than there may be at most by one of each row."""
+    tables = [table for table in TABLES.values() if table.part_of == SESSION.name]
+    counted = [row for table in tables if (row := table.rows.get("count")) is not None]
+    counts = [prefix + session for prefix in _prefixes(view, counted) for session in sessions]
+    values = iter(view.get_many(counts, LOOKED_AT_BYTES_MAX))  # nearly always there is nothing more to look for
+    found = {row: [session for session in sessions if next(values) is not None] for row in counted}
+    for table in tables:
+        count = table.rows.get("count")
+        having = sessions if count is None else found[count]
+        if not having:
             continue
-        deleted: list[bytes] = []
-        for session in sessions:
-            deleted += view.keys_under(row, prefix + session, room + 1 - len(deleted))
-            if len(deleted) > room:
-                break
-        found.append((row, deleted))
-    return found
+        for row, prefix in zip(table.rows.values(), _prefixes(view, table.rows.values()), strict=True):
+            if row == count:
+                yield row, [prefix + session for session in having]
+                continue
+            deleted: list[bytes] = []
+            for session in having:
+                deleted += view.keys_under(row, prefix + session, PARTS_MAX + 1 - len(deleted))
+                if len(deleted) > PARTS_MAX:
+                    break
+            yield row, deleted
+
+
+def _prefixes(view: View, rows: Iterable[int]) -> list[bytes]:
+    return [keys.table_prefix(view.group, row) for row in rows]

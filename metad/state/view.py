@@ -115,14 +115,7 @@ class View:
         """:meth:`get` of several, which costs less. Raises TooLargeError if the rows that are read take more than
         ``bytes_max`` together."""
         size = 0
-        found: list[bytes | None] = []
-        missed: list[int] = []
-        for at, key in enumerate(keys):
-            value = self._known(key)
-            if isinstance(value, Missing):
-                missed.append(at)
-                value = None
-            found.append(value)
+        found, missed = self._known_of(keys)
         positions = iter(missed)
         for chunk, chunk_bytes in in_chunks(self._engine, [keys[at] for at in missed]):
             size += chunk_bytes
@@ -131,6 +124,23 @@ class View:
             for value, at in zip(chunk, positions, strict=False):
                 found[at] = value
         return found
+
+    def _known_of(self, keys: list[bytes]) -> tuple[list[bytes | None], list[int]]:
+        """:meth:`_known` of several: their values, and the positions of those that need a look at the engine."""
+        rows = {key[GROUP_PREFIX_BYTES] for key in keys}
+        writes = [self.writes] if self.heard.keys().isdisjoint(rows) else []
+        if self.row_cache or not writes or not self._overlays.keys().isdisjoint(rows):
+            known = list(map(self._known, keys))
+        else:
+            known = [MISSING] * len(keys)
+            for one in (self.writes, *self._overlay.generations()):
+                if one:
+                    known = [
+                        one.get(key, MISSING) if value is MISSING else value
+                        for key, value in zip(keys, known, strict=True)
+                    ]
+        missed = [at for at, value in enumerate(known) if value is MISSING]
+        return [None if isinstance(value, Missing) else value for value in known], missed
 
     def _known(self, key: bytes) -> bytes | Missing | None:
         """What needs no look at the engine."""
