@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +22,10 @@ from ..target import open_client
 from ..watch.nodes import Nodes, rss_bytes, running
 from .create_close import left, run_rate
 from .expiry_storm import storm
-from .live import compared, foreground, hold
+from .live import Pair, compared, hold
 
 MODES: Final = ("create-close", "live", "expiry-storm")
-_WINDOWS = 5
+_WINDOWS = 11  # pairs: the disk decides a single one
 _DEADLINE_S = 60.0
 
 
@@ -85,12 +86,17 @@ def _is_plain(value: Any) -> bool:
 
 
 async def _run(measurement: Measurement, shape: Shape, config: Path | None, problems: list[str]) -> dict[str, Any]:
-    async with running(
-        shape.nodes, groups=shape.groups, config=config, scheme=shape.scheme, problems=problems
-    ) as cluster:
+    def start() -> AbstractAsyncContextManager[Nodes]:
+        return running(shape.nodes, groups=shape.groups, config=config, scheme=shape.scheme, problems=problems)
+
+    async with start() as cluster:
         options = Options(deadline_s=_DEADLINE_S, client_name="metad-perf")
         async with open_client(cluster.members.target, options) as client:
-            found = await _MEASURED[measurement.mode](measurement, cluster, client)
+            if measurement.mode == "live":
+                async with start() as bare:
+                    found = await _live(measurement, cluster, bare, client)
+            else:
+                found = await _MEASURED[measurement.mode](measurement, cluster, client)
         return found | {"fsync": cluster.fsync}
 
 
@@ -120,14 +126,16 @@ async def _create_close(measurement: Measurement, cluster: Nodes, client: Client
     }
 
 
-async def _live(measurement: Measurement, cluster: Nodes, client: Client) -> dict[str, Any]:
-    target = cluster.members.target
-    before = await foreground(target, _WINDOWS, measurement.seconds, lambda _: None)
+async def _live(measurement: Measurement, cluster: Nodes, bare: Nodes, client: Client) -> dict[str, Any]:
+    pair = Pair(cluster.members, bare.members, measurement.seconds)
+    with output.progress("windows before", _WINDOWS) as progress:
+        before = await pair.measure(_WINDOWS, progress)
     grown = -rss_bytes(cluster.members.all)
     with output.progress("hold", measurement.sessions) as progress:
         await hold(client, measurement.sessions, epoch_now(), lambda _: "live", progress)
     grown += rss_bytes(cluster.members.all)
-    after = await foreground(target, _WINDOWS, measurement.seconds, lambda _: None)
+    with output.progress("windows with sessions", _WINDOWS) as progress:
+        after = await pair.measure(_WINDOWS, progress)
     connected = 0
     async for session in client.sessions.list():
         connected += session.connected
@@ -136,8 +144,6 @@ async def _live(measurement: Measurement, cluster: Nodes, client: Client) -> dic
         "connected": connected,
         "wrong": measurement.sessions - connected,
         **compared(before, after),
-        "foreground_items_per_s_before": before["items_per_s"],
-        "foreground_items_per_s_with": after["items_per_s"],
         "server_bytes_per_session": grown / measurement.sessions,
     }
 
@@ -165,4 +171,4 @@ async def _expiry_storm(measurement: Measurement, cluster: Nodes, client: Client
     }
 
 
-_MEASURED: Final = {"create-close": _create_close, "live": _live, "expiry-storm": _expiry_storm}
+_MEASURED: Final = {"create-close": _create_close, "expiry-storm": _expiry_storm}
