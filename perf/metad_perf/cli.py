@@ -449,6 +449,9 @@ def _sessions(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--shares", type=_numbers, metavar="S,...", default=[0.1, 0.5, 1.0], help="shares of them that end at once"
     )
+    parser.add_argument(
+        "--pairs", type=int, default=11, help="of windows, before there are live sessions and with them"
+    )
     parser.add_argument("--processes", type=int, default=1, help="client processes of create-close")
     parser.add_argument("--in-flight", type=int, default=512, help="clients of create-close at a time, at most")
 
@@ -463,6 +466,7 @@ def _run_sessions(args: argparse.Namespace) -> int:
         seconds=args.seconds,
         sessions=args.sessions,
         shares=args.shares,
+        pairs=args.pairs,
         processes=args.processes,
         in_flight=args.in_flight,
     )

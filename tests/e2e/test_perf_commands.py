@@ -208,6 +208,34 @@ def test_hold_reports_memory_restart_and_cost(tmp_path: Path) -> None:
     assert 0 < report["restart_killed_s"] < 30
 
 
+def test_sessions_that_begin_and_end_one_by_one_are_all_ended(tmp_path: Path) -> None:
+    report = _report(tmp_path, "sessions", "--mode", "create-close", "--rates", 50, "--seconds", 1)
+    assert (report["wrong"], report["errors"], report["problems"]) == (0, 0, [])
+    assert report["rates"][0]["pairs"] == 50
+
+
+@pytest.mark.timeout(400)
+def test_sessions_that_end_at_once_are_all_ended_and_no_others(tmp_path: Path) -> None:
+    flags = ("--mode", "expiry-storm", "--sessions", 1_000, "--shares", "0.5,1", "--seconds", 0.2)
+    report = _report(tmp_path, "sessions", *flags, timeout_s=350)
+    assert (report["wrong"], report["problems"]) == (0, [])
+    assert [(row["ended"], row["ended_wrongly"], row["ended_early"]) for row in report["shares"]] == [
+        (500, 0, False),
+        (1_000, 0, False),
+    ]
+    assert min(row["foreground_p99_ms_during"] for row in report["shares"]) > 0
+    assert min(row["paced_p99_ms_during"] for row in report["shares"]) > 0
+
+
+@pytest.mark.timeout(400)
+def test_sessions_that_are_held_are_compared_with_nodes_that_hold_none(tmp_path: Path) -> None:
+    flags = ("--mode", "live", "--sessions", 2_000, "--pairs", 1, "--seconds", 0.5)
+    report = _report(tmp_path, "sessions", *flags, timeout_s=350)
+    assert (report["wrong"], report["connected"], report["problems"]) == (0, 2_000, [])
+    assert len(report["pairs_before"]) == len(report["pairs_with"]) == 1
+    assert min(report["pairs_before"] + report["pairs_with"]) > 0
+
+
 def test_a_terminated_command_takes_its_server_along(tmp_path: Path) -> None:
     command = [str(METAD_PERF), "load", "--spawn", "--verb", "kv.put", "--items", "1e9"]
     with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(tmp_path)}) as process:

@@ -25,19 +25,20 @@ from .expiry_storm import storm
 from .live import Pair, compared, hold
 
 MODES: Final = ("create-close", "live", "expiry-storm")
-_WINDOWS = 11  # pairs: the disk decides a single one
 _DEADLINE_S = 60.0
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a run: ``rates`` and ``in_flight`` are of create-close, ``sessions`` of the other modes,
-    ``shares`` of expiry-storm. ``seconds``: of a rate, or of a window."""
+    ``shares`` of expiry-storm, ``pairs`` of live: windows on nodes with sessions and without. ``seconds``: of a rate,
+    or of a window."""
 
     mode: str
     rates: Sequence[float] = (1_000.0, 2_500.0, 5_000.0)
     seconds: float = 10.0
     sessions: int = 1_000_000
     shares: Sequence[float] = (0.1, 0.5, 1.0)
+    pairs: int = 11
     processes: int = 1
     in_flight: int = 512
     limit_s: float = 600.0
@@ -46,8 +47,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         """This. Raises UsageError."""
         if self.mode not in MODES:
             raise UsageError(f"there is no mode {self.mode!r}, but {', '.join(MODES)}")
-        if self.seconds <= 0 or self.sessions < 1 or self.processes < 1 or self.in_flight < self.processes:
-            raise UsageError("--seconds, --sessions, --processes and --in-flight must be over 0")
+        if min(self.seconds, self.sessions, self.pairs, self.processes) <= 0 or self.in_flight < self.processes:
+            raise UsageError("--seconds, --sessions, --pairs, --processes and --in-flight must be over 0")
         if not self.rates or min(self.rates) < 0:
             raise UsageError("--rates must not be negative")
         if not self.shares or min(self.shares) <= 0 or max(self.shares) > 1:
@@ -128,14 +129,14 @@ async def _create_close(measurement: Measurement, cluster: Nodes, client: Client
 
 async def _live(measurement: Measurement, cluster: Nodes, bare: Nodes, client: Client) -> dict[str, Any]:
     pair = Pair(cluster.members, bare.members, measurement.seconds)
-    with output.progress("windows before", _WINDOWS) as progress:
-        before = await pair.measure(_WINDOWS, progress)
+    with output.progress("windows before", measurement.pairs) as progress:
+        before = await pair.measure(measurement.pairs, progress)
     grown = -rss_bytes(cluster.members.all)
     with output.progress("hold", measurement.sessions) as progress:
         await hold(client, measurement.sessions, epoch_now(), lambda _: "live", progress)
     grown += rss_bytes(cluster.members.all)
-    with output.progress("windows with sessions", _WINDOWS) as progress:
-        after = await pair.measure(_WINDOWS, progress)
+    with output.progress("windows with sessions", measurement.pairs) as progress:
+        after = await pair.measure(measurement.pairs, progress)
     connected = 0
     async for session in client.sessions.list():
         connected += session.connected

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from metad_client import Client, SessionDisconnectItem, Watched
+from metad_client import Client, SessionDeleteItem, SessionDisconnectItem, Watched
 from metad_wire.watch import ChangeKind
 
 from ..load.fleet import Result
@@ -130,6 +130,7 @@ async def storm(
     left = 0
     async for session in client.sessions.list(TENANT):
         left += session.client_id.startswith("stays-")
+    await _forget(client, ending, count)
     return {
         "share": share,
         "sessions": count,
@@ -179,3 +180,11 @@ async def _disconnect(client: Client, count: int, epoch: int, ending: int, momen
         ]
         done = await client.sessions.disconnect_many(f"live-{begin // BATCH % BROKERS}", epoch, items)
         done.raise_for_error()
+
+
+async def _forget(client: Client, begin: int, end: int) -> None:
+    """Delete the sessions that were to stay: the next storm counts its own."""
+    for at in range(begin, end, BATCH):
+        await client.sessions.delete_many(
+            [SessionDeleteItem(TENANT, f"stays-{number}") for number in range(at, min(end, at + BATCH))]
+        )
