@@ -81,13 +81,12 @@ class OwnerCache:
         checks = hashes ^ crcs ^ salt
         numbers = self._column[first] ^ checks
         count = len(self._rows)
-        if missing := np.flatnonzero(numbers.view(np.uint64) >= count).tolist():
-            for way in _WAYS[1:]:
-                at = np.array(missing)
-                numbers[at] = self._column[first[at] ^ way] ^ checks[at]
-                missing = at[numbers[at].view(np.uint64) >= count].tolist()
-                if not missing:
-                    break
+        missing = np.flatnonzero(numbers.view(np.uint64) >= count)
+        if len(missing):  # not in their first slots: all slots of each are looked at together
+            lines = self._lines[first[missing] // len(_WAYS)] ^ checks[missing][:, np.newaxis]
+            held = lines.view(np.uint64) < count
+            found = np.flatnonzero(held.any(axis=1))
+            numbers[missing[found]] = lines[found, held[found].argmax(axis=1)]
         return list(map(self._rows.get, numbers.tolist()))
 
     def learn(self, key: bytes, crc: int, row: bytes | None) -> None:
@@ -170,6 +169,7 @@ class OwnerCache:
         self._grow_at = slots // 4 if slots < self._slots_max else slots + 1
         self._slots = _zeros(_SLOT_BYTES * slots).cast("q")
         self._column: Numbers = np.frombuffer(self._slots, np.int64)  # the same memory, for many at once
+        self._lines = self._column.reshape(-1, len(_WAYS))
         self._rows: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
 
