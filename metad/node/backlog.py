@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from metad_wire import messages as m
 
-from ..state.due import passed
 from ..state.fences import Fences
 from ..state.wills import waiting
 from .groups import Groups
+from .sweeps import Sweeps
 
 
-def backlog(groups: Groups) -> m.Backlog:
+def backlog(groups: Groups, sweeps: Sweeps) -> m.Backlog:
     """Look, at a bounded number of rows. Deadlines pass by the time of each group's log; wills wait by this node's
     clock, because the log of an idle group has no time."""
     deadlines = fences = wills = unclaimed = unclaimed_ms = 0
@@ -20,7 +20,7 @@ def backlog(groups: Groups) -> m.Backlog:
             continue
         machine = driver.machine
         now_ms = machine.time.newest_ms
-        late = passed(machine.reader, now_ms, m.BACKLOG_MAX + 1)
+        late = sweeps.overdue(driver, m.BACKLOG_MAX + 1)
         wall_ms = max(now_ms, machine.reader.wall_ms())
         found = waiting(machine.reader, wall_ms, m.BACKLOG_MAX)
         deadlines += min(late, m.BACKLOG_MAX)

@@ -47,13 +47,12 @@ class DueSweep:
     @property
     def overdue_ms(self) -> int:
         """For how long the oldest deadline in the index has passed; 0 if none has, or another node leads."""
-        if not self._leads():
-            return 0
-        machine = self._driver.machine
-        now_ms = machine.time.newest_ms
-        begin, end = self._begin(), _end(self._driver, now_ms)
-        found = machine.reader.engine.scan(begin, end, 1) if begin < end else []
-        return max((now_ms - split_due(key).at_ms for key, _ in found), default=0)
+        now_ms = self._driver.machine.time.newest_ms
+        return max((now_ms - split_due(key).at_ms for key in self._overdue(1)), default=0)
+
+    def overdue(self, limit: int) -> int:
+        """How many deadlines in the index have passed, up to a limit; 0 if another node leads."""
+        return len(self._overdue(limit))
 
     def begin(self, room: int, done: Done) -> bool:
         """See :class:`.sweep_turns.SweepWork`."""
@@ -76,6 +75,13 @@ class DueSweep:
         answered = partial(self._answered, done, len(items), self._state, behind)
         self._requests.request(SESSION_SWEEP, c.SessionSweep(items), answered, group=self._driver.group.name)
         return True
+
+    def _overdue(self, limit: int) -> list[bytes]:
+        if not self._leads():
+            return []
+        machine = self._driver.machine
+        begin, end = self._begin(), _end(self._driver, machine.time.newest_ms)
+        return [key for key, _ in machine.reader.engine.scan(begin, end, limit)] if begin < end else []
 
     def _leads(self) -> bool:
         return self._driver.group.accepting and not self._driver.installing

@@ -277,7 +277,7 @@ class Node:
             sessions_ended=self.sweeps.ended,
             wills_due=self.sweeps.wills,
             overdue_ms=self.sweeps.overdue_ms,
-            backlog=m.Backlog() if self.failure is not None else backlog(self.groups),
+            backlog=m.Backlog() if self.failure is not None else backlog(self.groups, self.sweeps),
         )
 
     def _failing(self) -> str:

@@ -63,6 +63,11 @@ class Sweeps:
         leads; 0 if there is none."""
         return max((due.overdue_ms for due, _ in self._sweeps.values()), default=0)
 
+    def overdue(self, driver: GroupDriver, limit: int) -> int:
+        """How many such deadlines are in the index of a group, up to a limit."""
+        sweeps = self._sweeps.get(driver)
+        return 0 if sweeps is None else sweeps[0].overdue(limit)
+
     def _adopt(self, drivers: list[GroupDriver]) -> None:
         ended, wills = self.ended, self.wills
         self._sweeps = {driver: self._sweeps.get(driver) or self._of(driver) for driver in drivers}

@@ -18,7 +18,6 @@ from metad_wire.tables.session import SESSION_DUE
 
 from ..storage import keys
 from .part import Writes
-from .tables import Reader
 
 DUE = SESSION_DUE.rows["due"]
 _APART_MS_MIN: Final = 1024  # rows of a topic, where intervals are short
@@ -75,12 +74,6 @@ def retained_due_ms(interval_ms: int, expires_ms: int) -> int:
 def note_retained(writes: Writes, group: bytes, message: bytes, interval_ms: int, expires_ms: int) -> None:
     """Write the row of a retained message that expires."""
     writes[due_key(group, retained_due_ms(interval_ms, expires_ms), DueKind.RETAINED, message)] = b""
-
-
-def passed(reader: Reader, now_ms: int, limit: int) -> int:
-    """How many deadlines have passed and are still there, up to a limit."""
-    prefix = keys.table_prefix(reader.group, DUE)
-    return len(reader.engine.scan(prefix, prefix + keys.u64(now_ms + 1), limit))
 
 
 def note(writes: Writes, group: bytes, session: bytes, owner: m.SessionOwner) -> None:

@@ -128,6 +128,7 @@ def test_no_row_that_is_done_with_is_passed_again(world: World) -> None:
     world.advance(10_000)
     beat(world.group)
     assert world.sweep.overdue_ms > 0
+    assert [world.sweep.overdue(limit) for limit in (7, 1_000)] == [7, 5 * BATCH]
     world.begins.clear()
     assert world.turns() == 5
     assert world.sweep.ended == 5 * BATCH
@@ -136,7 +137,7 @@ def test_no_row_that_is_done_with_is_passed_again(world: World) -> None:
     assert world.begins == sorted(world.begins)
     world.begins.clear()
     assert world.turns() == 0
-    assert world.sweep.overdue_ms == 0
+    assert (world.sweep.overdue_ms, world.sweep.overdue(1_000)) == (0, 0)
     assert min(world.begins) > keys.table_prefix(world.group.prefix, DUE) + keys.u64(world.group.now_ms - 5_000)
 
 
