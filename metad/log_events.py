@@ -409,6 +409,22 @@ BROKER_FENCED = _warning(
     epoch="the epoch of the life",
     reason="why",
 )
+WILLS_WAIT = _warning(
+    "wills_wait",
+    "Wills are due, and no broker publishes them. Those that wait for expiry.will_keep_s are dropped.",
+    "group",
+    group="the name of the group that they are in",
+    count="how many",
+    oldest_s="for how long the oldest of them waits",
+)
+WILLS_DROPPED = _error(
+    "wills_dropped",
+    "Wills were dropped that no broker has published for as long as expiry.will_keep_s.",
+    "group",
+    group="the name of the group that they were in",
+    count="how many, now",
+    dropped="how many this node has had dropped since its start",
+)
 FENCES_NOT_SPREAD = _warning(
     "fences_not_spread",
     "A group could not be told which lives of brokers are over. It is tried again.",

@@ -186,7 +186,7 @@ class DedupeConfig(Section, frozen=True):
 
 
 class ExpiryConfig(Section, frozen=True):
-    """When what has a deadline is over: sessions of clients that are away."""
+    """When what has a deadline is over: sessions of clients that are away, and wills that nobody publishes."""
 
     amnesty_ms: int = 10_000
     """For how long nothing is over, whatever its deadline, after a node begins to lead a group, takes slots over, finds
@@ -196,6 +196,9 @@ class ExpiryConfig(Section, frozen=True):
     other work: after each batch it rests for four times as long as the batch took, or for about a second."""
     batch_sessions: int = 100
     """How many of them it ends at once; nobody else is served meanwhile, for two milliseconds."""
+    will_keep_s: int = 7 * 86_400
+    """For how many seconds a will that is due waits for a broker that publishes it. Then it is dropped, and the log
+    says so. Long before, a warning in the log says that wills wait."""
 
 
 class Config(Section, frozen=True):

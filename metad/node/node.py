@@ -60,6 +60,7 @@ from .requests import Requests
 from .scheduler import Scheduler
 from .stores import StoreIdentity, Stores, open_stores
 from .sweeps import Sweeps
+from .unclaimed_wills import UnclaimedWills
 from .watches import Watches
 
 _LOOK_S = 0.002  # how often a node that ends looks whether it may
@@ -145,6 +146,7 @@ class Node:
             sweep=self._sweep,
         )
         self.sweeps = Sweeps(config.expiry, groups, self.requests, environment, health)
+        self.unclaimed_wills = UnclaimedWills(config.expiry, groups, self.requests, environment, health)
         self._lease_ends = LeaseEnds(groups, self.requests, environment, health)
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
         leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
@@ -278,6 +280,7 @@ class Node:
             wills_due=self.sweeps.wills,
             overdue_ms=self.sweeps.overdue_ms,
             backlog=m.Backlog() if self.failure is not None else backlog(self.groups, self.sweeps),
+            wills_dropped=self.unclaimed_wills.dropped,
         )
 
     def _failing(self) -> str:
@@ -331,6 +334,7 @@ class Node:
         self.controller.start()
         self._statuses.start()
         self.sweeps.start()
+        self.unclaimed_wills.start()
         self._lease_ends.start()
 
     async def serving(self) -> None:
@@ -456,6 +460,7 @@ class Node:
         self.brokers.stop()
         self._statuses.stop()
         self.sweeps.stop()
+        self.unclaimed_wills.stop()
         self._lease_ends.stop()
         self._scheduler.stop()
         self._reads.stop()

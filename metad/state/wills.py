@@ -21,14 +21,14 @@ from metad_wire.tables.will import WILL
 from ..storage import keys
 from .fences import Fences
 from .limits import LOOKED_AT_BYTES_MAX
-from .part import Writes
+from .part import Origin, Writes
 from .rows import NO_ROWS, Rows, column
 from .slot_assignment import SlotAssignment
 from .tables import PAGE_BYTES_MAX, SCAN_ROWS_MAX, Command, Reader, Verb, after_cursor, is_held, key_after, written
 from .view import View
 
-_DUE, _CLAIM = WILL.rows["due"], WILL.rows["claim"]
-_decode_due = msgspec.msgpack.Decoder(wire.WillDue).decode
+DUE = WILL.rows["due"]
+_CLAIM = WILL.rows["claim"]
 _decode_claimant = msgspec.msgpack.Decoder(wire.WillClaimant).decode
 _WAITING_BYTES_MAX = 256 * 1024  # looked at for a status
 # A DueWill on the wire is an array of 6: the key's 3 fields, the due row's 2, the claimant.
@@ -39,7 +39,7 @@ _NIL = b"\xc0"
 def due_will(view: View, tenant: str, client_id: str, will: m.Will, number: int) -> None:
     """The will of a client is due. ``number`` tells it from the client's other wills, and grows."""
     key = keys.text2(tenant, client_id) + keys.text(f"{number:016x}")
-    view.writes_of(_DUE)[keys.table_prefix(view.group, _DUE) + key] = encode(wire.WillDue(will, view.now_ms))
+    view.writes_of(DUE)[keys.table_prefix(view.group, DUE) + key] = encode(wire.WillDue(will, view.now_ms))
 
 
 def _start(tenant: str | None, client_id_prefix: str = "") -> bytes:
@@ -53,9 +53,9 @@ def _evaluate_claim(view: View, command: Command[wire.WillClaim]) -> wire.WillCl
     length = len(body.broker.encode())
     if length > m.BROKER_BYTES_MAX:
         raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
-    prefix, claim_prefix = keys.table_prefix(view.group, _DUE), keys.table_prefix(view.group, _CLAIM)
+    prefix, claim_prefix = keys.table_prefix(view.group, DUE), keys.table_prefix(view.group, _CLAIM)
     start = _start(body.tenant)
-    begin = after_cursor(view.group, _DUE, start, body.cursor)
+    begin = after_cursor(view.group, DUE, start, body.cursor)
     found, is_last = view.scan(begin, keys.after_prefix(prefix + start), SCAN_ROWS_MAX, PAGE_BYTES_MAX)
     skip, mask = len(prefix), view.parts[SlotAssignment].mask
     claims = view.get_many([claim_prefix + key[skip:] for key, _ in found], LOOKED_AT_BYTES_MAX)
@@ -107,7 +107,7 @@ def _forget_wills(reply: wire.WillClaimReply) -> wire.WillClaimReply:
 def _recall_wills(reader: Reader, command: Command[wire.WillClaim], reply: wire.WillClaimReply) -> wire.WillClaimReply:
     suffixes, crcs = WILL.keys(reply.claimed)
     reader.check_still_held(Rows(reply.claimed, suffixes, column(crcs, len(suffixes))))
-    prefix = keys.table_prefix(reader.group, _DUE)
+    prefix = keys.table_prefix(reader.group, DUE)
     values = reader.get_many([prefix + suffix for suffix in suffixes], 2 * command.reply_bytes_max)
     wills = [None if value is None else msgspec.Raw(value) for value in values]
     return msgspec.structs.replace(reply, wills=wills)
@@ -126,9 +126,9 @@ def _give_up(
 ) -> m.WriteReply:
     """End the claims of a life of a broker, and if ``drop``, the wills."""
     body, suffixes = command.body, command.rows.keys
-    prefix, claim_prefix = keys.table_prefix(view.group, _DUE), keys.table_prefix(view.group, _CLAIM)
+    prefix, claim_prefix = keys.table_prefix(view.group, DUE), keys.table_prefix(view.group, _CLAIM)
     rows = view.get_many([claim_prefix + suffix for suffix in suffixes], LOOKED_AT_BYTES_MAX)
-    claims, dues = view.writes_of(_CLAIM), view.writes_of(_DUE)
+    claims, dues = view.writes_of(_CLAIM), view.writes_of(DUE)
     errors: list[m.ItemError] = []
     for at, (suffix, row) in enumerate(zip(suffixes, rows, strict=True)):
         due, claim = prefix + suffix, claim_prefix + suffix
@@ -150,11 +150,47 @@ def _give_up(
     return written(view, errors)
 
 
+class _Since(m.Message, frozen=True):
+    """A will's row, without making objects of the will."""
+
+    will: msgspec.Raw
+    due_ms: int
+
+
+_decode_since = msgspec.msgpack.Decoder(_Since).decode
+
+
+def due_ms_of(row: bytes) -> int:
+    """Since when a will is due, in the time of the log."""
+    return _decode_since(row).due_ms
+
+
+def _evaluate_expire(view: View, command: Command[wire.WillExpire]) -> wire.WillExpireReply:
+    suffixes = [*dict.fromkeys(command.rows.keys)]
+    prefix, claim_prefix = keys.table_prefix(view.group, DUE), keys.table_prefix(view.group, _CLAIM)
+    rows = view.get_many([prefix + suffix for suffix in suffixes], LOOKED_AT_BYTES_MAX)
+    claims = view.get_many([claim_prefix + suffix for suffix in suffixes], LOOKED_AT_BYTES_MAX)
+    dues, claim_writes = view.writes_of(DUE), view.writes_of(_CLAIM)
+    fences = view.parts[Fences]
+    dropped = 0
+    for suffix, row, claim in zip(suffixes, rows, claims, strict=True):
+        if row is None or due_ms_of(row) + command.body.keep_ms > view.past_ms:
+            continue
+        claimant = None if claim is None else _decode_claimant(claim)
+        if _holds(claimant, "", 0, view.past_ms, fences):
+            continue  # somebody publishes it now
+        dropped += 1
+        dues[prefix + suffix] = None
+        if claim is not None:
+            claim_writes[claim_prefix + suffix] = None
+    return wire.WillExpireReply([m.Revision(view.name, view.revision)], [], dropped)
+
+
 def _read_list(reader: Reader, command: Command[wire.WillList]) -> wire.WillListReply:
     body = command.body
     start = _start(body.tenant, body.client_id_prefix)
-    prefix, claim_prefix = keys.table_prefix(reader.group, _DUE), keys.table_prefix(reader.group, _CLAIM)
-    begin = after_cursor(reader.group, _DUE, start, body.page.cursor, key_after(WILL, body.after))
+    prefix, claim_prefix = keys.table_prefix(reader.group, DUE), keys.table_prefix(reader.group, _CLAIM)
+    begin = after_cursor(reader.group, DUE, start, body.page.cursor, key_after(WILL, body.after))
     scan = reader.scan(begin, keys.after_prefix(prefix + start), body.page.limit, slots=body.slots)
     skip = len(prefix)
     suffixes = [key[skip:] for key, _ in scan.rows]
@@ -185,14 +221,14 @@ class Waiting(NamedTuple):
 
 def waiting(reader: Reader, now_ms: int, limit: int) -> Waiting:
     """Look at so many of a group's wills that are due."""
-    prefix, claim_prefix = keys.table_prefix(reader.group, _DUE), keys.table_prefix(reader.group, _CLAIM)
+    prefix, claim_prefix = keys.table_prefix(reader.group, DUE), keys.table_prefix(reader.group, _CLAIM)
     rows = reader.engine.scan(prefix, keys.after_prefix(prefix), limit + 1, _WAITING_BYTES_MAX)
     more = len(rows) > limit or sum(len(key) + len(row) for key, row in rows) >= _WAITING_BYTES_MAX
     looked = [(key, row) for key, row in rows[:limit] if reader.held is None or is_held(reader.held, key)]
     claims = reader.engine.get_many([claim_prefix + key[len(prefix) :] for key, _ in looked])
     fences = reader.parts[Fences]
     since = [
-        _decode_due(row).due_ms
+        due_ms_of(row)
         for (_, row), claim in zip(looked, claims, strict=True)
         if claim is None or not _is_claim_of_now(_decode_claimant(claim), fences, now_ms)
     ]
@@ -220,5 +256,6 @@ VERBS = (
     ),
     Verb(methods.WILL_ACKNOWLEDGE, WILL, evaluate=_evaluate_acknowledge),
     Verb(methods.WILL_RELEASE, WILL, evaluate=_evaluate_release),
+    Verb(methods.WILL_EXPIRE, WILL, evaluate=_evaluate_expire, origin=Origin.EXPIRY),
     Verb(methods.WILL_LIST, WILL, read=_read_list),
 )

@@ -157,6 +157,27 @@ async def test_who_leaves_the_loop_leaves_what_it_has_not_seen_to_others() -> No
         assert {taken.claims for taken in others} == {2}
 
 
+async def test_wills_that_nobody_publishes_are_dropped_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(expiry={"amnesty_ms": 100, "will_keep_s": 1_200}) as (server, m), asyncio.timeout(WAIT_S):
+        await go(m, *(f"c{number}" for number in range(300)))
+        await server.advance(600)
+        assert len(await left(m)) == 300
+        assert (await m.status()).backlog.wills == 300
+        watch = await m.watch(sdk.Watched("will", tenant="t", rows=("due",))).opened()
+        await server.advance(1_200)
+        kinds: list[sdk.ChangeKind] = []
+        while len(kinds) < 300:
+            batch = await watch.next()
+            assert batch is not None
+            kinds += [event.kind for event in batch.events]
+        assert set(kinds) == {sdk.ChangeKind.EXPIRED}
+        assert await left(m) == []
+        assert (await m.status()).wills_dropped == 300
+    said = [record.message for record in caplog.records]
+    assert "wills_wait" in said
+    assert "wills_dropped" in said
+
+
 async def test_a_fenced_life_publishes_nothing_more() -> None:
     async with serving() as (_, m), asyncio.timeout(WAIT_S):
         await go(m, "a", "b")

@@ -876,3 +876,4 @@ class StatusReply(Message, frozen=True):
     wills_due: U63 = 0  # since start, the same
     overdue_ms: U63 = 0  # for how long a deadline has passed that is not carried out
     backlog: Backlog = Backlog()
+    wills_dropped: U63 = 0  # since start, because no broker has published them for too long

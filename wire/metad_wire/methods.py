@@ -79,6 +79,7 @@ from .tables.subscription import SUBSCRIPTION_LIST as SUBSCRIPTION_LIST
 from .tables.subscription import SUBSCRIPTION_REMOVE as SUBSCRIPTION_REMOVE
 from .tables.will import WILL_ACKNOWLEDGE as WILL_ACKNOWLEDGE
 from .tables.will import WILL_CLAIM as WILL_CLAIM
+from .tables.will import WILL_EXPIRE as WILL_EXPIRE
 from .tables.will import WILL_LIST as WILL_LIST
 from .tables.will import WILL_RELEASE as WILL_RELEASE
 from .watch import WatchOpen, WatchOpened

@@ -79,6 +79,7 @@ def _member(node: NodeView, leads: int, via: str | None) -> Row:
             "wills_due": status.wills_due,
             "overdue_ms": status.overdue_ms,
             "backlog": plain(status.backlog),
+            "wills_dropped": status.wills_dropped,
         }
     else:
         row["error"] = node.error

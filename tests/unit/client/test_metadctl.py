@@ -386,6 +386,7 @@ def test_status_is_of_the_whole_cluster(ctl, scripted_server, a_map):
     (up, down) = json.loads(ctl("members", "--json", "--timeout", "1").out)
     assert (up["node"], up["state"], up["leads"], up["rss_bytes"]) == ("n1", "up", 1, 4 << 20)
     assert (up["sessions_ended"], up["wills_due"], up["overdue_ms"]) == (7, 4, 2_000)
+    assert up["wills_dropped"] == 0
     assert up["backlog"]["unclaimed_ms"] == 60_000
     assert row["brokers"] == {"active": 1}
     assert row["expiry"] == {

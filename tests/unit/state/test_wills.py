@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from state_rig import Rig, command_of, contents, item_errors
 
 from metad.state import tables, wills
+from metad.state.part import Origin
+from metad.state.registry import VERBS
 from metad.state.slot_assignment import SlotAssignment
 from metad.state.wills import Waiting, waiting
 from metad_wire import messages as m
@@ -25,6 +27,7 @@ from metad_wire.tables.will import (
     WillClaim,
     WillClaimant,
     WillClaimReply,
+    WillExpire,
     WillKey,
     WillList,
     WillRelease,
@@ -59,6 +62,44 @@ def test_a_look_finds_what_a_claim_would(rig: Rig) -> None:
     assert claimable(rig, "b1", 5) == ["a", "b", "c"], "the claimant's life is over"
     rig.now_ms -= 10_000_000
     assert claimable(rig, "b1", 5) == ["a", "b", "c"]
+
+
+def expire(rig: Rig, *names: str, keep_ms: int = 60_000) -> int:
+    """How many were dropped."""
+    items = [WillKey("acme", name, f"{1:016x}") for name in names]
+    reply = rig.write(methods.WILL_EXPIRE, WillExpire(items, keep_ms))
+    assert reply.errors == []
+    return int(reply.dropped)
+
+
+def test_wills_that_nobody_publishes_are_dropped_when_they_have_waited_for_long(rig: Rig) -> None:
+    make_due(rig, "old", "claimed", "given up", "left")
+    rig.advance(59_999)
+    claim(rig, "b1", 5, limit=2)
+    make_due(rig, "new")
+    before = claimable(rig)
+    assert expire(rig, "old", "claimed", "given up", "left", "new", "nobody") == 0
+    assert claimable(rig) == before, "it is too early"
+    rig.advance(1)
+    assert expire(rig, "old", "claimed", "given up", "left", "new", "nobody", "old") == 2
+    assert (claimable(rig), claimable(rig, "b1", 6)) == (["new"], ["claimed", "given up", "new"])
+    rig.advance(LEASE_MS)
+    assert expire(rig, "claimed", "given up", "new") == 2, "claims that are over"
+    assert expire(rig, "claimed", "given up", "new") == 0
+    rig.settle()
+    rows = {key[3] for key, _ in contents(rig.group.engine)}
+    assert WILL.rows["claim"] not in rows
+    assert claimable(rig) == ["new"]
+    assert VERBS[methods.WILL_EXPIRE.code].origin is Origin.EXPIRY
+
+
+def test_wills_are_kept_during_an_amnesty() -> None:
+    rig = Rig()
+    make_due(rig, "a")
+    rig.advance(100_000)
+    assert expire(rig, "a") == 0
+    rig.advance(AMNESTY_MS)
+    assert expire(rig, "a") == 1
 
 
 class Due:

@@ -38,7 +38,7 @@ from metad_wire.tables.subscription import (
     SubscriptionKey,
     SubscriptionRemove,
 )
-from metad_wire.tables.will import WillAcknowledge, WillKey, WillRelease
+from metad_wire.tables.will import WillAcknowledge, WillExpire, WillKey, WillRelease
 
 names = st.one_of(st.sampled_from(["", "a", "ab", "\0", "a\0", "\0\x01", "ü", "\U0001f600"]), st.text(max_size=5))
 slot_maps = st.builds(
@@ -66,6 +66,7 @@ BODIES: dict[str, Any] = {
     "inflight.get": lambda a, b: InflightGet(list(map(m.SessionKey, a, b))),
     "will.acknowledge": lambda a, b: WillAcknowledge("b", 1, list(map(WillKey, a, b, ["1"] * len(a)))),
     "will.release": lambda a, b: WillRelease("b", 1, list(map(WillKey, a, b, ["1"] * len(a)))),
+    "will.expire": lambda a, b: WillExpire(list(map(WillKey, a, b, ["1"] * len(a))), 1),
     "session.delete": lambda a, b: m.SessionDelete(list(map(m.SessionDeleteItem, a, b))),
     "offset.commit": lambda a, b: m.OffsetCommit(
         [m.OffsetCommitItem(x, y, "topic", 1, 2) for x, y in zip(a, b, strict=True)]

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from .. import messages as m
 from ..fields import BATCH_ITEMS_MAX, U32, U63, Batch
+from ..method import For
 from ..session_part import part_keys
 from ..table import Shown, Table
 from .session import SESSION
@@ -103,6 +104,22 @@ class WillRelease(m.Message, frozen=True):
     items: Batch[WillKey]
 
 
+class WillExpire(m.Message, frozen=True):
+    """Between nodes: drop those of these wills that are due for ``keep_ms`` and that nobody has claimed, or whose claim
+    is over."""
+
+    items: Batch[WillKey]
+    keep_ms: U63
+
+
+class WillExpireReply(m.Message, frozen=True):
+    """Between nodes: how many of them were dropped."""
+
+    revisions: list[m.Revision]
+    errors: list[m.ItemError]
+    dropped: U32 = 0
+
+
 class WillList(m.Message, frozen=True):
     """Wills that are due, in order of (tenant, client_id, id). ``tenant`` matches exactly (None: any);
     ``client_id_prefix`` needs a tenant. ``slots`` and ``after`` are those of a SessionList. ``claimable_by``: only
@@ -140,3 +157,4 @@ WILL_CLAIM = WILL.writes(0x0130, "claim", WillClaim, WillClaimReply, routed=Fals
 WILL_ACKNOWLEDGE = WILL.writes(0x0131, "acknowledge", WillAcknowledge, m.WriteReply)
 WILL_RELEASE = WILL.writes(0x0132, "release", WillRelease, m.WriteReply)
 WILL_LIST = WILL.reads(0x0133, "list", WillList, WillListReply, routed=False)
+WILL_EXPIRE = WILL.writes(0x0134, "expire", WillExpire, WillExpireReply, whose=For.NODES)
