@@ -79,6 +79,10 @@ class Turns:
         if broker != self._broker:
             _remember(self._others, broker, _hash(broker), _OTHERS_MAX)
 
+    def gone(self, key: WillKey) -> None:
+        """A will was published, or dropped."""
+        self._due.pop(key, None)
+
     def take(self, now_s: float) -> set[str]:
         """The groups in which it is this broker's turn to claim what there is. It is assumed to do so."""
         groups, self._groups = self._groups, set()

@@ -313,18 +313,23 @@ class _News:
         while True:
             next_s = self._turns.next_s
             until_s = poll_at_s if next_s is None else min(poll_at_s, next_s)
+            heard: list[WatchBatch] = []
             batch = await _next(self._due, until_s)
             while batch is not None:
-                if batch.kind == "gap":
-                    return None
-                for event in batch.events:
-                    if event.kind not in (ChangeKind.DELETED, ChangeKind.EXPIRED):
-                        self._turns.due(batch.group, event.key, loop.time())
+                heard.append(batch)
                 batch = await _next(self._due, 0.0)
-            while (batch := await _next(self._claims, 0.0)) is not None:
+            while (batch := await _next(self._claims, 0.0)) is not None:  # first: what was claimed long ago is no news
                 for event in batch.events:
                     if event.record is not None:
                         self._turns.claimed(event.key, event.record.broker, loop.time())
+            for batch in heard:
+                if batch.kind == "gap":
+                    return None
+                for event in batch.events:
+                    if event.kind in (ChangeKind.DELETED, ChangeKind.EXPIRED):
+                        self._turns.gone(event.key)
+                    else:
+                        self._turns.due(batch.group, event.key, loop.time())
             if groups := self._turns.take(loop.time()):
                 return groups
             if loop.time() >= poll_at_s:

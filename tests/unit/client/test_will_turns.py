@@ -99,6 +99,8 @@ def test_what_is_claimed_is_not_tried_whichever_is_heard_first() -> None:
     turns.claimed(key(1), "b", 5.0)
     turns.claimed(key(2), "b", 5.0)
     turns.due("data-0", key(2), 5.0)
+    turns.due("data-0", key(3), 5.0)
+    turns.gone(key(3))
     assert (turns.next_s, turns.take(99.0)) == (None, set())
 
 
