@@ -256,6 +256,6 @@ VERBS = (
     ),
     Verb(methods.WILL_ACKNOWLEDGE, WILL, evaluate=_evaluate_acknowledge),
     Verb(methods.WILL_RELEASE, WILL, evaluate=_evaluate_release),
-    Verb(methods.WILL_EXPIRE, WILL, evaluate=_evaluate_expire, origin=Origin.EXPIRY),
+    Verb(methods.WILL_EXPIRE, WILL, evaluate=_evaluate_expire, origin=Origin.EXPIRY, background=True),
     Verb(methods.WILL_LIST, WILL, read=_read_list),
 )
