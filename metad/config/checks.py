@@ -58,6 +58,9 @@ def _choices(config: Config) -> Iterator[str]:
         yield f"log_level: {config.log_level!r} is not one of debug, info, warning, error"
 
 
+_MAY_BE_ZERO = ("linger_ms", "consumer_group_ms")
+
+
 def _numbers(config: Config) -> Iterator[str]:
     for name in Config.__struct_fields__:
         section = getattr(config, name)
@@ -67,7 +70,7 @@ def _numbers(config: Config) -> Iterator[str]:
             value = getattr(section, field)
             if not isinstance(value, int | float) or isinstance(value, bool):
                 continue
-            if value < (0 if field == "linger_ms" else 1):
+            if value < (0 if field in _MAY_BE_ZERO else 1):
                 yield f"{name}.{field}: {value} is too small"
             elif not value <= _NUMBER_MAX:  # in this form it is also true of nan
                 yield f"{name}.{field}: {value} is too large"

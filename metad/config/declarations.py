@@ -186,7 +186,8 @@ class DedupeConfig(Section, frozen=True):
 
 
 class ExpiryConfig(Section, frozen=True):
-    """When what has a deadline is over: sessions of clients that are away, and wills that nobody publishes."""
+    """When what has a deadline is over: sessions of clients that are away, wills that nobody publishes, and consumer
+    groups that nobody uses."""
 
     amnesty_ms: int = 10_000
     """For how long nothing is over, whatever its deadline, after a node begins to lead a group, takes slots over, finds
@@ -199,6 +200,9 @@ class ExpiryConfig(Section, frozen=True):
     will_keep_s: int = 7 * 86_400
     """For how many seconds a will that is due waits for a broker that publishes it. Then it is dropped, and the log
     says so. Long before, a warning in the log says that wills wait."""
+    consumer_group_ms: int = 0
+    """For how long a consumer group without members may commit nothing before everything of it is deleted: its offsets,
+    and its generation. 0: for ever."""
 
 
 class Config(Section, frozen=True):

@@ -40,6 +40,7 @@ from .broker_calls import BrokerCalls
 from .checkpoints import Checkpoints
 from .driver import GroupDriver
 from .environment import AsyncEnvironment, Dial, Environment, nobody_is_dialled
+from .group_expiry import GroupExpiry
 from .group_status import GroupStatuses
 from .groups import Groups
 from .handover import Handover
@@ -147,6 +148,7 @@ class Node:
         )
         self.sweeps = Sweeps(config.expiry, groups, self.requests, environment, health)
         self.unclaimed_wills = UnclaimedWills(config.expiry, groups, self.requests, environment, health)
+        self._group_expiry = GroupExpiry(config.expiry, groups, self.requests, environment, health)
         self._lease_ends = LeaseEnds(groups, self.requests, environment, health)
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
         leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
@@ -336,6 +338,7 @@ class Node:
         self.sweeps.start()
         self.unclaimed_wills.start()
         self._lease_ends.start()
+        self._group_expiry.start()
 
     async def serving(self) -> None:
         """Wait until the cluster is formed and every group here has a leader. Raises the error the node failed with
@@ -462,6 +465,7 @@ class Node:
         self.sweeps.stop()
         self.unclaimed_wills.stop()
         self._lease_ends.stop()
+        self._group_expiry.stop()
         self._scheduler.stop()
         self._reads.stop()
         self.watches.stop()

@@ -6,7 +6,7 @@ only when it grows, or is reset; a commit of an older generation is fenced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -14,12 +14,13 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import ConflictError, FencedError, NotFoundError, OffsetRegressionError
 from metad_wire.methods import encode
-from metad_wire.tables.consumer import CONSUMER
-from metad_wire.tables.offset import OFFSET, OffsetDeleteGroups, OffsetDeleteGroupsReply
+from metad_wire.tables.consumer import CONSUMER, ConsumerGroupInfo
+from metad_wire.tables.offset import OFFSET, OffsetDeleteGroups, OffsetDeleteGroupsReply, OffsetExpireGroups
 
 from ..storage import keys
 from .consumer_groups import generation_of, group_row
 from .limits import ENTRY_BYTES_FULL
+from .part import Origin
 from .rows import Rows, crcs_of
 from .tables import Command, Reader, Verb, mismatch, read_page, read_records, read_values, written
 from .view import View
@@ -35,7 +36,9 @@ _decode = msgspec.msgpack.Decoder(m.Offset).decode
 _decode_generation = msgspec.msgpack.Decoder(int).decode
 
 
-def _rows_of_groups(body: m.OffsetGenerations | m.OffsetResetGenerations | OffsetDeleteGroups) -> Rows:
+def _rows_of_groups(
+    body: m.OffsetGenerations | m.OffsetResetGenerations | OffsetDeleteGroups | OffsetExpireGroups,
+) -> Rows:
     items: Sequence[m.ConsumerGroup | m.GenerationReset] = body.items
     suffixes = [keys.text2(item.tenant, item.group) for item in items]
     return Rows(items, suffixes, crcs_of(suffixes))
@@ -148,43 +151,64 @@ def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m
 
 
 def _evaluate_delete_groups(view: View, command: Command[OffsetDeleteGroups]) -> OffsetDeleteGroupsReply:
+    return _delete_groups(view, command, None)
+
+
+def _evaluate_expire_groups(view: View, command: Command[OffsetExpireGroups]) -> OffsetDeleteGroupsReply:
+    # During an amnesty nothing has passed: consumers may not have reached this leader.
+    return _delete_groups(view, command, min(command.body.before_ms, view.past_ms))
+
+
+def _delete_groups(
+    view: View, command: Command[OffsetDeleteGroups] | Command[OffsetExpireGroups], before_ms: int | None
+) -> OffsetDeleteGroupsReply:
+    """``before_ms``: only groups that nobody has used since then."""
     errors: list[m.ItemError] = []
     left: list[bool] = []
     deleted: list[int] = []
     room = _DELETED_MAX
-    for position, item, suffix in command.rows:
+    for position, _, suffix in command.rows:
+        left.append(False)
+        deleted.append(0)
         if room < _GROUP_ROWS or view.grown > ENTRY_BYTES_FULL // 2:
-            left.append(True)
-            deleted.append(0)
+            left[-1] = True
             continue
         room -= _GROUP_ROWS
-        if _has_members(view, item.tenant, item.group):
+        info = group_row(view, suffix)
+        if info is not None and info.members:
             errors.append(m.ItemError(position, ConflictError.code, "the group has members"))
-            left.append(False)
-            deleted.append(0)
             continue
-        found, is_last = _offsets_of(view, suffix, room)
-        room -= len(found)
-        deleted.append(len(found))
+        offsets, is_last = _offsets_of(view, suffix, room)
+        room -= len(offsets)
+        if before_ms is not None and not _is_unused(info, offsets.values(), before_ms):
+            errors.append(m.ItemError(position, ConflictError.code, "the group is used"))
+            continue
+        found = [*offsets]
+        deleted[-1], left[-1] = len(found), not is_last
         view.writes_of(_OFFSET).update(dict.fromkeys(found))
         if is_last:
             found += _drop_group(view, suffix)
         view.grown += sum(map(len, found))
-        left.append(not is_last)
     return OffsetDeleteGroupsReply([m.Revision(view.name, view.revision)], errors, deleted, left)
 
 
-def _offsets_of(view: View, suffix: bytes, limit: int) -> tuple[list[bytes], bool]:
-    """Keys of a group's offsets, ``limit`` at most; and whether these are all."""
+def _is_unused(info: ConsumerGroupInfo | None, offsets: Iterable[bytes], before_ms: int) -> bool:
+    """Whether a group has had no members, and these offsets were not committed, since then."""
+    since_ms = 0 if info is None else info.since_ms
+    return since_ms <= before_ms and all(_decode(offset).committed_ms <= before_ms for offset in offsets)
+
+
+def _offsets_of(view: View, suffix: bytes, limit: int) -> tuple[dict[bytes, bytes], bool]:
+    """A group's offsets by key, ``limit`` at most; and whether these are all."""
     prefix = keys.table_prefix(view.group, _OFFSET) + suffix
     rows, is_last = view.scan(prefix, keys.after_prefix(prefix), limit, _LOOKED_AT_BYTES)
-    found = {key: value is not None for key, value in rows}
+    found = dict(rows)
     if is_last:
         young, old = view.in_flight(_OFFSET)
         for writes in (old, young):
-            found |= {key: value is not None for key, value in writes.items() if key.startswith(prefix)}
-    there = [key for key, is_there in found.items() if is_there]
-    return there[:limit], is_last and len(there) <= limit
+            found |= {key: value for key, value in writes.items() if key.startswith(prefix)}
+    there = [(key, value) for key, value in found.items() if value is not None]
+    return dict(there[:limit]), is_last and len(there) <= limit
 
 
 def _drop_group(view: View, suffix: bytes) -> list[bytes]:
@@ -213,4 +237,11 @@ VERBS = (
     Verb(methods.OFFSET_GENERATIONS, OFFSET, rows=_rows_of_groups, read=_read_generations),
     Verb(methods.OFFSET_RESET_GENERATIONS, OFFSET, rows=_rows_of_groups, evaluate=_evaluate_reset),
     Verb(methods.OFFSET_DELETE_GROUPS, OFFSET, rows=_rows_of_groups, evaluate=_evaluate_delete_groups),
+    Verb(
+        methods.OFFSET_EXPIRE_GROUPS,
+        OFFSET,
+        rows=_rows_of_groups,
+        evaluate=_evaluate_expire_groups,
+        origin=Origin.EXPIRY,
+    ),
 )

@@ -37,7 +37,7 @@ from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.broker import BrokerBeat, BrokerChange, BrokerGet, BrokerHeartbeat, BrokerRegister
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
-from metad_wire.tables.offset import OffsetDeleteGroups, OffsetGroups
+from metad_wire.tables.offset import OffsetDeleteGroups, OffsetExpireGroups, OffsetGroups
 from metad_wire.tables.retained import (
     RetainedDelete,
     RetainedDeleteItem,
@@ -198,6 +198,7 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "offset.generations": lambda name: m.OffsetGenerations([m.ConsumerGroup("t", name)]),
     "offset.reset_generations": lambda name: m.OffsetResetGenerations([m.GenerationReset("t", name, 0, 0)]),
     "offset.delete_groups": lambda name: OffsetDeleteGroups([m.ConsumerGroup("t", name)]),
+    "offset.expire_groups": lambda name: OffsetExpireGroups([m.ConsumerGroup("t", name)], 1),
     "consumer.join": lambda name: g.ConsumerJoin([g.JoinItem("t", name, 60_000)]),
     "consumer.heartbeat": lambda name: g.ConsumerHeartbeat([g.MemberKey("t", name, "m")]),
     "consumer.leave": lambda name: g.ConsumerLeave([g.MemberKey("t", name, "m")]),

@@ -52,6 +52,7 @@ from .tables.lease import LEASE_REVOKE as LEASE_REVOKE
 from .tables.offset import OFFSET_COMMIT as OFFSET_COMMIT
 from .tables.offset import OFFSET_DELETE as OFFSET_DELETE
 from .tables.offset import OFFSET_DELETE_GROUPS as OFFSET_DELETE_GROUPS
+from .tables.offset import OFFSET_EXPIRE_GROUPS as OFFSET_EXPIRE_GROUPS
 from .tables.offset import OFFSET_FETCH as OFFSET_FETCH
 from .tables.offset import OFFSET_GENERATIONS as OFFSET_GENERATIONS
 from .tables.offset import OFFSET_GROUPS as OFFSET_GROUPS

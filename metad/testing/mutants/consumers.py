@@ -95,6 +95,24 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         "members_that_move_have_the_whole_time",
     ),
+    # --- groups that nobody uses
+    Mutant(
+        "groups_in_use_are_deleted",
+        "a group is in use if one of its offsets is new",
+        (
+            ("metad.node.group_expiry:GroupExpiry._look", "if any(", "if False and any("),
+            ("metad.state.offsets:_is_unused", "since_ms <= before_ms and all(", "since_ms <= before_ms or all("),
+        ),
+        ("a_group_that_nobody_uses_is_deleted",),
+    ),
+    _m(
+        "unused_groups_stay",
+        "the leader looks for groups that nobody uses",
+        "metad.node.group_expiry:GroupExpiry._look",
+        "return False, len(rows)",
+        "return True, len(rows)",
+        "a_group_that_nobody_uses_is_deleted",
+    ),
     # --- members that live by themselves
     _m(
         "work_goes_on_without_an_answer",

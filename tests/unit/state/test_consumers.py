@@ -17,7 +17,7 @@ from metad_wire import methods
 from metad_wire.errors import TooLargeError
 from metad_wire.tables import consumer as w
 from metad_wire.tables.consumer import GroupState, MemberKey
-from metad_wire.tables.offset import OffsetDeleteGroups
+from metad_wire.tables.offset import OffsetDeleteGroups, OffsetExpireGroups
 
 SESSION_MS, REBALANCE_MS = 10_000, 30_000
 
@@ -547,6 +547,44 @@ def test_many_groups_are_deleted_a_bounded_number_at_a_time(rig: Rig) -> None:
     rig.settle()
     assert calls > 1
     assert rig.read(methods.OFFSET_LIST, m.OffsetList("t", "g0")).offsets == []
+
+
+def unused(rig: Rig, before_ms: int, *groups: str) -> tuple[dict[int, str], list[int], list[bool]]:
+    body = OffsetExpireGroups([m.ConsumerGroup("t", group) for group in groups], before_ms)
+    reply = rig.write(methods.OFFSET_EXPIRE_GROUPS, body)
+    return item_errors(reply), reply.deleted, reply.left
+
+
+def test_a_group_that_nobody_uses_is_deleted_and_one_that_is_used_is_not(rig: Rig) -> None:
+    day_ms = 24 * 3600 * 1000
+    for group in ("old", "mixed", "left", "has", "never"):
+        for topic in ("a", "b"):
+            rig.write(methods.OFFSET_COMMIT, m.OffsetCommit([m.OffsetCommitItem("t", group, topic, 0, 1, 0)]))
+    join(rig, "m", group="left")
+    join(rig, "m", group="has")
+    rig.advance(day_ms)
+    rig.write(methods.OFFSET_COMMIT, m.OffsetCommit([m.OffsetCommitItem("t", "mixed", "b", 0, 2, 0)]))
+    leave(rig, "m", group="left")
+    before_ms = rig.now_ms - day_ms // 2
+    groups = ("old", "mixed", "left", "has", "absent")
+    errors, deleted, left = unused(rig, before_ms, *groups)
+    assert (errors, deleted, left) == ({1: "conflict", 2: "conflict", 3: "conflict"}, [2, 0, 0, 0, 0], [False] * 5)
+    rig.settle()
+    for group, offsets in zip(groups, (0, 2, 2, 2, 0), strict=True):
+        assert len(rig.read(methods.OFFSET_LIST, m.OffsetList("t", group)).offsets) == offsets, group
+    rig.advance(day_ms)
+    assert unused(rig, rig.now_ms - day_ms // 2, "mixed", "left", "has")[1] == [2, 2, 0]
+    assert generation(rig, "has") == 1
+    rig.settle()
+    assert generation(rig, "left") == 0
+
+
+def test_no_group_is_unused_within_an_amnesty(rig: Rig) -> None:
+    rig.write(methods.OFFSET_COMMIT, m.OffsetCommit([m.OffsetCommitItem("t", "g", "a", 0, 1, 0)]))
+    rig.advance(1_000)  # the leader has only begun to lead
+    assert unused(rig, rig.now_ms, "g")[0] == {0: "conflict"}
+    rig.advance(3_600_000)
+    assert unused(rig, rig.now_ms, "g") == ({}, [1], [False])
 
 
 # --- everything at random --------------------------------------------------------------------------------

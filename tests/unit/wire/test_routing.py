@@ -22,7 +22,7 @@ from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
-from metad_wire.tables.offset import OffsetDeleteGroups
+from metad_wire.tables.offset import OffsetDeleteGroups, OffsetExpireGroups
 from metad_wire.tables.retained import (
     RetainedDelete,
     RetainedDeleteItem,
@@ -78,6 +78,7 @@ BODIES: dict[str, Any] = {
         [m.GenerationReset(x, y, 1) for x, y in zip(a, b, strict=True)]
     ),
     "offset.delete_groups": lambda a, b: OffsetDeleteGroups(list(map(m.ConsumerGroup, a, b))),
+    "offset.expire_groups": lambda a, b: OffsetExpireGroups(list(map(m.ConsumerGroup, a, b)), 1),
     "consumer.join": lambda a, b: g.ConsumerJoin([g.JoinItem(x, y, 1_000) for x, y in zip(a, b, strict=True)]),
     "consumer.heartbeat": lambda a, b: g.ConsumerHeartbeat(members(a, b)),
     "consumer.leave": lambda a, b: g.ConsumerLeave(members(a, b)),

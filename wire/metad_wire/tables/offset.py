@@ -9,6 +9,7 @@ from zlib import crc32
 from .. import messages as m
 from ..fields import U32, U63, Batch
 from ..key import text, text2, u32
+from ..method import For
 from ..table import Keys, Shown, Table
 
 
@@ -58,6 +59,14 @@ class OffsetDeleteGroupsReply(m.Message, frozen=True):
     errors: list[m.ItemError]
     deleted: list[U32]
     left: list[bool]
+
+
+class OffsetExpireGroups(m.Message, frozen=True):
+    """Delete everything of those of these consumer groups that have no members, and have had none and have committed
+    nothing since ``before_ms``."""
+
+    items: Batch[m.ConsumerGroup]
+    before_ms: U63
 
 
 def _crcs(items: Sequence[Any]) -> Iterable[int]:
@@ -124,4 +133,7 @@ OFFSET_LIST = OFFSET.reads(0x0204, "list", m.OffsetList, m.OffsetListReply)
 OFFSET_GENERATIONS = OFFSET.reads(0x0205, "generations", m.OffsetGenerations, m.OffsetGenerationsReply)
 OFFSET_RESET_GENERATIONS = OFFSET.writes(0x0206, "reset_generations", m.OffsetResetGenerations, m.WriteReply)
 OFFSET_DELETE_GROUPS = OFFSET.writes(0x0210, "delete_groups", OffsetDeleteGroups, OffsetDeleteGroupsReply)
+OFFSET_EXPIRE_GROUPS = OFFSET.writes(
+    0x021E, "expire_groups", OffsetExpireGroups, OffsetDeleteGroupsReply, whose=For.NODES
+)
 OFFSET_GROUPS = OFFSET.reads(0x0220, "groups", OffsetGroups, OffsetGroupsReply, routed=False)

@@ -19,12 +19,13 @@ from metad_wire.methods import (
     CONSUMER_JOIN,
     CONSUMER_MEMBERS,
     OFFSET_COMMIT,
+    OFFSET_LIST,
     Method,
 )
 from metad_wire.tables import consumer as w
 from metad_wire.tables.consumer import CONSUMER, GroupState, MemberKey
 
-from ....config import RaftConfig
+from ....config import ExpiryConfig, RaftConfig
 from ..cluster import OFFSET, SimClient, SimNode
 from .scene import Scene, scenario
 
@@ -197,6 +198,40 @@ def members_that_move_have_the_whole_time() -> None:
         assert _ask(scene, OFFSET_COMMIT, body, there).errors, "the generation stayed behind"
         scene.run(_SESSION_S + _GONE_S)
         assert _group(scene, there).members == 0
+        scene.require_settled(20.0)
+
+
+@scenario
+def a_group_that_nobody_uses_is_deleted() -> None:
+    """Its offsets and its generation; not those of groups that have members, or have committed something."""
+    with Scene(expiry=ExpiryConfig(amnesty_ms=500, consumer_group_ms=20_000)) as scene:
+        _settled(scene)
+
+        def commit(group: str, count: int) -> None:
+            items = [m.OffsetCommitItem("t", group, "topic", number, 1) for number in range(count)]
+            assert not _ask(scene, OFFSET_COMMIT, m.OffsetCommit(items)).errors
+
+        def there(group: str) -> bool:
+            return bool(_ask(scene, OFFSET_LIST, m.OffsetList("t", group)).offsets)
+
+        commit("unused", 900)
+        commit("used", 100)
+        commit("g", 5)
+        _stable(scene, "a")
+        begun_s = scene.loop.now
+        while scene.loop.now < begun_s + 18.0:
+            assert there("unused"), "it is deleted before its time"
+            _speak(scene, "a")
+            scene.run(_SESSION_S / 2)
+        commit("used", 1)
+        while scene.loop.now < begun_s + 30.0:
+            _speak(scene, "a")
+            scene.run(_SESSION_S / 2)
+        assert not there("unused"), "nobody has used it, and it stays"
+        assert there("used"), "one of its offsets is new"
+        assert there("g"), "it has a member"
+        assert _group(scene).members == 1
+        assert scene.run_until(lambda: not there("g") and not there("used"), 60.0), "they are unused now"
         scene.require_settled(20.0)
 
 
