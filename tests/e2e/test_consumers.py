@@ -154,6 +154,8 @@ async def test_a_group_outlives_the_leader_of_its_metad_group(nodes: Nodes) -> N
         assert info is not None
         assert (info.state, info.generation, info.members) == (GroupState.STABLE, first.number, 2)
         following = asyncio.create_task(until(two, lambda generation: generation.number > second.number))
+        await second.ended()
+        assert not second.is_current, "who asks for the next generation has let go of this one"
         await one.rebalance()
         third = await until(one, lambda generation: generation.number > first.number)
         fourth = await following

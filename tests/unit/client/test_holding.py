@@ -103,6 +103,15 @@ async def test_a_time_to_live_that_no_server_takes_is_refused_at_once(ttl_s: flo
         connect("metad://127.0.0.1:1").hold("space", ttl_s=ttl_s)
 
 
+@pytest.mark.parametrize("name", ["session_s", "rebalance_s"])
+@pytest.mark.parametrize("value", [0, 0.1, 1e9, "10"])
+async def test_times_of_a_member_that_no_server_takes_are_refused_at_once(name: str, value: float) -> None:
+    from metad_client import connect
+
+    with pytest.raises(InvalidRequestError, match=name):
+        connect("metad://127.0.0.1:1").consume("t", "g", assign=lambda *_: {}, **{name: value})  # type: ignore[arg-type]
+
+
 def test_the_blocking_lease_has_the_names_of_the_async_one() -> None:
     assert blocking.HeldLease.lost.__doc__
     assert blocking.Lock.release.__doc__
