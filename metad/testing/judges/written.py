@@ -29,6 +29,7 @@ from ...state.entry import Entry, decode_entry
 from ...state.part import Origin
 from ...state.slot_assignment import AssignedSlots, unpack
 from ...storage.keys import GROUP_PREFIX_BYTES
+from .consumers import Consumers
 from .coordination import Coordination
 from .invariants import Violation
 
@@ -137,6 +138,7 @@ class Written:
         """All changes, by number: change 1 is at 0."""
         self.keys: dict[Key, list[Change]] = {}
         self.coordination = Coordination()
+        self.consumers = Consumers()
         self._groups: dict[str, _Group] = {}
 
     def known(self, group: GroupId) -> int:
@@ -171,6 +173,7 @@ class Written:
         entry = decode_entry(name, index, record)
         _check_time(name, group, index, entry, moment_s)
         self.coordination.enter(name, index, entry, moment_s)
+        self.consumers.enter(name, index, entry, moment_s)
         rows: dict[Key, bytes | None] = {}
         for writes in entry:
             for stored, value in writes.items():

@@ -12,6 +12,7 @@ from .claimants import Claimant, Goer, LastClaimant, WillJudge
 from .counters import Counter, NumberJudge
 from .holders import Holder, LeaseJudge
 from .lockers import Locker, LockJudge
+from .members import LastMember, MemberActor, MemberJudge
 from .publishers import Publisher
 from .subscribers import Subscriber
 
@@ -29,6 +30,7 @@ class Cast:
         self.leases: LeaseJudge | None = None
         self.locks: LockJudge | None = None
         self.wills: WillJudge | None = None
+        self.members: MemberJudge | None = None
         self.numbers: dict[str, NumberJudge] = {}
         kinds: list[Callable[[], list[Actor]]] = [
             self._holders,
@@ -37,6 +39,7 @@ class Cast:
             self._claimants,
             self._publishers,
             self._subscribers,
+            self._members,
         ]
         for kind in kinds:
             if rng.random() < share:
@@ -65,6 +68,13 @@ class Cast:
             Goer(self._cluster, "goer", self._drawn(), judge),
             *(Claimant(self._cluster, f"claimant{n}", self._drawn(), judge) for n in range(1, 3)),
             LastClaimant(self._cluster, "last claimant", self._drawn(), judge),
+        ]
+
+    def _members(self) -> list[Actor]:
+        judge = self.members = MemberJudge(self._cluster)
+        return [
+            *(MemberActor(self._cluster, f"member{n}", self._drawn(), judge) for n in range(1, 4)),
+            LastMember(self._cluster, "last member", self._drawn(), judge),
         ]
 
     def _publishers(self) -> list[Actor]:
