@@ -28,6 +28,8 @@ NAMES = (
     "insider_tls_highest_generation",
     "insider_tls_reused_identities",
     "insider_tls_cluster_changes",
+    "insider_tls_registrations",
+    "insider_tls_revoked_leases",
     "tokens_tls_key_updates",
 )
 

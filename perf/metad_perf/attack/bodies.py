@@ -25,6 +25,11 @@ def methods_of_records(*, mutating: bool) -> list[Method[Any, Any]]:
     ]
 
 
+def methods_of_brokers() -> list[Method[Any, Any]]:
+    """Every method of the registry of brokers that is for clients."""
+    return [one for one in METHODS.values() if one.name.startswith("broker.") and one.whose is For.CLIENTS]
+
+
 def random_body(rng: random.Random, method: Method[Any, Any]) -> Any:
     """A random body of the method, in the form that MessagePack decodes: a list."""
     return _made(rng, inspect.type_info(method.body))

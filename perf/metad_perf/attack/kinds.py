@@ -21,7 +21,7 @@ import msgspec
 from metad_wire.errors import MetadError
 
 from ..errors import WorkerError
-from . import load, quic, state, tls, tokens
+from . import coordination, load, quic, state, tls, tokens
 from .insider import GoneError
 from .peer import Outcome, Target
 
@@ -103,6 +103,12 @@ def _kinds() -> dict[str, Kind]:
         load.single_bytes,
         load.broken_frames,
         load.hoarded_frames,
+        coordination.registrations,
+        coordination.heartbeats,
+        coordination.revoked_leases,
+        coordination.restored_parts,
+        coordination.claimed_wills,
+        coordination.deep_filters,
     )
     add(
         INSIDER,

@@ -72,7 +72,7 @@ def filtered_listings(target: Target, until_s: float) -> Outcome:
         payload_of(methods.SESSION_LIST, m.SessionList("crowd", "", "nobody", m.Page(1))),
         payload_of(methods.SESSION_LIST, m.SessionList(None, "", "nobody", m.Page(10_000))),
     ]
-    return _flood(target, until_s, [(methods.SESSION_LIST.code, one) for one in asked], in_flight=500)
+    return flood(target, until_s, [(methods.SESSION_LIST.code, one) for one in asked], in_flight=500)
 
 
 def whole_listings(target: Target, until_s: float) -> Outcome:
@@ -80,14 +80,14 @@ def whole_listings(target: Target, until_s: float) -> Outcome:
     sessions = payload_of(methods.SESSION_LIST, m.SessionList(page=m.Page(10_000)))
     records = payload_of(methods.KV_SCAN, m.KvScan("large", page=m.Page(10_000)))
     asked = [(methods.SESSION_LIST.code, sessions), (methods.KV_SCAN.code, records)]
-    return _flood(target, until_s, asked, in_flight=16)
+    return flood(target, until_s, asked, in_flight=16)
 
 
 def expensive_transactions(target: Target, until_s: float) -> Outcome:
     """Requests of 6 KB that compare a record of a MiB nine hundred times."""
     compares = [m.KvCompare("k0", 1)] * TRANSACTION_ITEMS_MAX
     body = m.KvTransact([m.KvTransaction("large", compares, [])] * _TRANSACTIONS)
-    return _flood(target, until_s, [(methods.KV_TRANSACT.code, payload_of(methods.KV_TRANSACT, body))], in_flight=_FULL)
+    return flood(target, until_s, [(methods.KV_TRANSACT.code, payload_of(methods.KV_TRANSACT, body))], in_flight=_FULL)
 
 
 def large_compares(target: Target, until_s: float) -> Outcome:
@@ -95,12 +95,12 @@ def large_compares(target: Target, until_s: float) -> Outcome:
     almost = bytes(_MIB - 300)
     compares = [m.KvCompare("compared", None, almost)]
     body = m.KvTransact([m.KvTransaction("large", compares, [m.KvOperation("compared", almost)])] * 4)
-    return _flood(target, until_s, [(methods.KV_TRANSACT.code, payload_of(methods.KV_TRANSACT, body))], in_flight=4)
+    return flood(target, until_s, [(methods.KV_TRANSACT.code, payload_of(methods.KV_TRANSACT, body))], in_flight=4)
 
 
 def largest_reads(target: Target, until_s: float) -> Outcome:
     """The largest possible replies, one after the other, all of them read."""
-    return _flood(target, until_s, [(methods.KV_GET.code, _GET_ALL)], in_flight=16)
+    return flood(target, until_s, [(methods.KV_GET.code, _GET_ALL)], in_flight=16)
 
 
 def restores(target: Target, until_s: float) -> Outcome:
@@ -108,7 +108,7 @@ def restores(target: Target, until_s: float) -> Outcome:
     items = [m.SessionTakeoverItem("crowd", f"c{n}") for n in range(min(CROWD, BATCH_ITEMS_MAX))]
     bodies = [m.SessionTakeover(broker, 1, items, True) for broker in ("x" * 256, CROWD_BROKER)]
     payloads = [payload_of(methods.SESSION_TAKEOVER, body) for body in bodies]
-    return _flood(target, until_s, [(methods.SESSION_TAKEOVER.code, one) for one in payloads], in_flight=_FULL)
+    return flood(target, until_s, [(methods.SESSION_TAKEOVER.code, one) for one in payloads], in_flight=_FULL)
 
 
 def wide_reads(target: Target, until_s: float) -> Outcome:
@@ -119,13 +119,13 @@ def wide_reads(target: Target, until_s: float) -> Outcome:
         (methods.KV_GET.code, payload_of(methods.KV_GET, keys)),
         (methods.SESSION_GET.code, payload_of(methods.SESSION_GET, sessions)),
     ]
-    return _flood(target, until_s, asked, in_flight=_FULL)
+    return flood(target, until_s, asked, in_flight=_FULL)
 
 
 def wide_writes(target: Target, until_s: float) -> Outcome:
     """Batches of as many different keys as a request may name, a few bytes each."""
     body = m.KvPut([m.KvPutItem("flood0", f"wide-{n}", b"v") for n in range(BATCH_ITEMS_MAX)])
-    return _flood(target, until_s, [(methods.KV_PUT.code, payload_of(methods.KV_PUT, body))], in_flight=_FULL)
+    return flood(target, until_s, [(methods.KV_PUT.code, payload_of(methods.KV_PUT, body))], in_flight=_FULL)
 
 
 def status_and_map(target: Target, until_s: float) -> Outcome:
@@ -134,7 +134,7 @@ def status_and_map(target: Target, until_s: float) -> Outcome:
         (methods.STATUS.code, payload_of(methods.STATUS, m.Status())),
         (methods.CLUSTER_MAP.code, payload_of(methods.CLUSTER_MAP, c.MapRequest())),
     ]
-    return _flood(target, until_s, asked)
+    return flood(target, until_s, asked)
 
 
 def small_puts(target: Target, until_s: float) -> Outcome:
@@ -142,7 +142,7 @@ def small_puts(target: Target, until_s: float) -> Outcome:
     payloads = [
         payload_of(methods.KV_PUT, m.KvPut([m.KvPutItem(f"flood{n % 8}", f"k{n}", b"v" * 40)])) for n in range(1_000)
     ]
-    return _flood(target, until_s, [(methods.KV_PUT.code, one) for one in payloads], in_flight=100_000)
+    return flood(target, until_s, [(methods.KV_PUT.code, one) for one in payloads], in_flight=100_000)
 
 
 def batches(target: Target, until_s: float) -> Outcome:
@@ -153,7 +153,7 @@ def batches(target: Target, until_s: float) -> Outcome:
         )
         for k in range(4)
     ]
-    return _flood(target, until_s, [(methods.KV_PUT.code, one) for one in payloads], in_flight=16)
+    return flood(target, until_s, [(methods.KV_PUT.code, one) for one in payloads], in_flight=16)
 
 
 def largest_batches(target: Target, until_s: float) -> Outcome:
@@ -162,14 +162,14 @@ def largest_batches(target: Target, until_s: float) -> Outcome:
     for size in (_LARGE_BATCH_BYTES, m.CHANGE_BYTES_MAX - _MIB):
         items = [m.KvPutItem("batches", f"k{n}", bytes(size // _BATCH)) for n in range(_BATCH)]
         asked.append((methods.KV_PUT.code, payload_of(methods.KV_PUT, m.KvPut(items))))
-    return _flood(target, until_s, asked, in_flight=2)
+    return flood(target, until_s, asked, in_flight=2)
 
 
 def one_key(target: Target, until_s: float) -> Outcome:
     """Batches full of conditional writes of one key, nearly all of which conflict."""
     items = [m.KvPutItem("small", "contended", b"v", n % 7) for n in range(BATCH_ITEMS_MAX)]
     payload = payload_of(methods.KV_PUT, m.KvPut(items))
-    return _flood(target, until_s, [(methods.KV_PUT.code, payload)], in_flight=_FULL)
+    return flood(target, until_s, [(methods.KV_PUT.code, payload)], in_flight=_FULL)
 
 
 def hopeless_deadlines(target: Target, until_s: float) -> Outcome:
@@ -177,7 +177,7 @@ def hopeless_deadlines(target: Target, until_s: float) -> Outcome:
     payload = payload_of(methods.KV_PUT, m.KvPut([m.KvPutItem("hopeless", "k", b"v" * 1_000)]), 1)
     listing = payload_of(methods.SESSION_LIST, m.SessionList("crowd", "", "nobody", m.Page(1)), 1)
     asked = [(methods.KV_PUT.code, payload)] * 3 + [(methods.SESSION_LIST.code, listing)]
-    return _flood(target, until_s, asked, in_flight=5_000)
+    return flood(target, until_s, asked, in_flight=5_000)
 
 
 def cancelled_requests(target: Target, until_s: float) -> Outcome:
@@ -300,7 +300,7 @@ def _taken_s(insider: Insider, batch: m.KvPut) -> float:
     return time.monotonic() - begun_s
 
 
-def _flood(target: Target, until_s: float, asked: Sequence[tuple[int, bytes]], *, in_flight: int = 1_000) -> Outcome:
+def flood(target: Target, until_s: float, asked: Sequence[tuple[int, bytes]], *, in_flight: int = 1_000) -> Outcome:
     """Send these (method, payload) pairs in turn, as many at once as the window and ``in_flight`` allow."""
     turns = count()
 

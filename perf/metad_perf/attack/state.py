@@ -22,7 +22,7 @@ from metad_wire.errors import (
 from metad_wire.messages import TRANSACTION_ITEMS_MAX
 from metad_wire.methods import Method
 
-from .bodies import encoded, methods_of_records, random_body
+from .bodies import encoded, methods_of_brokers, methods_of_records, random_body
 from .insider import GoneError, Insider, leader_of
 from .peer import CROWD_BROKER, Outcome, Target, group_of, payload_of, request
 
@@ -110,10 +110,10 @@ def _restored(insider: Insider, client_id: int, seq: int) -> bool:
 
 
 def random_bodies(target: Target, until_s: float) -> Outcome:
-    """Random bodies for every method about records, with and without identities, groups and deadlines. Each must be
-    answered, and none with a bug."""
+    """Random bodies for every method about records and brokers, with and without identities, groups and deadlines. Each
+    must be answered, and none with a bug."""
     rng = random.Random(5)
-    made = methods_of_records(mutating=False)
+    made = methods_of_records(mutating=False) + methods_of_brokers()
     tried = bugs = 0
     with Insider(target) as insider:
         while time.monotonic() < until_s or tried < len(made):

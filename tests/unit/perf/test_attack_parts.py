@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from metad_perf.attack import certificates
-from metad_perf.attack.bodies import encoded, methods_of_records, random_body
+from metad_perf.attack.bodies import encoded, methods_of_brokers, methods_of_records, random_body
 from metad_perf.attack.command import Plan
 from metad_perf.attack.kinds import INSIDER, KINDS, STRANGER
 from metad_perf.attack.peer import Target
@@ -35,6 +35,12 @@ def test_every_method_about_records_is_attacked() -> None:
     assert {one.name for one in methods_of_records(mutating=False)} == {
         name for name in names if name.partition(".")[0] in of_records
     }
+
+
+def test_every_method_of_brokers_that_is_for_clients_is_attacked() -> None:
+    assert {one.name for one in methods_of_brokers()} == {
+        "broker.register", "broker.heartbeat", "broker.drain", "broker.deregister", "broker.get", "broker.list",
+    }  # fmt: skip
 
 
 def test_keys_changed_by_hand_are_understood() -> None:
