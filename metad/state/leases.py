@@ -10,7 +10,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, InvalidItemError, NotFoundError, TooLargeError
+from metad_wire.errors import ConflictError, InvalidItemError, NotFoundError, QuotaExceededError, TooLargeError
 from metad_wire.methods import encode
 from metad_wire.tables import lease as w
 from metad_wire.tables.kv import KV
@@ -28,6 +28,8 @@ from .view import View
 
 _FIELDS = tails.fields(w.Lease)
 _decode = msgspec.msgpack.Decoder(w.Lease).decode
+LEASES_MAX = 1_000_000
+"""Of a group, about: each takes some 600 bytes of memory on every replica, however long it is not heard of."""
 REVOKED_KEYS_MAX = 10_000
 """Keys that one request deletes with its leases: some 100 ms, for which nobody else is served."""
 _ROW, _KEY_ROW, _RECORD = LEASE.rows["lease"], LEASE.rows["key"], KV.rows["record"]
@@ -38,8 +40,13 @@ def _evaluate_grant(view: View, command: Command[w.LeaseGrant]) -> w.LeaseGrantR
     errors: list[m.ItemError] = []
     names: list[str | None] = []
     made = 0
+    room = LEASES_MAX - len(view.parts[LiveLeases])
     for position, item, suffix in command.rows:
         name, key = item.lease, prefix + suffix
+        if len(writes) >= room:
+            errors.append(m.ItemError(position, QuotaExceededError.code, f"the group has {LEASES_MAX} leases"))
+            names.append(None)
+            continue
         if len(name.encode()) > w.LEASE_NAME_BYTES_MAX:
             why = f"the name of the lease takes over {w.LEASE_NAME_BYTES_MAX} bytes"
             errors.append(m.ItemError(position, InvalidItemError.code, why))

@@ -46,7 +46,8 @@ class Leases(Facade):
     """
 
     async def grant_many(self, items: Sequence[LeaseGrantItem], *, deadline_s: float | None = None) -> GrantResult:
-        """Grant leases. The result has their names. Item errors: ConflictError (the name is in use)."""
+        """Grant leases. The result has their names. Item errors: ConflictError (the name is in use),
+        QuotaExceededError (there are too many)."""
         return GrantResult(await self._requests.many(methods.LEASE_GRANT, items, LeaseGrant, deadline_s))
 
     async def revoke_many(self, leases: Sequence[LeaseKey], *, deadline_s: float | None = None) -> WriteResult:

@@ -152,6 +152,20 @@ def test_names_that_the_server_makes_differ(rig: Rig) -> None:
     assert None not in names
 
 
+def test_a_group_has_so_many_leases_and_no_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metad.state.leases.LEASES_MAX", 3)
+    items = [w.LeaseGrantItem("n", TTL_MS, f"l{number}") for number in range(5)]
+    assert item_errors(rig.write(methods.LEASE_GRANT, w.LeaseGrant(items[:2]))) == {}
+    rig.settle()
+    assert item_errors(rig.write(methods.LEASE_GRANT, w.LeaseGrant(items[2:]))) == {
+        1: "quota_exceeded",
+        2: "quota_exceeded",
+    }
+    rig.write(methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", "l0")]))
+    rig.settle()
+    assert item_errors(rig.write(methods.LEASE_GRANT, w.LeaseGrant(items[4:]))) == {}
+
+
 @pytest.mark.parametrize(
     "item",
     [
