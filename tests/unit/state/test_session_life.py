@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_rig import Rig, contents, item_errors
 
@@ -474,6 +474,7 @@ class Model:
         self.connected = True
 
 
+@settings(deadline=None)  # a machine that is busy takes its time
 @given(steps, st.sampled_from(LAGS))
 def test_sessions_against_a_model(steps: list[tuple[Any, ...]], lag: int) -> None:
     rig = begun(lag)
@@ -687,6 +688,16 @@ def test_a_session_that_was_left_is_not_left_again_when_the_life_of_its_broker_i
     rig.advance(60_000)
     assert present(connect(rig, broker="other"))
     assert wills(rig) == []
+
+
+@pytest.mark.parametrize("at_ms", [0, 10**15])
+def test_nobody_is_away_since_a_time_that_has_not_come_or_since_none(rig: Rig, at_ms: int) -> None:
+    """The time of a fence is that of another log."""
+    connect(rig, properties=SessionProperties(60))
+    rig.write(methods.GROUP_FENCE, c.GroupFence([c.FenceItem("b", 2, at_ms)]))
+    rig.advance(1_000)
+    lose(rig, "a")
+    assert owner(rig) == m.SessionOwner(False, "b", 1, rig.now_ms, 0, rig.now_ms + 60_000)
 
 
 def test_a_session_that_the_next_life_has_taken_over_is_not_lost(rig: Rig) -> None:
