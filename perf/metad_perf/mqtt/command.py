@@ -185,7 +185,7 @@ class Story:
                 mosquitto.publish(self._port("broker-2"), topic, b"%d" % qos, qos=qos)
             self._gets_at_last(door, [b"0", b"1", b"2"])
         with self._step("mosquitto_sub ends; three messages are published; it finds them at broker-2"):
-            door.end()
+            door.end(signal.SIGTERM)
             mosquitto.publish(self._port("broker-1"), topic, b"open", b"shut", b"locked", qos=2)
             door = self._subscriber("broker-2", "door", *filters, will=("wills/door", "gone"), qos=2)
             self._gets_at_last(door, [b"open", b"shut", b"locked"])
@@ -196,7 +196,7 @@ class Story:
             mosquitto.publish(self._port("broker-2"), "mosquitto/window/state", b"open", qos=1, retain=True)
             window = self._subscriber("broker-1", "window", "mosquitto/window/#")
             expect("the retained message", window.next(), ("mosquitto/window/state", b"open"))
-            window.end()
+            window.end(signal.SIGKILL)
         watcher.leave()
 
     def _subscriber(self, name: str, client_id: str, *filters: str, **settings: Any) -> mosquitto.Subscriber:
@@ -271,10 +271,10 @@ class Story:
         if bell is not None:
             with self._step("mosquitto_sub of broker-1 comes to broker-2, and finds what mosquitto_pub has sent"):
                 mosquitto.publish(self._port("broker-2"), "bell/1", b"ring", b"rang")
-                bell.end(signal.SIGKILL)  # it would wait for its broker
+                bell.end(signal.SIGKILL)
                 bell = self._subscriber("broker-2", "bell", "bell/+")
                 self._gets_at_last(bell, [b"ring", b"rang"])
-                bell.end()
+                bell.end(signal.SIGKILL)
         with self._step("one client of broker-1 does not come back: broker-2 publishes its will, once"):
             expect("the will", [one.topic for one in _drained(watcher, 1)], ["wills/lost"])
             watcher.leave()
@@ -340,7 +340,7 @@ class Story:
                     payload = bell.next(DEADLINE_S)[1]
                     if payload != b"probe":
                         left.discard(int(payload))
-                bell.end()
+                bell.end(signal.SIGKILL)
 
     # --- how ---
 

@@ -49,15 +49,16 @@ class Subscriber:
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
         if not self._subscribed.wait(WAIT_S):
-            self.end()
+            self.end(signal.SIGKILL)
             raise ConnectionError(f"mosquitto_sub has no SUBACK from port {port}")
 
     def next(self, timeout_s: float = WAIT_S) -> tuple[str, bytes]:
         """The topic and the payload of the next message. Raises queue.Empty."""
         return self._got.get(timeout=timeout_s)
 
-    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """SIGTERM: with DISCONNECT. Safe to call again."""
+    def end(self, number: signal.Signals) -> None:
+        """SIGTERM: with DISCONNECT, and only while it has nothing to do: without its broker it would wait for that,
+        and in the middle of an answer it would hang. Safe to call again."""
         self._process.send_signal(number)
         self._process.wait(WAIT_S)
         self._reading.join(WAIT_S)
