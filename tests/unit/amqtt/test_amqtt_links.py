@@ -140,23 +140,22 @@ async def test_changed_files_are_used(fleet: dict[str, TlsFiles], tmp_path: Path
         issue_fleet(tmp_path, [], [], brokers=["b1", "b2"])  # of another authority
         fresh = LinkTls(made["broker-b2"])  # knows no other
 
-        async def works() -> bool:
-            link = one.link(fresh)
+        async def works(tls: LinkTls) -> bool:
+            link = one.link(tls)
             with contextlib.suppress(Unreachable):
                 await link.send(MESSAGE, TARGETS)
+                await link.close()
                 return True
             await link.close()
             return False
 
         async with asyncio.timeout(30):
-            while not await works():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+            for tls in (fresh, two_tls):  # each end looks for changed files now and then
+                while not await works(tls):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
         stale = one.link(LinkTls(fleet["broker-b2"]))
         with pytest.raises(Unreachable):
             await stale.send(MESSAGE, TARGETS)
-        link = one.link(two_tls)
-        await link.send(MESSAGE, TARGETS)
-        await link.close()
 
 
 @pytest.mark.parametrize(
