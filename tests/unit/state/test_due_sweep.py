@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from state_rig import Group, Rig, command_of
+from state_rig import Group, Rig
+from sweep_rig import BATCH, HOUR_MS, World, do
 
 from metad.config import DedupeConfig
-from metad.node.driver import GroupDriver
 from metad.node.due_sweep import DueSweep
-from metad.node.environment import Environment
-from metad.node.requests import Requests
 from metad.state.due import DUE
 from metad.storage import keys
-from metad.storage.engine import UNBOUNDED_BYTES
-from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import SLOTS, GroupCommand, slot_bits
@@ -25,78 +19,7 @@ from metad_wire.errors import MetadError, NotLeaderError, TooLargeError
 from metad_wire.messages import SessionDisconnectItem, SessionProperties, SessionTakeoverItem, Will
 from metad_wire.methods import encode
 
-BATCH = 10
-HOUR_MS = 3_600_000
-
-
-class World:
-    """A group that this node leads, and what its sweep sees of the node. ``refusal`` is the answer to what it asks."""
-
-    def __init__(self, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.group = group
-        self.refusal: MetadError | None = None
-        self.asked: list[list[str]] = []
-        """The clients of each batch."""
-        self.done: list[int | None] = []
-        self.begins: list[bytes] = []
-        """From where the index was read."""
-        scan = MemoryEngine.scan
-
-        def noted(
-            engine: MemoryEngine, begin: bytes, end: bytes, limit: int, bytes_max: int = UNBOUNDED_BYTES
-        ) -> list[tuple[bytes, bytes]]:
-            if begin.startswith(keys.table_prefix(group.prefix, DUE)):
-                self.begins.append(begin)
-            return scan(engine, begin, end, limit, bytes_max)
-
-        monkeypatch.setattr(MemoryEngine, "scan", noted)
-        raft = SimpleNamespace(accepting=True, prefix=group.prefix, name=group.name)
-        self.driver = SimpleNamespace(machine=group.machine, installing=False, group=raft)
-        self.sweep = DueSweep(
-            cast("GroupDriver", self.driver), BATCH, cast("Requests", self), cast("Environment", self)
-        )
-
-    # What the sweep asks of a node.
-
-    def now(self) -> float:
-        return self.group.now_s
-
-    def wall_ms(self) -> int:
-        return self.group.now_ms
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        callback()
-
-    def request(self, method: Any, body: Any, done: Callable[[bytes | MetadError], None], *, group: str) -> None:
-        assert group == self.group.name
-        self.asked.append([item.client_id for item in body.items])
-        if self.refusal is not None:
-            done(self.refusal)
-            return
-        (outcome,) = self.group.propose([(command_of(method, body), None)], self.group.now_ms)
-        self.group.apply(len(self.group.in_flight))
-        done(outcome)
-
-    # What a test does.
-
-    def turns(self, room: int = 1_000) -> int:
-        """How many turns it takes until there is nothing to do."""
-        for turn in range(1_000):
-            if not self.sweep.begin(room, self.done.append):
-                return turn
-        raise AssertionError("it never ends")
-
-    def advance(self, passed_ms: int) -> None:
-        self.group.now_ms += passed_ms
-        self.group.now_s += passed_ms / 1000
-
-
-def do(group: Group, method: Any, body: Any, *, applied: bool = True) -> Any:
-    (outcome,) = group.propose([(command_of(method, body), None)], group.now_ms)
-    if applied:
-        group.apply(len(group.in_flight))
-    assert isinstance(outcome, bytes), outcome
-    return method.decode_reply(outcome)
+DueWorld = World[DueSweep]
 
 
 def go(group: Group, *names: str, interval_s: int, applied: bool = True, will: Will | None = None) -> None:
@@ -112,14 +35,14 @@ def beat(group: Group) -> None:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    made = World(Rig().group, monkeypatch)
+def world(monkeypatch: pytest.MonkeyPatch) -> DueWorld:
+    made = World(DueSweep, DUE, Rig().group, monkeypatch)
     beat(made.group)
     made.advance(HOUR_MS)
     return made
 
 
-def test_no_row_that_is_done_with_is_passed_again(world: World) -> None:
+def test_no_row_that_is_done_with_is_passed_again(world: DueWorld) -> None:
     for number in range(5 * BATCH):
         go(world.group, f"c{number:03}", interval_s=5)
         world.advance(1)
@@ -141,7 +64,7 @@ def test_no_row_that_is_done_with_is_passed_again(world: World) -> None:
     assert min(world.begins) > keys.table_prefix(world.group.prefix, DUE) + keys.u64(world.group.now_ms - 5_000)
 
 
-def test_a_deadline_that_is_not_applied_yet_is_not_passed(world: World) -> None:
+def test_a_deadline_that_is_not_applied_yet_is_not_passed(world: DueWorld) -> None:
     group = world.group
     go(group, "a", interval_s=1_000)
     world.advance(998_000)
@@ -155,7 +78,7 @@ def test_a_deadline_that_is_not_applied_yet_is_not_passed(world: World) -> None:
     assert world.turns() == 0
 
 
-def test_nothing_is_passed_that_an_idle_look_could_not_see(world: World) -> None:
+def test_nothing_is_passed_that_an_idle_look_could_not_see(world: DueWorld) -> None:
     group = world.group
     beat(group)
     go(group, "b", interval_s=1, applied=False)
@@ -167,7 +90,7 @@ def test_nothing_is_passed_that_an_idle_look_could_not_see(world: World) -> None
 
 
 @pytest.mark.parametrize("outcome", [NotLeaderError("elsewhere"), TooLargeError("too much belongs to them")])
-def test_what_was_refused_is_asked_for_again(world: World, outcome: MetadError) -> None:
+def test_what_was_refused_is_asked_for_again(world: DueWorld, outcome: MetadError) -> None:
     names = [f"c{number}" for number in range(BATCH)]
     go(world.group, *names, interval_s=1)
     world.advance(2_000)
@@ -180,7 +103,7 @@ def test_what_was_refused_is_asked_for_again(world: World, outcome: MetadError) 
     assert world.sweep.ended == BATCH
 
 
-def test_what_must_wait_is_asked_for_again(world: World) -> None:
+def test_what_must_wait_is_asked_for_again(world: DueWorld) -> None:
     go(world.group, "a", interval_s=1)
     world.advance(2_000)
     propose = world.group.propose
@@ -199,7 +122,7 @@ def test_what_must_wait_is_asked_for_again(world: World) -> None:
     assert world.sweep.ended == 1
 
 
-def test_a_will_and_the_end_behind_it_are_both_done(world: World) -> None:
+def test_a_will_and_the_end_behind_it_are_both_done(world: DueWorld) -> None:
     go(world.group, "a", interval_s=60, will=Will("gone", b"", delay_s=5))
     world.advance(6_000)
     assert world.turns() == 1
@@ -211,7 +134,7 @@ def test_a_will_and_the_end_behind_it_are_both_done(world: World) -> None:
 
 def test_deadlines_that_come_with_slots_are_done_whatever_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = Group("data", 0, DedupeConfig()), Group("data", 1, DedupeConfig(), initial_slots=slot_bits(()))
-    world = World(target, monkeypatch)
+    world = World(DueSweep, DUE, target, monkeypatch)
     do(source, methods.KV_PUT, m.KvPut([m.KvPutItem("n", "k", b"")]))
     go(source, "a", "b", interval_s=1)
     slots = slot_bits(range(SLOTS))
@@ -237,7 +160,7 @@ def test_deadlines_that_come_with_slots_are_done_whatever_their_time(monkeypatch
     assert [sorted(batch) for batch in world.asked] == [["a", "b"]]
 
 
-def test_a_state_that_was_replaced_is_looked_at_from_its_first_row_on(world: World) -> None:
+def test_a_state_that_was_replaced_is_looked_at_from_its_first_row_on(world: DueWorld) -> None:
     group = world.group
     world.advance(HOUR_MS)
     beat(group)
@@ -260,7 +183,7 @@ def test_a_state_that_was_replaced_is_looked_at_from_its_first_row_on(world: Wor
     assert world.asked == [["a"]]
 
 
-def test_who_does_not_lead_sweeps_nothing(world: World) -> None:
+def test_who_does_not_lead_sweeps_nothing(world: DueWorld) -> None:
     go(world.group, "a", interval_s=1)
     world.advance(2_000)
     world.driver.group.accepting = False
@@ -271,7 +194,7 @@ def test_who_does_not_lead_sweeps_nothing(world: World) -> None:
     assert world.turns() == 1
 
 
-def test_a_turn_asks_for_no_more_than_there_is_room_for(world: World) -> None:
+def test_a_turn_asks_for_no_more_than_there_is_room_for(world: DueWorld) -> None:
     go(world.group, *[f"c{number}" for number in range(BATCH)], interval_s=1)
     world.advance(2_000)
     assert world.turns(room=3) == 4
