@@ -168,7 +168,7 @@ class Claimant(Actor):
 
     async def _publish(self, client: Client, life: BrokerLife) -> None:
         rng, judge, mine = self._rng, self._judge, (life.broker, life.epoch)
-        lease_s = rng.choice([0.2, 1.0, 5.0])
+        lease_s = rng.choice([0.1, 0.3, 5.0])
         outcome, taken = await self.ask(
             "claims", client.wills.claim(*mine, tenant=_TENANT, lease_s=lease_s, limit=rng.choice([1, 3, 100]))
         )
@@ -177,9 +177,9 @@ class Claimant(Actor):
         for one in taken:
             judge.has(mine, one)
         for one in taken:
-            what = rng.choice(["acknowledge", "acknowledge", "acknowledge", "twice", "late", "release", "forget"])
+            what = rng.choice(["acknowledge", "acknowledge", "twice", "late", "late", "release", "forget"])
             if what == "late":
-                await self.pause(1.1 * lease_s)
+                await self.pause(1.1 * lease_s, 3.0 * lease_s)
             if what == "release":
                 await self.ask(f"release {one.key}", client.wills.release(*mine, one.key))
             elif what != "forget":
