@@ -156,3 +156,17 @@ def test_clear_forgets() -> None:
     cache.learn(*key(1), owner("b"))
     cache.clear()
     assert cache.get(*key(1)) is None
+
+
+def test_many_are_looked_for_in_all_of_their_slots() -> None:
+    cache = OwnerCache(1)
+    keys = [key(number) for number in range(_SLOTS_MIN // 4)]  # so that many a first slot is another's
+    rows = [owner(f"b{number % 50}") for number in range(len(keys))]
+    for (name, crc), row in zip(keys, rows, strict=True):
+        cache.learn(name, crc, row)
+    strangers = [key(number) for number in range(len(keys), 2 * len(keys))]
+    both = [one for pair in zip(keys, strangers, strict=True) for one in pair]
+    found = cache.get_many([name for name, _ in both], np.array([crc for _, crc in both]))
+    assert found == [cache.get(name, crc) for name, crc in both]
+    assert found[1::2] == [None] * len(strangers)
+    assert found[::2].count(None) < len(keys) // 100
