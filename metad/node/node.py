@@ -460,6 +460,7 @@ class Node:
     def stop_timers(self) -> None:
         """Nothing is due any more."""
         self.controller.stop()
+        self.checkpoints.stop()
         self.brokers.stop()
         self._statuses.stop()
         self.sweeps.stop()

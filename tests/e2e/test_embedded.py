@@ -14,7 +14,7 @@ from e2e_server import wait_until
 
 from metad import embedded
 from metad.errors import ConfigError, ServerError
-from metad_client import SessionProperties, blocking, connect
+from metad_client import KvPutItem, SessionProperties, blocking, connect
 
 LASTING = SessionProperties(86_400)
 SMALL = {"election_timeout_ms": 300, "heartbeat_ms": 50}
@@ -143,6 +143,24 @@ def test_a_server_in_a_thread_serves_blocking_code_and_several_loops(tmp_path: P
     with pytest.raises(ConfigError, match="unknown key"), embedded.serve_in_thread(nonsense=1):
         pass
     assert not {"metad-server", "metad-client"} & {thread.name for thread in threading.enumerate()}
+
+
+def files_of_state(directory: Path) -> set[Path]:
+    return set(directory.glob("**/state/*.sst"))
+
+
+async def test_the_state_is_flushed_once_few_writes_follow_many(tmp_path: Path) -> None:
+    """Else reads of many records would go on looking into each memtable."""
+    async with embedded.serve(tmp_path) as server, connect(server.url) as m, asyncio.timeout(100):
+        await m.kv.put("ns", "few", b"-" * 1_000)
+        files = files_of_state(tmp_path)
+        items = [KvPutItem("ns", f"key-{number}", b"-" * 5_000) for number in range(1_000)]
+        (await m.kv.put_many(items)).raise_for_error()
+        while files_of_state(tmp_path) <= files:  # noqa: ASYNC110 - files tell nobody
+            await asyncio.sleep(0.1)
+        last = await m.kv.get("ns", "key-999")
+        assert last is not None
+        assert last.value == b"-" * 5_000
 
 
 async def test_time_passes_for_a_server_when_a_test_says_so(tmp_path: Path) -> None:
