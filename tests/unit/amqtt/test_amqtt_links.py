@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -181,6 +182,18 @@ async def test_a_stranger_is_refused_in_one_line(first: bytes, caplog: pytest.Lo
         assert "is refused" in caplog.text
         assert one.got == []
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("secret", [False, True])
+async def test_who_only_looks_whether_the_broker_lives_is_no_stranger(
+    fleet: dict[str, TlsFiles], secret: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "metad_client")
+    async with called(LinkTls(fleet["broker-b1"]) if secret else None) as one:
+        _, writer = await asyncio.open_connection(one.host, one.port)
+        writer.close()
+        await until(lambda: "connected and gone" in caplog.text)
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
 
 
 async def test_strangers_that_say_nothing_are_few() -> None:

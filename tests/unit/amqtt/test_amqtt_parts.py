@@ -60,7 +60,7 @@ class Peer:
 async def queues(metad: Client, *clients: str) -> WaitingMessages:
     """As a broker has them. The clients are away."""
     store = Store(metad, "b1", "t", 100)
-    await store.begin("127.0.0.1:1", "word", 100.0)
+    await store.begin("127.0.0.1:1", "word", 100.0, 0)
     for client in clients:
         taken = await store.take(client, clean=False, will=None)
         await store.leave(client, taken.attachment, orderly=True)
@@ -92,7 +92,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_what_is_said_late_of_a_connection_does_not_end_the_next(metad: Client, metad_of_another: Client) -> None:
     one, two = Store(metad, "b1", "t", 100), Store(metad_of_another, "b2", "t", 100)
     for store in (one, two):
-        await store.begin("127.0.0.1:1", "word", 100.0)
+        await store.begin("127.0.0.1:1", "word", 100.0, 0)
     taken = [await store.take("client", clean=False, will=None) for store in (one, two, one)]
     await one.leave("client", taken[0].attachment, orderly=False)
     session = await one.find("client")
@@ -181,7 +181,7 @@ async def test_any_broker_appends_until_the_session_is_full(
 ) -> None:
     one = await queues(metad, "client")
     other = Store(metad_of_another, "b2", "t", 100)
-    await other.begin("127.0.0.1:2", "word", 100.0)
+    await other.begin("127.0.0.1:2", "word", 100.0, 0)
     two = WaitingMessages(metad_of_another, other)
     large = Envelope("topic", bytes(200_000), 1)
     assert await two.append("client", large), "several rows, of a session that another broker has"

@@ -151,7 +151,8 @@ class MetadBroker(Broker):
         """Begin a life, and learn who has subscribed to what, before the first client comes."""
         host, _, port = self._links_at.rpartition(":")
         bound = await self._listener.listen(host, int(port))
-        life = await self._store.begin(self._links_advertised or bound, self._listener.word, self._lease_s)
+        listens = int(bound.rpartition(":")[2])
+        life = await self._store.begin(self._links_advertised or bound, self._listener.word, self._lease_s, listens)
         tenant = self._store.tenant
         watched = [Watched("session", tenant=tenant, rows=("owner",)), Watched("subscription", tenant=tenant)]
         self._image = self._metad.image(watched)

@@ -82,10 +82,11 @@ class Store:
         """Of this life; 0 before it begins."""
         return self.life.epoch if self.life is not None else 0
 
-    async def begin(self, address: str, word: str, lease_s: float) -> BrokerLife:
-        """Begin a life, which ends every earlier one. Other brokers find the address in metad, and the word."""
+    async def begin(self, address: str, word: str, lease_s: float, port: int) -> BrokerLife:
+        """Begin a life, which ends every earlier one. Other brokers find the address in metad, and the word. ``port``
+        is the one that this process listens on for them: if its host refuses it, the process has died."""
         self.life = await self._metad.brokers.register(
-            self.name, address=address, attributes={_WORD: word}, lease_s=lease_s
+            self.name, address=address, attributes={_WORD: word}, lease_s=lease_s, probe_port=port
         )
         return self.life
 

@@ -135,7 +135,9 @@ class Listener:
             self._strangers.pop(task, None)
             await self._serve(reader, writer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError, msgspec.MsgspecError) as error:
-            if task in self._strangers or isinstance(error, RefusedError | msgspec.MsgspecError):
+            if task in self._strangers and _said_nothing(error):
+                log.debug("%s has connected and gone: perhaps metad, to see whether this broker lives", caller)
+            elif task in self._strangers or isinstance(error, RefusedError | msgspec.MsgspecError):
                 self._refused.warn("a caller of the link, %s, is refused: %s", caller, _why(error))
             else:
                 log.info("a connection of another broker has ended: %s", error)
@@ -276,6 +278,13 @@ class Link:
             for left in self._waiting.values():
                 if not left.done():
                     left.set_exception(ConnectionError("the connection has ended"))
+
+
+def _said_nothing(error: Exception) -> bool:
+    """Whether the caller has gone without a byte, before the handshake of TLS if there is one."""
+    return isinstance(error, ConnectionResetError) or (
+        isinstance(error, asyncio.IncompleteReadError) and not error.partial
+    )
 
 
 def _why(error: BaseException) -> str:
