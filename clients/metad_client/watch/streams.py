@@ -420,7 +420,7 @@ class Streams:
             return self._take_cut(stream, position, item)
         collected: list[tuple[WatchEntry, Sequence[WatchChange]]] = []
         counts = position.counts(stream.ordinal)
-        entries = item.entries
+        entries, begun = item.entries, item.taken
         while item.taken < len(entries):
             entry = entries[item.taken]
             if entry.marker is not None:
@@ -428,7 +428,7 @@ class Streams:
                     return self._batch("changes", stream, entries=collected)
                 if position.waits(entry.marker):
                     self._seek_group(GroupId(stream.kind, entry.marker.other))
-                    return False
+                    return item.taken > begun  # the others may have waited for what was taken
                 item.taken += 1
                 gap = self._take_marker(stream, position, entry)
                 if gap:

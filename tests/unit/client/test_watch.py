@@ -563,6 +563,22 @@ async def test_an_adoption_waits_for_what_the_source_has_still_to_tell(connected
     assert await take(watch, 2) == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("source", [a, b], ids=["a", "b"])
+async def test_a_slot_that_comes_back_at_once_is_read_on(
+    connected: Client, nodes: WatchNodes, source: Callable[[WatchNodes], Group]
+) -> None:
+    """Each group's log waits for the other's, behind something that the other waits for."""
+    token = (await connected.watch("kv").opened()).token
+    first, second = source(nodes), (b if source is a else a)(nodes)
+    slots = {min(first.slots)}
+    nodes.fills_events = True
+    first.move_to(second, 50, slots)
+    second.move_to(first, 51, slots)
+    a(nodes).put("k", b"1")
+    async with asyncio.timeout(10):
+        assert await take(connected.watch("kv", token=token), 1) == [b"1"]
+
+
 async def test_a_slot_whose_way_is_unknown_is_read_anew(connected: Client, nodes: WatchNodes) -> None:
     """The log of the source is cut behind the seal: the target has the slot, and shows it."""
     token = (await connected.watch("kv").opened()).token

@@ -71,7 +71,11 @@ class OpenStream:
         self.peer.flush()
 
     def serve(self, *, all_of_it: bool = False) -> None:
-        """Send what there is, an entry in each event, as far as there is credit."""
+        """Send what there is, as far as there is credit: an entry in each event, or all in one."""
+        if self.group.nodes.fills_events and self.open and self.credit > 0:
+            begin, self.position = self.position, len(self.group.log)
+            if entries := [e for e in self.group.log[begin:] if e.changes or e.marker is not None]:
+                self.send(WatchEvents(self.position, entries))
         while self.open and self.position < len(self.group.log) and (self.credit > 0 or all_of_it):
             entry = self.group.log[self.position]
             self.position += 1
@@ -195,6 +199,7 @@ class WatchNodes(Nodes):
         ]
         self.refusals: dict[tuple[str, str], MetadError] = {}
         self.holds_back_rows = False
+        self.fills_events = False
         self.openings: list[tuple[str, str, int | None]] = []  # (node, group, position)
         server.granted = self.credited
 
