@@ -139,7 +139,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
         "writes_share_an_entry",
         "an entry has one write per row, so no version is lost",
         "metad.state.machine:Machine.evaluate",
-        "if not unwritten(view.writes) or (heard and _meet(heard, view.heard)):",
+        "if (not coalesces and not unwritten(view.writes)) or (heard and _meet(heard, view.heard)):",
         "if False:",
         "hot_key_is_written_by_many_at_once",
     ),
