@@ -126,10 +126,12 @@ def test_the_commands_of_a_first_server(home: Path) -> None:
     block, cluster = section("Use it").split("Start a cluster of three nodes")
     with running(home, "make run"):
         printed = [done(home, command) for command in commands(block)]
-    assert [command.split()[1] for command in commands(block)] == ["put", "get", "put", "list", "status"]
+    verbs = [command.split()[1] for command in commands(block)]
+    assert verbs == ["put", "get", "sessions", "sessions", "sessions", "status"]
     assert "hello" in printed[1]
     assert "device-1" in printed[3]
-    assert printed[4].startswith("OK: ")
+    assert "device-1" in printed[4]
+    assert printed[5].startswith("OK: ")
     assert (home / ".data").is_dir()
     start, *more = commands(cluster)
     with running(home, start) as endpoints:

@@ -27,11 +27,13 @@ from metad_wire.tables.consumer import (
     Member,
     MemberAssignment,
     MemberKey,
+    Protocols,
 )
 
-from ..errors import MetadError
+from ..errors import InvalidRequestError, MetadError
 from ..requests.listing import of_group
 from ..requests.outcomes import with_errors, wrote
+from ..requests.wrong import argument
 from ..results import JoinResult, ReadResult, WriteResult, newest
 from .facade import Facade
 
@@ -133,8 +135,11 @@ class Consumers(Facade):
     ) -> tuple[str, int]:
         """Become a member, or join the next generation. Returns the id, which the server makes if none is given, and
         the generation that the member is in or waits for."""
+        if not isinstance(protocols, Sequence):
+            raise InvalidRequestError(f"protocols: expected a sequence of str, got {type(protocols).__name__}")
+        argument("protocols", [*protocols], Protocols)
         item = JoinItem(
-            tenant, group, session_ms, rebalance_ms, member, instance, list(protocols), metadata, holder, rebalance
+            tenant, group, session_ms, rebalance_ms, member, instance, [*protocols], metadata, holder, rebalance
         )
         return await self._requests.single(
             methods.CONSUMER_JOIN, None, item, _size_of_join, ConsumerJoin, _joined, deadline_s
@@ -164,6 +169,7 @@ class Consumers(Facade):
     ) -> None:
         """Store what ``member``, the leader of a generation, assigns to its members, as :meth:`assign_many` does.
         Members that are not named get nothing."""
+        argument("assignments", assignments, Mapping[str, bytes])
         what = [MemberAssignment(name, value) for name, value in assignments.items()]
         item = AssignItem(tenant, group, member, generation, what)
         await self._requests.single(
