@@ -195,8 +195,8 @@ class ExpiryConfig(Section, frozen=True):
     sessions_per_s: int = 5_000
     """How many sessions this node ends per second at most, in all groups that it leads. It ends fewer while it has
     other work: after each batch it rests for four times as long as the batch took, or for about a second."""
-    batch_sessions: int = 100
-    """How many of them it ends at once; nobody else is served meanwhile, for two milliseconds."""
+    batch_sessions: int = 25
+    """How many of them it ends at once; nobody else is served meanwhile, for under a millisecond."""
     will_keep_s: int = 7 * 86_400
     """For how many seconds a will that is due waits for a broker that publishes it. Then it is dropped, and the log
     says so. Long before, a warning in the log says that wills wait."""
