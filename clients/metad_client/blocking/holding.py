@@ -50,7 +50,39 @@ class Lock(Twin):
             self.release()
 
 
-class HeldLease(Twin):
+class _Kept(Twin):
+    """What is kept alive for the program until it is closed."""
+
+    def __init__(self, portal: Portal, target: lease.HeldLease | membership.Membership) -> None:
+        super().__init__(portal, target)
+        self._kept = target
+
+    @property
+    def state(self) -> LeaseState:
+        """What may be believed now: look before each use."""
+        return self._kept.state
+
+    def on_state(self, listener: Callable[[LeaseState], None]) -> Callable[[], None]:
+        """Call ``listener`` with each new :attr:`state`, as soon as it is noticed, in the client's own thread. Returns
+        what ends that."""
+        return functools.partial(self._forget, self._portal.call(self._kept.on_state, listener))
+
+    def _forget(self, forget: Callable[[], None]) -> None:
+        with contextlib.suppress(ClosedError):
+            self._portal.call(forget)
+
+    def __enter__(self) -> Self:
+        self._portal.run(self._kept.opened())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(ClosedError):
+            self._portal.run(self._kept.close())
+
+
+class HeldLease(_Kept):
     """A lease that is kept alive by itself until it is closed: ``with m.hold("jobs") as lease``. See
     :class:`metad_client.HeldLease`."""
 
@@ -67,38 +99,15 @@ class HeldLease(Twin):
         """Of the lease: what ``kv.put(..., lease=)`` takes. Empty until it is granted."""
         return self._lease.name
 
-    @property
-    def state(self) -> LeaseState:
-        """What may be believed now: look before each use."""
-        return self._lease.state
-
     def opened(self) -> Self:
         """Have the lease granted, and begin to keep it alive. Raises a MetadError."""
         self._portal.run(self._lease.opened())
         return self
 
-    def on_state(self, listener: Callable[[LeaseState], None]) -> Callable[[], None]:
-        """Call ``listener`` with each new :attr:`state`, as soon as it is noticed, in the client's own thread. Returns
-        what ends that."""
-        return functools.partial(self._forget, self._portal.call(self._lease.on_state, listener))
-
-    def _forget(self, forget: Callable[[], None]) -> None:
-        with contextlib.suppress(ClosedError):
-            self._portal.call(forget)
-
     def lock(self, key: str, value: bytes = b"", *, timeout_s: float | None = None) -> Lock:
         """Wait until no other has the key, and have it: a lock, or the lead of an election. ``value`` is what others
         read of it. Raises DeadlineExceededError after ``timeout_s``, NotFoundError if the lease is over."""
         return Lock(self._portal, self._portal.run(self._lease.lock(key, value, timeout_s=timeout_s)))
-
-    def __enter__(self) -> Self:
-        return self.opened()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        with contextlib.suppress(ClosedError):
-            self.close()
 
 
 class Generation(Twin):
@@ -122,7 +131,7 @@ class Generation(Twin):
         return self._generation.is_current
 
 
-class Membership(Twin):
+class Membership(_Kept):
     """A member of a consumer group that lives by itself until it is closed: ``with m.consume("acme", "billing",
     assign=share_out) as member``. See :class:`metad_client.Membership`."""
 
@@ -139,20 +148,6 @@ class Membership(Twin):
     def member(self) -> str:
         """The id of the member; empty until it has joined. A member that was lost has another one next."""
         return self._membership.member
-
-    @property
-    def state(self) -> LeaseState:
-        """What may be believed now: look before each use."""
-        return self._membership.state
-
-    def on_state(self, listener: Callable[[LeaseState], None]) -> Callable[[], None]:
-        """Call ``listener`` with each new :attr:`state`, as soon as it is noticed, in the client's own thread. Returns
-        what ends that."""
-        return functools.partial(self._forget, self._portal.call(self._membership.on_state, listener))
-
-    def _forget(self, forget: Callable[[], None]) -> None:
-        with contextlib.suppress(ClosedError):
-            self._portal.call(forget)
 
     def opened(self) -> Self:
         """Join, and begin to say that the member lives. Raises a MetadError."""
@@ -173,12 +168,3 @@ class Membership(Twin):
         if generation is None:
             raise StopIteration
         return generation
-
-    def __enter__(self) -> Self:
-        return self.opened()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        with contextlib.suppress(ClosedError):
-            self.close()

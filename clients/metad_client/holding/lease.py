@@ -16,7 +16,8 @@ from ..namespaces.kv import KeyValue
 from ..namespaces.leases import Leases
 from ..watch.watch import Watch
 from . import lock as locks
-from .belief import SPEAK, TICK, Belief, LeaseState
+from .belief import LeaseState
+from .kept_alive import KeptAlive
 from .lock import Lock
 
 _TTL_S_MIN, _TTL_S_MAX = 0.5, 24 * 3600.0
@@ -64,13 +65,10 @@ class HeldLease:
         self._attributes = attributes
         self._now = now
         self._name = ""
-        self._belief: Belief | None = None
-        self._told = LeaseState.CONNECTED
-        self._listeners: list[Callable[[LeaseState], None]] = []
         self._lost = asyncio.Event()
-        self._speaking: asyncio.Task[None] | None = None
-        self._speak_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._alive = KeptAlive(
+            self._ttl_s, now, self._speak, self._lost.set, told=LeaseState.CONNECTED, name="metad-lease"
+        )
         self._turns: dict[str, asyncio.Lock] = {}  # of locks: the tasks of one holder take turns
         self._undoing: set[asyncio.Task[None]] = set()
 
@@ -85,30 +83,22 @@ class HeldLease:
     @property
     def state(self) -> LeaseState:
         """What may be believed now: look before each use."""
-        return LeaseState.SUSPENDED if self._belief is None else self._belief.state(self._now())
+        return self._alive.state
 
     def on_state(self, listener: Callable[[LeaseState], None]) -> Callable[[], None]:
         """Call ``listener`` with each new :attr:`state`, as soon as it is noticed, in the client's own thread. Returns
         what ends that."""
-        self._listeners.append(listener)
-
-        def forget() -> None:
-            with contextlib.suppress(ValueError):
-                self._listeners.remove(listener)
-
-        return forget
+        return self._alive.on_state(listener)
 
     async def opened(self) -> Self:
         """Have the lease granted, and begin to keep it alive. Raises a MetadError."""
-        if self._belief is not None:
+        if self._alive.belief is not None:
             return self
         sent_s = self._now()
         self._name = await self._leases.grant(
             self.namespace, math.ceil(self._ttl_s * 1000), holder=self._holder, attributes=self._attributes
         )
-        self._belief = Belief(self._ttl_s, sent_s)
-        self._speak_s = sent_s + SPEAK * self._ttl_s
-        self._tick()
+        self._alive.begin(sent_s)
         return self
 
     async def lost(self) -> None:
@@ -118,21 +108,12 @@ class HeldLease:
     async def close(self) -> None:
         """Give the lease back: its keys are deleted. Safe to call again. A lease that cannot be given back ends when
         its time is over."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for task in (self._speaking, *self._undoing):
-            if task is not None:
-                task.cancel()
-        belief, name = self._belief, self._name
-        if belief is None or not name:
-            return
-        was = belief.state(self._now())
-        belief.lose()
-        self._tell()
-        if was is not LeaseState.LOST:
+        self._alive.stop()
+        for task in self._undoing:
+            task.cancel()
+        if self._alive.lose():
             with contextlib.suppress(NotFoundError, ClosedError):
-                await self._leases.revoke(self.namespace, name, deadline_s=self._deadline_s)
+                await self._leases.revoke(self.namespace, self._name, deadline_s=self._deadline_s)
 
     async def __aenter__(self) -> Self:
         return await self.opened()
@@ -155,9 +136,8 @@ class HeldLease:
                     record = await locks.acquired(self._kv, self._open_watch, self.namespace, key, value, self._name)
                 except BaseException as error:
                     self._give_up(key, turn)
-                    if isinstance(error, NotFoundError) and self._belief is not None:
-                        self._belief.lose()
-                        self._tell()
+                    if isinstance(error, NotFoundError):
+                        self._alive.lose()
                     raise
         except TimeoutError:
             raise DeadlineExceededError(f"others have had {key} for {timeout_s} s", outcome_known=True) from None
@@ -183,37 +163,9 @@ class HeldLease:
     def _deadline_s(self) -> float:
         return max(_DEADLINE_S_MIN, self._ttl_s)
 
-    def _tick(self) -> None:
-        """Look: whether it is time to speak, and what is to be believed."""
-        assert self._belief is not None
-        now_s = self._now()
-        self._belief.tick(now_s)
-        self._tell()
-        if self._told is LeaseState.LOST:
-            self._timer = None
-            return
-        loop = asyncio.get_running_loop()
-        suspended = self._told is LeaseState.SUSPENDED
-        if (now_s >= self._speak_s or suspended) and (self._speaking is None or self._speaking.done()):
-            self._speak_s = now_s + SPEAK * self._ttl_s
-            self._speaking = loop.create_task(self._speak(now_s), name="metad-lease")
-        self._timer = loop.call_later(TICK * self._ttl_s, self._tick)
-
     async def _speak(self, sent_s: float) -> None:
-        assert self._belief is not None
         try:
             ttl_ms = await self._leases.keep_alive(self.namespace, self._name, deadline_s=self._deadline_s / 2)
         except MetadError:
             return  # the next tick speaks again, and doubts meanwhile
-        self._belief.answered(sent_s, ttl_ms / 1000, self._now())
-        self._tell()
-
-    def _tell(self) -> None:
-        state = self.state
-        if state is self._told:
-            return
-        self._told = state
-        if state is LeaseState.LOST:
-            self._lost.set()
-        for listener in list(self._listeners):
-            listener(state)
+        self._alive.answered(sent_s, ttl_ms / 1000)

@@ -22,7 +22,8 @@ from ..errors import (
 )
 from ..namespaces.consumers import Consumers
 from ..namespaces.offsets import Offsets
-from .belief import SPEAK, TICK, Belief, LeaseState
+from .belief import SPEAK, LeaseState
+from .kept_alive import KeptAlive
 
 _TIMEOUT_S_MIN, _TIMEOUT_S_MAX = 0.5, 24 * 3600.0
 _DEADLINE_S_MIN = 0.1
@@ -135,16 +136,13 @@ class Membership:
         self._now = now
         self._member = ""
         self._joined = 0
-        self._belief: Belief | None = None
-        self._told = LeaseState.SUSPENDED
+        self._alive = KeptAlive(
+            self._session_s, now, self._speak, self._lost, told=LeaseState.SUSPENDED, name="metad-member"
+        )
         self._current: Generation | None = None  # what the program has
         self._over = asyncio.Event()  # whether that is over
         self._last = 0  # the number of the last one that the program had
         self._closed = False
-        self._listeners: list[Callable[[LeaseState], None]] = []
-        self._speaking: asyncio.Task[None] | None = None
-        self._speak_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Membership {self.tenant}/{self.group}/{self._member}>"
@@ -157,22 +155,16 @@ class Membership:
     @property
     def state(self) -> LeaseState:
         """What may be believed now: look before each use."""
-        return LeaseState.SUSPENDED if self._belief is None else self._belief.state(self._now())
+        return self._alive.state
 
     def on_state(self, listener: Callable[[LeaseState], None]) -> Callable[[], None]:
         """Call ``listener`` with each new :attr:`state`, as soon as it is noticed, in the client's own thread. Returns
         what ends that."""
-        self._listeners.append(listener)
-
-        def forget() -> None:
-            with contextlib.suppress(ValueError):
-                self._listeners.remove(listener)
-
-        return forget
+        return self._alive.on_state(listener)
 
     async def opened(self) -> Self:
         """Join, and begin to say that the member lives. Raises a MetadError."""
-        if self._belief is None:
+        if self._alive.belief is None:
             await self._join()
         return self
 
@@ -186,16 +178,10 @@ class Membership:
         and its assignment again. Safe to call again."""
         self._closed = True
         self._let_go()
-        self._stop()
-        belief, member = self._belief, self._member
-        if belief is None or not leave:
-            return
-        was = belief.state(self._now())
-        belief.lose()
-        self._tell()
-        if was is not LeaseState.LOST:
+        self._alive.stop()
+        if leave and self._alive.lose():
             with contextlib.suppress(NotFoundError, ClosedError):
-                await self._consumers.leave(self.tenant, self.group, member, deadline_s=self._deadline_s)
+                await self._consumers.leave(self.tenant, self.group, self._member, deadline_s=self._deadline_s)
 
     async def __aenter__(self) -> Self:
         return await self.opened()
@@ -222,7 +208,7 @@ class Membership:
         self._let_go()
         wait_s = _ASK_S_MIN
         while not self._closed:
-            if self.state is LeaseState.LOST or self._belief is None:
+            if self.state is LeaseState.LOST or self._alive.belief is None:
                 await self._join_anew()
             beat = await self._ask()
             if beat is None:
@@ -284,8 +270,8 @@ class Membership:
 
     async def _join_anew(self) -> None:
         """The member is none any more, or may be none. If it still is one, it is the same as before."""
-        self._stop()
-        self._joined, self._last, self._belief = 0, 0, None
+        self._alive.forget()
+        self._joined, self._last = 0, 0
         try:
             await self._join()
         except NotFoundError:  # the place is free
@@ -312,18 +298,14 @@ class Membership:
         if self._closed:
             return
         self._member, self._joined = member, joined
-        if self._belief is None:
-            self._belief = Belief(self._session_s, sent_s)
-            self._speak_s = sent_s + SPEAK * self._session_s
-            self._tick()
+        if self._alive.belief is None:
+            self._alive.begin(sent_s)
         else:
-            self._belief.answered(sent_s, self._session_s, self._now())
-            self._tell()
+            self._alive.answered(sent_s, self._session_s)
 
     async def _ask(self) -> Beat | None:
         """What the group does; None if no server says so now."""
-        sent_s, member, belief = self._now(), self._member, self._belief
-        assert belief is not None
+        sent_s, member, belief = self._now(), self._member, self._alive.belief
         try:
             beat = await self._consumers.heartbeat(self.tenant, self.group, member, deadline_s=self._deadline_s / 2)
         except ClosedError:
@@ -331,10 +313,9 @@ class Membership:
         except MetadError:
             await asyncio.sleep(_ASK_S_MIN)
             return None  # the next one asks again, and doubts meanwhile
-        if belief is not self._belief:
+        if belief is not self._alive.belief:
             return None
-        belief.answered(sent_s, 0.0 if beat is None else beat.session_ms / 1000, self._now())
-        self._tell()
+        self._alive.answered(sent_s, 0.0 if beat is None else beat.session_ms / 1000)
         if beat is not None and self._current is not None and self._rebalances(beat, self._current):
             self._over.set()
         return beat
@@ -343,39 +324,9 @@ class Membership:
     def _rebalances(beat: Beat, current: Generation) -> bool:
         return beat.state != GroupState.STABLE or beat.generation != current.number
 
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._speaking is not None:
-            self._speaking.cancel()
-
-    def _tick(self) -> None:
-        """Look: whether it is time to speak, and what is to be believed."""
-        assert self._belief is not None
-        now_s = self._now()
-        self._belief.tick(now_s)
-        self._tell()
-        if self._told is LeaseState.LOST:
-            self._timer = None
-            return
-        loop = asyncio.get_running_loop()
-        suspended = self._told is LeaseState.SUSPENDED
-        if (now_s >= self._speak_s or suspended) and (self._speaking is None or self._speaking.done()):
-            self._speak_s = now_s + SPEAK * self._session_s
-            self._speaking = loop.create_task(self._speak(), name="metad-member")
-        self._timer = loop.call_later(TICK * self._session_s, self._tick)
-
-    async def _speak(self) -> None:
+    async def _speak(self, _: float) -> None:
         with contextlib.suppress(ClosedError):
             await self._ask()
 
-    def _tell(self) -> None:
-        state = self.state
-        if state is self._told:
-            return
-        self._told = state
-        if state is LeaseState.LOST:
-            self._over.set()
-        for listener in list(self._listeners):
-            listener(state)
+    def _lost(self) -> None:
+        self._over.set()  # whichever that is by then

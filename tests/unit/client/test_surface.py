@@ -55,7 +55,9 @@ MYPY = ("--strict", "--config-file", "", "--no-pretty", "--hide-error-context", 
 
 
 def public(owner: type) -> dict[str, typing.Any]:
-    return {name: member for name, member in vars(owner).items() if not name.startswith("_")}
+    """What the class has, and what it has from a private base."""
+    bases = [base for base in reversed(owner.__mro__) if base.__name__.startswith("_")]
+    return {name: it for base in (*bases, owner) for name, it in vars(base).items() if not name.startswith("_")}
 
 
 def test_the_readme_names_each_method_for_many_and_says_how_it_is_called_for_one() -> None:
