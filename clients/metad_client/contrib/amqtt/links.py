@@ -135,7 +135,7 @@ class Listener:
             self._strangers.pop(task, None)
             await self._serve(reader, writer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError, msgspec.MsgspecError) as error:
-            if task in self._strangers and _said_nothing(error):
+            if task in self._strangers and self._tls is None and _said_nothing(error):
                 log.debug("%s has connected and gone: perhaps metad, to see whether this broker lives", caller)
             elif task in self._strangers or isinstance(error, RefusedError | msgspec.MsgspecError):
                 self._refused.warn("a caller of the link, %s, is refused: %s", caller, _why(error))
@@ -281,7 +281,8 @@ class Link:
 
 
 def _said_nothing(error: Exception) -> bool:
-    """Whether the caller has gone without a byte, before the handshake of TLS if there is one."""
+    """Whether the caller has gone without a byte. Of one with TLS nobody knows: asyncio sends no alert where it refuses
+    a certificate, so this end only sees the caller go."""
     return isinstance(error, ConnectionResetError) or (
         isinstance(error, asyncio.IncompleteReadError) and not error.partial
     )
@@ -292,6 +293,8 @@ def _why(error: BaseException) -> str:
         return str(explain(error))
     if isinstance(error, asyncio.IncompleteReadError):
         return "it hung up"
+    if isinstance(error, ConnectionResetError) and error.errno is None:  # asyncio's, of a handshake that was not ended
+        return "it hung up in the handshake: it does not trust our certificate, or it is metad that looks for our death"
     if isinstance(error, TimeoutError):
         return "it was silent for too long"
     return str(error) or type(error).__name__
