@@ -83,6 +83,7 @@ def running(home: Path, command: str) -> Iterator[list[str]]:
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(30)
+        print(log.read_text())  # shown if the test fails
 
 
 def served(log: Path) -> list[str]:

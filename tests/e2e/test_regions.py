@@ -122,4 +122,6 @@ def test_metad_cluster_shows_regions(tmp_path: Path) -> None:
             wait_until(linked, "TCP in a region, QUIC across")
         finally:
             process.terminate()
-            assert process.wait(30) == 0
+            code = process.wait(30)
+            print((tmp_path / "stderr").read_text())  # shown if the test fails
+            assert code == 0
