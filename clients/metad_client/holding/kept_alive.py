@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ..dispatch.reports import log
 from .belief import SPEAK, TICK, Belief, LeaseState
 
 Listener = Callable[[LeaseState], None]
@@ -119,4 +120,7 @@ class KeptAlive:
         if state is LeaseState.LOST:
             self._lost()
         for listener in list(self._listeners):
-            listener(state)
+            try:
+                listener(state)
+            except Exception:  # noqa: BLE001 - the program's own; what is held must live on
+                log.exception("a listener of %s has failed", self._name)
