@@ -33,7 +33,7 @@ from ..state.entry import NO_WRITES, Entry, decode_entry
 from ..state.machine import Known, Machine, Proposal
 from ..state.part import Writes
 from ..state.tables import Command
-from .fair_queue import FairQueue
+from .lane_queue import LaneQueue
 from .precedence import Precedence, is_small
 
 Listener = Callable[[Entry], None]
@@ -51,7 +51,18 @@ _APPLY_BYTES = 1024 * 1024  # of entries read from the log to apply them
 class Work:
     """A request to write, waiting or in flight. ``source`` is the connection that it came by."""
 
-    __slots__ = ("answer", "cancelled", "command", "deadline_s", "identity", "items", "small", "source")
+    __slots__ = (
+        "answer",
+        "cancelled",
+        "command",
+        "deadline_s",
+        "identity",
+        "items",
+        "lane",
+        "small",
+        "source",
+        "tenant",
+    )
 
     def __init__(
         self,
@@ -66,6 +77,8 @@ class Work:
         self.deadline_s = deadline_s
         self.answer = answer
         self.source = source
+        self.lane = command.method.lane
+        self.tenant = command.tenant
         self.items = command.items
         self.small = not command.background and is_small(command.items, command.size)
         self.cancelled = False
@@ -96,7 +109,7 @@ class GroupDriver:
         self._precedence = precedence
         self._window = window
         self._pipeline_max = pipeline_max
-        self._queue: FairQueue[Work] = FairQueue()
+        self._queue: LaneQueue[Work] = LaneQueue()
         self._in_flight: deque[_InFlight] = deque()
         self._in_flight_bytes = 0
         self._in_flight_items = 0
@@ -113,6 +126,11 @@ class GroupDriver:
     def waiting_items(self) -> int:
         """Of what has not been begun."""
         return self._queue.items
+
+    @property
+    def urgent(self) -> bool:
+        """Whether something waits that keeps the cluster right."""
+        return self._queue.urgent
 
     @property
     def idle(self) -> bool:
@@ -196,6 +214,7 @@ class GroupDriver:
                 return True
             if not self._queue.skip():
                 break
+        self._queue.skip_no_lane()
         return False
 
     def _take(self, now_s: float) -> list[Work]:
@@ -227,7 +246,7 @@ class GroupDriver:
         self._take_max = self._window.items_max
         if taken < len(works):  # they have grown more than their sizes said, or one writes a row again
             if proposal.heavy:
-                self._queue.put_back(works[taken:], works[taken - 1].source)
+                self._queue.put_back(works[taken:], works[taken - 1])
             else:
                 self._queue.give_back(works[taken:])
             works = works[:taken]

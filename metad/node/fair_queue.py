@@ -1,20 +1,23 @@
-"""The queue of writes in front of one group, shared fairly between the connections that fill it.
+"""Requests of one lane, shared fairly between tenants, and between the connections of each.
 
-A connection may have a window full of requests here, a thousand items each. In one common line, another client's
-request would wait until all of them are done. So every source has a line of its own, and the lines take turns: each
-turn is worth :data:`SHARE_ITEMS` items. The requests of one source keep their order.
+A connection may have a window full of requests here, a thousand items each, and a tenant may have a thousand
+connections. In one common line, another client's request would wait until all of them are done. So every connection has
+a line of its own for each tenant that it asks for. Tenants take turns, and within a tenant its lines do: a tenant gets
+no more by having more connections. Each turn is worth :data:`SHARE_ITEMS` items. The requests of one line keep their
+order.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
 from .precedence import SMALL_ITEMS
 
 SHARE_ITEMS = SMALL_ITEMS
 """Items of one turn. A turn ends after the request that reaches it, so a large request is a turn of its own."""
+_SPARE_MAX = 64  # tenants without requests that are kept, because one with a request at a time comes and goes
 
 
 class Queued(Protocol):
@@ -22,6 +25,8 @@ class Queued(Protocol):
 
     source: object
     """The sender: hashable, and the same object for each of its requests."""
+    tenant: bytes
+    """On whose behalf."""
 
     @property
     def items(self) -> int:
@@ -31,98 +36,158 @@ class Queued(Protocol):
 WorkT = TypeVar("WorkT", bound=Queued)
 
 
+class _Line(deque[WorkT]):
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = 0
+
+
+class _Tenant(Generic[WorkT]):
+    __slots__ = ("items", "left", "lines", "name", "turns")
+
+    def __init__(self) -> None:
+        self.name = b""
+        self.items = 0
+        self.lines: dict[object, _Line[WorkT]] = {}
+        self.turns: deque[object] = deque()  # the sources, each once
+        self.left = SHARE_ITEMS  # of the first source's turn
+
+
 class FairQueue(Generic[WorkT]):
     """Lines that take turns. The caller that fills the queue bounds it."""
 
     def __init__(self) -> None:
         self.items = 0
         """The items of all waiting requests."""
-        self._lines: dict[object, deque[WorkT]] = {}
-        self._turns: deque[object] = deque()  # the sources, each once
-        self._left = SHARE_ITEMS  # of the first source's turn
-        self._back: deque[WorkT] = deque()  # given back: first, whatever their source
+        self._tenants: dict[bytes, _Tenant[WorkT]] = {}
+        self._turns: deque[_Tenant[WorkT]] = deque()  # each once
+        self._left = SHARE_ITEMS  # of the first tenant's turn
+        self._spare: list[_Tenant[WorkT]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._turns or self._back)
+        return bool(self._turns)
 
     def __iter__(self) -> Iterator[WorkT]:
-        yield from self._back
-        for source in self._turns:
-            yield from self._lines[source]
+        for tenant in self._turns:
+            for source in tenant.turns:
+                yield from tenant.lines[source]
 
-    @property
-    def given_back(self) -> bool:
-        """Whether the first request was taken before."""
-        return bool(self._back)
+    def before(self, tenant: bytes, source: object) -> int:
+        """How many items would be done before the next request of this source for this tenant: all, or fewer if its
+        line, or its tenant's lines, are shorter than the others'."""
+        waiting = self._tenants.get(tenant)
+        if waiting is None:
+            return min(self.items, SHARE_ITEMS * len(self._turns))
+        line = waiting.lines.get(source)
+        if line is None:
+            own = min(waiting.items, SHARE_ITEMS * len(waiting.turns))
+        else:
+            own = min(waiting.items, (line.items + SHARE_ITEMS) * len(waiting.turns))
+        return min(self.items, (own + SHARE_ITEMS) * len(self._turns))
 
     def add(self, work: WorkT) -> None:
-        """Append a request to its source's line."""
-        line = self._lines.get(work.source)
+        """Append a request to its line."""
+        self._line(work).append(work)
+
+    def add_first(self, work: WorkT) -> None:
+        """Put a request that was taken back in front of its line, whose turn is next."""
+        self._line(work).appendleft(work)
+        tenant = self._tenants[work.tenant]
+        if tenant.turns[0] is not work.source:
+            tenant.turns.remove(work.source)
+            tenant.turns.appendleft(work.source)
+        if self._turns[0] is not tenant:
+            self._turns.remove(tenant)
+            self._turns.appendleft(tenant)
+        self._left = tenant.left = SHARE_ITEMS
+
+    def _line(self, work: WorkT) -> _Line[WorkT]:
+        tenant = self._tenants.get(work.tenant)
+        if tenant is None:
+            tenant = self._spare.pop() if self._spare else _Tenant()
+            tenant.name = work.tenant
+            self._tenants[work.tenant] = tenant
+            self._turns.append(tenant)
+        line = tenant.lines.get(work.source)
         if line is None:
-            self._lines[work.source] = deque((work,))
-            self._turns.append(work.source)
-        else:
-            line.append(work)
-        self.items += work.items
+            line = tenant.lines[work.source] = _Line()
+            tenant.turns.append(work.source)
+        items = work.items
+        line.items += items
+        tenant.items += items
+        self.items += items
+        return line
 
     def first(self) -> WorkT:
         """The request that :meth:`pop` takes next. The queue must not be empty."""
-        return self._back[0] if self._back else self._lines[self._turns[0]][0]
+        tenant = self._turns[0]
+        return tenant.lines[tenant.turns[0]][0]
 
     def pop(self) -> WorkT:
         """Take the first request."""
-        if self._back:
-            work = self._back.popleft()
-            self.items -= work.items
-            return work
-        source = self._turns[0]
-        line = self._lines[source]
+        tenant = self._turns[0]
+        source = tenant.turns[0]
+        line = tenant.lines[source]
         work = line.popleft()
-        self.items -= work.items
-        self._left -= work.items
+        items = work.items
+        line.items -= items
+        tenant.items -= items
+        self.items -= items
+        tenant.left -= items
+        self._left -= items
         if not line:
-            del self._lines[source]
-            self._turns.popleft()
-            self._left = SHARE_ITEMS
-        elif self._left <= 0:
+            del tenant.lines[source]
+            tenant.turns.popleft()
+            tenant.left = SHARE_ITEMS
+            if not tenant.lines:
+                self._turns.popleft()
+                self._left = SHARE_ITEMS
+                del self._tenants[tenant.name]
+                if len(self._spare) < _SPARE_MAX:
+                    self._spare.append(tenant)
+                return work
+        elif tenant.left <= 0:
+            tenant.turns.rotate(-1)
+            tenant.left = SHARE_ITEMS
+        if self._left <= 0:
             self._turns.rotate(-1)
             self._left = SHARE_ITEMS
         return work
 
     def skip(self) -> bool:
-        """End the turn of the first source; returns whether another source is first now."""
-        if self._back or len(self._turns) < 2:
+        """End the turn of the first line; returns whether another one is first now."""
+        if not self._turns:
             return False
-        self._turns.rotate(-1)
-        self._left = SHARE_ITEMS
+        tenant = self._turns[0]
+        if len(self._turns) < 2 and len(tenant.turns) < 2:
+            return False
+        self._end_turn(tenant)
         return True
 
-    def give_back(self, works: Iterable[WorkT]) -> None:
-        """Put the requests taken last in front again, in their order."""
-        works = list(works)
-        self._back.extendleft(reversed(works))
-        self.items += sum(work.items for work in works)
+    def skip_line_of(self, work: WorkT) -> None:
+        """End the turn of the line that a request came from, because it was as much work as a turn is worth, whatever
+        its items said: the others are next."""
+        tenant = self._tenants.get(work.tenant)
+        if tenant is None:
+            return
+        if work.source in tenant.lines:
+            tenant.turns.remove(work.source)
+            tenant.turns.append(work.source)
+        self._turns.remove(tenant)
+        self._turns.append(tenant)
+        self._left = tenant.left = SHARE_ITEMS
 
-    def put_back(self, works: Iterable[WorkT], after: object) -> None:
-        """Put the requests taken last back into the lines of their sources, because what source ``after`` asked was as
-        much work as a turn is worth, whatever its items said: the turn is over, and the others are next."""
-        works = list(works)
-        for work in reversed(works):
-            self._lines.setdefault(work.source, deque()).appendleft(work)
-            self.items += work.items
-        waiting = dict.fromkeys(work.source for work in works) | dict.fromkeys(self._turns)
-        is_waiting = after in waiting
-        waiting.pop(after, None)
-        self._turns = deque(waiting)
-        if is_waiting:
-            self._turns.append(after)
-        self._left = SHARE_ITEMS
+    def _end_turn(self, tenant: _Tenant[WorkT]) -> None:
+        tenant.turns.rotate(-1)
+        self._turns.rotate(-1)
+        self._left = tenant.left = SHARE_ITEMS
 
     def drain(self) -> list[WorkT]:
         """Take all requests."""
         works = list(self)
-        self._lines.clear()
+        self._tenants.clear()
         self._turns.clear()
-        self._back.clear()
         self.items, self._left = 0, SHARE_ITEMS
         return works

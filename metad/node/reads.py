@@ -58,6 +58,7 @@ class _Read:
         "pieces",
         "replies",
         "source",
+        "tenant",
         "verb",
     )
 
@@ -78,6 +79,7 @@ class _Read:
         self.deadline_s = deadline_s
         self.done = done
         self.source = source
+        self.tenant = command.tenant
         self.awaits = False
         """Whether it waits for a revision."""
         self.items = SHARE_ITEMS  # a piece is a turn

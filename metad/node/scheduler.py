@@ -124,6 +124,8 @@ class Scheduler:
         calendar_ms = self._environment.wall_ms()
         items = 0
         again: list[GroupDriver] = []
+        if len(drivers) > 1 and any(driver.urgent for driver in drivers):
+            drivers = sorted(drivers, key=lambda driver: not driver.urgent)
         for position, driver in enumerate(drivers):
             if items >= _TURN_ITEMS:
                 again[:0] = drivers[position:]  # before those that have had their turn

@@ -13,6 +13,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
+from metad_wire.key import TEXT_END
 from metad_wire.methods import Body, For, Method
 from metad_wire.refused import Refused, without
 from metad_wire.table import Keyed, Table
@@ -79,6 +80,13 @@ class Command(Generic[Body]):
         """In whose name it is made, if the request says so."""
         self.registered = False
         """Whether metad registered that life, as the request says."""
+
+    @property
+    def tenant(self) -> bytes:
+        """On whose behalf: the first field of the first row's key, which is a tenant or a namespace. A request about
+        several counts for the first. Empty if no row is named."""
+        keys = self.rows.keys
+        return keys[0].partition(TEXT_END)[0] if keys else b""
 
 
 class Reader:

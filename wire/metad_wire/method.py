@@ -6,7 +6,7 @@ A code never changes its meaning. ``mutates``: it goes through the log, and a re
 from __future__ import annotations
 
 import functools
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Annotated, Any, Generic, TypeVar, get_args
 
 import msgspec
@@ -46,6 +46,19 @@ class For(Enum):
     """On their own port only: for clients it does not exist."""
 
 
+class Lane(IntEnum):
+    """Before what a method's requests go where work waits. Each method says its own, the lower number first."""
+
+    HEARTBEATS = 0
+    """Late, they cost a broker its life."""
+    CONTROL = 1
+    """What keeps the cluster and everybody's leases right: fences, seals, changes of the cluster, keep-alives."""
+    RECORDS = 2
+    """Reads and writes of records by their keys."""
+    SCANS = 3
+    """What reads or ends many records, and what nobody waits for."""
+
+
 class Method(Generic[Body, Reply]):
     """One row: how a method's payloads are named, decoded and treated."""
 
@@ -55,6 +68,7 @@ class Method(Generic[Body, Reply]):
         name: str,
         body: type[Body],
         reply: type[Reply],
+        lane: Lane,
         *,
         mutates: bool,
         by: By,
@@ -65,6 +79,7 @@ class Method(Generic[Body, Reply]):
         self.name = name
         self.body = body
         self.reply = reply
+        self.lane = lane
         self.mutates = mutates
         self.by = by
         self.whose = whose

@@ -10,6 +10,7 @@ from .method import METHODS_BY_NAME as METHODS_BY_NAME
 from .method import Body as Body
 from .method import By as By
 from .method import For as For
+from .method import Lane as Lane
 from .method import Method as Method
 from .method import Reply as Reply
 from .method import encode as encode
@@ -85,23 +86,29 @@ from .tables.will import WILL_LIST as WILL_LIST
 from .tables.will import WILL_RELEASE as WILL_RELEASE
 from .watch import WatchOpen, WatchOpened
 
-STATUS = Method(0x0001, "system.status", m.Status, m.StatusReply, mutates=False, by=By.ANY)
+STATUS = Method(0x0001, "system.status", m.Status, m.StatusReply, Lane.CONTROL, mutates=False, by=By.ANY)
 
-CLUSTER_MAP = Method(0x0002, "cluster.map", c.MapRequest, c.MapReply, mutates=False, by=By.ANY)
-CLUSTER_JOIN = Method(0x0004, "cluster.join", c.Join, c.Done, mutates=False, by=By.METADATA, whose=For.ADMINS)
-CLUSTER_LEAVE = Method(0x0005, "cluster.leave", c.Leave, c.Done, mutates=False, by=By.METADATA, whose=For.ADMINS)
+CLUSTER_MAP = Method(0x0002, "cluster.map", c.MapRequest, c.MapReply, Lane.CONTROL, mutates=False, by=By.ANY)
+CLUSTER_JOIN = Method(
+    0x0004, "cluster.join", c.Join, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.ADMINS
+)
+CLUSTER_LEAVE = Method(
+    0x0005, "cluster.leave", c.Leave, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.ADMINS
+)
 CLUSTER_TRANSFER = Method(
-    0x0006, "cluster.transfer", c.Transfer, c.Done, mutates=False, by=By.METADATA, whose=For.ADMINS
+    0x0006, "cluster.transfer", c.Transfer, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.ADMINS
 )
 CLUSTER_ADD_GROUP = Method(
-    0x0007, "cluster.add_group", c.AddGroup, c.Done, mutates=False, by=By.METADATA, whose=For.ADMINS
+    0x0007, "cluster.add_group", c.AddGroup, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.ADMINS
 )
 CLUSTER_REBALANCE = Method(
-    0x0008, "cluster.rebalance", c.Rebalance, c.Done, mutates=False, by=By.METADATA, whose=For.ADMINS
+    0x0008, "cluster.rebalance", c.Rebalance, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.ADMINS
 )
-CLUSTER_MOVED = Method(0x0009, "cluster.moved", c.Moved, c.Done, mutates=False, by=By.METADATA, whose=For.NODES)
+CLUSTER_MOVED = Method(
+    0x0009, "cluster.moved", c.Moved, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.NODES
+)
 
-WATCH_OPEN = Method(0x000B, "watch.open", WatchOpen, WatchOpened, mutates=False, by=By.REPLICA)
+WATCH_OPEN = Method(0x000B, "watch.open", WatchOpen, WatchOpened, Lane.SCANS, mutates=False, by=By.REPLICA)
 """The reply begins a stream of events, which ends with one that says so, with a CANCEL or with the connection."""
 
 READS = frozenset(

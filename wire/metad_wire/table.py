@@ -15,7 +15,7 @@ import msgspec
 from . import messages as m
 from .fields import KEY_FIELDS_MAX, U32
 from .key import ESCAPED, SLOT_MASK, TEXT_END, split_text, text, u32
-from .method import Body, By, For, Method, Reply
+from .method import Body, By, For, Lane, Method, Reply
 
 _TEXT_END = TEXT_END.decode()
 Record = TypeVar("Record", bound=m.Message)
@@ -210,6 +210,7 @@ class Table(Generic[Record]):
         verb: str,
         body: type[Body],
         reply: type[Reply],
+        lane: Lane,
         *,
         routed: bool = True,
         keyed: Keyed | None = None,
@@ -217,7 +218,7 @@ class Table(Generic[Record]):
     ) -> Method[Body, Reply]:
         """Declare a method that writes nothing."""
         name = f"{self.name}.{verb}"
-        method = Method(code, name, body, reply, mutates=False, by=By.GROUP, repeatable=repeatable)
+        method = Method(code, name, body, reply, lane, mutates=False, by=By.GROUP, repeatable=repeatable)
         return self._declared(method, routed, keyed)
 
     def writes(
@@ -226,6 +227,7 @@ class Table(Generic[Record]):
         verb: str,
         body: type[Body],
         reply: type[Reply],
+        lane: Lane,
         *,
         by: By = By.GROUP,
         whose: For = For.CLIENTS,
@@ -233,7 +235,7 @@ class Table(Generic[Record]):
         keyed: Keyed | None = None,
     ) -> Method[Body, Reply]:
         """Declare a method that goes through the log."""
-        method = Method(code, f"{self.name}.{verb}", body, reply, mutates=True, by=by, whose=whose)
+        method = Method(code, f"{self.name}.{verb}", body, reply, lane, mutates=True, by=by, whose=whose)
         return self._declared(method, routed, keyed)
 
     def _declared(self, method: Method[Body, Reply], routed: bool, keyed: Keyed | None) -> Method[Body, Reply]:
@@ -267,10 +269,14 @@ class Table(Generic[Record]):
             return types.new_class(name, (general[argument],), {"frozen": True})
 
         return Plain(
-            self.reads(code, "get", of(m.TableGet, key), of(m.TableGetReply, record)),
-            self.writes(code + 1, "put", of(m.TablePut, record), m.TablePutReply, whose=writers, keyed=_records),
-            self.writes(code + 2, "delete", of(m.TableDelete, key), m.WriteReply, whose=writers, keyed=_keys),
-            self.reads(code + 3, "list", m.TableList, of(m.TableListReply, record), keyed=self._listed),
+            self.reads(code, "get", of(m.TableGet, key), of(m.TableGetReply, record), Lane.RECORDS),
+            self.writes(
+                code + 1, "put", of(m.TablePut, record), m.TablePutReply, Lane.RECORDS, whose=writers, keyed=_records
+            ),
+            self.writes(
+                code + 2, "delete", of(m.TableDelete, key), m.WriteReply, Lane.RECORDS, whose=writers, keyed=_keys
+            ),
+            self.reads(code + 3, "list", m.TableList, of(m.TableListReply, record), Lane.SCANS, keyed=self._listed),
             key,
             tuple(name for name in fields if name not in self.key),
         )

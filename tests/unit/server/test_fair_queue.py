@@ -1,4 +1,4 @@
-"""Writes wait in one line per connection, and the lines take turns."""
+"""Requests of a lane wait in one line per tenant and connection. Tenants take turns, and within a tenant its lines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from metad.node.fair_queue import SHARE_ITEMS, FairQueue
 
 
 class One:
-    def __init__(self, source: object, number: int, items: int = 1) -> None:
-        self.source, self.number, self.items = source, number, items
+    def __init__(self, source: object, number: int, items: int = 1, tenant: bytes = b"") -> None:
+        self.source, self.number, self.items, self.tenant = source, number, items, tenant
 
 
 def filled(*works: One) -> FairQueue[One]:
@@ -43,24 +43,14 @@ def test_who_comes_back_begins_a_new_turn() -> None:
     assert [queue.pop().source for _ in range(4)] == ["a", "a", "b", "b"]
 
 
-def test_what_is_given_back_is_next() -> None:
-    queue = filled(One("a", 0), One("a", 1), One("b", 0))
-    taken = [queue.pop() for _ in range(2)]
-    queue.give_back(taken)
-    assert queue.items == 3
-    assert queue.first() is taken[0]
-    assert [queue.pop() for _ in range(2)] == taken
-    assert queue.pop().source == "b"
-    assert not queue
-
-
 def test_a_source_whose_request_was_heavy_has_had_its_turn() -> None:
     queue = filled(*(One("heavy", n) for n in range(5)), One("a", 0), One("b", 0), One("a", 1))
     taken = [queue.pop() for _ in range(6)]
     assert [(work.source, work.number) for work in taken[4:]] == [("heavy", 4), ("a", 0)]
-    queue.put_back(taken[2:], "heavy")
+    for work in reversed(taken[2:]):
+        queue.add_first(work)
+    queue.skip_line_of(taken[1])
     assert queue.items == 6
-    assert not queue.given_back
     found = [queue.pop() for _ in range(6)]
     assert [(work.source, work.number) for work in found] == [
         ("a", 0), ("a", 1), ("b", 0), ("heavy", 2), ("heavy", 3), ("heavy", 4),
@@ -71,44 +61,83 @@ def test_a_source_whose_request_was_heavy_has_had_its_turn() -> None:
 def test_a_source_that_was_heavy_and_waits_no_more_gets_no_turn() -> None:
     queue = filled(One("heavy", 0), One("a", 0))
     taken = [queue.pop(), queue.pop()]
-    queue.put_back(taken[1:], "heavy")
+    queue.add_first(taken[1])
+    queue.skip_line_of(taken[0])
     assert queue.pop() is taken[1]
     assert not queue
+
+
+def test_a_tenant_gets_no_more_by_having_more_connections() -> None:
+    many = [One(("many", at), at, tenant=b"many") for at in range(1_000)]
+    one = [One("one", at, tenant=b"one") for at in range(1_000)]
+    queue = filled(*many, *one)
+    first = Counter(queue.pop().tenant for _ in range(8 * SHARE_ITEMS))
+    assert first == {b"many": 4 * SHARE_ITEMS, b"one": 4 * SHARE_ITEMS}
+
+
+def test_connections_of_a_tenant_take_turns_within_its_own() -> None:
+    queue = filled(
+        *(One(source, at, SHARE_ITEMS, b"two") for source in "ab" for at in range(4)),
+        *(One("c", at, SHARE_ITEMS, b"one") for at in range(4)),
+    )
+    assert [str(queue.pop().source) for _ in range(8)] == ["a", "c", "b", "c", "a", "c", "b", "c"]
+
+
+def test_a_connection_has_a_line_for_each_tenant() -> None:
+    queue = filled(*(One("proxy", at, SHARE_ITEMS, b"loud") for at in range(4)), One("proxy", 0, tenant=b"quiet"))
+    assert [queue.pop().tenant for _ in range(2)] == [b"loud", b"quiet"]
+
+
+def test_what_comes_before_a_request_is_what_its_tenant_and_connection_have_in_it() -> None:
+    queue = filled(
+        *(One(("many", at), 0, 100, b"many") for at in range(100)),
+        One("one", 0, 1_000, b"one"),
+    )
+    assert queue.items == 11_000
+    assert queue.before(b"one", "one") == 2 * (1_000 + SHARE_ITEMS)
+    assert queue.before(b"new", "new") == 2 * SHARE_ITEMS, "a turn of each who waits"
+    assert queue.before(b"many", "new") == 11_000
+    assert queue.before(b"many", ("many", 0)) == 11_000
+    assert filled().before(b"any", "any") == 0
 
 
 @given(
     st.lists(
         st.one_of(
-            st.tuples(st.sampled_from("abc"), st.sampled_from([1, 10, SHARE_ITEMS, 1_000])),
-            st.sampled_from(["pop", "give back", "put back", "drain"]),
+            st.tuples(st.sampled_from("abc"), st.sampled_from([b"x", b"y"]), st.sampled_from([1, 10, 1_000])),
+            st.sampled_from(["pop", "put first", "skip", "skip line", "drain"]),
         ),
         max_size=60,
     )
 )
-def test_nothing_is_lost_and_each_source_keeps_its_order(steps: list[tuple[str, int] | str]) -> None:
+def test_nothing_is_lost_and_each_line_keeps_its_order(steps: list[tuple[str, bytes, int] | str]) -> None:
     queue: FairQueue[One] = FairQueue()
-    added: Counter[str] = Counter()
-    popped: Counter[str] = Counter()
+    added: Counter[object] = Counter()
+    popped: Counter[object] = Counter()
     for step in steps:
         if isinstance(step, tuple):
-            source, items = step
-            queue.add(One(source, added[source], items))
-            added[source] += 1
+            source, tenant, items = step
+            queue.add(One(source, added[source, tenant], items, tenant))
+            added[source, tenant] += 1
         elif step == "drain":
             assert len(queue.drain()) == added.total() - popped.total()
             popped = Counter(added)
+        elif step == "skip":
+            assert queue.skip() == (len({(work.source, work.tenant) for work in queue}) > 1)
         elif queue:
             first = queue.first()
-            taken = [queue.pop()]
-            assert taken[0] is first
-            if step == "give back":
-                queue.give_back(taken)
-            elif step == "put back":
-                queue.put_back(taken, taken[0].source)
+            taken = queue.pop()
+            assert taken is first
+            assert taken.number == popped[taken.source, taken.tenant]
+            if step == "put first":
+                queue.add_first(taken)
+                assert queue.first() is taken
             else:
-                assert first.number == popped[str(first.source)]
-                popped[str(first.source)] += 1
+                popped[taken.source, taken.tenant] += 1
+                if step == "skip line":
+                    queue.skip_line_of(taken)
         waiting = list(queue)
         assert queue.items == sum(work.items for work in waiting)
         assert len(waiting) == added.total() - popped.total()
         assert bool(queue) == bool(waiting)
+        assert 0 <= queue.before(b"x", "a") <= queue.items

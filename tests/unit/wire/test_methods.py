@@ -24,6 +24,7 @@ from metad_wire.methods import (
     OFFSET_COMMIT,
     By,
     For,
+    Lane,
     Method,
 )
 from metad_wire.methods import encode as pack
@@ -51,10 +52,27 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
     }
 
 
+def test_the_lane_of_each_method_says_what_it_is_for() -> None:
+    """What goes before a storm of records must be little: nobody declares a lane by the way."""
+    assert {method.name for method in METHODS.values() if method.lane is Lane.HEARTBEATS} == {"broker.heartbeat"}
+    assert {method.name for method in METHODS.values() if method.lane is Lane.CONTROL} == {
+        "system.status",
+        *(f"broker.{name}" for name in ("register", "drain", "deregister", "fence", "get", "list", "change")),
+        *(f"cluster.{name}" for name in ("map", "join", "leave", "transfer", "add_group", "rebalance", "moved")),
+        *("cluster.store", "group.command", "group.fence"),
+        *("lease.keep_alive", "lease.expire", "consumer.heartbeat"),
+    }
+    for method in METHODS.values():
+        if "page" in method.body.__struct_fields__ and method.lane is not Lane.CONTROL:
+            assert method.lane is Lane.SCANS, method
+        if method.whose is For.NODES:
+            assert method.lane is not Lane.RECORDS, f"{method} is asked by no client"
+
+
 def test_a_taken_code_or_name_is_refused() -> None:
     for code, name in ((KV_GET.code, "kv.copy"), (0x0399, KV_GET.name)):
         with pytest.raises(TypeError, match="taken"):
-            Method(code, name, messages.KvGet, messages.KvGetReply, mutates=False, by=By.GROUP)
+            Method(code, name, messages.KvGet, messages.KvGetReply, Lane.RECORDS, mutates=False, by=By.GROUP)
     assert METHODS[KV_GET.code] is KV_GET
     assert "kv.copy" not in METHODS_BY_NAME
     assert 0x0399 not in METHODS

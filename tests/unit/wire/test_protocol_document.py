@@ -97,6 +97,7 @@ def test_method_codes() -> None:
             "yes" if e.mutates else "no",
             e.by.value,
             e.whose.value,
+            e.lane.name.lower(),
         ]
         for e in NAMED.values()
     ]

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from ..fields import U32, U63, Batch
 from ..messages import ItemError, Message, Page, Revision
-from ..method import Body, By, For, Method, Reply
+from ..method import Body, By, For, Lane, Method, Reply
 from ..table import Table
 
 REGISTERED, ACTIVE, DRAINING, FENCED, GONE = "registered", "active", "draining", "fenced", "gone"
@@ -182,18 +182,20 @@ class BrokerChanged(Message, frozen=True):
 
 BROKER: Table[Any] = Table("broker", kind="metadata", rows={"record": 0x50})
 BROKER_CHANGE = BROKER.writes(
-    0x0510, "change", BrokerChange, BrokerChanged, by=By.METADATA, whose=For.NODES, routed=False
+    0x0510, "change", BrokerChange, BrokerChanged, Lane.CONTROL, by=By.METADATA, whose=For.NODES, routed=False
 )
 
 
-def _asked(code: int, verb: str, body: type[Body], reply: type[Reply], whose: For = For.CLIENTS) -> Method[Body, Reply]:
-    return Method(code, f"broker.{verb}", body, reply, mutates=False, by=By.METADATA, whose=whose)
+def _asked(
+    code: int, verb: str, body: type[Body], reply: type[Reply], lane: Lane, whose: For = For.CLIENTS
+) -> Method[Body, Reply]:
+    return Method(code, f"broker.{verb}", body, reply, lane, mutates=False, by=By.METADATA, whose=whose)
 
 
-BROKER_REGISTER = _asked(0x0500, "register", BrokerRegister, BrokerRegistered)
-BROKER_HEARTBEAT = _asked(0x0501, "heartbeat", BrokerHeartbeat, BrokerHeartbeatReply)
-BROKER_DRAIN = _asked(0x0502, "drain", BrokerDrain, BrokerEnded)
-BROKER_DEREGISTER = _asked(0x0503, "deregister", BrokerDeregister, BrokerEnded)
-BROKER_FENCE = _asked(0x0504, "fence", BrokerFence, BrokerEnded, For.ADMINS)
-BROKER_GET = _asked(0x0505, "get", BrokerGet, BrokerGetReply)
-BROKER_LIST = _asked(0x0506, "list", BrokerList, BrokerListReply)
+BROKER_REGISTER = _asked(0x0500, "register", BrokerRegister, BrokerRegistered, Lane.CONTROL)
+BROKER_HEARTBEAT = _asked(0x0501, "heartbeat", BrokerHeartbeat, BrokerHeartbeatReply, Lane.HEARTBEATS)
+BROKER_DRAIN = _asked(0x0502, "drain", BrokerDrain, BrokerEnded, Lane.CONTROL)
+BROKER_DEREGISTER = _asked(0x0503, "deregister", BrokerDeregister, BrokerEnded, Lane.CONTROL)
+BROKER_FENCE = _asked(0x0504, "fence", BrokerFence, BrokerEnded, Lane.CONTROL, For.ADMINS)
+BROKER_GET = _asked(0x0505, "get", BrokerGet, BrokerGetReply, Lane.CONTROL)
+BROKER_LIST = _asked(0x0506, "list", BrokerList, BrokerListReply, Lane.CONTROL)

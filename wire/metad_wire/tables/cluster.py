@@ -9,14 +9,18 @@ from typing import Any
 
 from .. import cluster as c
 from .. import messages as m
-from ..method import By, For
+from ..method import By, For, Lane
 from ..table import ANY_KIND, Shown, Table
 
 GROUP: Table[Any] = Table("group", kind=ANY_KIND, rows={"state": 0x00, "dedupe": 0x01, "fence": 0x03}, row_cache=True)
 """``state``: the applied index, the snapshot's mark, the slots that are held and the moves that brought
 them. ``dedupe``: request identities. ``fence``: from which epoch on a broker may write; the key is its name."""
-GROUP_COMMAND = GROUP.writes(0x000A, "command", c.GroupCommand, c.GroupReply, whose=For.NODES, routed=False)
-GROUP_FENCE = GROUP.writes(0x0520, "fence", c.GroupFence, m.WriteReply, whose=For.NODES, routed=False)
+GROUP_COMMAND = GROUP.writes(
+    0x000A, "command", c.GroupCommand, c.GroupReply, Lane.CONTROL, whose=For.NODES, routed=False
+)
+GROUP_FENCE = GROUP.writes(0x0520, "fence", c.GroupFence, m.WriteReply, Lane.CONTROL, whose=For.NODES, routed=False)
 
 CLUSTER: Table[Any] = Table("cluster", kind="metadata", rows={"map": 0x02}, shows={"map": Shown(None, c.ClusterMap)})
-CLUSTER_STORE = CLUSTER.writes(0x0003, "store", c.StoreMap, m.WriteReply, by=By.METADATA, whose=For.NODES, routed=False)
+CLUSTER_STORE = CLUSTER.writes(
+    0x0003, "store", c.StoreMap, m.WriteReply, Lane.CONTROL, by=By.METADATA, whose=For.NODES, routed=False
+)

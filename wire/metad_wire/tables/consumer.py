@@ -16,7 +16,7 @@ from msgspec import Meta
 from .. import messages as m
 from ..fields import U32, U53, U63, Batch
 from ..key import text, text2
-from ..method import For
+from ..method import For, Lane
 from ..table import Shown, Table
 
 MEMBER_TIMEOUT_MS_MIN = 500
@@ -271,11 +271,15 @@ def _groups(items: Any) -> Any:
     return [MemberKey(item.tenant, item.group, "") for item in items]
 
 
-CONSUMER_JOIN = CONSUMER.writes(0x0207, "join", ConsumerJoin, ConsumerJoinReply)
-CONSUMER_HEARTBEAT = CONSUMER.reads(0x0208, "heartbeat", ConsumerHeartbeat, ConsumerHeartbeatReply, repeatable=False)
-CONSUMER_LEAVE = CONSUMER.writes(0x0209, "leave", ConsumerLeave, m.WriteReply)
-CONSUMER_ASSIGN = CONSUMER.writes(0x020A, "assign", ConsumerAssign, m.WriteReply)
-CONSUMER_GET = CONSUMER.reads(0x020B, "get", ConsumerGet, ConsumerGetReply)
-CONSUMER_MEMBERS = CONSUMER.reads(0x020C, "members", ConsumerMembers, ConsumerMembersReply)
-CONSUMER_DESCRIBE = CONSUMER.reads(0x020D, "describe", ConsumerDescribe, ConsumerDescribeReply, keyed=_groups)
-CONSUMER_EXPIRE = CONSUMER.writes(0x021F, "expire", ConsumerExpire, m.WriteReply, whose=For.NODES)
+CONSUMER_JOIN = CONSUMER.writes(0x0207, "join", ConsumerJoin, ConsumerJoinReply, Lane.RECORDS)
+CONSUMER_HEARTBEAT = CONSUMER.reads(
+    0x0208, "heartbeat", ConsumerHeartbeat, ConsumerHeartbeatReply, Lane.CONTROL, repeatable=False
+)
+CONSUMER_LEAVE = CONSUMER.writes(0x0209, "leave", ConsumerLeave, m.WriteReply, Lane.RECORDS)
+CONSUMER_ASSIGN = CONSUMER.writes(0x020A, "assign", ConsumerAssign, m.WriteReply, Lane.RECORDS)
+CONSUMER_GET = CONSUMER.reads(0x020B, "get", ConsumerGet, ConsumerGetReply, Lane.RECORDS)
+CONSUMER_MEMBERS = CONSUMER.reads(0x020C, "members", ConsumerMembers, ConsumerMembersReply, Lane.SCANS)
+CONSUMER_DESCRIBE = CONSUMER.reads(
+    0x020D, "describe", ConsumerDescribe, ConsumerDescribeReply, Lane.SCANS, keyed=_groups
+)
+CONSUMER_EXPIRE = CONSUMER.writes(0x021F, "expire", ConsumerExpire, m.WriteReply, Lane.SCANS, whose=For.NODES)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from .. import messages as m
 from ..fields import U63, Batch
 from ..messages import InflightState as InflightState
+from ..method import Lane
 from ..session_part import part_key_bytes, part_keys
 from ..table import Shown, Table
 from .session import SESSION
@@ -89,6 +90,6 @@ INFLIGHT = Table(
     keys=part_keys(SESSION, "name"),
 )
 """``state``: the value of each. ``count``: of each session, how many there are, and how many bytes."""
-INFLIGHT_PUT = INFLIGHT.writes(0x0120, "put", InflightPut, m.WriteReply)
-INFLIGHT_DELETE = INFLIGHT.writes(0x0121, "delete", InflightDelete, m.WriteReply)
-INFLIGHT_GET = INFLIGHT.reads(0x0122, "get", InflightGet, InflightGetReply)
+INFLIGHT_PUT = INFLIGHT.writes(0x0120, "put", InflightPut, m.WriteReply, Lane.RECORDS)
+INFLIGHT_DELETE = INFLIGHT.writes(0x0121, "delete", InflightDelete, m.WriteReply, Lane.RECORDS)
+INFLIGHT_GET = INFLIGHT.reads(0x0122, "get", InflightGet, InflightGetReply, Lane.RECORDS)

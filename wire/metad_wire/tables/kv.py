@@ -8,6 +8,7 @@ from zlib import crc32
 
 from .. import messages as m
 from ..key import text, text2
+from ..method import Lane
 from ..table import Keys, Shown, Table
 
 
@@ -53,8 +54,8 @@ KV = Table(
     crcs=_crcs,
     keys=_keys,
 )
-KV_GET = KV.reads(0x0301, "get", m.KvGet, m.KvGetReply)
-KV_PUT = KV.writes(0x0302, "put", m.KvPut, m.KvPutReply)
-KV_DELETE = KV.writes(0x0303, "delete", m.KvDelete, m.WriteReply)
-KV_SCAN = KV.reads(0x0304, "scan", m.KvScan, m.KvScanReply)
-KV_TRANSACT = KV.writes(0x0305, "transact", m.KvTransact, m.KvTransactReply)
+KV_GET = KV.reads(0x0301, "get", m.KvGet, m.KvGetReply, Lane.RECORDS)
+KV_PUT = KV.writes(0x0302, "put", m.KvPut, m.KvPutReply, Lane.RECORDS)
+KV_DELETE = KV.writes(0x0303, "delete", m.KvDelete, m.WriteReply, Lane.RECORDS)
+KV_SCAN = KV.reads(0x0304, "scan", m.KvScan, m.KvScanReply, Lane.SCANS)
+KV_TRANSACT = KV.writes(0x0305, "transact", m.KvTransact, m.KvTransactReply, Lane.RECORDS)

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from .. import messages as m
 from ..fields import U32, U63, Batch
-from ..method import For
+from ..method import For, Lane
 from ..table import Shown, Table
 
 LEASE_TTL_MS_MIN = 500
@@ -188,12 +188,14 @@ LEASE = Table(
     value_bytes=_value_bytes,
     shows={"lease": Shown(LeaseKey, Lease, counted=True)},
 )
-LEASE_GRANT = LEASE.writes(0x0310, "grant", LeaseGrant, LeaseGrantReply)
-LEASE_REVOKE = LEASE.writes(0x0311, "revoke", LeaseRevoke, m.WriteReply)
-LEASE_KEEP_ALIVE = LEASE.reads(0x0312, "keep_alive", LeaseKeepAlive, LeaseKeepAliveReply, repeatable=False)
-LEASE_GET = LEASE.reads(0x0313, "get", LeaseGet, LeaseGetReply)
-LEASE_LIST = LEASE.reads(0x0314, "list", LeaseList, LeaseListReply)
-LEASE_KEYS = LEASE.reads(0x0315, "keys", LeaseKeys, LeaseKeysReply)
-LEASE_ATTACH = LEASE.writes(0x0316, "attach", LeaseAttach, m.WriteReply)
-LEASE_DETACH = LEASE.writes(0x0317, "detach", LeaseDetach, m.WriteReply)
-LEASE_EXPIRE = LEASE.writes(0x031F, "expire", LeaseExpire, m.WriteReply, whose=For.NODES)
+LEASE_GRANT = LEASE.writes(0x0310, "grant", LeaseGrant, LeaseGrantReply, Lane.RECORDS)
+LEASE_REVOKE = LEASE.writes(0x0311, "revoke", LeaseRevoke, m.WriteReply, Lane.RECORDS)
+LEASE_KEEP_ALIVE = LEASE.reads(
+    0x0312, "keep_alive", LeaseKeepAlive, LeaseKeepAliveReply, Lane.CONTROL, repeatable=False
+)
+LEASE_GET = LEASE.reads(0x0313, "get", LeaseGet, LeaseGetReply, Lane.RECORDS)
+LEASE_LIST = LEASE.reads(0x0314, "list", LeaseList, LeaseListReply, Lane.SCANS)
+LEASE_KEYS = LEASE.reads(0x0315, "keys", LeaseKeys, LeaseKeysReply, Lane.SCANS)
+LEASE_ATTACH = LEASE.writes(0x0316, "attach", LeaseAttach, m.WriteReply, Lane.RECORDS)
+LEASE_DETACH = LEASE.writes(0x0317, "detach", LeaseDetach, m.WriteReply, Lane.RECORDS)
+LEASE_EXPIRE = LEASE.writes(0x031F, "expire", LeaseExpire, m.WriteReply, Lane.CONTROL, whose=For.NODES)

@@ -9,7 +9,7 @@ from zlib import crc32
 from .. import messages as m
 from ..fields import U32, U63, Batch
 from ..key import text, text2, u32
-from ..method import For
+from ..method import For, Lane
 from ..table import Keys, Shown, Table
 
 
@@ -126,14 +126,16 @@ OFFSET = Table(
     crcs=_crcs,
     keys=_keys,
 )
-OFFSET_COMMIT = OFFSET.writes(0x0201, "commit", m.OffsetCommit, m.WriteReply)
-OFFSET_FETCH = OFFSET.reads(0x0202, "fetch", m.OffsetFetch, m.OffsetFetchReply)
-OFFSET_DELETE = OFFSET.writes(0x0203, "delete", m.OffsetDelete, m.WriteReply)
-OFFSET_LIST = OFFSET.reads(0x0204, "list", m.OffsetList, m.OffsetListReply)
-OFFSET_GENERATIONS = OFFSET.reads(0x0205, "generations", m.OffsetGenerations, m.OffsetGenerationsReply)
-OFFSET_RESET_GENERATIONS = OFFSET.writes(0x0206, "reset_generations", m.OffsetResetGenerations, m.WriteReply)
-OFFSET_DELETE_GROUPS = OFFSET.writes(0x0210, "delete_groups", OffsetDeleteGroups, OffsetDeleteGroupsReply)
-OFFSET_EXPIRE_GROUPS = OFFSET.writes(
-    0x021E, "expire_groups", OffsetExpireGroups, OffsetDeleteGroupsReply, whose=For.NODES
+OFFSET_COMMIT = OFFSET.writes(0x0201, "commit", m.OffsetCommit, m.WriteReply, Lane.RECORDS)
+OFFSET_FETCH = OFFSET.reads(0x0202, "fetch", m.OffsetFetch, m.OffsetFetchReply, Lane.RECORDS)
+OFFSET_DELETE = OFFSET.writes(0x0203, "delete", m.OffsetDelete, m.WriteReply, Lane.RECORDS)
+OFFSET_LIST = OFFSET.reads(0x0204, "list", m.OffsetList, m.OffsetListReply, Lane.SCANS)
+OFFSET_GENERATIONS = OFFSET.reads(0x0205, "generations", m.OffsetGenerations, m.OffsetGenerationsReply, Lane.SCANS)
+OFFSET_RESET_GENERATIONS = OFFSET.writes(
+    0x0206, "reset_generations", m.OffsetResetGenerations, m.WriteReply, Lane.RECORDS
 )
-OFFSET_GROUPS = OFFSET.reads(0x0220, "groups", OffsetGroups, OffsetGroupsReply, routed=False)
+OFFSET_DELETE_GROUPS = OFFSET.writes(0x0210, "delete_groups", OffsetDeleteGroups, OffsetDeleteGroupsReply, Lane.RECORDS)
+OFFSET_EXPIRE_GROUPS = OFFSET.writes(
+    0x021E, "expire_groups", OffsetExpireGroups, OffsetDeleteGroupsReply, Lane.SCANS, whose=For.NODES
+)
+OFFSET_GROUPS = OFFSET.reads(0x0220, "groups", OffsetGroups, OffsetGroupsReply, Lane.SCANS, routed=False)

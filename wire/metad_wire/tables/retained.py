@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from .. import messages as m
 from ..fields import U32, U63, Batch
+from ..method import Lane
 from ..table import Shown, Table
 
 Qos = Annotated[int, Meta(ge=0, le=2)]
@@ -122,7 +123,7 @@ RETAINED = Table(
     value_bytes=_value_bytes,
     shows={"message": Shown(RetainedKey, Retained)},
 )
-RETAINED_PUT = RETAINED.writes(0x0400, "put", RetainedPut, m.WriteReply)
-RETAINED_GET = RETAINED.reads(0x0401, "get", RetainedGet, RetainedGetReply)
-RETAINED_DELETE = RETAINED.writes(0x0402, "delete", RetainedDelete, m.WriteReply)
-RETAINED_MATCH = RETAINED.reads(0x0403, "match", RetainedMatch, RetainedMatchReply, routed=False)
+RETAINED_PUT = RETAINED.writes(0x0400, "put", RetainedPut, m.WriteReply, Lane.RECORDS)
+RETAINED_GET = RETAINED.reads(0x0401, "get", RetainedGet, RetainedGetReply, Lane.RECORDS)
+RETAINED_DELETE = RETAINED.writes(0x0402, "delete", RetainedDelete, m.WriteReply, Lane.RECORDS)
+RETAINED_MATCH = RETAINED.reads(0x0403, "match", RetainedMatch, RetainedMatchReply, Lane.SCANS, routed=False)

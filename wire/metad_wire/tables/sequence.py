@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from .. import messages as m
 from ..fields import U63, Batch
+from ..method import Lane
 from ..table import Shown, Table
 
 SEQUENCE_MAX = 2**63 - 1
@@ -104,7 +105,7 @@ SEQUENCE = Table(
     routing=("namespace",),
     shows={"sequence": Shown(SequenceKey, SequenceRecord, counted=True)},
 )
-SEQUENCE_ADD = SEQUENCE.writes(0x0320, "add", SequenceAdd, SequenceAddReply)
-SEQUENCE_GET = SEQUENCE.reads(0x0321, "get", SequenceGet, SequenceGetReply)
-SEQUENCE_DELETE = SEQUENCE.writes(0x0322, "delete", SequenceDelete, m.WriteReply)
-SEQUENCE_LIST = SEQUENCE.reads(0x0323, "list", SequenceList, SequenceListReply)
+SEQUENCE_ADD = SEQUENCE.writes(0x0320, "add", SequenceAdd, SequenceAddReply, Lane.RECORDS)
+SEQUENCE_GET = SEQUENCE.reads(0x0321, "get", SequenceGet, SequenceGetReply, Lane.RECORDS)
+SEQUENCE_DELETE = SEQUENCE.writes(0x0322, "delete", SequenceDelete, m.WriteReply, Lane.RECORDS)
+SEQUENCE_LIST = SEQUENCE.reads(0x0323, "list", SequenceList, SequenceListReply, Lane.SCANS)

@@ -9,7 +9,7 @@ from zlib import crc32
 from .. import cluster as c
 from .. import messages as m
 from ..key import text2
-from ..method import For
+from ..method import For, Lane
 from ..table import Keys, Shown, Table
 
 
@@ -52,11 +52,13 @@ SESSION_DUE = Table(
 )
 """An index of the sessions that have a deadline, in order: 8 bytes of milliseconds and one that says what is due then
 stand in front of the session's key. Retained messages that expire are in it, too, with (tenant, topic)."""
-SESSION_TAKEOVER = SESSION.writes(0x0101, "takeover", m.SessionTakeover, m.SessionTakeoverReply)
-SESSION_DISCONNECT = SESSION.writes(0x0102, "disconnect", m.SessionDisconnect, m.WriteReply)
-SESSION_UPDATE = SESSION.writes(0x0103, "update", m.SessionUpdate, m.WriteReply)
-SESSION_GET = SESSION.reads(0x0104, "get", m.SessionGet, m.SessionGetReply)
-SESSION_DELETE = SESSION.writes(0x0105, "delete", m.SessionDelete, m.WriteReply)
-SESSION_LIST = SESSION.reads(0x0106, "list", m.SessionList, m.SessionListReply, routed=False)
-SESSION_SWEEP = SESSION.writes(0x0140, "sweep", c.SessionSweep, c.SessionSweepReply, whose=For.NODES, routed=False)
-SESSION_LOSE = SESSION.writes(0x0141, "lose", c.SessionLose, m.WriteReply, whose=For.NODES, routed=False)
+SESSION_TAKEOVER = SESSION.writes(0x0101, "takeover", m.SessionTakeover, m.SessionTakeoverReply, Lane.RECORDS)
+SESSION_DISCONNECT = SESSION.writes(0x0102, "disconnect", m.SessionDisconnect, m.WriteReply, Lane.RECORDS)
+SESSION_UPDATE = SESSION.writes(0x0103, "update", m.SessionUpdate, m.WriteReply, Lane.RECORDS)
+SESSION_GET = SESSION.reads(0x0104, "get", m.SessionGet, m.SessionGetReply, Lane.RECORDS)
+SESSION_DELETE = SESSION.writes(0x0105, "delete", m.SessionDelete, m.WriteReply, Lane.RECORDS)
+SESSION_LIST = SESSION.reads(0x0106, "list", m.SessionList, m.SessionListReply, Lane.SCANS, routed=False)
+SESSION_SWEEP = SESSION.writes(
+    0x0140, "sweep", c.SessionSweep, c.SessionSweepReply, Lane.SCANS, whose=For.NODES, routed=False
+)
+SESSION_LOSE = SESSION.writes(0x0141, "lose", c.SessionLose, m.WriteReply, Lane.SCANS, whose=For.NODES, routed=False)

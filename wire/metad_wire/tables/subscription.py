@@ -8,6 +8,7 @@ from .. import messages as m
 from ..fields import U63, Batch
 from ..messages import Subscribed as Subscribed
 from ..messages import SubscriptionOptions as SubscriptionOptions
+from ..method import Lane
 from ..session_part import part_key_bytes, part_keys
 from ..table import Shown, Table
 from .session import SESSION
@@ -111,7 +112,9 @@ SUBSCRIPTION = Table(
     keys=part_keys(SESSION, "filter"),
 )
 """``filter``: the options of each. ``count``: of each session, how many there are, and how many bytes."""
-SUBSCRIPTION_ADD = SUBSCRIPTION.writes(0x0110, "add", SubscriptionAdd, SubscriptionAddReply)
-SUBSCRIPTION_REMOVE = SUBSCRIPTION.writes(0x0111, "remove", SubscriptionRemove, m.WriteReply)
-SUBSCRIPTION_GET = SUBSCRIPTION.reads(0x0112, "get", SubscriptionGet, SubscriptionGetReply)
-SUBSCRIPTION_LIST = SUBSCRIPTION.reads(0x0113, "list", SubscriptionList, SubscriptionListReply, routed=False)
+SUBSCRIPTION_ADD = SUBSCRIPTION.writes(0x0110, "add", SubscriptionAdd, SubscriptionAddReply, Lane.RECORDS)
+SUBSCRIPTION_REMOVE = SUBSCRIPTION.writes(0x0111, "remove", SubscriptionRemove, m.WriteReply, Lane.RECORDS)
+SUBSCRIPTION_GET = SUBSCRIPTION.reads(0x0112, "get", SubscriptionGet, SubscriptionGetReply, Lane.RECORDS)
+SUBSCRIPTION_LIST = SUBSCRIPTION.reads(
+    0x0113, "list", SubscriptionList, SubscriptionListReply, Lane.SCANS, routed=False
+)

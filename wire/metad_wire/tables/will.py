@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from .. import messages as m
 from ..fields import BATCH_ITEMS_MAX, U32, U63, Batch
-from ..method import For
+from ..method import For, Lane
 from ..session_part import part_keys
 from ..table import Shown, Table
 from .session import SESSION
@@ -153,8 +153,8 @@ WILL = Table(
     keys=part_keys(SESSION, "id"),
 )
 """``due``: the will. ``claim``: who has claimed it last, so that a claim does not write the will again."""
-WILL_CLAIM = WILL.writes(0x0130, "claim", WillClaim, WillClaimReply, routed=False)
-WILL_ACKNOWLEDGE = WILL.writes(0x0131, "acknowledge", WillAcknowledge, m.WriteReply)
-WILL_RELEASE = WILL.writes(0x0132, "release", WillRelease, m.WriteReply)
-WILL_LIST = WILL.reads(0x0133, "list", WillList, WillListReply, routed=False)
-WILL_EXPIRE = WILL.writes(0x0134, "expire", WillExpire, WillExpireReply, whose=For.NODES)
+WILL_CLAIM = WILL.writes(0x0130, "claim", WillClaim, WillClaimReply, Lane.RECORDS, routed=False)
+WILL_ACKNOWLEDGE = WILL.writes(0x0131, "acknowledge", WillAcknowledge, m.WriteReply, Lane.RECORDS)
+WILL_RELEASE = WILL.writes(0x0132, "release", WillRelease, m.WriteReply, Lane.RECORDS)
+WILL_LIST = WILL.reads(0x0133, "list", WillList, WillListReply, Lane.SCANS, routed=False)
+WILL_EXPIRE = WILL.writes(0x0134, "expire", WillExpire, WillExpireReply, Lane.SCANS, whose=For.NODES)

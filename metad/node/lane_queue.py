@@ -1,0 +1,183 @@
+"""The queue of writes in front of one group: its lanes.
+
+What keeps a cluster right is little work, and must not wait behind a storm of records. So a request goes before all of
+the lanes below its own. No lane starves: once :data:`PASSED_ITEMS` items of higher lanes have passed one that waits, it
+is its turn, and it stays so until it has done an eighth of what has passed. Within a lane, tenants and their
+connections take turns (:mod:`.fair_queue`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from metad_wire.methods import Lane
+
+from .fair_queue import SHARE_ITEMS, FairQueue, Queued
+
+_PASS = 8  # items of higher lanes for each of one that waits
+PASSED_ITEMS = _PASS * SHARE_ITEMS
+"""So many items of higher lanes go before a lane that waits has a turn."""
+
+
+class Laned(Queued, Protocol):
+    """A request in the queue."""
+
+    lane: Lane
+    """Where it belongs."""
+
+
+WorkT = TypeVar("WorkT", bound=Laned)
+
+
+class _Lane(FairQueue[WorkT]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = 0
+        """Items of higher lanes that have gone before this one, less what was paid back."""
+
+
+class LaneQueue(Generic[WorkT]):
+    """Lanes of lines that take turns. The caller that fills the queue bounds it."""
+
+    def __init__(self) -> None:
+        self.items = 0
+        """The items of all waiting requests."""
+        self._count = 0  # of requests
+        self._lanes: tuple[_Lane[WorkT], ...] = tuple(_Lane() for _ in Lane)
+        self._busy = 0  # lanes in which something waits
+        self._next: _Lane[WorkT] | None = None  # whose turn it is, if that is known
+        self._paid: _Lane[WorkT] | None = None  # it has a turn because it was passed for long
+        self._back: deque[WorkT] = deque()  # given back: first, whatever their lanes
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def __iter__(self) -> Iterator[WorkT]:
+        yield from self._back
+        for lane in self._lanes:
+            yield from lane
+
+    @property
+    def given_back(self) -> bool:
+        """Whether the first request was taken before."""
+        return bool(self._back)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether something waits in one of the lanes that keep the cluster right."""
+        lanes = self._lanes
+        return bool(lanes[Lane.HEARTBEATS] or lanes[Lane.CONTROL])
+
+    def before(self, lane: Lane, tenant: bytes, source: object) -> int:
+        """How many items would be done before the next request of this source."""
+        count = self._lanes[lane].before(tenant, source)
+        for higher in self._lanes[:lane]:
+            count += higher.items
+        return count
+
+    def add(self, work: WorkT) -> None:
+        """Append a request to its line."""
+        self._entered(work).add(work)
+
+    def first(self) -> WorkT:
+        """The request that :meth:`pop` takes next. The queue must not be empty."""
+        return self._back[0] if self._back else (self._next or self._choose()).first()
+
+    def pop(self) -> WorkT:
+        """Take the first request."""
+        self._count -= 1
+        if self._back:
+            work = self._back.popleft()
+            self.items -= work.items
+            return work
+        lane = self._next or self._choose()
+        work = lane.pop()
+        self.items -= work.items
+        if self._busy > 1:
+            self._passed(lane, work.items)
+        if not lane:
+            self._busy -= 1
+            lane.passed = 0
+            self._next = self._paid = None
+        return work
+
+    def skip(self) -> bool:
+        """End the turn of the first line; returns whether another one is first now. It may be one of a lower lane: that
+        goes before until something is taken."""
+        if self._back:
+            return False
+        lane = self._next or self._choose()
+        if lane.skip():
+            return True
+        for other in self._lanes[self._lanes.index(lane) + 1 :]:
+            if other:
+                self._next = other
+                return True
+        return False
+
+    def skip_no_lane(self) -> None:
+        """Let the lanes go before each other as before."""
+        self._next = None
+
+    def give_back(self, works: Iterable[WorkT]) -> None:
+        """Put the requests taken last in front again, in their order."""
+        works = list(works)
+        self._back.extendleft(reversed(works))
+        self._count += len(works)
+        self.items += sum(work.items for work in works)
+
+    def put_back(self, works: Iterable[WorkT], after: WorkT) -> None:
+        """Put the requests taken last back into their lines, because request ``after`` was as much work as a turn is
+        worth, whatever its items said: the turn of its line is over, and the others are next."""
+        for work in reversed(list(works)):
+            self._entered(work).add_first(work)
+        self._lanes[after.lane].skip_line_of(after)
+
+    def drain(self) -> list[WorkT]:
+        """Take all requests."""
+        works = list(self)
+        self._back.clear()
+        for lane in self._lanes:
+            lane.drain()
+            lane.passed = 0
+        self.items = self._count = self._busy = 0
+        self._next = self._paid = None
+        return works
+
+    def _entered(self, work: WorkT) -> _Lane[WorkT]:
+        """The lane of a request that is about to be added to it."""
+        lane = self._lanes[work.lane]
+        if not lane:
+            self._busy += 1
+            self._next = lane if self._busy == 1 else None
+        self.items += work.items
+        self._count += 1
+        return lane
+
+    def _choose(self) -> _Lane[WorkT]:
+        first: _Lane[WorkT] | None = self._paid
+        if first is None:
+            for lane in self._lanes:
+                if lane and (first is None or lane.passed >= PASSED_ITEMS):
+                    first = lane
+                    if lane.passed >= PASSED_ITEMS:
+                        self._paid = lane
+                        break
+        assert first is not None
+        self._next = first
+        return first
+
+    def _passed(self, lane: _Lane[WorkT], items: int) -> None:
+        """The lane has had so many items taken while others waited."""
+        items = max(items, 1)
+        for lower in self._lanes[self._lanes.index(lane) + 1 :]:
+            if lower:
+                lower.passed += items
+        if lane is self._paid:
+            lane.passed -= _PASS * items
+            if lane.passed <= 0:
+                lane.passed = 0
+                self._paid = None
+        self._next = None
