@@ -24,7 +24,8 @@ from .refusals import Answer
 
 BACKOFF = Backoff(base_s=0.05, cap_s=1.0)
 _DIAL_TIMEOUT_S = 2.0
-_FAR_AGAIN_S = 60.0  # QUIC that did not get through is not tried again before; a dial in vain costs seconds
+_FAR_AGAIN_S = 60.0  # QUIC that did not get through is not tried again before; a dial in vain costs seconds,
+_FAR_SOON_S = 1.0  # unless it was refused: that costs nothing, and is how a node looks that is about to listen
 
 
 class Trouble(NamedTuple):
@@ -71,6 +72,7 @@ class Outbound(PeerConnection):
         self._refusal = _NO_TROUBLE  # what was said in the attempt under way, or the last one
         self._banned = False
         self._far_again_s = 0.0
+        self._far_wait_s = _FAR_SOON_S  # after the next refusal; longer each time
         self._calls: dict[int, Done] = {}
         self._next_call = 0
         self._over: asyncio.Future[None] = self._loop.create_future()
@@ -121,11 +123,12 @@ class Outbound(PeerConnection):
         if self.far and network.far is not None and self._loop.time() >= self._far_again_s:
             try:
                 await self._dial_by(network.far, host, port)
+                self._far_wait_s = _FAR_SOON_S
             except TlsError:
                 raise  # it got through, and was refused
             except OSError as error:
                 await self._dial_by(network.near, host, port)
-                self._far_again_s = self._loop.time() + _FAR_AGAIN_S
+                self._try_far_later(error)
                 event(log_events.QUIC_BLOCKED, peer=self.peer_name(), error=str(error))
         else:
             await self._dial_by(network.near, host, port)
@@ -142,14 +145,20 @@ class Outbound(PeerConnection):
         far, now_s = self.home.network.far, self._loop.time()
         if not self.far or self.by_quic or far is None or now_s < self._far_again_s:
             return False
-        self._far_again_s = now_s + _FAR_AGAIN_S
         try:
             probe = await far.dial(*split_endpoint(self.endpoint), partial(_Probe, self.home), _DIAL_TIMEOUT_S)
-        except OSError:
+        except OSError as error:
+            self._try_far_later(error)
             return False
         probe.close()
-        self._far_again_s = 0.0
+        self._far_again_s, self._far_wait_s = 0.0, _FAR_SOON_S
         return True
+
+    def _try_far_later(self, error: OSError) -> None:
+        wait_s = _FAR_AGAIN_S
+        if isinstance(error, ConnectionRefusedError):
+            wait_s, self._far_wait_s = self._far_wait_s, min(2 * self._far_wait_s, _FAR_AGAIN_S)
+        self._far_again_s = self._loop.time() + wait_s
 
     @property
     def answer(self) -> Answer:

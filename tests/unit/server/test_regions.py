@@ -20,17 +20,21 @@ TIMEOUT_S = 30.0
 
 
 class Far(MemoryTransport):
-    """What QUIC is to the nodes. ``blocked``: nothing gets through."""
+    """What QUIC is to the nodes. ``blocked``: nothing gets through. ``refused``: so many dials are refused first."""
 
     def __init__(self) -> None:
         super().__init__()
         self.blocked = False
+        self.refused = 0
         self.dials = 0
 
     async def dial(self, host: str, port: int, factory: Callable[[], Handler], timeout_s: float) -> Handler:
         self.dials += 1
         if self.blocked:
             raise TimeoutError("no answer")
+        if self.refused:
+            self.refused -= 1
+            raise ConnectionRefusedError("nobody listens there")
         return await super().dial(host, port, factory, timeout_s)
 
 
@@ -127,4 +131,12 @@ async def test_links_go_over_to_the_other_transport_once_that_gets_through(monke
         await until(lambda: far.dials >= 6)
         await until(lambda: all(set(links(server).values()) == {"tcp"} for server in servers.values()))
         far.blocked = False
+        await until(lambda: all(set(links(server).values()) == {"quic"} for server in servers.values()))
+
+
+async def test_a_node_that_only_begins_to_listen_is_tried_again_soon() -> None:
+    """It refused the first dial across regions and took the next by TCP: they spoke that for a minute."""
+    far = Far()
+    far.refused = 6
+    async with cluster({"a": "eu", "b": "us", "c": "ap"}, far) as servers:
         await until(lambda: all(set(links(server).values()) == {"quic"} for server in servers.values()))
