@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     _image(commands)
     _sessions(commands)
     _failover(commands)
+    _leader_kill(commands)
     _topics(commands)
     _retained(commands)
     _demo(commands)
@@ -512,6 +513,56 @@ def _run_failover(args: argparse.Namespace) -> int:
     )
     shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme)
     return run(measurement, shape=shape, config=args.server_config, json=args.json)
+
+
+def _leader_kill(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "kill -9 of leaders under a paced load: when do others lead, which operations fail, is a write lost?"
+    parser = _command(commands, "leader-kill", text, _run_leader_kill)
+    parser.add_argument("--endpoint", help=argparse.SUPPRESS)
+    _server_config(parser)
+    _scheme(parser)
+    parser.add_argument("--nodes", type=int, default=3, help="nodes of the started cluster")
+    parser.add_argument(
+        "--groups", metavar="G", default="", help="groups of the started cluster, as in data=4,offset=2"
+    )
+    parser.add_argument("--rate", type=float, default=10_000.0, help="operations (items) a second, of all processes")
+    parser.add_argument("--rounds", type=_count, default=20, help="leaders that are killed, one after the other")
+    parser.add_argument("--batch", type=_count, default=10, help="items of a request")
+    parser.add_argument("--processes", type=int, default=2, help="processes of brokers")
+    parser.add_argument("--clients", type=int, default=4, help="brokers of each process, each with a client of its own")
+    parser.add_argument("--value-bytes", type=int, default=100, help="size of a value or payload")
+    parser.add_argument(
+        "--group", metavar="NAME", default="", help="kill the leader of this group; default: the node that leads most"
+    )
+    parser.add_argument("--quiet-s", type=float, default=2.0, help="seconds before a kill, and after others lead")
+    parser.add_argument("--limit-s", type=float, default=30.0, help="how long to wait until others lead")
+    parser.add_argument("--deadline-s", type=float, default=10.0, help="of a call, with the SDK's repetitions")
+    parser.add_argument("--seed", type=int, default=1, help="of the load, and of the choice among nodes")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write a picture of the rounds as one HTML page")
+
+
+def _run_leader_kill(args: argparse.Namespace) -> int:
+    from .leader_kill.command import run
+    from .leader_kill.plan import Measurement
+    from .spawn import Shape
+
+    if args.endpoint is not None:
+        raise UsageError("--endpoint: leader-kill kills only nodes that it has started itself")
+    measurement = Measurement(
+        rate=args.rate,
+        rounds=args.rounds,
+        batch=args.batch,
+        processes=args.processes,
+        clients=args.clients,
+        value_bytes=args.value_bytes,
+        group=args.group,
+        quiet_s=args.quiet_s,
+        limit_s=args.limit_s,
+        deadline_s=args.deadline_s,
+        seed=args.seed,
+    )
+    shape = Shape(nodes=args.nodes, groups=args.groups, scheme=args.scheme)
+    return run(measurement, shape=shape, config=args.server_config, json=args.json, report=args.report)
 
 
 def _topics(commands: Commands[argparse.ArgumentParser]) -> None:

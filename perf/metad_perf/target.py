@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from metad_client import Client, InvalidRequestError, Options, connect
+from metad_client import Client, InvalidRequestError, Observer, Options, connect
 from metad_client.endpoint import SCHEMES, as_url
 from metad_wire.transport.credentials import client_files
 
@@ -32,7 +32,7 @@ def scheme_checked(scheme: str) -> str:
     return scheme
 
 
-def open_client(target: str, options: Options | None = None) -> Client:
+def open_client(target: str, options: Options | None = None, observer: Observer | None = None) -> Client:
     """A client of a target, not opened yet. Raises UsageError if the target is malformed."""
     endpoint, _, query = target.partition("?")
     said = dict(parse_qsl(query))
@@ -45,6 +45,6 @@ def open_client(target: str, options: Options | None = None) -> Client:
             options = msgspec.structs.replace(options, credentials=token)
         if said:
             raise UsageError(f"{', '.join(said)}: of no use in {target!r}")
-        return connect(as_url(endpoint, encrypted=options.tls is not None), options)
+        return connect(as_url(endpoint, encrypted=options.tls is not None), options, observer=observer)
     except (ValueError, InvalidRequestError) as error:
         raise UsageError(str(error)) from None

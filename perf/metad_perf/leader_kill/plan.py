@@ -1,0 +1,144 @@
+"""What is sent where: the mix of verbs, the groups, and the records by group. Pure.
+
+A request has items of one group only, as the SDK sends them anyway. So the outcome of a request is the outcome of all
+of its items, and each request tells whether its group is served.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.cluster import ClusterMap, unpack_slots
+from metad_wire.group import GroupId
+from metad_wire.routing import ROUTES, SLOT_MASK
+
+from ..errors import UsageError
+
+PUT, UPDATE, TAKEOVER, COMMIT, READ = "kv.put", "session.update", "session.takeover", "offset.commit", "read"
+MIX: Final[Mapping[str, float]] = {PUT: 0.30, UPDATE: 0.20, TAKEOVER: 0.10, COMMIT: 0.20, READ: 0.20}
+"""The share of each in the items. Half of the reads are ``kv.get``, half ``session.get``."""
+VERBS: Final = tuple(MIX)
+TENANT: Final = "leader-kill"
+TOPIC: Final = "orders"
+_KIND: Final = {PUT: "data", UPDATE: "data", TAKEOVER: "data", COMMIT: "offset", READ: "data"}
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a run. ``rate``: operations (items) a second of all processes together; ``batch``: items of a
+    request; ``clients``: brokers of each process, each with a client of its own; ``group``: whose leader is killed,
+    empty: the node that leads most groups; ``quiet_s``: how long all is well before a kill and after it; ``limit_s``:
+    how long to wait until others lead; ``deadline_s``: of a call, retries of the SDK included."""
+
+    rate: float = 10_000.0
+    rounds: int = 20
+    batch: int = 10
+    processes: int = 2
+    clients: int = 4
+    value_bytes: int = 100
+    group: str = ""
+    quiet_s: float = 2.0
+    limit_s: float = 30.0
+    deadline_s: float = 10.0
+    seed: int = 1
+
+    def checked(self) -> Measurement:
+        """This. Raises UsageError."""
+        for field in ("rounds", "batch", "processes", "clients"):
+            if getattr(self, field) < 1:
+                raise UsageError(f"--{field} must be at least 1")
+        for field in ("rate", "quiet_s", "limit_s", "deadline_s"):
+            if not getattr(self, field) > 0:
+                raise UsageError(f"--{field.replace('_', '-')} must be over 0")
+        if self.batch > m.BATCH_ITEMS_MAX:
+            raise UsageError(f"--batch must be at most {m.BATCH_ITEMS_MAX}")
+        if self.value_bytes < SEQUENCE_BYTES:
+            raise UsageError(f"--value-bytes must be at least {SEQUENCE_BYTES}: a value has its number")
+        return self
+
+
+class Draw:
+    """Which verb comes next, and of which group: verbs by their shares in a drawn order, the groups of each in turn."""
+
+    def __init__(self, rng: random.Random, cluster: ClusterMap) -> None:
+        self._rng = rng
+        self._groups = {verb: groups_of(cluster, _KIND[verb]) for verb in VERBS}
+        self._at = {verb: rng.randrange(len(groups)) for verb, groups in self._groups.items()}
+        self._weights = list(MIX.values())
+
+    def next(self) -> tuple[str, str]:
+        """A verb and a group."""
+        (verb,) = self._rng.choices(VERBS, self._weights)
+        groups = self._groups[verb]
+        self._at[verb] = at = (self._at[verb] + 1) % len(groups)
+        return verb, groups[at]
+
+
+class Namer:
+    """New names of records, by verb and group. ``prefix`` keeps those of several processes apart."""
+
+    def __init__(self, cluster: ClusterMap, prefix: str) -> None:
+        self._slots = {kind: unpack_slots(cluster.slots[kind]) for kind in ("data", "offset")}
+        self._prefix = prefix
+        self._count = 0
+        self._spare: dict[tuple[str, str], list[str]] = {}
+        self._homes: dict[tuple[str, str], str] = {}
+
+    def names(self, verb: str, group: str, count: int) -> tuple[str, list[str]]:
+        """``count`` new records of a group: the place that they share (a namespace or a consumer group; of sessions the
+        tenant), and the name of each in it (a key, a partition, a client id)."""
+        if verb == PUT:
+            self._count += 1
+            return self._home(verb, group), [f"{self._count}-{n}" for n in range(count)]
+        if verb == COMMIT:
+            self._count += 1
+            return self._fresh(verb, group), [str(n) for n in range(count)]
+        return TENANT, [self._fresh(verb, group) for _ in range(count)]
+
+    def _home(self, verb: str, group: str) -> str:
+        if (verb, group) not in self._homes:
+            self._homes[verb, group] = self._fresh(verb, group)
+        return self._homes[verb, group]
+
+    def _fresh(self, verb: str, group: str) -> str:
+        """A name of this group that was not used before. Those drawn on the way are kept for the other groups."""
+        spare = self._spare.setdefault((verb, group), [])
+        while not spare:
+            self._count += 1
+            name = f"{self._prefix}-{self._count}"
+            self._spare.setdefault((verb, self._group(verb, name)), []).append(name)
+        return spare.pop()
+
+    def _group(self, verb: str, name: str) -> str:
+        item: m.Message
+        if verb == COMMIT:
+            item = m.OffsetKey(TENANT, name, TOPIC, 0)
+            (crc,) = ROUTES[methods.OFFSET_COMMIT.code].crcs([item])
+        else:
+            item = m.KvKey(name, "") if verb == PUT else m.SessionKey(TENANT, name)
+            (crc,) = ROUTES[(methods.KV_GET if verb == PUT else methods.SESSION_GET).code].crcs([item])
+        kind = _KIND[verb]
+        return GroupId(kind, self._slots[kind][crc & SLOT_MASK]).name
+
+
+def groups_of(cluster: ClusterMap, kind: str) -> list[str]:
+    """The groups of a kind that have slots."""
+    return sorted({GroupId(kind, ordinal).name for ordinal in unpack_slots(cluster.slots[kind])})
+
+
+SEQUENCE_BYTES: Final = 8
+
+
+def numbered(sequence: int, filling: bytes) -> bytes:
+    """A value that says its number."""
+    return sequence.to_bytes(SEQUENCE_BYTES, "big") + filling
+
+
+def number_of(value: bytes) -> int:
+    """The number that a value says."""
+    return int.from_bytes(value[:SEQUENCE_BYTES], "big")
