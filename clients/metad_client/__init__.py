@@ -57,6 +57,7 @@ from metad_wire.messages import (
     StatusReply,
     TablePutItem,
     TableRecord,
+    TurnedAway,
     Will,
 )
 from metad_wire.policy import Backoff, PathRule, RetryBudget
@@ -306,6 +307,7 @@ __all__ = [
     "TooEarlyError",
     "TooLargeError",
     "TransactResult",
+    "TurnedAway",
     "UnauthenticatedError",
     "UnexpectedFrameError",
     "UnknownMethodError",

@@ -71,6 +71,10 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """Requests sent and unanswered now."""
     waiting: int
     """Requests that wait for room or for their next attempt now."""
+    turned_away: int
+    """Answers that said that a node has no room. A request may be turned away more than once."""
+    returning: int
+    """Those of the waiting requests that were told when to come back, and wait for that time."""
     endpoint: str
     """host:port of a node connected to now, empty while there is none."""
     via: dict[str, str]
@@ -360,6 +364,8 @@ class Client:
             nodes=len(up),
             in_flight=dispatcher.in_flight,
             waiting=dispatcher.backlog.calls,
+            turned_away=dispatcher.turned_away,
+            returning=dispatcher.returning,
             endpoint=next((connection.endpoint for connection in up.values()), ""),
             via={node: connection.via for node, connection in up.items()},
             changes=self._manager.changes,

@@ -58,7 +58,7 @@ def _choices(config: Config) -> Iterator[str]:
         yield f"log_level: {config.log_level!r} is not one of debug, info, warning, error"
 
 
-_MAY_BE_ZERO = ("linger_ms", "consumer_group_ms")
+_MAY_BE_ZERO = ("linger_ms", "consumer_group_ms", "returning_per_s")
 
 
 def _numbers(config: Config) -> Iterator[str]:

@@ -82,6 +82,9 @@ class LimitsConfig(Section, frozen=True):
     watch_silence_ms: int = 10_000
     """A replica that has not heard its leader for this long although it should have ends its watches, so that they go
     on elsewhere."""
+    returning_per_s: int = 0
+    """How many items per second may come back to this node at most, of requests that it has turned away because it was
+    busy. 0: as many as it answers when it is busy, which it measures."""
     deadline_default_ms: int = 30_000
     """Deadline of a request that gives none."""
 

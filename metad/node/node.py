@@ -58,7 +58,9 @@ from .precedence import Precedence
 from .reads import Reads
 from .replica_lifecycle import ReplicaLifecycle
 from .requests import Requests
+from .return_slots import Returns, may_return
 from .scheduler import Scheduler
+from .service_rate import ServiceRate
 from .stores import StoreIdentity, Stores, open_stores
 from .sweeps import Sweeps
 from .unclaimed_wills import UnclaimedWills
@@ -131,7 +133,9 @@ class Node:
             log_grown=self.checkpoints.log_grown,
             overslept=self._overslept,
         )
-        self._budget = InFlightBudget(config.limits.in_flight_bytes_max)
+        rate = ServiceRate(environment.now())
+        self.returns = Returns(partial(may_return, rate, config.limits.returning_per_s))
+        self._budget = InFlightBudget(config.limits.in_flight_bytes_max, rate, self.returns)
         self._reads = Reads(
             self._budget, environment, health, precedence, frame_bytes_max=config.limits.frame_bytes_max
         )
@@ -140,6 +144,7 @@ class Node:
             self._scheduler,
             self._reads,
             self._budget,
+            self.returns,
             environment,
             health,
             limits=config.limits,
@@ -283,6 +288,7 @@ class Node:
             overdue_ms=self.sweeps.overdue_ms,
             backlog=m.Backlog() if self.failure is not None else backlog(self.groups, self.sweeps),
             wills_dropped=self.unclaimed_wills.dropped,
+            turned_away=self.returns.status(self.environment.now()),
         )
 
     def _failing(self) -> str:

@@ -132,14 +132,14 @@ class Reads:
         """Read, now or when the group's leader has heard from its followers. Raises MetadError."""
         if driver.group.may_read() and not _behind(driver, command.body):
             if len(command.rows) > _PIECE_ROWS:
-                self._budget.take(held)
+                self._budget.take(held, command.items, self._environment.now())
                 self._begin_long(_Read(driver, verb, command, held, deadline_s, done, source))
             else:
                 done(self._encoded(command, self._read(driver, verb, command)))
             return
         if not driver.group.is_leader:
             raise driver.not_leader()
-        self._budget.take(held)
+        self._budget.take(held, command.items, self._environment.now())
         self._last += 1
         self._waiting[self._last] = _Read(driver, verb, command, held, deadline_s, done, source)
         self._expiry.arm()
@@ -199,7 +199,7 @@ class Reads:
         self._end(read, answer)
 
     def _end(self, read: _Read, answer: bytes | MetadError) -> None:
-        self._budget.give(read.held)
+        self._budget.give(read.held, read.command.items)
         read.done(answer)
 
     def _expire(self, now_s: float) -> bool:

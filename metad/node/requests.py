@@ -39,6 +39,7 @@ from .groups import Groups
 from .health import Health
 from .in_flight_budget import ITEM_BYTES, InFlightBudget
 from .reads import Reads, failed
+from .return_slots import Returns
 from .scheduler import Scheduler
 
 _REGISTERED: Final = int(Feature.REGISTERED)
@@ -58,6 +59,7 @@ class Requests:
         scheduler: Scheduler,
         reads: Reads,
         budget: InFlightBudget,
+        returns: Returns,
         environment: Environment,
         health: Health,
         *,
@@ -75,6 +77,7 @@ class Requests:
         self._scheduler = scheduler
         self._reads = reads
         self._budget = budget
+        self._returns = returns
         self._environment = environment
         self._health = health
         self._deadline_default_ms = limits.deadline_default_ms
@@ -218,15 +221,17 @@ class Requests:
         command.life, command.registered = request.life, bool(request.requires & _REGISTERED)
         if request.identity is not None:
             command.digest = digest_of(method, request, payload)
-        budget = self._budget
+        budget, items = self._budget, command.items
         try:
-            budget.take(held)
+            if self._returns.promised and driver.group.is_leader:
+                self._returns.check(request.identity, now_s)
+            budget.take(held, items, now_s, request.identity)
         except OverloadedError:
             driver.not_keeping_up(now_s)
             raise
 
         def answer(outcome: bytes | MetadError) -> None:
-            budget.give(held)
+            budget.give(held, items)
             done(outcome)
 
         # From here on nothing may raise: the request would be answered twice.

@@ -7,7 +7,7 @@ UNVALIDATED = "Not validated against a measured storm."
 LEFT_OUT = (
     "The simulation leaves out the brokers' CPU, the cost of a refusal, what restoring a session costs beyond its"
     " takeover, disks slower than the calibration's, and that nodes may have more than one core. Admission, which"
-    " bounds a group's queue in items, and return slots run in the simulation only: metad does not have them."
+    " bounds a group's queue in items, runs in the simulation only: metad does not have it."
 )
 """What a reader must know besides."""
 

@@ -848,6 +848,20 @@ class Backlog(Message, frozen=True):
     more: bool = False  # some group has more than were counted
 
 
+class TurnedAway(Message, frozen=True):
+    """Whom a node turned away since its start because it was busy, and when they come back: at ``per_s`` items per
+    second, and all these slots are taken for ``ahead_ms`` from now on. ``early`` counts those that came before their
+    slot and were told the same again, ``paced`` the connections that waited until it was their turn to be accepted.
+    ``granted``: ``per_s`` is this node's part of the cluster's budget, otherwise what the node knows by itself."""
+
+    requests: U63 = 0
+    early: U63 = 0
+    per_s: U63 = 0
+    ahead_ms: U63 = 0
+    granted: bool = False
+    paced: U63 = 0
+
+
 BACKLOG_MAX = 1_000
 
 
@@ -877,3 +891,4 @@ class StatusReply(Message, frozen=True):
     overdue_ms: U63 = 0  # for how long a deadline has passed that is not carried out
     backlog: Backlog = Backlog()
     wills_dropped: U63 = 0  # since start, because no broker has published them for too long
+    turned_away: TurnedAway = TurnedAway()

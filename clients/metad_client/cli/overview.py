@@ -80,6 +80,7 @@ def _member(node: NodeView, leads: int, via: str | None) -> Row:
             "overdue_ms": status.overdue_ms,
             "backlog": plain(status.backlog),
             "wills_dropped": status.wills_dropped,
+            "turned_away": plain(status.turned_away),
         }
     else:
         row["error"] = node.error

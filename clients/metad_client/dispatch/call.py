@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
-from metad_wire.errors import DrainingError, MetadError, NotLeaderError, StaleRouteError, UnknownOutcomeError
+from metad_wire.errors import (
+    DrainingError,
+    MetadError,
+    NotLeaderError,
+    OverloadedError,
+    StaleRouteError,
+    UnknownOutcomeError,
+)
 from metad_wire.messages import BROKER_BYTES_MAX, Identity, Message, Owner, Request
 from metad_wire.methods import Method
 
@@ -113,6 +121,7 @@ class Call:
     probes: str = ""  # a node that leads the group if it answers: it was tried without better knowledge
     redirects: int = 0  # consecutive attempts that followed a hint without a wait
     stale: bool = False  # the group does not hold the items any more
+    turned_away: Callable[[], None] | None = None  # called when a node has no room and names a time to come back
     moved: bool = False  # ended because of that, with nothing done: a newer map says where the items are
 
     @property
@@ -121,9 +130,18 @@ class Call:
         return not self.method.changes or not self.attempts
 
     @property
+    def has_slot(self) -> bool:
+        """Whether it waits for the time at which a node without room lets it come back."""
+        return isinstance(self.obstacle, OverloadedError) and self.obstacle.retry_after_ms > 0
+
+    @property
     def unanswered(self) -> bool:
         """Whether there was no answer to an attempt, or is none yet."""
         return self.in_doubt or self.carrier is not None
+
+    def tell(self, turned_away: Callable[[], None]) -> None:
+        """Call this whenever the call begins to wait for a time that a node has named."""
+        self.turned_away = turned_away
 
     def in_name_of(self, life: Owner, requires: int) -> None:
         """Make the write in the name of a life of a broker, at nodes that have these features."""

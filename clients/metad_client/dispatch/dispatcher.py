@@ -30,6 +30,7 @@ from ..errors import (
     MetadError,
     NotFoundError,
     NotLeaderError,
+    OverloadedError,
     StaleRouteError,
     TooEarlyError,
     another,
@@ -87,6 +88,7 @@ class Dispatcher:
         self.reports = Reports(loop, observer)
         self.requests = 0
         self.answers = 0
+        self.turned_away = 0
         self.options = options
         self.rng = rng
         self._loop = loop
@@ -221,6 +223,11 @@ class Dispatcher:
     # --- the client and its connection manager ---
 
     @property
+    def returning(self) -> int:
+        """Requests that wait for the time at which a node lets them come back."""
+        return sum(call.has_slot for call in self._retries.calls())
+
+    @property
     def in_flight(self) -> int:
         """Requests sent and not yet answered."""
         return sum(len(connection.calls()) for connection in self.nodes.connections)
@@ -316,6 +323,7 @@ class Dispatcher:
         self.answers += 1
         if isinstance(error, CancelledError | DeadlineExceededError) and not call.in_doubt:
             error = another(error, outcome_known=True)  # a server answers so only what it has not begun
+        self.turned_away += isinstance(error, OverloadedError)
         queue = self.nodes.connections[connection]
         call.refused(queue.node, error)
         if call.future.done():
@@ -370,6 +378,8 @@ class Dispatcher:
             call.fail(self._explained(call, error, final))
         else:
             self.reports.retried(call, error)
+            if call.turned_away is not None and call.has_slot:
+                call.turned_away()
 
     def _explained(self, call: Call, error: MetadError, final: MetadError) -> MetadError:
         """The end of a call, told by the state of its group where that says more than what one node answered last."""

@@ -9,7 +9,7 @@ import random
 
 from metad_wire.policy import Backoff, RetryBudget
 
-from ..errors import ConnectionLostError, DeadlineExceededError, MetadError
+from ..errors import ConnectionLostError, DeadlineExceededError, MetadError, OverloadedError
 from .call import Call
 
 
@@ -45,13 +45,17 @@ def verdict(
     """The time of the next attempt, or the error that ends the call.
 
     A call that another node may do waits until its deadline, even if its own next attempt would be later: the wait ends
-    early once a leader is known (:meth:`.retries.Retries.hurry`). Any other call ends as soon as no attempt fits.
+    early once a leader is known (:meth:`.retries.Retries.hurry`). Any other call ends as soon as no attempt fits, with
+    the time at which it may come back if the server gave it one. A retry to which a server invited the call takes no
+    token of the budget, and waits for none: it would miss its slot, which nobody else gets.
     """
     if not error.retryable:
         # "Nothing was done" holds for one attempt only.
         return deadline_error(call, None) if isinstance(error, DeadlineExceededError) and call.in_doubt else error
-    if error.retry_after_ms:
+    if error.retry_after_ms and backoff.retry_after == "honour":
         due = now + backoff.returning_s(error.retry_after_ms, error.retry_jitter_ms, rng)
+        if isinstance(error, OverloadedError):
+            budget = None
     else:
         due = now + backoff.delay_s(max(0, call.attempts - 1), rng)
     wanted = due

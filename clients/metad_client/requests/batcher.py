@@ -2,7 +2,8 @@
 
 One batcher exists per kind (verb, group, shared header fields, deadline) while it has work. A batch closes when its
 window says so (:class:`metad_wire.policy.BatchWindow`), but while enough batches of its kind are unanswered it
-fills further instead: the slower the server, the larger the batches.
+fills further instead: the slower the server, the larger the batches. A batch that a node has told when to come back
+does not count: others need not wait for its time.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
         self._due: asyncio.Handle | None = None
         self._overdue = False  # the window has closed, but too many are in flight
         self._in_flight = 0
+        self._away = 0  # batches that were turned away, and wait or have come back
         self.batches = 0
 
     def add(self, item: Item, size_bytes: int) -> asyncio.Future[Outcome]:
@@ -132,9 +134,25 @@ class Batcher(Generic[Item, Reply, Outcome]):
             return
         self.batches += 1
         self._in_flight += 1
+        away = False
+
+        def turned_away() -> None:
+            """A batch that waits for its time to come back does not keep others waiting."""
+            nonlocal away
+            if not away:
+                away = True
+                self._in_flight -= 1
+                self._away += 1
+                if self._overdue and self._items:
+                    self._close()
+
+        call.tell(turned_away)
 
         def done(answer: asyncio.Future[Reply]) -> None:
-            self._in_flight -= 1
+            if away:
+                self._away -= 1
+            else:
+                self._in_flight -= 1
             error = answer.exception()
             try:
                 if call.moved:
@@ -243,5 +261,5 @@ class Batcher(Generic[Item, Reply, Outcome]):
                 future.set_exception(another(error))
 
     def _rest(self) -> None:
-        if not self._items and not self._in_flight:
+        if not self._items and not self._in_flight and not self._away:
             self._on_idle()

@@ -197,6 +197,35 @@ async def test_a_full_queue_is_each_singles_error(server, dial, settle):
     assert await asyncio.gather(*calls[:2]) == [0, 1]
 
 
+async def test_batches_that_wait_for_their_slots_keep_nobody_waiting(server, dial, settle):
+    slots = iter([5_000, 5_000])
+
+    def answer(received):
+        after_ms = next(slots, 0)
+        received.fail(OverloadedError(retry_after_ms=after_ms)) if after_ms else received.reply()
+
+    server.answer = None
+    client = await dial(batches_in_flight=2)
+    loop = asyncio.get_running_loop()
+    first = puts(client, 1)
+    await server.requests(1)
+    second = puts(client, 1)
+    await server.requests(2)
+    third = puts(client, 3)  # fills its batch, because two are unanswered
+    await settle()
+    assert len(server.received) == 2
+    begun = loop.time()
+    server.answer = answer
+    for received in list(server.received):
+        answer(received)
+    assert await asyncio.gather(*third) == [0, 1, 2]
+    await asyncio.gather(*puts(client, 1))
+    assert loop.time() - begun < 1
+    assert await asyncio.gather(*first, *second) == [0, 0]
+    assert loop.time() - begun == pytest.approx(5, abs=0.05)
+    assert client._requests._batchers == {}
+
+
 async def test_idle_batchers_are_forgotten(dial):
     client = await dial()
     for epoch in range(50):

@@ -133,6 +133,31 @@ async def test_a_return_slot_is_kept(server, dial):
     assert 2.5 <= times[1] - times[0] <= 3.51
 
 
+async def test_calls_that_were_turned_away_together_come_back_each_at_its_slot(server, dial, settle):
+    loop = asyncio.get_running_loop()
+    times = {}
+
+    def answer(received):
+        back = times.setdefault(received.identity.seq, [])
+        back.append(loop.time())
+        if len(back) == 1:
+            received.fail(OverloadedError(retry_after_ms=1_000 * received.identity.seq))
+        else:
+            received.reply()
+
+    server.answer = answer
+    client = await dial()
+    calls = [start(client.kv.put_many(ONE)) for _ in range(5)]
+    await server.requests(5)
+    await settle()
+    statistics = client.statistics()
+    assert (statistics.turned_away, statistics.returning, statistics.waiting) == (5, 5, 5)
+    await asyncio.gather(*calls)
+    assert [second - first for first, second in times.values()] == pytest.approx([1, 2, 3, 4, 5], abs=0.05)
+    statistics = client.statistics()
+    assert (statistics.turned_away, statistics.returning, statistics.retries) == (5, 0, 5)
+
+
 async def test_a_return_slot_behind_the_deadline_is_told_at_once(server, dial):
     loop = asyncio.get_running_loop()
     server.answer = lambda received: received.fail(OverloadedError("busy", retry_after_ms=60_000))

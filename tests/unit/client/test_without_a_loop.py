@@ -153,6 +153,29 @@ def test_calls_share_a_budget_of_retries_and_wait_for_its_tokens():
     assert [retry(200.0) for _ in range(2)] == [150.0, 150.0]
 
 
+def test_an_invited_retry_takes_no_token_and_waits_for_none():
+    budget = SharedBudget(RetryBudget(burst=1, interval_s=30.0))
+    again, rng = Backoff(base_s=0.0, cap_s=0.0), random.Random(1)
+    uninvited, invited = OverloadedError(), OverloadedError(retry_after_ms=500)
+    for _ in range(3):
+        assert verdict(a_call(deadline=200.0), invited, 100.0, again, rng, budget) == pytest.approx(100.5)
+    assert verdict(a_call(deadline=200.0), uninvited, 100.0, again, rng, budget) == pytest.approx(100.0)
+    assert verdict(a_call(deadline=200.0), uninvited, 100.0, again, rng, budget) == pytest.approx(130.0)
+    assert verdict(a_call(deadline=200.0), invited, 100.0, again, rng, budget) == pytest.approx(100.5)
+
+
+def test_who_ignores_return_slots_waits_as_its_family_says():
+    rng, invited = random.Random(1), OverloadedError(retry_after_ms=5_000, retry_jitter_ms=50)
+    naive = Backoff(family="none", retry_after="ignore")
+    assert verdict(a_call(deadline=200.0), invited, 100.0, naive, rng) == 100.0
+    doubling = Backoff(family="exponential", base_s=0.2, retry_after="ignore")
+    assert verdict(a_call(deadline=200.0, attempts=3), invited, 100.0, doubling, rng) == pytest.approx(100.8)
+    budget = SharedBudget(RetryBudget(burst=1, interval_s=30.0))
+    assert [verdict(a_call(deadline=200.0), invited, 100.0, naive, rng, budget) for _ in range(2)] == [100.0, 130.0]
+    with pytest.raises(ValueError, match="retry_after must be one of honour, ignore"):
+        Backoff(retry_after="obey")
+
+
 def test_a_read_in_doubt_is_just_late():
     call = a_call(KV_GET)
     call.lost()

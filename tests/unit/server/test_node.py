@@ -289,6 +289,24 @@ async def test_overload_refuses_and_says_when_to_come_back(make: MakeRig) -> Non
     await rig.settle()
 
 
+async def test_who_comes_before_its_slot_is_turned_away_though_there_is_room(make: MakeRig) -> None:
+    limits = {"in_flight_bytes_max": 4 * MIB, "connection_window_bytes": 4 * MIB, "frame_bytes_max": 4 * MIB}
+    rig = await make(limits=limits | {"returning_per_s": 1})
+    body = m.KvPut([m.KvPutItem("n", str(i), bytes(MIB // 10)) for i in range(10)])
+    taken = [rig.send(methods.KV_PUT, body, Identity(1, seq, 1)) for seq in range(1, 7)]
+    slots = [answer.error.retry_after_ms for answer in taken[3:] if isinstance(answer.error, OverloadedError)]
+    assert slots == pytest.approx([50, 10_050, 20_050], abs=3_000)  # ten seconds for ten items
+    await rig.settle()
+    early = rig.send(methods.KV_PUT, body, Identity(1, 6, 1, 100))
+    assert isinstance(early.error, OverloadedError)
+    assert 0 < early.error.retry_after_ms <= slots[2]
+    assert not rig.send(methods.KV_PUT, body, Identity(1, 7, 1)).done  # what is new finds room
+    await rig.settle()
+    status = rig.node.status().turned_away
+    assert (status.requests, status.early, status.per_s) == (3, 1, 1)
+    assert 0 < status.ahead_ms <= 30_050
+
+
 async def test_small_items_weigh_what_they_take_in_memory(make: MakeRig) -> None:
     # 6 bytes on the wire are a few hundred as objects: counted by their bytes, items could take gigabytes.
     rig = await make(limits={"in_flight_bytes_max": 16 * MIB, "connection_window_bytes": 16 * MIB})

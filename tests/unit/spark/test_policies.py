@@ -118,22 +118,32 @@ def test_a_budget_lets_a_burst_go_and_one_more_each_interval(burst: int, interva
     per_s=st.floats(0.01, 1e7),
     wait_min_s=st.floats(0, 10),
     jitter_s=st.floats(0, 10),
-    now=st.lists(st.integers(0, 2**31), min_size=1, max_size=40),
+    asked=st.lists(st.tuples(st.integers(0, 2**31), st.integers(1, 1_000)), max_size=40),
     begin=st.integers(0, 2**40),
+    singly=st.booleans(),
     seed=seeds,
 )
 def test_return_slots_are_the_same_one_by_one(
-    per_s: float, wait_min_s: float, jitter_s: float, now: list[int], begin: int, seed: int
+    per_s: float,
+    wait_min_s: float,
+    jitter_s: float,
+    asked: list[tuple[int, int]],
+    begin: int,
+    singly: bool,
+    seed: int,
 ) -> None:
     slots = ReturnSlots(per_s=per_s, wait_min_s=wait_min_s, jitter_s=jitter_s)
-    now.sort()
+    asked.sort()
+    now, items = [at for at, _ in asked], [1 if singly else count for _, count in asked]
     following, expected = begin, []
-    for at in now:
-        slot, following = slots.reserve_ns(at * 1000, following)
+    for at, count in zip(now, items, strict=True):
+        slot, following = slots.reserve_ns(at * 1000, following, count)
         expected.append(slot)
-    reserved, after = reserve_slots_ns(slots, np.array(now) * 1000, begin)
+    counts = None if singly else np.array(items, dtype=np.int64)
+    reserved, after = reserve_slots_ns(slots, np.array(now, dtype=np.int64) * 1000, begin, counts)
     assert (reserved.tolist(), after) == (expected, following)
-    assert all(later - sooner >= slots.interval_ns for sooner, later in itertools.pairwise(expected))
+    for (sooner, later), count in zip(itertools.pairwise(expected), items, strict=False):
+        assert later - sooner >= count * slots.interval_ns
     rng = random.Random(seed)
     u = np.array([rng.random() for _ in now])
     waits = slot_waits_us(slots, np.array(now), reserved, u).tolist()

@@ -9,6 +9,8 @@ import msgspec
 
 Family = Literal["none", "exponential", "equal", "full", "decorrelated", "proportional"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
+RetryAfter = Literal["honour", "ignore"]
+RETRY_AFTER: tuple[RetryAfter, ...] = get_args(RetryAfter)
 _DOUBLINGS_MAX = 32
 """From this attempt on the cap has long been reached, and a float would finally overflow."""
 _US = 1_000_000
@@ -38,11 +40,16 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     """How a wait is drawn from its scale. Full jitter spreads a crowd of clients fastest."""
     jitter: float = 0.1
     """For ``proportional`` only: the share of a wait that is random."""
+    retry_after: RetryAfter = "honour"
+    """``honour``: where a server says when to come back, come back then. ``ignore``: wait as the family says all the
+    same. That is for tests and simulations of clients that do not know better; a server gives them nothing for it."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.family not in FAMILIES:
             raise ValueError(f"family must be one of {', '.join(FAMILIES)}, not {self.family!r}")
+        if self.retry_after not in RETRY_AFTER:
+            raise ValueError(f"retry_after must be one of {', '.join(RETRY_AFTER)}, not {self.retry_after!r}")
         if not 0 <= self.base_s < float("inf"):
             raise ValueError(f"base_s must be a number of seconds from 0 on, not {self.base_s!r}")
         if not self.base_s <= self.cap_s < float("inf"):

@@ -87,13 +87,22 @@ def reserve_us(budget: RetryBudget, wanted_us: Ints, clock_us: Ints) -> tuple[In
     return due, np.maximum(clock_us, due) + budget.interval_us
 
 
-def reserve_slots_ns(slots: ReturnSlots, now_ns: Ints, next_ns: int) -> tuple[Ints, int]:
-    """:meth:`ReturnSlots.reserve_ns` for clients that are refused one after the other (``now_ns`` ascending). Returns
-    the slots of all, and the next free one. A running maximum in whole numbers: nothing is rounded."""
-    steps = np.arange(len(now_ns), dtype=np.int64) * slots.interval_ns
+def reserve_slots_ns(slots: ReturnSlots, now_ns: Ints, next_ns: int, items: Ints | None = None) -> tuple[Ints, int]:
+    """:meth:`ReturnSlots.reserve_ns` for clients that are refused one after the other (``now_ns`` ascending), each with
+    so many items or with one. Returns the slots of all, and the next free one. A running maximum in whole numbers:
+    nothing is rounded."""
+    if not len(now_ns):
+        return now_ns, next_ns
+    if items is None:
+        steps = np.arange(len(now_ns), dtype=np.int64) * slots.interval_ns
+        last = slots.interval_ns
+    else:
+        ends = np.cumsum(items, dtype=np.int64) * slots.interval_ns
+        steps = ends - items * slots.interval_ns
+        last = int(items[-1]) * slots.interval_ns
     slack = np.maximum.accumulate(now_ns + slots.wait_min_ns - steps)
     reserved = np.maximum(slack, next_ns) + steps
-    return reserved, (int(reserved[-1]) + slots.interval_ns if len(reserved) else next_ns)
+    return reserved, int(reserved[-1]) + last
 
 
 def slot_waits_us(slots: ReturnSlots, now_us: Ints, slot_ns: Ints, u: Floats) -> Ints:

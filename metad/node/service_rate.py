@@ -1,0 +1,62 @@
+"""How many items a node answers per second when it has as much to do as it can: measured, never assumed for long.
+
+What was answered in any stretch of time is a lower bound of the capacity. While requests are turned away, work waits
+all the time, so what is answered then *is* the capacity. So calm times can only raise the measure, and times in which
+requests are turned away set it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNMEASURED_PER_S: Final = 10_000.0
+"""What a node that has not been busy yet is taken to answer at least: it has just started, and is soon measured."""
+_WINDOW_S: Final = 0.25
+"""Windows are at least this long: shorter ones would count answers that come in bursts."""
+_WINDOW_MAX_S: Final = 0.5
+"""A longer one says nothing of a moment, because nobody looked."""
+_BLEND: Final = 0.5
+"""The weight of the newest window among those with refusals."""
+
+
+class ServiceRate:
+    """The measure of one node. Times are of its monotonic clock, in seconds."""
+
+    def __init__(self, now_s: float) -> None:
+        self.measured = False
+        """Whether it was ever measured while requests were turned away."""
+        self._per_s = UNMEASURED_PER_S
+        self._items = 0
+        self._since_s = now_s
+        self._pressed = False  # a request was turned away when the window began
+        self._refused_s = float("-inf")  # when one was turned away last
+
+    def answered(self, items: int) -> None:
+        """So many items are answered."""
+        self._items += items
+
+    def refused(self, now_s: float) -> None:
+        """A request is turned away, because as much waits as may."""
+        if not self._pressed:
+            self._end_window(now_s)
+            self._pressed = True
+        self._refused_s = now_s
+
+    def per_s(self, now_s: float) -> float:
+        """The items that the node can answer per second."""
+        if now_s - self._since_s >= _WINDOW_S:
+            self._end_window(now_s)
+        return self._per_s
+
+    def _end_window(self, now_s: float) -> None:
+        took_s = now_s - self._since_s
+        if took_s >= _WINDOW_S:
+            seen = self._items / took_s
+            # Work waited from its beginning to its end, as far as anybody can tell.
+            if self._pressed and took_s <= _WINDOW_MAX_S and self._refused_s >= now_s - took_s / 2 and seen:
+                self._per_s = self._per_s + _BLEND * (seen - self._per_s) if self.measured else seen
+                self.measured = True
+            else:
+                self._per_s = max(self._per_s, seen)
+        self._pressed = self._refused_s >= self._since_s and took_s <= _WINDOW_MAX_S
+        self._items, self._since_s = 0, now_s

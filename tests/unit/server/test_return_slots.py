@@ -1,0 +1,210 @@
+"""When those who are turned away may come back: no slot is promised twice, and coming early gains nothing."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metad.node import promises
+from metad.node.in_flight_budget import InFlightBudget
+from metad.node.return_slots import HORIZON_S, HORIZON_UNSURE_S, Capacity, Returns, may_return
+from metad.node.service_rate import UNMEASURED_PER_S, ServiceRate
+from metad_wire.errors import OverloadedError
+from metad_wire.messages import Identity
+
+NOW = 1_000.0
+
+
+def returns(per_s: float = 1_000.0, *, sure: bool = True) -> Returns:
+    return Returns(lambda _: Capacity(per_s, sure))
+
+
+@given(
+    capacities=st.lists(st.floats(10, 1e6), min_size=1, max_size=8),
+    asked=st.lists(st.tuples(st.integers(1, 2_000), st.floats(0, 0.5), st.booleans()), min_size=1, max_size=60),
+)
+def test_no_more_come_back_in_any_time_than_can_be_served(
+    capacities: list[float], asked: list[tuple[int, float, bool]]
+) -> None:
+    """The items that have a slot before the next free one fit between now and then, at the capacity of now."""
+    now, per_s = NOW, itertools.cycle(capacities)
+    capacity = next(per_s)
+    slots = Returns(lambda _: Capacity(capacity, True))
+    promised: list[tuple[float, int]] = []
+    for items, passes_s, changes in asked:
+        now += passes_s
+        if changes:
+            capacity = next(per_s)
+        ahead_s = slots.ahead_s(now)
+        after_ms, jitter_ms = slots.returning(items, now)
+        assert after_ms - jitter_ms >= 0, "a slot in the past"
+        if ahead_s < HORIZON_S * 0.95:  # otherwise, or nearly so, there may be no slot: ask again
+            promised.append((now + after_ms / 1000, items))
+        waiting = sum(count for at, count in promised[:-1] if at > now)
+        # What was promised at a greater capacity is denser than that, and is made up for by those behind it. A capacity
+        # that differs by 5 % counts as the same; and what lies at the seam may have begun.
+        begun = max((count for _, count in promised), default=0)
+        assert waiting <= capacity * 1.06 * slots.ahead_s(now) + begun
+
+
+@given(per_s=st.floats(10, 1e6), counts=st.lists(st.integers(1, 3_000), min_size=2, max_size=50))
+def test_slots_do_not_overlap(per_s: float, counts: list[int]) -> None:
+    slots = returns(per_s)
+    taken: list[int] = []
+    for items in counts:
+        if slots.ahead_s(NOW) >= HORIZON_S:
+            break
+        taken.append(slots.returning(items, NOW)[0])
+    for (sooner, later), items in zip(itertools.pairwise(taken), counts, strict=False):
+        assert later - sooner >= items / per_s * 1000 - 1.5 - items * 1e-6  # of rounding to milliseconds, and to ns
+
+
+def test_the_first_comes_back_soon_and_the_next_behind_all_its_items() -> None:
+    slots = returns(1_000.0)
+    assert slots.returning(500, NOW) == (50, 50)
+    assert slots.returning(1, NOW) == (550, 50)
+    assert slots.returning(1, NOW) == (551, 50)
+    # Slots that nobody took are gone: nothing is saved up for later.
+    assert slots.returning(1, NOW + 10) == (50, 50)
+    assert slots.turned_away == 4
+
+
+def test_a_smaller_capacity_puts_off_who_comes_next() -> None:
+    capacity = 1_000.0
+    slots = Returns(lambda _: Capacity(capacity, True))
+    slots.returning(1_000, NOW)  # taken until 1.05 s from now
+    capacity = 100.0
+    assert slots.returning(1, NOW)[0] == 10_500  # a thousand items at a hundred a second
+    capacity = 100_000.0
+    assert slots.returning(1, NOW)[0] == pytest.approx(10_510, abs=1)  # those before it come when they were told
+
+
+def test_behind_the_horizon_there_is_no_slot_but_a_time_to_ask_again() -> None:
+    slots = returns(100.0)
+    slots.returning(7_000, NOW)
+    assert slots.returning(1, NOW) == (45_000, 15_000)
+    assert slots.ahead_s(NOW) == pytest.approx(70.05)
+    unsure = returns(100.0, sure=False)
+    unsure.returning(200, NOW)
+    assert unsure.returning(1, NOW) == (750, 250)
+    assert HORIZON_UNSURE_S == 1.0
+
+
+def test_two_brokers_that_are_turned_away_in_turns_come_back_in_turns() -> None:
+    slots = returns(1_000.0)
+    waits: dict[int, list[int]] = {1: [], 2: []}
+    for seq in range(200):
+        for broker in (1, 2):
+            waits[broker].append(slots.returning(10, NOW, Identity(broker, seq, 0))[0])
+            if broker == 2:  # the impatient one asks again and again, which moves nobody
+                for _ in range(5):
+                    slots.returning(10, NOW, Identity(2, seq, 0, 1))
+    assert [second - first for first, second in zip(waits[1], waits[2], strict=True)] == [10] * 200
+    assert waits[1][-1] == 50 + 199 * 20
+    assert slots.came_early == 1_000
+
+
+def test_who_comes_early_is_told_the_same_slot_again() -> None:
+    slots = returns(1_000.0)
+    write, other = Identity(7, 1, 0), Identity(7, 2, 0)
+    slots.returning(500, NOW)
+    assert slots.returning(1, NOW, write) == (550, 50)
+    assert slots.returning(1, NOW, other) == (551, 50)
+    with pytest.raises(OverloadedError, match="come back later") as told:
+        slots.check(Identity(7, 1, 1, 200), NOW + 0.2)
+    assert told.value.retry_after_ms == 350
+    assert slots.returning(1, NOW + 0.2, write) == (350, 50)  # nor where there is no room again
+    slots.check(None, NOW + 0.2)
+    slots.check(Identity(8, 1, 0), NOW + 0.2)  # another client's write of this number
+    slots.check(write, NOW + 0.5)  # within its jitter
+    assert slots.promised  # the other one's has not come
+    slots.check(other, NOW + 0.502)
+    assert not slots.promised
+    # In time, and there is no room all the same: a new slot, behind everybody's.
+    slots.returning(1_000, NOW + 0.5)
+    assert slots.returning(1, NOW + 0.5, write)[0] > 1_000
+
+
+def test_what_is_remembered_of_slots_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(promises, "PROMISES_MAX", 100)
+    slots = returns(1_000.0)
+    for seq in range(150):
+        slots.returning(1, NOW, Identity(1, seq, 0))
+    slots.check(Identity(1, 49, 0, 1), NOW)  # forgotten
+    with pytest.raises(OverloadedError):
+        slots.check(Identity(1, 50, 0, 1), NOW)
+
+
+# --- the measure ---
+
+
+def busy(rate: ServiceRate, since: float, seconds: float, per_s: float, *, refusing: bool) -> float:
+    """Answer at a rate for a while, in steps of ten milliseconds."""
+    now = since
+    while now < since + seconds - 1e-9:
+        now += 0.01
+        rate.answered(round(per_s / 100))
+        if refusing:
+            rate.refused(now)
+            rate.per_s(now)
+    return now
+
+
+def test_calm_times_can_only_raise_the_measure() -> None:
+    rate = ServiceRate(NOW)
+    assert rate.per_s(NOW) == UNMEASURED_PER_S
+    now = busy(rate, NOW, 1.0, 50_000, refusing=False)
+    assert rate.per_s(now) == pytest.approx(50_000, rel=0.02)
+    now = busy(rate, now, 5.0, 100, refusing=False)
+    assert rate.per_s(now) == pytest.approx(50_000, rel=0.02)
+    assert not rate.measured
+
+
+def test_times_with_refusals_set_the_measure() -> None:
+    rate = ServiceRate(NOW)
+    now = busy(rate, NOW, 1.0, 50_000, refusing=False)
+    now = busy(rate, now, 4.0, 2_000, refusing=True)
+    assert rate.measured
+    assert rate.per_s(now) == pytest.approx(2_000, rel=0.1)
+    now = busy(rate, now, 4.0, 20_000, refusing=True)
+    assert rate.per_s(now) == pytest.approx(20_000, rel=0.1)
+
+
+def test_one_refusal_in_a_calm_time_says_little() -> None:
+    rate = ServiceRate(NOW)
+    now = busy(rate, NOW, 1.0, 50_000, refusing=False)
+    now = busy(rate, now, 3.0, 1_000, refusing=True)
+    assert rate.per_s(now) < 1_500
+    now = busy(rate, now, 1.0, 80_000, refusing=False)
+    assert rate.per_s(now) > 70_000
+    rate.refused(now)
+    now = busy(rate, now, 0.9, 100, refusing=False)
+    rate.refused(now)
+    assert rate.per_s(now) > 70_000
+
+
+def test_an_operator_may_set_a_lower_limit() -> None:
+    rate = ServiceRate(NOW)
+    assert may_return(rate, 0, NOW) == (UNMEASURED_PER_S, False)
+    assert may_return(rate, 50, NOW) == (50, True)
+    assert may_return(rate, 10**6, NOW) == (UNMEASURED_PER_S, False)
+
+
+# --- where requests are turned away ---
+
+
+def test_requests_without_room_get_a_slot_for_their_items() -> None:
+    rate, slots = ServiceRate(NOW), returns(1_000.0)
+    budget = InFlightBudget(1_000, rate, slots)
+    budget.take(5_000, 1, NOW)  # alone
+    with pytest.raises(OverloadedError) as first:
+        budget.take(10, 300, NOW, Identity(1, 1, 0))
+    with pytest.raises(OverloadedError) as second:
+        budget.take(10, 1, NOW, Identity(1, 2, 0))
+    assert (first.value.retry_after_ms, second.value.retry_after_ms) == (50, 350)
+    assert (first.value.retry_jitter_ms, budget.held) == (50, 5_000)
+    budget.give(5_000, 1)
+    budget.take(10, 1, NOW + 1)
