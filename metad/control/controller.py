@@ -19,9 +19,9 @@ import msgspec
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupRecord, machine_count
-from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotLeaderError
+from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotFoundError, NotLeaderError
 from metad_wire.group import METADATA, GroupId
-from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, CLUSTER_STORE, STATUS, encode
+from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, CLUSTER_RETURNS, CLUSTER_STORE, STATUS, encode
 
 from .. import log_events
 from ..config import Config
@@ -38,10 +38,13 @@ from .formed import no_founder
 from .host import Clock, Done, Host, Line, Timer
 from .migration import Migrations
 from .presence import Presence
+from .return_budget import ReturnBudget
 from .seen import Reach, Seen
 
 RECONCILE_S = 0.5
 """How often the wanted state is compared with the actual one, besides after every change."""
+SHARE_S = 1.0
+"""How often a busy node asks for its part of the cluster's budget of returns."""
 TEND_S = 1.0
 """How often the leaders of all groups are asked how far a change of the cluster is."""
 
@@ -63,7 +66,8 @@ class Controller:
         self._departure = Departure(config.node_id, presence.record.store_id)
         self._timer: Timer | None = None
         self._storing = False
-        self._announced_s = self._tended_s = float("-inf")
+        self._announced_s = self._tended_s = self._shared_s = float("-inf")
+        self._return_budget = ReturnBudget()
         self._tending = False
         self._retiring: set[GroupId] = set()  # replicas that should not be here, and are asked about
 
@@ -100,6 +104,7 @@ class Controller:
             return
         self._ask_whether_left(groups.map, now_s)
         self._announce(groups.map, now_s)
+        self._share(groups.map, now_s)
         self._seen.look((node.node_id for node in groups.map.nodes), self._host.connected, now_s)
         for record in groups.map.groups:
             replica = groups.drivers.get(record.group_id)
@@ -142,6 +147,25 @@ class Controller:
                 self._grant(decisions.join(known, wanted, Reach.ALIVE), _ignore)
         elif leader is not None:
             self._host.call_peer(leader, CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(c.Join(wanted)), _ignore)
+
+    def _share(self, known: ClusterMap, now_s: float) -> None:
+        """Ask the leader of ``metadata-0`` for this node's part of the budget of returns, while it is busy."""
+        sharing = self._host.sharing
+        if now_s - self._shared_s < SHARE_S:
+            return
+        self._shared_s = now_s
+        if (report := sharing.report(now_s)) is None:
+            return
+
+        def answered(result: bytes | MetadError) -> None:
+            if not isinstance(result, MetadError):
+                sharing.granted(CLUSTER_RETURNS.decode_reply(result), now_s)
+
+        leader = self._groups.drivers[METADATA].group.leader
+        if self.leads_metadata:
+            sharing.granted(self._return_budget.grant(report, len(known.nodes), now_s), now_s)
+        elif leader is not None and leader != self._config.node_id:
+            self._host.call_peer(leader, CLUSTER_RETURNS.code, CLUSTER_RETURNS.encode_request(report), answered)
 
     def _ask_whether_formed(self, now_s: float) -> None:
         """Ask the other founders for the map, where this one may have been replaced and does not hear of it."""
@@ -298,6 +322,11 @@ class Controller:
                 self._grant(decisions.rebalance(current, wanted or replicas, lost, wanted or current.replicas), done)
             case c.Transfer():
                 self._grant(decisions.transfer(current, body), done)
+            case c.ReturnReport(node_id):
+                if current.node(node_id) is None:
+                    raise NotFoundError(f"{node_id!r} is no member of the cluster")
+                grant = self._return_budget.grant(body, len(current.nodes), self._clock.now())
+                done(encode(grant))
             case c.Moved(move):
                 self._grant(decisions.moved(current, move), done)
             case _:

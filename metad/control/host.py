@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
-from metad_wire.cluster import ClusterMap, StoreMap
+from metad_wire.cluster import ClusterMap, ReturnGrant, ReturnReport, StoreMap
 from metad_wire.errors import MetadError
 from metad_wire.group import GroupId
 from metad_wire.messages import StatusReply
@@ -82,6 +82,16 @@ class Hosted(Protocol):
         """The replicas on this node."""
 
 
+class Sharing(Protocol):
+    """What a node says while it turns requests away, and what it is granted."""
+
+    def report(self, now_s: float) -> ReturnReport | None:
+        """What to ask with; None if there is nothing to ask for."""
+
+    def granted(self, grant: ReturnGrant, asked_s: float) -> None:
+        """The answer to what was asked at that time."""
+
+
 class Host(NamedTuple):
     """What a controller needs of its node."""
 
@@ -102,3 +112,5 @@ class Host(NamedTuple):
     """Stops the node, and says what is wrong with it."""
     stop_for_bug: Callable[[BaseException], None]
     """Stops the node."""
+    sharing: Sharing
+    """Asks for this node's part of the cluster's budget of returns."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from metad_wire.messages import Identity
 
-from .return_slots import Returns
-from .service_rate import ServiceRate
+from .return_share import ReturnShare
 
 # What a decoded item takes beside the bytes it came in: the item, its row, its key, its part of a reply. The shortest
 # take 6 bytes on the wire, so counting those alone would let a peer fill the memory forty times over.
@@ -15,21 +14,20 @@ ITEM_BYTES = 256
 class InFlightBudget:
     """``held`` is how many bytes are taken now. Requests for which there is no room are told when to come back."""
 
-    def __init__(self, bytes_max: int, rate: ServiceRate, returns: Returns) -> None:
+    def __init__(self, bytes_max: int, share: ReturnShare) -> None:
         self._bytes_max = bytes_max
-        self._rate = rate
-        self._returns = returns
+        self._share = share
         self.held = 0
 
     def take(self, size: int, items: int, now_s: float, identity: Identity | None = None) -> None:
         """Count a request. Raises OverloadedError where there is no room."""
         # Alone, a request is always taken: however it is weighed, it fits.
         if self.held and self.held + size > self._bytes_max:
-            self._rate.refused(now_s)
-            raise self._returns.refusal("too many request bytes in flight on this node", items, now_s, identity)
+            self._share.refused(now_s)
+            raise self._share.returns.refusal("too many request bytes in flight on this node", items, now_s, identity)
         self.held += size
 
     def give(self, size: int, items: int) -> None:
         """It is answered."""
         self.held -= size
-        self._rate.answered(items)
+        self._share.answered(items)

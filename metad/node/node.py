@@ -58,7 +58,7 @@ from .precedence import Precedence
 from .reads import Reads
 from .replica_lifecycle import ReplicaLifecycle
 from .requests import Requests
-from .return_slots import Returns, may_return
+from .return_share import ReturnShare
 from .scheduler import Scheduler
 from .service_rate import ServiceRate
 from .stores import StoreIdentity, Stores, open_stores
@@ -133,9 +133,10 @@ class Node:
             log_grown=self.checkpoints.log_grown,
             overslept=self._overslept,
         )
-        rate = ServiceRate(environment.now())
-        self.returns = Returns(partial(may_return, rate, config.limits.returning_per_s))
-        self._budget = InFlightBudget(config.limits.in_flight_bytes_max, rate, self.returns)
+        share = self.return_share = ReturnShare(
+            config.node_id, ServiceRate(environment.now()), config.limits.returning_per_s, self._members
+        )
+        self._budget = InFlightBudget(config.limits.in_flight_bytes_max, share)
         self._reads = Reads(
             self._budget, environment, health, precedence, frame_bytes_max=config.limits.frame_bytes_max
         )
@@ -144,7 +145,7 @@ class Node:
             self._scheduler,
             self._reads,
             self._budget,
-            self.returns,
+            share.returns,
             environment,
             health,
             limits=config.limits,
@@ -169,6 +170,7 @@ class Node:
             left=self._left,
             fail=health.fail,
             stop_for_bug=health.stop_for_bug,
+            sharing=share,
         )
         self.controller = Controller(config, self.presence, environment, host, self.migrations, self.brokers)
         groups.on_change.append(self.controller.reconcile)
@@ -288,8 +290,15 @@ class Node:
             overdue_ms=self.sweeps.overdue_ms,
             backlog=m.Backlog() if self.failure is not None else backlog(self.groups, self.sweeps),
             wills_dropped=self.unclaimed_wills.dropped,
-            turned_away=self.returns.status(self.environment.now()),
+            turned_away=self._turned_away(),
         )
+
+    def _turned_away(self) -> m.TurnedAway:
+        now, share = self.environment.now(), self.return_share
+        return share.returns.status(now, granted=share.granted_at(now))
+
+    def _members(self) -> int:
+        return 1 if self.groups.map is None else len(self.groups.map.nodes)
 
     def _failing(self) -> str:
         """Why this node can store nothing; empty if it can."""

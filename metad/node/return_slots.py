@@ -14,7 +14,6 @@ from metad_wire.messages import Identity, TurnedAway
 from metad_wire.policy import ReturnSlots
 
 from .promises import Promises
-from .service_rate import ServiceRate
 
 HORIZON_S: Final = 60.0
 """No slot is farther away: nobody knows the capacity of a later time."""
@@ -36,14 +35,6 @@ class Capacity(NamedTuple):
     """Items per second."""
     sure: bool
     """Whether that was measured."""
-
-
-def may_return(rate: ServiceRate, per_s_max: int, now: float) -> Capacity:
-    """What may come back to a node that answers at this rate, and has a limit (0: none)."""
-    per_s = rate.per_s(now)
-    if per_s_max and per_s_max <= per_s:
-        return Capacity(per_s_max, True)
-    return Capacity(per_s, rate.measured)
 
 
 class Returns:
@@ -107,13 +98,14 @@ class Returns:
         """For how long from now on all slots are taken."""
         return max(0.0, self._next_ns / _NS - now)
 
-    def status(self, now: float) -> TurnedAway:
-        """For the node's status."""
+    def status(self, now: float, *, granted: bool) -> TurnedAway:
+        """For the node's status. ``granted``: its capacity is a part of the cluster's budget."""
         return TurnedAway(
             requests=self.turned_away,
             early=self.came_early,
             per_s=round(self._capacity(now).per_s),
             ahead_ms=round(self.ahead_s(now) * 1000),
+            granted=granted,
         )
 
     def _plan(self, now: float, now_ns: int) -> tuple[ReturnSlots, bool]:

@@ -25,15 +25,17 @@ class ServiceRate:
     def __init__(self, now_s: float) -> None:
         self.measured = False
         """Whether it was ever measured while requests were turned away."""
+        self.answered_items = 0
+        """Since the start."""
         self._per_s = UNMEASURED_PER_S
-        self._items = 0
+        self._items = 0  # of those when the window began
         self._since_s = now_s
         self._pressed = False  # a request was turned away when the window began
         self._refused_s = float("-inf")  # when one was turned away last
 
     def answered(self, items: int) -> None:
         """So many items are answered."""
-        self._items += items
+        self.answered_items += items
 
     def refused(self, now_s: float) -> None:
         """A request is turned away, because as much waits as may."""
@@ -51,7 +53,7 @@ class ServiceRate:
     def _end_window(self, now_s: float) -> None:
         took_s = now_s - self._since_s
         if took_s >= _WINDOW_S:
-            seen = self._items / took_s
+            seen = (self.answered_items - self._items) / took_s
             # Work waited from its beginning to its end, as far as anybody can tell.
             if self._pressed and took_s <= _WINDOW_MAX_S and self._refused_s >= now_s - took_s / 2 and seen:
                 self._per_s = self._per_s + _BLEND * (seen - self._per_s) if self.measured else seen
@@ -59,4 +61,4 @@ class ServiceRate:
             else:
                 self._per_s = max(self._per_s, seen)
         self._pressed = self._refused_s >= self._since_s and took_s <= _WINDOW_MAX_S
-        self._items, self._since_s = 0, now_s
+        self._items, self._since_s = self.answered_items, now_s

@@ -242,6 +242,8 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
             return c.StoreMap(0, known)
         case "cluster.moved":
             return c.Moved(1)
+        case "cluster.returns":
+            return c.ReturnReport("n1", 1)
         case "group.command":
             return c.GroupCommand("close", 1)
         case "group.fence":

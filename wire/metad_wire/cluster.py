@@ -163,6 +163,23 @@ class Moved(Message, frozen=True):
     move: U63
 
 
+class ReturnReport(Message, frozen=True):
+    """Between nodes: a busy node asks for its part of the cluster's budget of returns. It can answer ``per_s`` items
+    per second by its own measure, has answered ``answered_per_s`` lately, and its slots are taken for ``ahead_ms``."""
+
+    node_id: str
+    per_s: U63
+    answered_per_s: U63 = 0
+    ahead_ms: U63 = 0
+
+
+class ReturnGrant(Message, frozen=True):
+    """Let so many items come back per second, for so long from when you asked."""
+
+    per_s: U63
+    for_ms: U63
+
+
 class FenceItem(Message, frozen=True):
     """A fence of a broker: its lives with an epoch below ``least_epoch`` are over since ``at_ms``, Unix time."""
 

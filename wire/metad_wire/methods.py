@@ -107,6 +107,16 @@ CLUSTER_REBALANCE = Method(
 CLUSTER_MOVED = Method(
     0x0009, "cluster.moved", c.Moved, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.NODES
 )
+CLUSTER_RETURNS = Method(
+    0x000C,
+    "cluster.returns",
+    c.ReturnReport,
+    c.ReturnGrant,
+    Lane.CONTROL,
+    mutates=False,
+    by=By.METADATA,
+    whose=For.NODES,
+)
 
 WATCH_OPEN = Method(0x000B, "watch.open", WatchOpen, WatchOpened, Lane.SCANS, mutates=False, by=By.REPLICA)
 """The reply begins a stream of events, which ends with one that says so, with a CANCEL or with the connection."""

@@ -12,7 +12,7 @@ import pytest
 
 from metad.config import Config, load_config
 from metad.control import host as control_host
-from metad.control.controller import TEND_S, Controller
+from metad.control.controller import RECONCILE_S, TEND_S, Controller
 from metad.control.decisions import founders
 from metad.control.host import Done
 from metad.control.presence import Presence
@@ -39,6 +39,7 @@ from metad_wire.methods import (
     CLUSTER_MAP,
     CLUSTER_MOVED,
     CLUSTER_REBALANCE,
+    CLUSTER_RETURNS,
     CLUSTER_TRANSFER,
     STATUS,
     encode,
@@ -72,6 +73,10 @@ class Host:
         self.closed: list[GroupId] = []
         self.left: list[int] = []
         self.failures: list[ServerError] = []
+        self.busy: c.ReturnReport | None = None
+        self.grants: list[tuple[c.ReturnGrant, float]] = []
+        self.asked_for_returns: list[str] = []
+        self.returns: c.ReturnGrant | MetadError = NotLeaderError()
 
     def store(self, order: c.StoreMap, done: Done) -> None:
         def store() -> None:
@@ -86,6 +91,12 @@ class Host:
 
         self.held.append(store) if self.hold else store()
 
+    def report(self, now_s: float) -> c.ReturnReport | None:
+        return self.busy
+
+    def granted(self, grant: c.ReturnGrant, asked_s: float) -> None:
+        self.grants.append((grant, asked_s))
+
     def connect(self, *nodes: str) -> None:
         """These nodes, and no others, are connected from now on."""
         self.connected.clear()
@@ -97,6 +108,10 @@ class Host:
     def call_peer(self, node: str, code: int, payload: bytes, done: Done) -> None:
         if code == CLUSTER_MAP.code:
             done(encode(c.MapReply(0, None, {})))  # it has no newer one
+            return
+        if code == CLUSTER_RETURNS.code:
+            self.asked_for_returns.append(node)
+            done(self.returns if isinstance(self.returns, MetadError) else encode(self.returns))
             return
         assert code == STATUS.code
         said = self.statuses.get(node, [])
@@ -142,6 +157,7 @@ class Rig:
                 host.left.append,
                 host.failures.append,
                 host.stop,
+                host,
             ),
             mover,
             brokers,
@@ -576,3 +592,48 @@ def test_leadership_goes_to_a_voter_of_the_group() -> None:
         rig.ask(CLUSTER_TRANSFER, c.Transfer("data-7", "n3"))
     with pytest.raises(InvalidRequestError, match="voters"):
         rig.ask(CLUSTER_TRANSFER, c.Transfer("data-0", "n9"))
+
+
+# --- the budget of returns -----------------------------------------------------------------------------------
+
+
+def test_a_busy_node_asks_for_its_part_once_a_second() -> None:
+    rig = Rig(cluster(replicas=3))
+    idle(rig)
+    rig.tend()
+    assert rig.host.grants == []
+    rig.host.busy = c.ReturnReport("n1", 900, 900)
+    for _ in range(8):
+        rig.now_s += RECONCILE_S
+        rig.controller.reconcile()
+    assert [asked_s for _, asked_s in rig.host.grants] == [2.0, 3.0, 4.0, 5.0]
+    assert {grant.per_s for grant, _ in rig.host.grants} == {900}
+
+
+def test_a_node_that_does_not_lead_asks_the_leader() -> None:
+    rig = Rig()
+    rig.host.busy = c.ReturnReport("n1", 900, 900)
+    rig.host.drivers[METADATA].group = SimpleNamespace(ready=False, leader="n2", name="metadata-0")
+    rig.tend()
+    assert (rig.host.asked_for_returns, rig.host.grants) == (["n2"], [])  # it is refused
+    rig.host.returns = c.ReturnGrant(300, 3_000)
+    rig.tend()
+    assert rig.host.grants == [(c.ReturnGrant(300, 3_000), rig.now_s)]
+    rig.host.drivers[METADATA].group = SimpleNamespace(ready=False, leader=None, name="metadata-0")
+    rig.tend()
+    assert len(rig.host.asked_for_returns) == 2
+
+
+def test_members_are_granted_parts_of_one_budget_and_strangers_none() -> None:
+    rig = Rig()
+
+    def ask(name: str) -> int:
+        answers: list[Any] = []
+        rig.controller.handle(c.ReturnReport(name, 900, 300), answers.append, 0.0)
+        return CLUSTER_RETURNS.decode_reply(answers[0]).per_s
+
+    for _ in range(2):
+        granted = [ask(name) for name in ("n1", "n2", "n3")]
+    assert granted == [300, 300, 300]
+    with pytest.raises(NotFoundError, match="n9"):
+        ask("n9")

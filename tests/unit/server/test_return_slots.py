@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from metad.node import promises
 from metad.node.in_flight_budget import InFlightBudget
-from metad.node.return_slots import HORIZON_S, HORIZON_UNSURE_S, Capacity, Returns, may_return
+from metad.node.return_share import ReturnShare
+from metad.node.return_slots import HORIZON_S, HORIZON_UNSURE_S, Capacity, Returns
 from metad.node.service_rate import UNMEASURED_PER_S, ServiceRate
+from metad_wire.cluster import ReturnGrant, ReturnReport
 from metad_wire.errors import OverloadedError
 from metad_wire.messages import Identity
 
@@ -186,19 +188,42 @@ def test_one_refusal_in_a_calm_time_says_little() -> None:
     assert rate.per_s(now) > 70_000
 
 
+def a_share(per_s_max: int = 0, members: int = 1) -> ReturnShare:
+    return ReturnShare("n1", ServiceRate(NOW), per_s_max, lambda: members)
+
+
 def test_an_operator_may_set_a_lower_limit() -> None:
-    rate = ServiceRate(NOW)
-    assert may_return(rate, 0, NOW) == (UNMEASURED_PER_S, False)
-    assert may_return(rate, 50, NOW) == (50, True)
-    assert may_return(rate, 10**6, NOW) == (UNMEASURED_PER_S, False)
+    assert a_share().capacity(NOW) == (UNMEASURED_PER_S, False)
+    assert a_share(50).capacity(NOW) == (50, True)
+    assert a_share(10**6).capacity(NOW) == (UNMEASURED_PER_S, False)
+    assert a_share(60, members=3).capacity(NOW) == (20, True)
+
+
+def test_a_node_without_a_part_takes_as_much_as_if_all_were_as_busy() -> None:
+    share = a_share(3_000, members=3)
+    assert share.report(NOW) is None  # it is not busy
+    share.answered(500)
+    share.refused(NOW)
+    assert share.report(NOW + 1) == ReturnReport("n1", 3_000, 500, 0)
+    assert share.capacity(NOW + 1) == (1_000, True)
+    share.granted(ReturnGrant(2_400, 3_000), NOW + 1)
+    assert share.capacity(NOW + 3.9) == (2_400, True)
+    assert share.granted_at(NOW + 3.9)
+    assert share.capacity(NOW + 4.1) == (1_000, True)  # it was not renewed
+    share.granted(ReturnGrant(50_000, 3_000), NOW + 5)
+    assert share.capacity(NOW + 5) == (3_000, True)  # never more than it can answer
+    assert share.report(NOW + 10) is not None
+    assert share.report(NOW + 10.1) is None
+    share.returns.returning(30_000, NOW + 10.1)  # slots for ten seconds: those clients will come
+    assert share.report(NOW + 15) is not None
+    assert a_share(3_000).report(NOW) is None
 
 
 # --- where requests are turned away ---
 
 
 def test_requests_without_room_get_a_slot_for_their_items() -> None:
-    rate, slots = ServiceRate(NOW), returns(1_000.0)
-    budget = InFlightBudget(1_000, rate, slots)
+    budget = InFlightBudget(1_000, a_share(1_000))
     budget.take(5_000, 1, NOW)  # alone
     with pytest.raises(OverloadedError) as first:
         budget.take(10, 300, NOW, Identity(1, 1, 0))

@@ -1,0 +1,80 @@
+"""This node's part of the cluster's budget of returns, and what it does without one.
+
+A part counts for some seconds from when it was asked for. A node that has none, because it has just become busy or
+because ``metadata-0`` has no leader, lets come back what it can answer divided by the number of nodes: too little, so
+that clients return later than they could, and never too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from metad_wire.cluster import ReturnGrant, ReturnReport
+
+from ..control.return_budget import alone
+from .return_slots import Capacity, Returns
+from .service_rate import ServiceRate
+
+_BUSY_S: Final = 10.0
+"""A node that has turned nobody away for so long asks for no part."""
+
+
+class ReturnShare:
+    """``members`` says how many nodes the cluster has. Times are of the node's monotonic clock, in seconds."""
+
+    def __init__(self, node_id: str, rate: ServiceRate, per_s_max: int, members: Callable[[], int]) -> None:
+        self.returns = Returns(self.capacity)
+        """The slots that are given out of it."""
+        self._node_id = node_id
+        self._rate = rate
+        self._per_s_max = per_s_max
+        self._members = members
+        self._granted = 0.0
+        self._until_s = float("-inf")
+        self._refused_s = float("-inf")
+        self._answered = 0, 0.0  # items, when it was reported last
+
+    def granted_at(self, now: float) -> bool:
+        """Whether a part counts now."""
+        return now < self._until_s
+
+    def capacity(self, now: float) -> Capacity:
+        """What may come back: no more than this node can answer, in any case."""
+        own, members = self._own(now), self._members()
+        if members < 2:
+            return own
+        per_s = min(own.per_s, self._granted) if self.granted_at(now) else alone(own.per_s, members)
+        return Capacity(per_s, own.sure)
+
+    def refused(self, now: float) -> None:
+        """Somebody is turned away."""
+        self._rate.refused(now)
+        self._refused_s = now
+
+    def answered(self, items: int) -> None:
+        """So many items are answered."""
+        self._rate.answered(items)
+
+    # --- metad.control.host.Sharing ---
+
+    def report(self, now_s: float) -> ReturnReport | None:
+        """What to ask for a part with; None for a node that is alone, or not busy."""
+        before, since_s = self._answered
+        answered = self._rate.answered_items
+        self._answered = answered, now_s
+        ahead_s = self.returns.ahead_s(now_s)
+        if self._members() < 2 or not (ahead_s or now_s - self._refused_s <= _BUSY_S):
+            return None
+        per_s = (answered - before) / max(1.0, now_s - since_s)
+        return ReturnReport(self._node_id, int(self._own(now_s).per_s), int(per_s), int(ahead_s * 1000))
+
+    def granted(self, grant: ReturnGrant, asked_s: float) -> None:
+        """A part was granted, which was asked for at that time."""
+        self._granted, self._until_s = float(grant.per_s), asked_s + grant.for_ms / 1000
+
+    def _own(self, now: float) -> Capacity:
+        per_s = self._rate.per_s(now)
+        if self._per_s_max and self._per_s_max <= per_s:
+            return Capacity(self._per_s_max, True)
+        return Capacity(per_s, self._rate.measured)
