@@ -9,6 +9,7 @@ from zlib import crc32
 import numpy as np
 
 Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class Rows:

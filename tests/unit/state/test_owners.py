@@ -46,14 +46,16 @@ def test_what_was_learned_is_known_or_forgotten_but_never_another() -> None:
     assert hits > 10_000
 
 
-def test_many_learned_together_are_learned_as_one_by_one() -> None:
-    together, truth, rng = OwnerCache(1), {}, random.Random(11)
-    salt, rows = 5 << 32, [owner(f"b{i}") for i in range(50)]
+def test_what_is_noted_is_known_to_whoever_looks_and_the_last_counts() -> None:
+    cache, rng = OwnerCache(1), random.Random(11)
+    salts = 5 << 32, 6 << 32
+    truth: dict[tuple[bytes, int], bytes | None] = {}
+    rows = [owner(f"b{i}") for i in range(50)]
     hits = 0
     for _ in range(2_000):
-        numbers = rng.sample(range(40_000), rng.choice([1, 7, 8, 100]))
+        numbers = rng.choices(range(rng.choice([40, 40_000])), k=rng.choice([1, 7, 8, 100, 100, 300]))
         names, crcs = zip(*map(key, numbers), strict=True)
-        one = rng.choice(rows)
+        one, salt = rng.choice(rows), rng.choice(salts)
         learned = rng.choice(
             [
                 [one] * len(names),
@@ -61,16 +63,71 @@ def test_many_learned_together_are_learned_as_one_by_one() -> None:
                 [rng.choice([one, None, owner("gone", connected=False)]) for _ in names],
             ]
         )
-        together.learn_many(names, np.array(crcs), salt, learned)
+        cache.note(names, np.array(crcs), salt, learned)
         for name, row in zip(names, learned, strict=True):
-            truth[name] = row if row in rows else None
-        probe, check = key(rng.randrange(40_000))
-        known = together.get(probe, check ^ salt)
-        assert known is None or known == truth.get(probe)
-        hits += known is not None
-        at = rng.randrange(len(names))
-        assert len(names) > 8 or together.get(names[at], crcs[at] ^ salt) == truth[names[at]]
-    assert hits > 500
+            truth[name, salt] = row if row in rows else None
+        if rng.random() < 0.5:
+            continue  # so that many wait
+        probes, checks = zip(*map(key, [*rng.choices(range(40_000), k=rng.choice([1, 200])), *numbers]), strict=True)
+        salt = rng.choice(salts)
+        for name, known in zip(probes, cache.get_many(probes, np.array(checks), salt), strict=True):
+            assert known is None or known == truth.get((name, salt))
+            hits += known is not None
+    assert hits > 50_000
+
+
+def test_what_was_looked_for_is_replaced_in_its_place_unless_something_is_in_the_way() -> None:
+    cache, salt = OwnerCache(MIB), 5 << 32
+    names, numbers = zip(*map(key, range(100)), strict=True)
+    crcs = np.array(numbers)
+    rows = [owner(f"b{i}") for i in range(100)]
+
+    def known() -> list[bytes | None]:
+        return cache.get_many(names, crcs, salt)
+
+    cache.note(names, crcs, salt, rows)
+    found, places = cache.look(names, crcs, salt)
+    assert found == rows
+    assert places is not None
+    assert cache.replace(places, salt, rows[::-1])
+    assert known() == rows[::-1]
+    assert cache.replace(places, salt, [rows[0]] * 100)
+    assert known() == [rows[0]] * 100
+
+    assert not cache.replace(places, salt, [None, *rows[1:]])  # a session that goes
+    assert known() == [rows[0]] * 100
+    cache.note(names[:1], crcs[:1], salt, [rows[1]])
+    assert not cache.replace(places, salt, rows)  # what is noted would be learned behind it
+    cache.note(names, crcs, salt, [None, *rows[1:]])
+    assert known() == [None, *rows[1:]]
+    assert not cache.replace(places, salt, rows)  # one is in no place
+    cache.clear()
+    assert not cache.replace(places, salt, rows)
+    assert known() == [None] * 100
+
+
+def test_what_is_noted_is_forgotten_with_everything_else() -> None:
+    cache = OwnerCache(MIB)
+    name, crc = key(1)
+    cache.note([name], np.array([crc]), 0, [owner("b")])
+    cache.clear()
+    assert cache.get(name, crc) is None
+
+
+def test_notes_of_coming_and_going_neither_grow_nor_empty_it() -> None:
+    cache, some = OwnerCache(160 * MIB), range(1, 10_000)
+    names, numbers = zip(*map(key, some), strict=True)
+    crcs = np.array(numbers)
+    cache.learn(*key(0), owner("kept"))
+    for row in [owner("b"), None, owner("b"), owner("b", connected=False)] * 5:
+        cache.note([*names, *names], np.concatenate([crcs, crcs]), 0, [owner("c")] * len(some) + [row] * len(some))
+        found = cache.get_many(names, crcs)
+        if row == owner("b"):
+            assert found.count(row) > 9_900
+        else:
+            assert found == [None] * len(some)
+    assert slots(cache) == _SLOTS_MIN
+    assert cache.get(*key(0)) == owner("kept")
 
 
 def test_more_rows_than_are_kept_may_come_together() -> None:
@@ -78,7 +135,7 @@ def test_more_rows_than_are_kept_may_come_together() -> None:
     for first in range(0, 70_000, 1_000):
         names, crcs = zip(*map(key, range(first, first + 1_000)), strict=True)
         rows = [owner("b", epoch) for epoch in range(first, first + 1_000)]
-        cache.learn_many(names, np.array(crcs), 0, rows)
+        cache.note(names, np.array(crcs), 0, rows)
         assert cache.get(names[-1], crcs[-1]) == rows[-1]
     assert cache.rows <= 65_535
 
