@@ -42,6 +42,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     a peer that leaves two pings unanswered counts as dead."""
     backoff: Backoff = Backoff()
     """Waits between retries of a request, and between rounds of dialling."""
+    repeat_refused: bool = True
+    """A request that a server has turned away because it is overloaded is sent again when the server says. False: its
+    caller gets the OverloadedError, which has that time, and can tell clients of its own."""
     retry_budget: RetryBudget | None = None
     """Retries that all calls together may make, so that an overloaded cluster is not asked several times over; a retry
     that finds no token waits for one. None: each call retries as its backoff says."""

@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _leader_kill(commands)
     _topics(commands)
     _retained(commands)
+    _storm(commands)
     _demo(commands)
     _mqtt(commands)
     _wan(commands)
@@ -606,6 +607,81 @@ def _run_retained(args: argparse.Namespace) -> int:
         config=args.server_config,
         json=args.json,
     )
+
+
+def _storm(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "a reconnect storm: every client of many brokers loses its connection, and comes back"
+    parser = _command(commands, "storm", text, _run_storm)
+    parser.add_argument(
+        "--endpoint",
+        metavar="[SCHEME://]HOST:PORT[,...]",
+        default="",
+        help="a running cluster instead of a started one",
+    )
+    _identity(parser)
+    _server_config(parser)
+    _shape(parser, nodes=3)
+    parser.add_argument("--transport", default="tcp", choices=_TRANSPORTS, help="to the started cluster")
+    parser.add_argument("--sessions", type=_count, default=1_000_000, help="clients, each with a session")
+    parser.add_argument("--brokers", type=_count, default=20, help="brokers, each with a client of the SDK")
+    parser.add_argument("--processes", type=_count, default=2, help="processes of brokers")
+    parser.add_argument("--population", type=Path, metavar="FILE", help="kinds of clients, as TOML")
+    parser.add_argument("--trigger", default="all", metavar="T", help="all, rolling, region, leader-kill or expiry")
+    parser.add_argument(
+        "--policy",
+        default="full-jitter",
+        metavar="P",
+        help="when a client that was turned away comes back: return-slot (when the server says), population (each kind "
+        "by its own backoff), none, exponential, equal-jitter, full-jitter, decorrelated-jitter, proportional-jitter",
+    )
+    parser.add_argument(
+        "--sdk-retries",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="whether the brokers' SDK repeats what a server has turned away; auto: with the policy return-slot only",
+    )
+    parser.add_argument("--ignore-slots", type=float, default=0.0, help="share of the brokers that ignore return slots")
+    parser.add_argument("--region", default="", help="of the trigger region; the first of the population by default")
+    parser.add_argument(
+        "--expiring", type=float, default=0.5, help="share of the sessions that the trigger expiry ends"
+    )
+    parser.add_argument("--rolling-s", type=float, default=10.0, help="in which all brokers restart, with rolling")
+    parser.add_argument("--kill-at", type=float, default=0.25, help="share that is back when the leader is killed")
+    parser.add_argument("--seconds-limit", type=float, default=60.0, help="who is not back by then is counted as away")
+    parser.add_argument("--lease-s", type=float, default=10.0, help="lease of a broker")
+    parser.add_argument("--linger-ms", type=float, default=5.0, help="a broker collects clients for a call so long")
+    parser.add_argument("--background", type=float, default=1_000.0, help="items/s of other work, an open loop")
+    parser.add_argument("--steady-s", type=float, default=5.0, help="how long it is measured, before and after")
+    parser.add_argument("--seed", type=int, default=1, help="repeats population, places and schedule")
+    parser.add_argument("--trace", type=Path, metavar="DIR", help="write every attempt as Parquet (extra trace)")
+    parser.add_argument(
+        "--replay", type=Path, metavar="DIR", help="clients begin as `metad-spark schedule` has written (extra trace)"
+    )
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write one HTML page with pictures")
+
+
+_TRANSPORTS = {"tcp": "metad", "tls": "metads", "quic": "metadq"}
+
+
+def _run_storm(args: argparse.Namespace) -> int:
+    from .spawn import Shape
+    from .storm.command import Where, run
+    from .storm.plan import RETURN_SLOT, Storm
+    from .storm.population import read
+    from .target import target_of
+
+    fields = "sessions brokers processes trigger policy ignore_slots region expiring rolling_s kill_at linger_ms "
+    fields += "lease_s background steady_s seed"
+    storm = Storm(
+        population=read(args.population),
+        limit_s=args.seconds_limit,
+        sdk_retries=args.policy == RETURN_SLOT if args.sdk_retries == "auto" else args.sdk_retries == "on",
+        **{field: getattr(args, field) for field in fields.split()},
+    )
+    endpoint = args.endpoint and target_of(args.endpoint, certs=args.certs, name=args.name, token_file=args.token_file)
+    shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=_TRANSPORTS[args.transport])
+    where = Where(shape=shape, config=args.server_config, endpoint=endpoint)
+    return run(storm, where, json=args.json, report=args.report, trace_to=args.trace, replay=args.replay)
 
 
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:

@@ -24,13 +24,13 @@ from metad_client import Options
 from metad_client.errors import FencedError, MetadError, NotOwnerError
 from metad_wire.messages import SessionProperties
 
+from .demo_fleet import DEADLINE_S, TENANT, Broker, Life, Storm, verify
 from .errors import ServerError, UsageError
 from .load.measure import ask_account
 from .report import output
 from .report.story import Story
 from .running import run_async
 from .spawn import Server, Shape, temporary_server
-from .storm import DEADLINE_S, TENANT, Broker, Life, Storm, verify
 from .target import open_client
 
 _PAYLOAD_BYTES = 200

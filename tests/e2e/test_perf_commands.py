@@ -249,6 +249,55 @@ def test_a_terminated_command_takes_its_server_along(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("metad-perf-*"))
 
 
+STORM_KEYS = [
+    "sessions",
+    "restored",
+    "t50_s",
+    "t99_s",
+    "t999_s",
+    "attempts_per_session",
+    "rejected",
+    "elections",
+    "brokers_fenced",
+    "sessions_expired_wrongly",
+    "wills_fired_wrongly",
+    "goodput_before",
+    "goodput_after",
+    "rss_max_mib",
+    "lost",
+]
+
+
+@pytest.mark.timeout(400)
+def test_a_storm_loses_nothing_while_the_leader_dies(tmp_path: Path) -> None:
+    # A long lease: on a machine that others load, no broker is to be fenced because it was not heard of.
+    flags = ("--sessions", 3_000, "--brokers", 4, "--trigger", "leader-kill", "--lease-s", 60, "--seconds-limit", 200)
+    report = _report(tmp_path, "storm", *flags, "--steady-s", 1, "--trace", tmp_path / "trace", timeout_s=350)
+    assert list(report)[: len(STORM_KEYS)] == STORM_KEYS
+    assert (report["sessions"], report["restored"], report["lost"]) == (3_000, 3_000, 0)
+    assert (report["sessions_expired_wrongly"], report["wills_fired_wrongly"], report["brokers_fenced"]) == (0, 0, 0)
+    assert 0 < report["t50_s"] <= report["t99_s"] <= report["t999_s"] < 200
+    assert report["attempts_per_session"] >= 1
+    assert report["elections"] > 0, "the leader was killed"
+    assert report["goodput_before"] > 0
+    assert report["rss_max_mib"] > 10
+    assert [text for _, text in report["marks"] if text.startswith("kill -9 of")], report["marks"]
+    assert (report["nodes"], report["fsync"], report["own_cluster"], report["problems"]) == (3, True, True, [])
+    assert len(list((tmp_path / "trace").glob("attempts-*.parquet"))) == 2
+
+
+def test_a_storm_names_what_it_cannot_do() -> None:
+    for flags, text in (
+        (("--endpoint", "127.0.0.1:1", "--trigger", "leader-kill"), "kills only what it has started"),
+        (("--trigger", "noon"), "noon"),
+        (("--policy", "hope"), "hope"),
+        (("--population", "/nowhere.toml"), "--population"),
+    ):
+        done = _metad_perf("storm", *flags)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert text in done.stderr
+
+
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_demo_loses_nothing(tmp_path: Path, nodes: int) -> None:
     path = tmp_path / "report.json"

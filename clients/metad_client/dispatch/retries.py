@@ -7,7 +7,7 @@ import heapq
 import random
 from collections.abc import Callable
 
-from ..errors import MetadError
+from ..errors import MetadError, OverloadedError
 from ..options import Options
 from .alarm import Alarm
 from .call import Call
@@ -27,6 +27,7 @@ class Retries:
         self._loop = loop
         self._backoff = options.backoff
         self._budget = SharedBudget(options.retry_budget) if options.retry_budget is not None else None
+        self._repeat_refused = options.repeat_refused
         self._rng = rng
         self._due = due
         self._alarm = Alarm(loop, self._ring)
@@ -39,6 +40,8 @@ class Retries:
 
     def schedule(self, call: Call, error: MetadError) -> MetadError | None:
         """Schedule a retry of the call, or return the error that ends it."""
+        if isinstance(error, OverloadedError) and not self._repeat_refused and not call.in_doubt:
+            return error  # otherwise an earlier attempt may have done it, and "nothing was done" would be wrong
         decision = verdict(call, error, self._loop.time(), self._backoff, self._rng, self._budget)
         if isinstance(decision, MetadError):
             return decision

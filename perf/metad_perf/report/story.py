@@ -38,6 +38,7 @@ class Story:
         self._step = ""
         self._total = 0
         self._done = 0
+        self._also = ""
         self._looks: deque[tuple[float, int]] = deque()
         self._curve: deque[float] = deque(maxlen=_COLUMNS)
         self._ended = threading.Event()
@@ -59,7 +60,7 @@ class Story:
 
     def step(self, text: str, total: int = 0) -> None:
         """The run enters its next step. ``total`` is the number of sessions that the step is about; 0: none."""
-        self._done, self._total = 0, total
+        self._done, self._total, self._also = 0, total, ""
         self._looks.clear()
         self._curve.clear()
         self._step = text
@@ -68,6 +69,10 @@ class Story:
     def add(self, count: int) -> None:
         """So many more sessions of the step are done."""
         self._done += count
+
+    def also(self, text: str) -> None:
+        """What else there is to say of the step just now, beside its progress."""
+        self._also = text
 
     def event(self, text: str) -> None:
         """Print a line that stays."""
@@ -102,12 +107,15 @@ class Story:
         return max(0.0, (self._done - before) / (now - then)) if now > then else 0.0
 
     def _progress(self, rate: float) -> str:
-        return f"{self._done:,} of {self._total:,} sessions, {rate:,.0f} a second" if self._total else ""
+        if not self._total:
+            return self._also
+        progress = f"{self._done:,} of {self._total:,} sessions, {rate:,.0f} a second"
+        return f"{progress}; {self._also}" if self._also else progress
 
     def _picture(self, rate: float) -> Group | Text:
         now = Text(f"{self._seconds():5.1f} s  {self._step} …")
         if not self._total:
-            return now
+            return Group(now, Text(f"{' ' * 9}{self._also}")) if self._also else now
         bar = Table.grid(padding=(0, 1))
         bar.add_row(" " * 8, ProgressBar(total=self._total, completed=self._done, width=30), self._progress(rate))
         highest = max(self._curve)

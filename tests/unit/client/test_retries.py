@@ -158,6 +158,27 @@ async def test_calls_that_were_turned_away_together_come_back_each_at_its_slot(s
     assert (statistics.turned_away, statistics.returning, statistics.retries) == (5, 0, 5)
 
 
+async def test_a_caller_may_be_told_at_once_that_it_was_turned_away(server, dial):
+    server.answer = lambda received: received.fail(OverloadedError(retry_after_ms=700, retry_jitter_ms=70))
+    client = await dial(repeat_refused=False)
+    with pytest.raises(OverloadedError) as refused:
+        await client.kv.put_many(ONE)
+    assert (refused.value.retry_after_ms, refused.value.retry_jitter_ms) == (700, 70)
+    assert len(server.received) == 1
+    server.answer = lambda received: received.fail(NotLeaderError()) if len(server.received) < 4 else received.reply()
+    assert (await client.kv.put_many(ONE)).ok, "other errors are retried as ever"
+    assert client.statistics().retries == 2
+
+
+async def test_a_refusal_behind_an_attempt_in_doubt_is_repeated(server, dial):
+    """The caller would take "nothing was done" for the truth."""
+    errors = [UnknownOutcomeError(), OverloadedError()]
+    server.answer = lambda received: received.fail(errors.pop(0)) if errors else received.reply()
+    client = await dial(repeat_refused=False)
+    assert (await client.kv.put_many(ONE)).ok
+    assert len(server.received) == 3
+
+
 async def test_a_return_slot_behind_the_deadline_is_told_at_once(server, dial):
     loop = asyncio.get_running_loop()
     server.answer = lambda received: received.fail(OverloadedError("busy", retry_after_ms=60_000))

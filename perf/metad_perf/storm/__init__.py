@@ -1,0 +1,1 @@
+"""``metad-perf storm``: every client of a fleet loses its connection, and comes back."""

@@ -1,0 +1,337 @@
+"""The command: stores a population on three nodes, cuts every client off, and follows each until it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from metad_client import Client, Options
+from metad_wire.messages import Owner, StatusReply
+from metad_wire.tables.broker import LIVE
+
+from ..errors import ServerError, UsageError
+from ..faults.members import Member
+from ..report import output
+from ..report.story import Story
+from ..running import run_async
+from ..spawn import Shape, disk_directory
+from ..target import open_client
+from ..watch.actor import Actor
+from ..watch.nodes import running
+from . import trace
+from .background import Begin, End, Work, open_background
+from .cluster import Cluster
+from .crew import open_crew
+from .judge import Verdict
+from .orders import Counts, Finish, Forget, Go, Leave, Look, Register, Result, Store, Verify
+from .outcome import KEYS, combined, summary
+from .plan import Storm, broker_name, places
+from .population import Clients
+
+_DEADLINE_S = 60.0
+_SLICE = 5_000  # sessions of a process in one order
+_LOOK_S = 0.05
+_LEAD_S = 0.5  # from the last order to the trigger: every process has heard of it by then
+_DOWN_S = 1.0  # from the kill of a node until it is started again
+_CALM_S = 1.0  # after the storm, before goodput is measured again
+_STEP_S = 0.1  # of the curves
+_SETTLE_S = 1.0  # the other work runs so long before it is measured
+_EXPIRE_PER_S = 20_000  # sessions that leave before an expiry storm, at least
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes of our own, or the endpoint of somebody else's."""
+
+    shape: Shape = Shape(nodes=3)
+    config: Path | None = None
+    endpoint: str = ""
+
+    def checked(self, storm: Storm) -> Where:
+        """This. Raises UsageError."""
+        if self.endpoint and storm.trigger == "leader-kill":
+            raise UsageError("--trigger leader-kill is not for --endpoint: the command kills only what it has started")
+        if not self.endpoint and storm.trigger == "leader-kill" and self.shape.nodes < 3:
+            raise UsageError("--nodes must be at least 3: a leader is killed")
+        if self.shape.workers != 1:
+            raise UsageError("--workers must be 1")
+        return msgspec.structs.replace(self, shape=self.shape.checked())
+
+
+def run(
+    storm: Storm, where: Where, *, json: Path | None, report: Path | None, trace_to: Path | None, replay: Path | None
+) -> int:
+    """Returns the exit code: 1 if a session is lost, or was not restored in time, or a promise was broken."""
+    if trace_to is not None or replay is not None:
+        trace.check_parquet()
+    with contextlib.ExitStack() as stack:
+        if replay is not None:
+            held = stack.enter_context(tempfile.NamedTemporaryFile(suffix=".npy", dir=disk_directory()))
+            begins = trace.read_schedule(replay)
+            np.save(held.name, begins)
+            storm = msgspec.structs.replace(storm, sessions=len(begins), replay=held.name)
+        storm = storm.checked()
+        where = where.checked(storm)
+        if trace_to is not None:
+            trace_to.mkdir(parents=True, exist_ok=True)
+        problems: list[str] = []
+        made = output.rounded(run_async(_run(storm, where, trace_to, problems)))
+    made |= {"problems": problems, "ok": not _wrong(made) and not problems}
+    output.write_json(json, made)
+    _show(made)
+    return 0 if made["ok"] else 1
+
+
+async def _run(storm: Storm, where: Where, trace_to: Path | None, problems: list[str]) -> dict[str, Any]:
+    with Story() as story:
+        if where.endpoint:
+            return await _on(storm, where, where.endpoint, [], trace_to, story, problems)
+        story.step(f"metad starts: {where.shape.nodes} nodes")
+        async with running(
+            where.shape.nodes,
+            groups=where.shape.groups,
+            config=where.config,
+            scheme=where.shape.scheme,
+            problems=problems,
+        ) as nodes:
+            members = nodes.members
+            found = await _on(storm, where, members.target, members.all, trace_to, story, problems)
+            return found | {"fsync": nodes.fsync}
+
+
+async def _on(
+    storm: Storm,
+    where: Where,
+    target: str,
+    members: Sequence[Member],
+    trace_to: Path | None,
+    story: Story,
+    problems: list[str],
+) -> dict[str, Any]:
+    options = Options(deadline_s=_DEADLINE_S, client_name="metad-perf storm")
+    async with open_client(target, options) as client:
+        cluster = Cluster(client, members)
+        watching = asyncio.create_task(cluster.watch())
+        try:
+            with _actors(target, storm) as (crews, background):
+                run = _Run(storm, client, cluster, crews, background, story, trace_to)
+                found = await run.all(clean=bool(where.endpoint))
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        statuses = [one for one in (await client.cluster.statuses()).values() if isinstance(one, StatusReply)]
+    return found | {
+        "nodes": len(statuses),
+        "groups": where.shape.groups or len({group.name for one in statuses for group in one.groups}),
+        "fsync": all(one.fsync for one in statuses),
+        "scheme": where.shape.scheme if members else target.partition("://")[0],
+        "own_cluster": bool(members),
+    }
+
+
+@contextlib.contextmanager
+def _actors(target: str, storm: Storm) -> Iterator[tuple[list[Actor], Actor]]:
+    with contextlib.ExitStack() as stack:
+
+        def actor(*arguments: Any) -> Actor:
+            made = Actor(*arguments)
+            stack.callback(made.stop)
+            return made
+
+        crews = [actor(open_crew, target, storm, process) for process in range(storm.processes)]
+        yield crews, actor(open_background, target)
+
+
+class _Run:
+    """One storm."""
+
+    def __init__(
+        self,
+        storm: Storm,
+        client: Client,
+        cluster: Cluster,
+        crews: Sequence[Actor],
+        background: Actor,
+        story: Story,
+        trace_to: Path | None,
+    ) -> None:
+        self._storm = storm
+        self._client = client
+        self._cluster = cluster
+        self._crews = crews
+        self._background = background
+        self._story = story
+        self._trace_to = trace_to
+        everyone = places(storm, Clients(storm.population, storm.seed))
+        self._returning = int(everyone.returns.sum())
+        self._ending = int(everyone.ends.sum())
+        self._stored = np.bincount(everyone.before % storm.processes, minlength=storm.processes).tolist()
+        self._mine = np.bincount(everyone.after % storm.processes, minlength=storm.processes).tolist()
+        self._last_begin_ns = int(everyone.begin_ns.max())
+
+    async def all(self, *, clean: bool) -> dict[str, Any]:
+        """All of it. Returns the report."""
+        storm, story = self._storm, self._story
+        story.event(f"seed {storm.seed}")
+        owners = await self._register()
+        story.step(f"{storm.brokers} brokers store their clients", storm.sessions)
+        begin_s = time.monotonic()
+        await self._sliced(Store, self._stored)
+        stored_s = time.monotonic() - begin_s
+        moment_s = await self._leave()
+        story.step(f"other work alone, {storm.background:,.0f} items/s for {storm.steady_s:g} s")
+        await self._background.ask(Begin(storm.background))
+        await asyncio.sleep(_SETTLE_S + storm.steady_s)
+        if moment_s:
+            await asyncio.sleep(max(0.0, moment_s - time.time() - _LEAD_S))
+        t0_ns = time.monotonic_ns() + round(_LEAD_S * 1e9)
+        self._cluster.trigger(t0_ns)
+        await asyncio.gather(*(crew.ask(Go(t0_ns, owners)) for crew in self._crews))
+        end_ns = await self._follow(t0_ns)
+        story.step(f"other work again, for {storm.steady_s:g} s")
+        await asyncio.sleep(_CALM_S + storm.steady_s)
+        fenced = await self._fenced()
+        steps = max(10, round((end_ns - t0_ns) / 1e9 / _STEP_S) + 10)
+        results: list[Result] = await asyncio.gather(
+            *(crew.ask(Finish(_STEP_S, steps, self._trace_file(n))) for n, crew in enumerate(self._crews))
+        )
+        work: Work = await self._background.ask(End())
+        story.step("every session is read back", storm.sessions)
+        verdicts: list[Verdict] = await self._sliced(Verify, self._mine)
+        wills = 0
+        for tenant in storm.population.tenants:
+            wills += len([one async for one in self._client.wills.list(tenant)])
+        if clean:
+            story.step("the sessions are deleted", storm.sessions)
+            await self._sliced(Forget, self._mine)
+        found = summary(results, reduce(Verdict.plus, verdicts))
+        before = work.goodput(t0_ns - round(storm.steady_s * 1e9), t0_ns)
+        calm_ns = end_ns + round(_CALM_S * 1e9)
+        found |= {
+            "sessions": storm.sessions,
+            "elections": self._cluster.elections,
+            "brokers_fenced": max(fenced, found["lives_lost"]),
+            "wills_fired_wrongly": wills,
+            "goodput_before": before,
+            "goodput_after": work.goodput(calm_ns, calm_ns + round(storm.steady_s * 1e9)),
+            "rss_max_mib": max(self._cluster.rss_max_mib.values(), default=0.0),
+        }
+        listed = combined(results)
+        return {
+            **{key: found.pop(key) for key in KEYS},
+            **found,
+            "storm_s": (end_ns - t0_ns) / 1e9,
+            "stored_s": stored_s,
+            "ending": self._ending,
+            "harness_cpu_s": sum(one.cpu_s for one in results),
+            "harness_cpu_us_per_attempt": 1e6
+            * output.ratio(sum(one.cpu_s for one in results), sum(one.attempts for one in results)),
+            "goodput_errors": work.errors,
+            "goodput_curve": work.curve(t0_ns, _STEP_S, steps),
+            "curves": msgspec.to_builtins(listed),
+            **self._cluster.told(),
+            "settings": msgspec.to_builtins(msgspec.structs.replace(storm, replay="yes" if storm.replay else "")),
+            "setting": output.machine(),
+            "versions": output.versions(),
+        }
+
+    # --- the steps ---
+
+    async def _register(self) -> dict[int, Owner]:
+        self._story.step(f"{self._storm.brokers} brokers register")
+        found: list[dict[int, Owner]] = await asyncio.gather(*(crew.ask(Register()) for crew in self._crews))
+        return {number: owner for each in found for number, owner in each.items()}
+
+    async def _sliced(self, order: Callable[[int, int], Any], counts: Sequence[int]) -> list[Any]:
+        """An order for all positions of each process, a slice at a time. Returns the replies."""
+        replies: list[Any] = []
+
+        async def one(crew: Actor, count: int) -> None:
+            for begin in range(0, count, _SLICE):
+                end = min(count, begin + _SLICE)
+                replies.append(await crew.ask(order(begin, end)))
+                self._story.add(end - begin)
+
+        async with asyncio.TaskGroup() as tasks:
+            for crew, count in zip(self._crews, counts, strict=True):
+                tasks.create_task(one(crew, count))
+        return replies
+
+    async def _leave(self) -> float:
+        """With the trigger ``expiry``, let those sessions be left that are to end; the Unix time at which they do."""
+        if not self._ending:
+            return 0.0
+        storm = self._storm
+        moment_s = time.time() + self._ending / _EXPIRE_PER_S + _SETTLE_S + storm.steady_s + 2.0
+        self._story.step(f"{self._ending:,} clients leave, and their sessions are to end at one moment")
+        await asyncio.gather(*(crew.ask(Leave(moment_s)) for crew in self._crews))
+        return moment_s
+
+    async def _follow(self, t0_ns: int) -> int:
+        """Wait until all are back or the limit is over, and kill the leader at the peak. Returns the end."""
+        storm, story = self._storm, self._story
+        story.step(_WORDS[storm.trigger].format(storm=storm), self._returning)
+        shown = Counts()
+        killing: asyncio.Task[None] | None = None
+        while True:
+            found: list[Counts] = await asyncio.gather(*(crew.ask(Look()) for crew in self._crews))
+            now = reduce(Counts.plus, found)
+            story.add(now.restored - shown.restored)
+            shown = now
+            story.also(f"{now.sent:,} attempts, {now.refused:,} refused, metadata led by {self._cluster.leader or '?'}")
+            if storm.trigger == "leader-kill" and killing is None and now.restored >= storm.kill_at * self._returning:
+                killing = asyncio.create_task(self._leader_dies())
+            if now.done:
+                break
+            await asyncio.sleep(_LOOK_S)
+        end_ns = time.monotonic_ns()
+        story.event(f"{shown.restored:,} of {self._returning:,} are back after {(end_ns - t0_ns) / 1e9:.1f} s")
+        if storm.trigger == "leader-kill":
+            await (killing if killing is not None else self._leader_dies())
+        return end_ns
+
+    async def _leader_dies(self) -> None:
+        victim = await self._cluster.kill_leader()
+        if victim is None:
+            raise ServerError("the leader of the metadata is not known, so it cannot be killed")
+        self._story.event(f"kill -9 of {victim.name}, the leader of the metadata")
+        await asyncio.sleep(_DOWN_S)
+        await self._cluster.start(victim)
+        self._story.event(f"{victim.name} serves again")
+
+    async def _fenced(self) -> int:
+        """Brokers of the storm whose lives metad has ended."""
+        names = [broker_name(n) for n in range(self._storm.brokers)]
+        found = await self._client.brokers.get_many(names)
+        return sum(one is None or one.state not in LIVE for one in found)
+
+    def _trace_file(self, process: int) -> str:
+        return "" if self._trace_to is None else str(self._trace_to / f"attempts-{process:02}.parquet")
+
+
+_WORDS = {
+    "all": "every client loses its connection and comes back at once",
+    "rolling": "one broker after the other restarts, within {storm.rolling_s:g} s",
+    "region": "every client of the region {storm.region} comes back at once",
+    "leader-kill": "every client comes back at once, and the leader dies at the peak",
+    "expiry": "half of the sessions end at once, and the other clients come back",
+}
+
+
+def _wrong(made: dict[str, Any]) -> bool:
+    names = ("lost", "sessions_expired_wrongly", "wills_fired_wrongly", "brokers_fenced")
+    return any(made[name] for name in names) or made["restored"] < made["returning"]
+
+
+def _show(made: dict[str, Any]) -> None:
+    output.table("A reconnect storm", ["", "value"], [(key, "-" if made[key] is None else made[key]) for key in KEYS])
+    for line in (*made["examples"], *made["problems"]):
+        output.say(line)

@@ -1,0 +1,233 @@
+"""A process of brokers: each has a client of the SDK and a life of its own, and many clients that are numbers.
+
+An arrival does not wait for any answer (open loop): a client is due at its broker when its plan or its backoff says. A
+broker puts the clients that are due in one tick, and belong to one group, into one call of the SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+
+from metad_client import MetadError, Options
+from metad_client.errors import OverloadedError
+from metad_client.results import WriteResult
+from metad_wire import methods
+from metad_wire.cluster import unpack_slots
+from metad_wire.messages import (
+    SessionDeleteItem,
+    SessionDisconnectItem,
+    SessionKey,
+    SessionTakeoverItem,
+)
+from metad_wire.routing import ROUTES, SLOT_MASK
+from metad_wire.tables.inflight import Inflight
+from metad_wire.tables.subscription import Subscription
+
+from ..errors import PreparationError, ServerError
+from ..load.prepare import pour
+from ..target import open_client
+from .broker import Broker
+from .judge import Judge, Verdict
+from .orders import Counts, Finish, Forget, Go, Leave, Look, Register, Store, Verify
+from .plan import Places, Storm, places
+from .population import Clients, Ints, Kind, client_id
+from .readback import read_back
+from .wave import Wave
+
+BATCH = 1_000
+_DEADLINE_S = 60.0  # of calls before and after the storm
+_RETRY_MS = 50
+
+
+class Crew:
+    """The brokers of one process."""
+
+    def __init__(self, target: str, storm: Storm, process: int) -> None:
+        self._target = target
+        self._storm = storm
+        self._clients = Clients(storm.population, storm.seed)
+        self._kinds = storm.population.kinds
+        everyone = places(storm, self._clients)
+        self._stored: Places = everyone.only(everyone.before % storm.processes == process)
+        self._mine: Places = everyone.only(everyone.after % storm.processes == process)
+        self.brokers = {n: Broker(target, storm, n) for n in range(process, storm.brokers, storm.processes)}
+        self._rng = np.random.default_rng([storm.seed, process])
+        self._running: asyncio.Task[None] | None = None
+        self._wave: Wave | None = None
+
+    async def carry_out(self, order: Any) -> Any:
+        match order:
+            case Register():
+                async with asyncio.TaskGroup() as tasks:
+                    for broker in self.brokers.values():
+                        tasks.create_task(broker.begin())
+                return {n: broker.owner for n, broker in self.brokers.items()}
+            case Store(begin, end):
+                return await self._store(begin, end)
+            case Leave(moment_s):
+                return await self._leave(moment_s)
+            case Go(t0_ns, owners):
+                groups = await self._groups()
+                self._wave = Wave(self._storm, self._clients, self._mine, groups, self.brokers, owners, self._rng)
+                self._running = asyncio.create_task(self._wave.run(t0_ns))
+                return None
+            case Look():
+                if self._running is not None and self._running.done():
+                    await self._running  # raises what ended it
+                return Counts() if self._wave is None else self._wave.counts()
+            case Finish():
+                assert self._wave is not None
+                assert self._running is not None
+                await self._running
+                return self._wave.result(order)
+            case Verify(begin, end):
+                return await self._verify(begin, end)
+            case Forget(begin, end):
+                return await self._forget(begin, end)
+        raise TypeError(f"no order {order!r}")
+
+    async def stop(self) -> None:
+        """End the brokers."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        for broker in self.brokers.values():
+            await broker.end()
+
+    # --- before the storm ---
+
+    async def _store(self, begin: int, end: int) -> int:
+        """Broker by broker, in full batches."""
+        some = self._stored
+        where = np.arange(begin, min(end, len(some.numbers)))
+        by_broker = [(n, where[some.before[where] == n]) for n in self.brokers]
+        batches = [(n, part[at : at + BATCH]) for n, part in by_broker for at in range(0, len(part), BATCH)]
+
+        async def send(batch: tuple[int, Ints]) -> None:
+            broker, part = self.brokers[batch[0]], batch[1]
+            name, epoch, client = broker.owner.broker, broker.owner.broker_epoch, broker.client
+            clients = self._described(some, part)
+            items = [
+                SessionTakeoverItem(kind.tenant, client_id(number), True, self._clients.properties(number, kind))
+                for number, kind in clients
+            ]
+            await _patiently(lambda: client.sessions.takeover_many(name, epoch, items))
+            filters = [
+                Subscription(kind.tenant, client_id(number), one.filter, one.options)
+                for number, kind in clients
+                for one in Clients.subscriptions(number, kind)
+            ]
+            await _patiently(lambda: client.subscriptions.add_many(name, epoch, filters))
+            waiting = [
+                Inflight(kind.tenant, client_id(number), one.name, one.value)
+                for number, kind in clients
+                for one in Clients.inflight(number, kind)
+            ]
+            await _patiently(lambda: client.inflight.put_many(name, epoch, waiting))
+
+        await pour(iter(batches), send)
+        return len(where)
+
+    async def _leave(self, moment_s: float) -> int:
+        some = self._stored
+        left = 0
+        for n, broker in self.brokers.items():
+            where = np.flatnonzero(some.ends & (some.before == n))
+            for at in range(0, len(where), BATCH):
+                clients = self._described(some, where[at : at + BATCH])
+                after_s = max(1, round(moment_s - time.time()))
+                items = [
+                    SessionDisconnectItem(kind.tenant, client_id(number), after_s, will_discard=True)
+                    for number, kind in clients
+                ]
+                owner = broker.owner
+                done = await broker.client.sessions.disconnect_many(owner.broker, owner.broker_epoch, items)
+                done.raise_for_error()
+                left += len(items)
+        return left
+
+    # --- after the storm ---
+
+    async def _verify(self, begin: int, end: int) -> Verdict:
+        wave = self._wave
+        assert wave is not None
+        judge = Judge()
+        mine = self._mine
+
+        async def look(where: Ints) -> None:
+            described = self._described(mine, where)
+            await read_back(client, self._clients, judge, described, mine.ends[where].tolist(), wave.owners(where))
+
+        async with open_client(self._target, Options(deadline_s=_DEADLINE_S)) as client:
+            await pour(_batches(np.arange(begin, min(end, len(mine.numbers)))), look)
+        return judge.verdict()
+
+    async def _forget(self, begin: int, end: int) -> int:
+        async with open_client(self._target, Options(deadline_s=_DEADLINE_S)) as client:
+            for where in _batches(np.arange(begin, min(end, len(self._mine.numbers)))):
+                items = [
+                    SessionDeleteItem(kind.tenant, client_id(number))
+                    for number, kind in self._described(self._mine, where)
+                ]
+                await client.sessions.delete_many(items)
+        return end - begin
+
+    async def _groups(self) -> Ints:
+        """The group of each client, so that one call needs one request. If slots move, the SDK splits it again."""
+        mapped = (await next(iter(self.brokers.values())).client.cluster.map()).map
+        if mapped is None:
+            raise ServerError("the cluster has no map yet")
+        route = ROUTES[methods.SESSION_TAKEOVER.code]
+        slots = np.array(unpack_slots(mapped.slots[route.kind]), dtype=np.int64)
+        keys = [
+            SessionKey(kind.tenant, client_id(number))
+            for number, kind in self._described(self._mine, np.arange(len(self._mine.numbers)))
+        ]
+        crcs = np.fromiter(route.crcs(keys), dtype=np.int64, count=len(keys))
+        groups: Ints = slots[crcs & SLOT_MASK]
+        return groups
+
+    def _described(self, some: Places, where: Ints) -> list[tuple[int, Kind]]:
+        kinds = self._kinds
+        return [
+            (number, kinds[kind])
+            for number, kind in zip(some.numbers[where].tolist(), some.kinds[where].tolist(), strict=True)
+        ]
+
+
+def _batches(where: Ints) -> Iterator[Ints]:
+    for at in range(0, len(where), BATCH):
+        yield where[at : at + BATCH]
+
+
+async def _patiently(store: Callable[[], Awaitable[WriteResult]]) -> None:
+    """Store a batch; again, as often as a server turns it away, for the SDK of a broker may not do that. Raises
+    PreparationError."""
+    until_s = time.monotonic() + _DEADLINE_S
+    while True:
+        try:
+            result = await store()
+            if result.ok:
+                return
+            failed: MetadError = next(iter(result.errors.values()))
+        except MetadError as error:
+            failed = error
+        if not isinstance(failed, OverloadedError) or time.monotonic() > until_s:
+            raise PreparationError(f"records could not be stored: {failed.name}: {failed}")
+        await asyncio.sleep(max(failed.retry_after_ms, _RETRY_MS) / 1000)
+
+
+@asynccontextmanager
+async def open_crew(target: str, storm: Storm, process: int) -> AsyncIterator[Crew]:
+    """The role of a process."""
+    crew = Crew(target, storm, process)
+    try:
+        yield crew
+    finally:
+        await crew.stop()

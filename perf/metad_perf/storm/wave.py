@@ -1,0 +1,332 @@
+"""The clients of one process come back: arrivals, calls, answers, and the next attempts of those that were turned away.
+
+All state is in columns by position of the client. A call has clients of one broker and one group, so it is one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from metad_client import MetadError
+from metad_client.errors import ClosedError, DeadlineExceededError, OverloadedError
+from metad_client.results import TakeoverResult
+from metad_wire.messages import Owner, SessionTakeoverItem
+from metad_wire.policy.vector import Backoffs
+
+from .broker import Broker
+from .judge import Found, Judge
+from .orders import Counts, Finish, Result
+from .plan import FAMILIES, RETURN_SLOT, Places, Storm, ignores_slots, rolling_ns
+from .population import Clients, Ints, client_id
+from .trace import Outcome, Trace, series, write
+from .wheel import Wheel
+
+_YIELD_CALLS = 4  # begun in one turn of the event loop
+_LIVES_LOOK_NS = 250_000_000
+_AWAY = -1
+
+
+class Wave:
+    """The clients of some brokers. ``groups``: the group of each client; ``owners``: each broker's life before."""
+
+    def __init__(
+        self,
+        storm: Storm,
+        clients: Clients,
+        mine: Places,
+        groups: Ints,
+        brokers: Mapping[int, Broker],
+        owners: Mapping[int, Owner],
+        rng: np.random.Generator,
+    ) -> None:
+        self._storm = storm
+        self._clients = clients
+        self._kinds = storm.population.kinds
+        self._mine = mine
+        self._brokers = brokers
+        self._before = owners
+        self._rng = rng
+        self._lane = mine.after * (int(groups.max(initial=0)) + 1) + groups
+        self._items = [
+            SessionTakeoverItem(self._kinds[kind].tenant, client_id(number))
+            for number, kind in zip(mine.numbers.tolist(), mine.kinds.tolist(), strict=True)
+        ]
+        count = len(mine.numbers)
+        self._attempts = np.zeros(count, dtype=np.int64)
+        self._begun_ns = mine.begin_ns.copy()  # of the attempt that is next, or under way
+        self._restored_ns = np.full(count, _AWAY, dtype=np.int64)
+        self._life = np.zeros(count, dtype=np.int64)  # which of its broker's lives has restored it
+        self._waited_us = np.zeros(count, dtype=np.int64)  # before the attempt, for the backoff that remembers
+        self._doubt = np.zeros(count, dtype=np.bool_)  # an attempt had no answer: it may have happened
+        self._rtt_ns = np.array([round(kind.rtt_ms * 1e6) for kind in self._kinds], dtype=np.int64)[mine.kinds]
+        own = storm.policy not in FAMILIES
+        self._backoffs = Backoffs(
+            [
+                kind.backoff if own else msgspec.structs.replace(kind.backoff, family=FAMILIES[storm.policy])
+                for kind in self._kinds
+            ]
+        )
+        self._obeys = {n: storm.policy == RETURN_SLOT and not ignores_slots(storm, n) for n in brokers}
+        self._expected = int(mine.returns.sum())
+        self._restored = self._sent = self._refused = 0
+        self._failed: Counter[str] = Counter()
+        self._done = False
+        self._calls: set[asyncio.Task[None]] = set()
+        self._lives: set[asyncio.Task[None]] = set()
+        self._bugs: list[BaseException] = []
+        self._judge = Judge()
+        self._trace = Trace()
+        self._cpu_s = 0.0
+        self._t0_ns = 0
+        self._limit_ns = round(storm.limit_s * 1e9)
+        self._wheel = Wheel(round(storm.linger_ms * 1e6))
+
+    def counts(self) -> Counts:
+        """So far."""
+        return Counts(self._sent, self._restored, self._refused, self._failed.total(), self._done)
+
+    def owners(self, where: Ints) -> list[list[Owner]]:
+        """The lives that may own each client's session now."""
+        restored, doubt, mine = self._restored_ns[where] != _AWAY, self._doubt[where], self._mine
+        return [
+            [self._brokers[after].lives[life]]
+            if back
+            else [self._before[before], *(self._brokers[after].lives if maybe else [])]
+            for back, maybe, life, before, after in zip(
+                restored.tolist(),
+                doubt.tolist(),
+                self._life[where].tolist(),
+                mine.before[where].tolist(),
+                mine.after[where].tolist(),
+                strict=True,
+            )
+        ]
+
+    async def run(self, t0_ns: int) -> None:
+        """From the trigger until all are back, or the limit is over."""
+        self._t0_ns = t0_ns
+        returning = np.flatnonzero(self._mine.returns)
+        self._wheel.push(returning, self._begun_ns[returning] + self._rtt_ns[returning])
+        cpu_s = time.process_time()
+        looked_ns = 0
+        restarts = self._restarts()
+        try:
+            while self._restored < self._expected and (now_ns := self._now_ns()) < self._limit_ns:
+                if now_ns - looked_ns >= _LIVES_LOOK_NS:
+                    looked_ns = now_ns
+                    self._look_at_lives()
+                while restarts and restarts[-1][0] <= now_ns:
+                    self._spawn(self._lives, self._brokers[restarts.pop()[1]].restart())
+                await self._arrive(self._wheel.pop(now_ns))
+                next_ns = self._wheel.next_ns
+                pause_ns = self._storm.linger_ms * 1e6
+                if next_ns is not None:
+                    pause_ns = min(pause_ns, next_ns - self._now_ns())
+                await asyncio.sleep(max(0.0, pause_ns / 1e9))
+                self._raise_bugs()
+        finally:
+            for task in (*self._calls, *self._lives):
+                task.cancel()
+            await asyncio.gather(*self._calls, *self._lives, return_exceptions=True)
+            self._cpu_s = time.process_time() - cpu_s
+            self._done = True
+
+    def result(self, order: Finish) -> Result:
+        """What came of it; writes the trace."""
+        columns = self._trace.columns()
+        if order.trace:
+            write(Path(order.trace), columns)
+        back = self._restored_ns[self._mine.returns]
+        waited_ns = np.where(back == _AWAY, _AWAY, back - self._mine.begin_ns[self._mine.returns])
+        retried: Counter[str] = Counter()
+        for broker in self._brokers.values():
+            retried += broker.retries.reasons
+        return Result(
+            waited_ns,
+            int(self._attempts.sum()),
+            self._expected,
+            self._refused,
+            dict(self._failed),
+            series(columns, order.step_s, order.steps),
+            self._judge.verdict(),
+            dict(retried),
+            sum(broker.retries.requests for broker in self._brokers.values()),
+            sum(broker.lives_lost for broker in self._brokers.values()),
+            self._cpu_s,
+        )
+
+    # --- the way of an attempt ---
+
+    async def _arrive(self, where: Ints) -> None:
+        """These clients are at their brokers."""
+        if not len(where):
+            return
+        lanes = self._lane[where]
+        order = np.argsort(lanes, kind="stable")
+        where, lanes = where[order], lanes[order]
+        cuts = np.flatnonzero(np.diff(lanes)) + 1
+        begun = 0
+        for part in np.split(where, cuts):
+            broker = self._brokers[int(self._mine.after[part[0]])]
+            for at in range(0, len(part), self._storm.batch):
+                self._spawn(self._calls, self._attempt(broker, part[at : at + self._storm.batch]))
+                begun += 1
+                if begun % _YIELD_CALLS == 0:
+                    await asyncio.sleep(0)
+
+    async def _attempt(self, broker: Broker, where: Ints) -> None:
+        await broker.ready.wait()
+        items = [self._items[at] for at in where.tolist()]
+        self._attempts[where] += 1
+        self._sent += len(items)
+        sent_ns = self._now_ns()
+        owner = broker.owner
+        try:
+            taken = await broker.client.sessions.takeover_many(
+                owner.broker,
+                owner.broker_epoch,
+                items,
+                restore=True,
+                restore_parts=True,
+                deadline_s=self._storm.population.timeout_s,
+            )
+        except MetadError as error:
+            self._in_vain(broker, where, sent_ns, error)
+            return
+        except asyncio.CancelledError:
+            self._doubt[where] = True  # the limit is over, and nobody waits for the answer
+            raise
+        if not taken.ok:
+            failed = taken.errors
+            for at, why in failed.items():
+                self._in_vain(broker, where[at : at + 1], sent_ns, why)
+            good = np.array([at for at in range(len(where)) if at not in failed], dtype=np.int64)
+        else:
+            good = np.arange(len(where))
+        if len(good):
+            self._back(broker, owner, where, good, sent_ns, taken)
+
+    def _back(self, broker: Broker, owner: Owner, where: Ints, good: Ints, sent_ns: int, taken: TakeoverResult) -> None:
+        """The clients at these places of a call are restored."""
+        now_ns = self._now_ns()
+        self._judge_restored(broker, where, good, taken)
+        clients = where[good]
+        self._restored_ns[clients] = now_ns
+        self._life[clients] = broker.lives.index(owner)
+        self._restored += len(clients)
+        self._note(broker, clients, sent_ns, now_ns, Outcome.RESTORED)
+
+    def _in_vain(self, broker: Broker, where: Ints, sent_ns: int, error: MetadError) -> None:
+        """These clients are not restored: each waits as its policy says, and tries again."""
+        now_ns = self._now_ns()
+        slot_ms = -1
+        if isinstance(error, OverloadedError):
+            outcome = Outcome.REFUSED
+            self._refused += len(where)
+            slot_ms = error.retry_after_ms or -1
+        else:
+            outcome = Outcome.TIMEOUT if isinstance(error, DeadlineExceededError) else Outcome.FAILED
+            self._failed[error.name] += len(where)
+        if not error.outcome_known or isinstance(error, ClosedError):
+            self._doubt[where] = True
+        self._note(broker, where, sent_ns, now_ns, outcome, slot_ms)
+        u = self._rng.random(len(where))
+        if slot_ms >= 0 and self._obeys[broker.number]:
+            spread_ms = (2 * u - 1) * error.retry_jitter_ms
+            waits_us = (np.maximum(0.0, slot_ms + spread_ms) * 1_000).astype(np.int64)
+        else:
+            kinds, retries = self._mine.kinds[where], self._attempts[where] - 1
+            waits_us = self._backoffs.waits_us(kinds, retries, self._waited_us[where], u)
+            self._waited_us[where] = waits_us
+        self._begun_ns[where] = now_ns + waits_us * 1_000
+        self._wheel.push(where, self._begun_ns[where] + self._rtt_ns[where])
+
+    def _note(
+        self, broker: Broker, where: Ints, sent_ns: int, now_ns: int, outcome: Outcome, slot_ms: int = -1
+    ) -> None:
+        self._trace.note(
+            self._mine.numbers[where],
+            broker.number,
+            self._attempts[where],
+            self._begun_ns[where],
+            sent_ns,
+            now_ns,
+            outcome,
+            slot_ms,
+        )
+
+    def _judge_restored(self, broker: Broker, where: Ints, good: Ints, taken: TakeoverResult) -> None:
+        """Look whether what was restored is what was stored, and came from the owner before. A batch that is right
+        costs a comparison of columns."""
+        mine, kinds, clients = self._mine, self._kinds, self._clients
+        chosen = where[good]
+        described = [
+            (number, kinds[kind])
+            for number, kind in zip(mine.numbers[chosen].tolist(), mine.kinds[chosen].tolist(), strict=True)
+        ]
+        places_ = good.tolist()
+        # The columns of what was asked for are empty if no client had any.
+        properties = [taken.properties(at) for at in places_]
+        filters = [list(taken.subscriptions(at)) for at in places_]
+        states = [list(taken.inflight(at)) for at in places_]
+        must = [
+            [clients.properties(number, kind) for number, kind in described],
+            [Clients.subscriptions(number, kind) for number, kind in described],
+            [Clients.inflight(number, kind) for number, kind in described],
+        ]
+        previous = [taken.previous(at) for at in places_]
+        right = [self._before[n] for n in mine.before[chosen].tolist()]
+        if previous == right and [properties, filters, states] == must:
+            return
+        doubt = self._doubt[chosen].tolist()
+        self._judge.batch(
+            [number for number, _ in described],
+            [[one, *(broker.lives if maybe else [])] for one, maybe in zip(right, doubt, strict=True)],
+            list(zip(*must, strict=True)),
+            [
+                Found(was, None if restored is None else (restored, some, waiting))
+                for was, restored, some, waiting in zip(previous, properties, filters, states, strict=True)
+            ],
+            "when it came back",
+        )
+
+    # --- the brokers' lives ---
+
+    def _restarts(self) -> list[tuple[int, int]]:
+        """Times and brokers, the first of them last."""
+        if self._storm.trigger != "rolling":
+            return []
+        times = rolling_ns(self._storm)
+        return sorted(((int(times[n]), n) for n in self._brokers), reverse=True)
+
+    def _look_at_lives(self) -> None:
+        for broker in self._brokers.values():
+            if broker.is_lost:
+                broker.ready.clear()
+                self._spawn(self._lives, broker.recover())
+
+    def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        self._lives.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._bugs.append(error)
+
+    def _raise_bugs(self) -> None:
+        if self._bugs:
+            raise self._bugs[0]
+
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() - self._t0_ns

@@ -1,0 +1,256 @@
+"""metad-perf storm: who the clients are, when they are due, what becomes of their attempts, and the judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from metad_perf.errors import UsageError
+from metad_perf.storm.judge import DAMAGED, GONE, NOT_ENDED, WRONG_OWNER, Found, Judge, Verdict
+from metad_perf.storm.orders import Result
+from metad_perf.storm.outcome import KEYS, restored_by_s, summary
+from metad_perf.storm.plan import Storm, ignores_slots, places
+from metad_perf.storm.population import Clients, Kind, Population, read
+from metad_perf.storm.trace import COLUMNS, Outcome, Series, Trace, series
+from metad_perf.storm.wheel import Wheel
+from metad_wire.messages import Owner
+
+STORM = Storm(sessions=2_000, brokers=5, processes=2)
+CLIENTS = Clients(STORM.population, seed=1)
+MS = 1_000_000
+
+
+def numbers(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(values, dtype=np.int64)
+
+
+# --- the population ---
+
+
+def test_kinds_have_their_shares_and_follow_from_the_number() -> None:
+    everyone = np.arange(100_000)
+    kinds = CLIENTS.kinds(everyone)
+    shares = np.bincount(kinds) / len(kinds)
+    assert shares == pytest.approx([kind.share for kind in STORM.population.kinds], abs=0.01)
+    assert (CLIENTS.kinds(everyone[77:78]) == kinds[77]).all()
+    assert (Clients(STORM.population, seed=2).kinds(everyone) != kinds).any()
+
+
+def test_no_two_clients_store_the_same() -> None:
+    kind = Kind(name="one", share=1, payload_bytes=64, subscriptions=2, inflight=2)
+    payloads = {CLIENTS.payload(number, kind) for number in range(3_000)}
+    assert len(payloads) == 3_000
+    assert {len(payload) for payload in payloads} == {64}
+    assert Clients.subscriptions(1, kind) != Clients.subscriptions(2, kind)
+    assert Clients.inflight(1, kind) != Clients.inflight(2, kind)
+
+
+def test_a_population_is_read_from_toml_and_says_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "population.toml"
+    path.write_text(
+        'timeout_s = 5.0\n[[kinds]]\nname = "tag"\nshare = 1.0\nrtt_ms = 3.0\nwill = true\n'
+        '[kinds.backoff]\nfamily = "equal"\nbase_s = 2.0\ncap_s = 9.0\n'
+    )
+    (kind,) = read(path).kinds
+    assert (kind.name, kind.rtt_ms, kind.will, kind.backoff.family, kind.backoff.cap_s) == (
+        "tag",
+        3.0,
+        True,
+        "equal",
+        9,
+    )
+    assert read(None) == Population()
+    for text in (
+        "kinds = []",
+        '[[kinds]]\nname = "tag"\nshare = 0.0',
+        "colour = 1",
+        '[[kinds]]\nname = "x"\nshare = "a"',
+    ):
+        path.write_text(text)
+        with pytest.raises(UsageError, match="population"):
+            read(path)
+
+
+# --- places ---
+
+
+def test_every_client_comes_back_to_another_broker_at_once() -> None:
+    everyone = places(STORM, CLIENTS)
+    assert (everyone.before != everyone.after).all()
+    assert set(everyone.after.tolist()) == set(range(5))
+    assert everyone.returns.all()
+    assert not everyone.ends.any()
+    assert not everyone.begin_ns.any(), "there is no ramp"
+
+
+def test_rolling_brokers_keep_their_clients_and_take_turns() -> None:
+    everyone = places(msgspec.structs.replace(STORM, trigger="rolling", rolling_s=10.0), CLIENTS)
+    assert (everyone.before == everyone.after).all()
+    assert sorted(set(everyone.begin_ns.tolist())) == [n * 2_000 * MS for n in range(5)]
+
+
+def test_only_a_region_or_those_whose_sessions_stay_come_back() -> None:
+    region = places(msgspec.structs.replace(STORM, trigger="region", region="us"), CLIENTS)
+    regions = [STORM.population.kinds[kind].region for kind in region.kinds]
+    assert [one == "us" for one in regions] == region.returns.tolist()
+    assert (region.before == region.after)[~region.returns].all()
+    expiry = places(msgspec.structs.replace(STORM, trigger="expiry", expiring=0.25), CLIENTS)
+    assert (expiry.ends == ~expiry.returns).all()
+    assert expiry.ends.mean() == pytest.approx(0.25, abs=0.05)
+
+
+def test_a_share_of_the_brokers_ignores_slots() -> None:
+    storm = msgspec.structs.replace(STORM, policy="return-slot", ignore_slots=0.4)
+    assert [ignores_slots(storm, n) for n in range(5)] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("trigger", "noon", "noon"),
+        ("policy", "hope", "hope"),
+        ("brokers", 1, "--brokers"),
+        ("processes", 9, "--processes"),
+        ("limit_s", 0.0, "--seconds-limit"),
+        ("limit_s", 10_000_000.0, "expiry_s"),
+        ("limit_s", 3_600.0, "will_delay_s"),
+        ("region", "mars", "mars"),
+        ("ignore_slots", 2.0, "--ignore-slots"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(field: str, value: object, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        msgspec.structs.replace(STORM, **{field: value}).checked()
+
+
+# --- the wheel ---
+
+
+def test_nobody_comes_out_of_the_wheel_before_the_time() -> None:
+    wheel = Wheel(5 * MS)
+    due = np.random.default_rng(1).integers(0, 1_000 * MS, 500)
+    wheel.push(np.arange(500), due)
+    wheel.push(numbers(500), numbers(3 * MS))
+    due = np.append(due, 3 * MS)
+    out: list[int] = []
+    for now in range(0, 1_010 * MS, 7 * MS):
+        popped = wheel.pop(now)
+        assert (due[popped] <= now).all()
+        assert (due[popped] > now - 12 * MS).all(), "nor more than a tick and a look late"
+        out += popped.tolist()
+    assert sorted(out) == list(range(501))
+    assert (wheel.waiting, wheel.next_ns) == (0, None)
+
+
+# --- percentiles and series ---
+
+
+def test_percentiles_count_who_is_still_away() -> None:
+    waited = np.arange(1, 1_001) * MS
+    assert restored_by_s(waited, 50.0) == 0.5
+    assert restored_by_s(waited, 99.9) == pytest.approx(0.999)
+    assert restored_by_s(waited, 100.0) == 1.0
+    waited[-1] = -1
+    assert restored_by_s(waited, 100.0) is None
+    assert restored_by_s(waited, 99.9) == pytest.approx(0.999)
+    assert restored_by_s(numbers(), 50.0) is None
+
+
+def attempts() -> Trace:
+    trace = Trace()
+    trace.note(numbers(7, 9), 3, numbers(1, 1), numbers(0, 0), 10 * MS, 150 * MS, Outcome.REFUSED, 50)
+    trace.note(numbers(7), 3, numbers(2), numbers(230 * MS), 240 * MS, 250 * MS, Outcome.RESTORED)
+    trace.note(numbers(9), 3, numbers(2), numbers(230 * MS), 240 * MS, 9_000 * MS, Outcome.TIMEOUT)
+    return trace
+
+
+def test_a_trace_has_a_row_for_each_attempt() -> None:
+    columns = attempts().columns()
+    assert list(columns) == [name for name, _ in COLUMNS]
+    assert columns["client"].tolist() == [7, 9, 7, 9]
+    assert columns["slot_ms"].tolist() == [50, 50, -1, -1]
+    assert columns["outcome"].tolist() == [1, 1, 0, 2]
+    assert {name: column.dtype for name, column in columns.items()} == {name: np.dtype(kind) for name, kind in COLUMNS}
+    assert Trace().columns()["client"].tolist() == []
+
+
+def test_a_series_counts_attempts_where_they_happen() -> None:
+    found = series(attempts().columns(), 0.1, 4)
+    assert found == Series(0.1, [2, 0, 2, 0], [2, 0, 2, 0], [0, 0, 1, 0], [0, 2, 0, 0], [0, 0, 0, 1])
+    assert found.plus(found).refused == [0, 4, 0, 0]
+
+
+def test_a_trace_becomes_parquet(tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    from metad_perf.storm.trace import write
+
+    write(tmp_path / "attempts.parquet", attempts().columns())
+    rows = pq.read_table(tmp_path / "attempts.parquet").to_pylist()
+    assert [(row["client"], row["attempt"], row["outcome"]) for row in rows] == [
+        (7, 1, "refused"),
+        (7, 2, "restored"),
+        (9, 1, "refused"),
+        (9, 2, "timeout"),
+    ]
+
+
+# --- the judge ---
+
+BEFORE, AFTER, OTHER = Owner("storm-001", 4), Owner("storm-002", 7), Owner("storm-002", 6)
+
+
+@pytest.mark.parametrize(
+    ("found", "fault"),
+    [
+        (Found(AFTER, ["a"]), None),
+        (Found(BEFORE, ["a"]), None),
+        (Found(None, None), GONE),
+        (Found(AFTER, None), GONE),
+        (Found(AFTER, ["b"]), DAMAGED),
+        (Found(OTHER, ["a"]), WRONG_OWNER),
+    ],
+)
+def test_the_judge_sees_what_is_wrong_and_nothing_else(found: Found, fault: str | None) -> None:
+    judge = Judge()
+    judge.batch([1, 2], [[AFTER], [BEFORE, AFTER]], [["x"], ["a"]], [Found(AFTER, ["x"]), found], "now")
+    assert judge.verdict().faults == ({fault: 1} if fault else {})
+    assert len(judge.verdict().examples) == (1 if fault else 0)
+
+
+def test_a_client_is_wrong_once_and_a_session_that_stays_too_long_is_seen() -> None:
+    judge = Judge()
+    judge.batch([1, 1], [[AFTER]] * 2, [["a"]] * 2, [Found(None, None)] * 2, "now")
+    judge.not_ended(2)
+    assert judge.verdict().faults == {GONE: 1, NOT_ENDED: 1}
+
+
+def result(faults: dict[str, int], waited: list[int], attempts: int, retried: int = 0) -> Result:
+    none = Series(0.1, [0], [0], [0], [0], [0])
+    verdict = Verdict(faults, [])
+    reasons = {"overloaded": retried} if retried else {}
+    return Result(numbers(*waited), attempts, len(waited), 1, {}, none, verdict, reasons, 10, 0, 0.1)
+
+
+def test_what_is_lost_is_counted_whether_it_is_seen_when_a_client_comes_back_or_at_the_end() -> None:
+    fine = result({}, [MS, 2 * MS], 2)
+    assert summary([fine], Verdict())["lost"] == 0
+    assert summary([result({GONE: 1}, [MS, MS], 2)], Verdict())["lost"] == 1
+    assert summary([fine], Verdict({GONE: 1, DAMAGED: 2, NOT_ENDED: 5}, []))["lost"] == 3
+    assert summary([fine], Verdict({GONE: 1, DAMAGED: 2}, []))["sessions_expired_wrongly"] == 1
+    missing = summary([fine, result({}, [-1, MS], 5)], Verdict())
+    assert (missing["restored"], missing["returning"], missing["t999_s"]) == (3, 4, None)
+    assert missing["attempts_per_session"] == 7 / 4
+    assert missing["t50_s"] == 0.001
+
+
+def test_what_the_sdk_repeats_is_an_attempt_too() -> None:
+    again = summary([result({}, [MS] * 100, 100, retried=5)], Verdict())
+    assert (again["attempts_per_session"], again["rejected"]) == (1.5, 51), "5 requests of 10 clients each"
+
+
+def test_the_keys_of_the_contract_are_exactly_these() -> None:
+    assert KEYS[:3] == ("sessions", "restored", "t50_s")
+    assert len(KEYS) == 15

@@ -1,0 +1,133 @@
+"""The brokers of metad-perf storm on a server in memory: what they restore, and that a loss is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import reduce
+
+import msgspec
+import pytest
+
+from metad import embedded
+from metad_client import Client, SessionDeleteItem, connect
+from metad_perf.storm.background import Background, Begin, End
+from metad_perf.storm.crew import Crew, open_crew
+from metad_perf.storm.judge import DAMAGED, GONE, NOT_ENDED, Verdict
+from metad_perf.storm.orders import Counts, Finish, Forget, Go, Leave, Look, Register, Result, Store, Verify
+from metad_perf.storm.outcome import summary
+from metad_perf.storm.plan import Storm, places
+from metad_perf.storm.population import Clients, Kind, Population, client_id
+from metad_wire.messages import SessionProperties, SessionUpdateItem
+
+KIND = Kind(name="tag", share=1.0, rtt_ms=1.0, subscriptions=2, inflight=1, will=True)
+STORM = Storm(population=Population(kinds=(KIND,), timeout_s=20.0), sessions=120, brokers=3, processes=2, limit_s=100.0)
+
+
+class Stage:
+    """The processes of a storm in one process, on one server."""
+
+    def __init__(self, storm: Storm, client: Client, crews: list[Crew]) -> None:
+        self.storm = storm
+        self.client = client
+        self._crews = crews
+        self._owners: dict[int, object] = {}
+
+    async def each(self, order: object) -> list[object]:
+        return [await crew.carry_out(order) for crew in self._crews]
+
+    async def store(self) -> None:
+        for owners in await self.each(Register()):
+            self._owners |= owners
+        assert sum(await self.each(Store(0, self.storm.sessions))) == self.storm.sessions
+
+    async def go(self) -> list[Result]:
+        await self.each(Go(time.monotonic_ns(), self._owners))
+        results = [one for one in await self.each(Finish(0.1, 10)) if isinstance(one, Result)]
+        assert all(counts.done for counts in await self.each(Look()) if isinstance(counts, Counts))
+        return results
+
+    async def read_back(self) -> Verdict:
+        found = [one for one in await self.each(Verify(0, self.storm.sessions)) if isinstance(one, Verdict)]
+        return reduce(Verdict.plus, found)
+
+
+@asynccontextmanager
+async def stage(storm: Storm = STORM) -> AsyncIterator[Stage]:
+    async with (
+        embedded.serve() as server,
+        connect(server.url) as client,
+        open_crew(server.url, storm.checked(), 0) as one,
+        open_crew(server.url, storm.checked(), 1) as two,
+    ):
+        yield Stage(storm, client, [one, two])
+
+
+@pytest.mark.parametrize("trigger", ["all", "rolling", "region", "expiry"])
+async def test_every_client_comes_back_with_what_it_has(trigger: str) -> None:
+    far = msgspec.structs.replace(KIND, name="far", region="us")
+    storm = msgspec.structs.replace(
+        STORM, trigger=trigger, rolling_s=0.3, expiring=0.3, population=Population(kinds=(KIND, far))
+    ).checked()
+    everyone = places(storm, Clients(storm.population, storm.seed))
+    async with stage(storm) as play:
+        await play.store()
+        if trigger == "expiry":
+            assert sum(await play.each(Leave(time.time() + 1.0))) == everyone.ends.sum()
+        results = await play.go()
+        found = summary(results, Verdict())
+        assert found["restored"] == found["returning"] == everyone.returns.sum()
+        assert (found["lost"], found["failed"], found["attempts_per_session"]) == (0, {}, 1.0)
+        verdict = await play.read_back()
+        while verdict.faults.keys() == {NOT_ENDED}:  # they end at their time
+            await asyncio.sleep(0.05)
+            verdict = await play.read_back()
+        assert verdict == Verdict()
+        await play.each(Forget(0, storm.sessions))
+        assert [one async for one in play.client.sessions.list("storm")] == []
+
+
+async def test_a_session_that_is_lost_before_or_after_its_client_comes_back_is_seen() -> None:
+    async with stage() as play:
+        await play.store()
+        await play.client.sessions.delete_many([SessionDeleteItem("storm", client_id(n)) for n in (5, 6)])
+        broker = await play.client.sessions.get("storm", client_id(7))
+        assert broker is not None
+        item = SessionUpdateItem("storm", client_id(7), SessionProperties(86_400, b"another's"))
+        (await play.client.sessions.update_many(broker.broker, broker.broker_epoch, [item])).raise_for_error()
+        results = await play.go()
+        when_back = reduce(Verdict.plus, (one.verdict for one in results))
+        assert when_back.faults == {GONE: 2, DAMAGED: 1}
+        assert any("client 5 when it came back" in example for example in when_back.examples)
+        await play.client.sessions.delete_many([SessionDeleteItem("storm", client_id(n)) for n in (8, 9, 10, 11)])
+        at_end = await play.read_back()
+        assert at_end.faults == {GONE: 4, DAMAGED: 3}, "a takeover has made the first two anew, without what they had"
+        assert summary(results, at_end)["lost"] == 7
+
+
+async def test_clients_that_are_not_back_in_time_are_counted_and_not_waited_for() -> None:
+    slow = msgspec.structs.replace(KIND, rtt_ms=60_000.0)
+    storm = msgspec.structs.replace(STORM, population=Population(kinds=(slow,)), limit_s=0.2)
+    async with stage(storm) as play:
+        await play.store()
+        found = summary(await play.go(), await play.read_back())
+        assert (found["restored"], found["returning"], found["t50_s"], found["lost"]) == (0, 120, None, 0)
+
+
+async def test_goodput_is_what_was_acknowledged() -> None:
+    async with embedded.serve() as server, connect(server.url) as client:
+        background = Background(client)
+        begin_ns = time.monotonic_ns()
+        await background.carry_out(Begin(3_000.0))
+        while len((await background.carry_out(End())).samples) < 30:
+            await background.carry_out(Begin(3_000.0))
+            await asyncio.sleep(0.3)
+        work = await background.carry_out(End())
+        end_ns = time.monotonic_ns()
+        acknowledged = sum(one.acknowledged for one in work.samples)
+        assert acknowledged == sum(one.items for one in work.samples) > 0
+        assert work.goodput(begin_ns, end_ns) == pytest.approx(acknowledged / ((end_ns - begin_ns) / 1e9))
+        assert sum(work.curve(begin_ns, 1.0, 100)) == acknowledged
+        assert work.errors == {}
