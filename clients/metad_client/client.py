@@ -114,7 +114,7 @@ class Client:
         self.sessions = Sessions(self._requests)
         self.subscriptions = Subscriptions(self._requests)
         self.inflight = InflightStates(self._requests)
-        self.wills = Wills(self._requests, self._dispatcher)
+        self.wills = Wills(self._requests)
         self.offsets = Offsets(self._requests)
         self.consumers = Consumers(self._requests)
         self.kv = KeyValue(self._requests)

@@ -38,7 +38,7 @@ from .agenda import Agenda
 from .backlog import backlog
 from .broker_calls import BrokerCalls
 from .checkpoints import Checkpoints
-from .driver import GroupDriver
+from .driver import GroupDriver, Work
 from .environment import AsyncEnvironment, Dial, Environment, nobody_is_dialled
 from .group_expiry import GroupExpiry
 from .group_status import GroupStatuses
@@ -65,6 +65,7 @@ from .stores import StoreIdentity, Stores, open_stores
 from .sweeps import Sweeps
 from .unclaimed_wills import UnclaimedWills
 from .watches import Watches
+from .will_turns import WillTurns
 
 _LOOK_S = 0.002  # how often a node that ends looks whether it may
 
@@ -151,7 +152,9 @@ class Node:
             limits=config.limits,
             control=self._control,
             sweep=self._sweep,
+            wait=self._wait_for_turn,
         )
+        self.will_turns = WillTurns(self.requests, environment)
         self.sweeps = Sweeps(config.expiry, groups, self.requests, environment, health)
         self.unclaimed_wills = UnclaimedWills(config.expiry, groups, self.requests, environment, health)
         self._group_expiry = GroupExpiry(config.expiry, groups, self.requests, environment, health)
@@ -258,6 +261,9 @@ class Node:
         if not driver.group.ready:
             raise driver.not_leader()
         self.migrations.sweep(driver, body, lambda error: done(error or encode(GroupReply([], []))))
+
+    def _wait_for_turn(self, driver: GroupDriver, work: Work) -> None:
+        self.will_turns.wait(driver, work)
 
     def serves(self, connections: int) -> None:
         """Note how many connections of clients there are, for the status."""
@@ -422,6 +428,7 @@ class Node:
         """Answer everything that waits."""
         self.groups.abandon(reason)
         self._reads.abandon(reason)
+        self.will_turns.abandon(reason)
         self.watches.abandon(NotReplicaError(reason))
 
     async def hand_over(self, timeout_s: float) -> None:
@@ -441,6 +448,7 @@ class Node:
         """Take no more writes and wait for those taken. True if all were answered in time."""
         self.requests.drain()
         self.watches.drain()
+        self.will_turns.drain()
         deadline_s = self.environment.now() + timeout_s
         while not all(driver.idle for driver in self.drivers.values()):
             if self.environment.now() >= deadline_s:
@@ -484,6 +492,7 @@ class Node:
         self._group_expiry.stop()
         self._scheduler.stop()
         self._reads.stop()
+        self.will_turns.stop()
         self.watches.stop()
         self.snapshots.stop()
 

@@ -24,7 +24,7 @@ from metad_wire.errors import (
 )
 from metad_wire.group import METADATA
 from metad_wire.messages import CHANGE_BYTES_MAX, Feature
-from metad_wire.methods import GROUP_COMMAND, METHODS, Body, By, For, Method, Reply
+from metad_wire.methods import GROUP_COMMAND, METHODS, WILL_WAIT, Body, By, For, Method, Reply
 from metad_wire.refused import Refused
 from metad_wire.session import FEATURES
 
@@ -32,6 +32,7 @@ from ..config import LimitsConfig
 from ..control.host import Done, Line
 from ..state.limits import reply_limit
 from ..state.registry import CONTROL, VERBS
+from ..state.tables import Command
 from .digests import digest_of
 from .driver import GroupDriver, Work
 from .environment import Environment
@@ -48,6 +49,8 @@ Control = Callable[[Method[Any, Any], Any, Done, float, Line | None], None]
 MetadError."""
 Sweep = Callable[[GroupDriver, GroupCommand, Done], None]
 """Has the group's leader drop what has moved away. May raise MetadError."""
+Wait = Callable[[GroupDriver, Work], None]
+"""Answers a request later, when it is its turn or its deadline has passed. May raise MetadError."""
 
 
 class Requests:
@@ -66,6 +69,7 @@ class Requests:
         limits: LimitsConfig,
         control: Control,
         sweep: Sweep,
+        wait: Wait,
     ) -> None:
         self.draining = False
         """Whether writes to groups that this node leads are refused."""
@@ -84,6 +88,7 @@ class Requests:
         self._reply_bytes_max = reply_limit(limits.frame_bytes_max)
         self._control = control
         self._sweep = sweep
+        self._wait = wait
 
     @property
     def spent(self) -> int:
@@ -213,6 +218,9 @@ class Requests:
         now_s = self._environment.now()
         arrived_s = command.arrived_s = now_s - waited_s
         deadline_s = arrived_s + (request.deadline_ms or self._deadline_default_ms) / 1000
+        if method is WILL_WAIT and body.wait_ms:
+            until_s = min(deadline_s, arrived_s + body.wait_ms / 1000)
+            return self._begin_wait(driver, command, held + ITEM_BYTES, until_s, done, source)
         if verb.read is not None:
             self._reads.begin(driver, verb, command, held, deadline_s, done, source)
             return None
@@ -237,6 +245,22 @@ class Requests:
         # From here on nothing may raise: the request would be answered twice.
         work = Work(command, request.identity, deadline_s, answer, source)
         self._scheduler.submit(driver, work, now_s)
+        return work
+
+    def _begin_wait(
+        self, driver: GroupDriver, command: Command[Any], held: int, until_s: float, done: Done, source: Line | None
+    ) -> Work:
+        def answer(outcome: bytes | MetadError) -> None:
+            self._budget.give(held, command.items)
+            done(outcome)
+
+        self._budget.take(held, command.items, self._environment.now())
+        work = Work(command, None, until_s, answer, source)
+        try:
+            self._wait(driver, work)
+        except BaseException:
+            self._budget.give(held, command.items)
+            raise
         return work
 
 

@@ -35,6 +35,7 @@ from .plain import verbs_of
 from .row_cache import HeadCache, RowCache
 from .slot_assignment import HeldSlots, SlotAssignment
 from .tables import Verb
+from .will_news import WillNews
 
 CONTROL: frozenset[int] = frozenset(
     method.code for method in METHODS.values() if method.by is not By.GROUP and not method.mutates
@@ -82,6 +83,7 @@ PARTS: tuple[type[StatePart], ...] = (
     HeadCache,
     LiveLeases,
     LiveConsumers,
+    WillNews,
 )
 """What every group keeps in memory of its state."""
 

@@ -26,6 +26,7 @@ from .rows import NO_ROWS, Rows, column
 from .slot_assignment import SlotAssignment
 from .tables import PAGE_BYTES_MAX, SCAN_ROWS_MAX, Command, Reader, Verb, after_cursor, is_held, key_after, written
 from .view import View
+from .will_news import WillNews
 
 DUE = WILL.rows["due"]
 _CLAIM = WILL.rows["claim"]
@@ -40,6 +41,8 @@ def due_will(view: View, tenant: str, client_id: str, will: m.Will, number: int)
     """The will of a client is due. ``number`` tells it from the client's other wills, and grows."""
     key = keys.text2(tenant, client_id) + keys.text(f"{number:016x}")
     view.writes_of(DUE)[keys.table_prefix(view.group, DUE) + key] = encode(wire.WillDue(will, view.now_ms))
+    for each in view.parts[WillNews].hears:
+        each.claimable(view.revision, tenant, key)
 
 
 def _start(tenant: str | None, client_id_prefix: str = "") -> bytes:
@@ -85,6 +88,8 @@ def _evaluate_claim(view: View, command: Command[wire.WillClaim]) -> wire.WillCl
     else:
         cursor = b"" if is_last else cursor
     view.write(_CLAIM, writes)
+    for each in view.parts[WillNews].hears:
+        each.claimed(view.revision, body.broker, len(claimed), more=bool(cursor) or len(claimed) == body.limit)
     view.grown = sum(map(len, writes)) + sum(map(len, filter(None, writes.values())))
     revisions = [m.Revision(view.name, view.revision)]
     return wire.WillClaimReply(revisions, claimed, wills, cursor)  # type: ignore[arg-type]  # encoded
@@ -147,6 +152,9 @@ def _give_up(
             dues[due] = claims[claim] = None
         else:
             claims[claim] = encode(msgspec.structs.replace(claimant, until_ms=0))
+            tenant = str(WILL.fields_of(suffix, 1)[0])
+            for each in view.parts[WillNews].hears:
+                each.claimable(view.revision, tenant, suffix)
     return written(view, errors)
 
 
@@ -209,6 +217,29 @@ def _read_list(reader: Reader, command: Command[wire.WillList]) -> wire.WillList
     return wire.WillListReply(found, cursor)  # type: ignore[arg-type]  # encoded
 
 
+def _read_wait(reader: Reader, command: Command[wire.WillWait]) -> wire.WillWaitReply:
+    """Whether there is a will to claim, at once: the node does the waiting (:mod:`metad.node.will_turns`)."""
+    body = command.body
+    start = _start(body.tenant)
+    prefix, claim_prefix = keys.table_prefix(reader.group, DUE), keys.table_prefix(reader.group, _CLAIM)
+    begin = after_cursor(reader.group, DUE, start, body.cursor)
+    scan = reader.scan(begin, keys.after_prefix(prefix + start), SCAN_ROWS_MAX)
+    skip = len(prefix)
+    suffixes = [key[skip:] for key, _ in scan.rows]
+    claims = reader.get_many([claim_prefix + suffix for suffix in suffixes], LOOKED_AT_BYTES_MAX)
+    fences, past_ms = reader.parts[Fences], max(reader.wall_ms(), reader.log_ms())
+    for suffix, claim in zip(suffixes, claims, strict=True):
+        claimant = None if claim is None else _decode_claimant(claim)
+        if not _holds(claimant, body.broker, body.broker_epoch, past_ms, fences):
+            return wire.WillWaitReply(True, just_before(suffix))
+    return wire.WillWaitReply(False, b"" if scan.stopped_at is None else scan.stopped_at[skip:])
+
+
+def just_before(key: bytes) -> bytes:
+    """A cursor that this key of a will is behind, and none before it that has another beginning."""
+    return key[:-1]
+
+
 class Waiting(NamedTuple):
     """Wills that are due and not acknowledged, how many of them nobody has, and since when the oldest of these is due
     (0: there is none). ``more``: others were not looked at."""
@@ -258,4 +289,5 @@ VERBS = (
     Verb(methods.WILL_RELEASE, WILL, evaluate=_evaluate_release),
     Verb(methods.WILL_EXPIRE, WILL, evaluate=_evaluate_expire, origin=Origin.EXPIRY, background=True),
     Verb(methods.WILL_LIST, WILL, read=_read_list),
+    Verb(methods.WILL_WAIT, WILL, read=_read_wait),
 )

@@ -55,7 +55,7 @@ from metad_wire.tables.subscription import (
     SubscriptionList,
     SubscriptionRemove,
 )
-from metad_wire.tables.will import WillAcknowledge, WillClaim, WillExpire, WillKey, WillList, WillRelease
+from metad_wire.tables.will import WillAcknowledge, WillClaim, WillExpire, WillKey, WillList, WillRelease, WillWait
 from metad_wire.transport import Transport
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchFilter, WatchOpen
@@ -190,6 +190,7 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "will.acknowledge": lambda name: WillAcknowledge("b", 1, [WillKey("t", name, "1")]),
     "will.release": lambda name: WillRelease("b", 1, [WillKey("t", name, "1")]),
     "will.list": lambda name: WillList(),
+    "will.wait": lambda name: WillWait("b", 1),
     "will.expire": lambda name: WillExpire([WillKey("t", name, "1")], 1),
     "offset.commit": lambda name: m.OffsetCommit([m.OffsetCommitItem("t", name, "topic", 0, 1)]),
     "offset.fetch": lambda name: m.OffsetFetch([m.OffsetKey("t", name, "topic", 0)]),

@@ -11,6 +11,7 @@ import pytest
 
 import metad_client as sdk
 from metad import embedded
+from metad.node.in_flight_budget import ITEM_BYTES
 from metad_client import (
     SessionDisconnectItem,
     SessionProperties,
@@ -21,7 +22,9 @@ from metad_client import (
     blocking,
 )
 from metad_client.requests.requests import Requests
-from metad_wire.tables.will import WillClaim
+from metad_wire.messages import Message
+from metad_wire.methods import WILL_WAIT
+from metad_wire.tables.will import WillClaim, WillWait
 
 SOON = {"expiry": {"amnesty_ms": 100}, "groups": {"data": 3}}
 WAIT_S = 60
@@ -76,14 +79,14 @@ async def test_brokers_share_the_wills_and_publish_each_once() -> None:
         assert sorted(published) == [f"will/{name}" for name in names]
 
 
-async def test_a_will_costs_about_one_claim_however_many_brokers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wills become due one at a time; each is published once, by one of 20 brokers."""
-    claims: dict[str, int] = {}
+async def test_a_will_costs_a_wait_and_a_claim_however_many_brokers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wills become due one at a time; each is published once, by one of 20 brokers, and the others hear nothing."""
+    asked: dict[type[Message], list[str]] = {}
     ask = Requests.one
 
     async def counted(self: Requests, method: Any, body: Any, *how: Any, **more: Any) -> Any:
-        if isinstance(body, WillClaim):
-            claims[body.broker] = claims.get(body.broker, 0) + 1
+        if isinstance(body, WillClaim | WillWait):
+            asked.setdefault(type(body), []).append(body.broker)
         return await ask(self, method, body, *how, **more)
 
     monkeypatch.setattr(Requests, "one", counted)
@@ -97,16 +100,17 @@ async def test_a_will_costs_about_one_claim_however_many_brokers_there_are(monke
     async with serving() as (server, m), asyncio.timeout(4 * WAIT_S), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(sdk.connect(server.url)) for _ in range(20)]
         brokers = [asyncio.create_task(serve(one, f"b{number}")) for number, one in enumerate(clients)]
-        while len(claims) < 20:  # noqa: ASYNC110 - each begins with a look at all groups
+        while len(asked.get(WillWait, ())) < 3 * 20:  # noqa: ASYNC110 - they all wait, in each group
             await asyncio.sleep(0.01)
+        asked.clear()
         for number in range(160):
-            if number == 60:
-                claims.clear()  # they know each other by now
             await go(m, f"c{number}")
             assert await published.get() == f"c{number}"
         assert published.empty()
-        assert sum(claims.values()) <= 3 * 100, "without turns: 20 for each will"
-        assert len(claims) > 10, "they share the work"
+        assert len(asked[WillClaim]) <= 180, "all brokers hear of each will: 20 for each"
+        assert len(asked[WillWait]) <= 2 * 180
+        assert set(asked[WillClaim]) == {f"b{number}" for number in range(20)}, "they share the work"
+        assert (await m.status()).watch_streams == 0
         for broker in brokers:
             broker.cancel()
         await asyncio.wait(brokers)
@@ -246,3 +250,35 @@ def test_the_blocking_client_sees_each_will_before_it_is_acknowledged() -> None:
                 m.wills.acknowledge("b1", 1, taken.key)
                 break
         assert sorted(seen) == [f"c{i}" for i in range(5)]
+
+
+async def test_a_broker_that_has_a_turn_and_does_nothing_delays_wills_by_that_turn() -> None:
+    """Its process hangs, or its connection is gone without a word: the next one in line publishes the will."""
+    async with serving() as (server, m), asyncio.timeout(WAIT_S), AsyncExitStack() as stack:
+        hung = await stack.enter_async_context(sdk.connect(server.url))
+        groups = [f"data-{number}" for number in range(3)]
+        waits = [
+            asyncio.create_task(hung._requests.one(WILL_WAIT, WillWait("hung", 1, 60_000), 60.0, group=group))
+            for group in groups
+        ]
+        while (await m.status()).in_flight_bytes < 3 * ITEM_BYTES:  # noqa: ASYNC110 - all three wait
+            await asyncio.sleep(0.01)
+        async with aclosing(m.wills.due("b1", 1, poll_s=3600)) as due:
+            first = asyncio.ensure_future(anext(due))
+            await asyncio.wait([first], timeout=0.2)
+            await go(m, "a")
+            assert (await first).key.client_id == "a"
+        told = [wait for wait in waits if wait.done()]
+        assert [wait.result().claimable for wait in told] == [True], "it was its turn"
+        for wait in waits:
+            wait.cancel()
+        await asyncio.wait(waits)
+
+
+async def test_a_life_that_is_over_is_told_while_it_waits() -> None:
+    async with serving() as (_, m), asyncio.timeout(WAIT_S), aclosing(m.wills.due("b1", 1, poll_s=3600)) as due:
+        first = asyncio.ensure_future(anext(due))
+        await asyncio.wait([first], timeout=0.2)
+        await m.brokers.register("b1", lease_s=60)
+        with pytest.raises(sdk.FencedError):
+            await first

@@ -84,6 +84,7 @@ from .tables.will import WILL_CLAIM as WILL_CLAIM
 from .tables.will import WILL_EXPIRE as WILL_EXPIRE
 from .tables.will import WILL_LIST as WILL_LIST
 from .tables.will import WILL_RELEASE as WILL_RELEASE
+from .tables.will import WILL_WAIT as WILL_WAIT
 from .watch import WatchOpen, WatchOpened
 
 STATUS = Method(0x0001, "system.status", m.Status, m.StatusReply, Lane.CONTROL, mutates=False, by=By.ANY)
@@ -128,7 +129,7 @@ READS = frozenset(
 )
 """Methods that change nothing, however often they are repeated and by whomever: all that 0-RTT data may ask for. A
 watch is none of them: a copy of its request would make a node work for nobody. Nor is a keep-alive: a copy would keep
-a lease alive whose holder is gone."""
+a lease alive whose holder is gone; nor a wait for a turn: a copy would take it from those who use theirs."""
 
 BETWEEN_NODES = frozenset(method.code for method in METHODS.values() if method.whose is For.NODES)
 """Methods that clients may not use."""

@@ -1,131 +1,84 @@
-"""Whose turn it is to claim a will: every broker hears that one is due, and one claim is enough.
+"""Waits for this broker's turn to claim wills.
 
-The brokers that publish wills rank each other, for each will anew, by a hash of their names and the will (rendezvous
-hashing). So all agree on who is first, and each is first for its share. The first one claims nearly at once. Each of
-the others waits a little longer than the one before it, and does nothing if it hears of a claim meanwhile. A broker
-knows of those that it has seen claim something. Of several that believe to be first, another one wins each time,
-because chance decides a little about when they begin: so all get known, also those that are far away. One that has let
-its turn pass is forgotten until it claims again: it has died, or has enough to do. So the worst that a wrong belief
-does is a claim too many, or a will that waits for some turns. Where many wills are due at once, there is enough for
-everybody, and nobody waits.
-
-This knows no clock and no connection: times come in.
+The leader of each group gives turns: to one broker at a time, when there is something to claim. So there is one request
+under way in each group, which is answered when it is this broker's turn, and is made anew when it has waited for long.
+A turn that comes while the broker does something else is kept here: if it was too long ago, another broker has had one
+since, and a claim finds what that one has left.
 """
 
 from __future__ import annotations
 
-import random
-from hashlib import blake2b
-from typing import Final, NamedTuple, TypeVar
+import asyncio
 
-from metad_wire.tables.will import WillKey
+from metad_wire import methods
+from metad_wire.tables.will import WILL_WAIT_MS_MAX, WillWait
 
-TURN_S: Final = 0.1
-"""The next one waits so much longer: a claim takes some ten milliseconds, and as long until others hear of it."""
-CHANCE_S: Final = TURN_S / 2
-"""Up to so long after its turn has come, a broker begins."""
-_TURNS_MAX: Final = 10
-"""From this rank on all try at once."""
-_OTHERS_MAX: Final = 1_000
-"""Brokers that are remembered."""
-_DUE_MAX: Final = 100
-"""Wills that await a claim, from which on everybody claims."""
-_CLAIMED_MAX: Final = 1_000
-"""Wills that are remembered as claimed, because the word of that may come before the word that they are due."""
+from ..errors import DeadlineExceededError, MetadError
+from ..requests.requests import Requests
 
-
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
-
-
-class _Due(NamedTuple):
-    """A will that nobody has claimed, as far as this broker knows."""
-
-    group: str
-    since_s: float
-    at_s: float
-    """When it is this broker's turn."""
+_ANSWER_S = 10.0
+"""The answer to a wait that is over comes within this, or the group is asked again."""
 
 
 class Turns:
-    """Those of one broker. ``now_s`` is everywhere a monotonic clock."""
+    """Those of one broker."""
 
-    def __init__(self, broker: str, rng: random.Random) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        broker: str,
+        broker_epoch: int,
+        tenant: str | None,
+        poll_s: float,
+        deadline_s: float | None,
+    ) -> None:
+        self._requests = requests
         self._broker = broker
-        self._own = _hash(broker)
-        self._rng = rng
-        self._others: dict[str, int] = {}  # with their hashes
-        self._due: dict[WillKey, _Due] = {}
-        self._claimed: dict[WillKey, None] = {}
-        self._groups: set[str] = set()  # in which more is due than is worth waiting for
+        self._broker_epoch = broker_epoch
+        self._tenant = tenant
+        self._wait_s = min(poll_s, WILL_WAIT_MS_MAX / 1000)
+        self._deadline_s = deadline_s
+        self._waits: dict[str, asyncio.Task[bytes]] = {}
 
-    def due(self, group: str, key: WillKey, now_s: float) -> None:
-        """A will is due in this group."""
-        if key in self._claimed or key in self._due:
-            return
-        if len(self._due) >= _DUE_MAX:
-            self._groups.add(group)
-            return
-        of_key = _hash(key.tenant, key.client_id, key.id)
-        own = _weight(self._own, of_key)
-        rank = sum([_weight(other, of_key) < own for other in self._others.values()])
-        self._due[key] = _Due(group, now_s, now_s + TURN_S * min(rank, _TURNS_MAX) + CHANCE_S * self._rng.random())
+    async def next(self) -> dict[str, bytes]:
+        """Wait until it is this broker's turn. Returns in which groups, and behind which cursor there is something to
+        claim. Raises MetadError: FencedError once this life of the broker is over."""
+        while True:
+            try:
+                groups = await self._requests.groups(methods.WILL_WAIT, self._deadline_s)
+            except DeadlineExceededError:
+                continue  # nobody answers
+            for group in self._waits.keys() - groups:
+                self._waits.pop(group).cancel()
+            for group in groups:
+                if group not in self._waits:
+                    self._waits[group] = asyncio.create_task(self._wait(group))
+            done, _ = await asyncio.wait(
+                self._waits.values(), timeout=self._wait_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if done:
+                over = [group for group, wait in self._waits.items() if wait in done]
+                return {group: self._waits.pop(group).result() for group in over}
 
-    def claimed(self, key: WillKey, broker: str, now_s: float) -> None:
-        """A broker, perhaps this one, has claimed a will."""
-        _remember(self._claimed, key, None, _CLAIMED_MAX)
-        if due := self._due.pop(key, None):
-            self._passed(key, due, broker, now_s)
-        if broker != self._broker:
-            _remember(self._others, broker, _hash(broker), _OTHERS_MAX)
+    async def close(self) -> None:
+        """Wait no more."""
+        waits = [*self._waits.values()]
+        self._waits.clear()
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
 
-    def gone(self, key: WillKey) -> None:
-        """A will was published, or dropped."""
-        self._due.pop(key, None)
-
-    def take(self, now_s: float) -> set[str]:
-        """The groups in which it is this broker's turn to claim what there is. It is assumed to do so."""
-        groups, self._groups = self._groups, set()
-        if len(self._due) >= _DUE_MAX:
-            groups.update(due.group for due in self._due.values())
-        groups.update(due.group for due in self._due.values() if due.at_s <= now_s)
-        for key, due in [*self._due.items()]:
-            if due.group in groups:
-                del self._due[key]
-                if due.at_s <= now_s:
-                    self._passed(key, due, self._broker, now_s)
-        return groups
-
-    @property
-    def next_s(self) -> float | None:
-        """When it is this broker's turn next; None: not before something else is due."""
-        return 0.0 if self._groups else min((due.at_s for due in self._due.values()), default=None)
-
-    def _passed(self, key: WillKey, due: _Due, by: str, now_s: float) -> None:
-        """Forget those who were before this broker and did not use their turns."""
-        if now_s < due.since_s + TURN_S:
-            return
-        of_key = _hash(key.tenant, key.client_id, key.id)
-        bound = _weight(_hash(by), of_key)
-        before = sorted([(_weight(hashed, of_key), other) for other, hashed in self._others.items()])
-        for rank, (weight, other) in enumerate(before):
-            if weight < bound and due.since_s + TURN_S * (rank + 1) <= now_s:
-                del self._others[other]
-
-
-def _hash(*texts: str) -> int:
-    named = "\0".join(texts).encode(errors="surrogatepass")
-    return int.from_bytes(blake2b(named, digest_size=8).digest())
-
-
-def _weight(of_broker: int, of_key: int) -> int:
-    """Who has less of it is before others. The factor makes each bit count in the higher ones."""
-    return (of_broker ^ of_key) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
-
-
-def _remember(known: dict[_Key, _Value], one: _Key, value: _Value, count: int) -> None:
-    """The oldest is forgotten for the newest."""
-    known.pop(one, None)
-    known[one] = value
-    if len(known) > count:
-        del known[next(iter(known))]
+    async def _wait(self, group: str) -> bytes:
+        """Wait for a turn in a group."""
+        loop = asyncio.get_running_loop()
+        asked = WillWait(self._broker, self._broker_epoch, max(1, round(1000 * self._wait_s)), self._tenant)
+        while True:
+            again_s = loop.time() + self._wait_s
+            try:
+                reply = await self._requests.one(methods.WILL_WAIT, asked, self._wait_s + _ANSWER_S, group=group)
+                if reply.claimable:
+                    return reply.cursor
+            except MetadError as error:
+                if not (error.retryable or isinstance(error, DeadlineExceededError)):
+                    raise
+            await asyncio.sleep(again_s - loop.time())  # after an error

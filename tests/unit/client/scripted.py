@@ -128,6 +128,8 @@ def all_well(body: Any) -> m.Message:
             return i.InflightGetReply([[i.InflightState("n", b"v")] for _ in body.items])
         case w.WillClaim():
             return w.WillClaimReply(revisions, [w.ClaimedWill("t", "c", "1", 1)], [w.WillDue(m.Will("t"), 1)], b"")
+        case w.WillWait():
+            return w.WillWaitReply(True, b"")
         case w.WillList():
             return w.WillListReply([w.DueWill("t", "c", "1", m.Will("t"), 1)], b"")
         case m.OffsetFetch():

@@ -13,7 +13,10 @@ from metad.state import tables, wills
 from metad.state.part import Origin
 from metad.state.registry import VERBS
 from metad.state.slot_assignment import SlotAssignment
+from metad.state.tables import SCAN_ROWS_MAX
+from metad.state.will_news import WillNews
 from metad.state.wills import Waiting, waiting
+from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import FenceItem, GroupFence
@@ -31,6 +34,8 @@ from metad_wire.tables.will import (
     WillKey,
     WillList,
     WillRelease,
+    WillWait,
+    WillWaitReply,
 )
 
 LAGS = (0, 3)  # applied at once, or only after three more entries: the overlay must not show
@@ -43,6 +48,110 @@ def claimable(rig: Rig, broker: str = "b2", epoch: int = 1) -> list[str]:
     rig.settle()
     found = rig.read(methods.WILL_LIST, WillList(claimable_by=m.Owner(broker, epoch))).wills
     return [one.client_id for one in found]
+
+
+def awaited(rig: Rig, broker: str = "b2", epoch: int = 1, **more: Any) -> list[str]:
+    """What one who looks whether it may wait finds, when it goes on behind the cursors."""
+    rig.settle()
+    found: list[str] = []
+    cursor = b""
+    while True:
+        asked = WillWait(broker, epoch, cursor=cursor, **more)
+        reply: WillWaitReply = rig.read(methods.WILL_WAIT, asked)
+        if not reply.claimable:
+            if not reply.cursor:
+                return found
+            cursor = reply.cursor
+            continue
+        first = WillClaim("nobody", 1, LEASE_MS, 1, more.get("tenant"), reply.cursor)
+        found.append(behind(rig, first))
+        cursor = keys.text2("acme", found[-1]) + keys.text(f"{1:016x}")
+
+
+def behind(rig: Rig, body: WillClaim) -> str:
+    """The client of the first will behind a cursor, whoever has it."""
+    prefix = keys.table_prefix(rig.group.prefix, WILL.rows["due"])
+    rows = rig.group.engine.scan(prefix + body.cursor + b"\0", keys.after_prefix(prefix), 1)
+    return str(WILL.fields_of(rows[0][0][len(prefix) :], 3)[1])
+
+
+def test_who_looks_whether_to_wait_finds_the_first_will_that_may_be_claimed(rig: Rig) -> None:
+    """And a claim behind the cursor that it is told finds it."""
+    make_due(rig, "a", "b", "c")
+    assert awaited(rig) == claimable(rig) == ["a", "b", "c"]
+    claim(rig, "b1", 5, limit=2)
+    assert awaited(rig) == ["c"]
+    assert awaited(rig, "b1", 6) == ["a", "b", "c"], "its next life"
+    assert awaited(rig, tenant="acm") == []
+    reply = rig.read(methods.WILL_WAIT, WillWait("b2", 1, tenant="acme"))
+    assert clients(claim(rig, "b2", 1, cursor=reply.cursor)) == ["c"]
+    assert awaited(rig) == []
+    rig.advance(LEASE_MS)
+    assert awaited(rig) == ["a", "b", "c"]
+
+
+def test_a_look_past_many_wills_that_are_claimed_goes_on_behind_a_cursor(rig: Rig) -> None:
+    names = [f"c{number:04}" for number in range(2 * SCAN_ROWS_MAX + 10)]
+    make_due(rig, *names)
+    for _ in range(2):
+        claim(rig, "b1", 5, limit=SCAN_ROWS_MAX, cursor=cursor_of(rig))
+    rig.settle()
+    reply = rig.read(methods.WILL_WAIT, WillWait("b2", 1))
+    assert not reply.claimable
+    assert reply.cursor
+    assert awaited(rig) == names[2 * SCAN_ROWS_MAX :]
+
+
+def cursor_of(rig: Rig) -> bytes:
+    """Where a claim finds something."""
+    rig.settle()
+    reply = rig.read(methods.WILL_WAIT, WillWait("b2", 1))
+    if not reply.claimable:
+        reply = rig.read(methods.WILL_WAIT, WillWait("b2", 1, cursor=reply.cursor))
+    assert reply.claimable
+    return bytes(reply.cursor)
+
+
+class Ear:
+    """Hears what becomes of wills."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+        rig.group.machine.parts[WillNews].hears.append(self)
+
+    def claimable(self, revision: int, tenant: str, key: bytes) -> None:
+        self.heard.append((revision, tenant, WILL.fields_of(key, 3)[1]))
+
+    def claimed(self, revision: int, broker: str, count: int, *, more: bool) -> None:
+        self.heard.append((revision, broker, count, more))
+
+    def take(self) -> list[tuple[Any, ...]]:
+        heard, self.heard = self.heard, []
+        return heard
+
+
+def test_news_tell_what_commands_make_of_wills_and_from_which_revision_on(rig: Rig) -> None:
+    rig.settle()
+    ear = Ear(rig)
+    will = m.SessionProperties(60, b"", Will("gone", delay_s=0))
+    taken = [m.SessionTakeoverItem("acme", name, True, will) for name in "ab"]
+    rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b0", 1, taken))
+    assert ear.take() == []
+    items = [m.SessionDisconnectItem("acme", name) for name in "ab"]
+    revision = rig.write(methods.SESSION_DISCONNECT, m.SessionDisconnect("b0", 1, items)).revisions[0].index
+    assert ear.take() == [(revision, "acme", "a"), (revision, "acme", "b")]
+    rig.settle()  # who hears of it looks once it is applied
+    reply = claim(rig, "b1", 5, limit=1)
+    assert ear.take() == [(reply.revisions[0].index, "b1", 1, True)]
+    reply = claim(rig, "b1", 5, limit=2)
+    assert ear.take() == [(reply.revisions[0].index, "b1", 1, False)]
+    assert claim(rig, "b2", 5).claimed == []
+    assert [told[1:] for told in ear.take()] == [("b2", 0, False)]
+    key = WillKey(reply.claimed[0].tenant, reply.claimed[0].client_id, reply.claimed[0].id)
+    revision = rig.write(methods.WILL_RELEASE, WillRelease("b1", 5, [key])).revisions[0].index
+    assert ear.take() == [(revision, "acme", "b")]
+    rig.write(methods.WILL_ACKNOWLEDGE, WillAcknowledge("b1", 5, [key]))
+    assert ear.take() == []
 
 
 def test_a_look_finds_what_a_claim_would(rig: Rig) -> None:
@@ -109,6 +218,8 @@ class Due:
         self._rig = rig
         self.group = rig.group.prefix
         self.now_ms = rig.now_ms
+        self.parts = rig.group.machine.parts
+        self.revision = rig.group.machine.revision
         self.writes: dict[bytes, bytes | None] = {}
 
     def writes_of(self, row: int) -> dict[bytes, bytes | None]:

@@ -123,6 +123,7 @@ def test_every_method_of_a_table_is_routed() -> None:
         "subscription.list",
         "will.claim",
         "will.list",
+        "will.wait",
         "session.sweep",
         "retained.match",
         "offset.groups",

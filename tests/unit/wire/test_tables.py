@@ -65,6 +65,7 @@ def test_routes_and_kinds_are_those_of_the_tables() -> None:
         "subscription.list",
         "will.claim",
         "will.list",
+        "will.wait",
         "retained.match",
         "offset.groups",
     }

@@ -14,8 +14,10 @@ from ..table import Shown, Table
 from .session import SESSION
 
 WILL_LEASE_MS_MAX = 3_600_000  # a claimant that died holds wills back for so long at most
+WILL_WAIT_MS_MAX = 60_000  # a broker that is gone without a word is remembered for so long at most
 
 LeaseMs = Annotated[int, Meta(ge=1, le=WILL_LEASE_MS_MAX)]
+WaitMs = Annotated[int, Meta(ge=0, le=WILL_WAIT_MS_MAX)]
 ClaimLimit = Annotated[int, Meta(ge=1, le=BATCH_ITEMS_MAX)]
 
 
@@ -84,6 +86,27 @@ class WillClaimReply(m.Message, frozen=True):
     revisions: list[m.Revision]
     claimed: list[ClaimedWill]
     wills: list[WillDue | None]
+    cursor: bytes
+
+
+class WillWait(m.Message, frozen=True):
+    """Wait for ``wait_ms`` until it is this broker's turn to claim wills of a group. The group has one turn at a time,
+    and gives it to the one of those who wait that has waited the longest, when there is a will behind ``cursor`` that
+    may be claimed. ``tenant`` matches exactly (None: any)."""
+
+    broker: str
+    broker_epoch: U63
+    wait_ms: WaitMs = 0
+    tenant: str | None = None
+    cursor: bytes = b""
+    min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
+
+
+class WillWaitReply(m.Message, frozen=True):
+    """``claimable``: it is the broker's turn, and a claim behind ``cursor`` finds wills unless somebody else is first.
+    Otherwise the wait is over, and there may be wills behind ``cursor`` if it is not empty."""
+
+    claimable: bool
     cursor: bytes
 
 
@@ -157,4 +180,5 @@ WILL_CLAIM = WILL.writes(0x0130, "claim", WillClaim, WillClaimReply, Lane.RECORD
 WILL_ACKNOWLEDGE = WILL.writes(0x0131, "acknowledge", WillAcknowledge, m.WriteReply, Lane.RECORDS)
 WILL_RELEASE = WILL.writes(0x0132, "release", WillRelease, m.WriteReply, Lane.RECORDS)
 WILL_LIST = WILL.reads(0x0133, "list", WillList, WillListReply, Lane.SCANS, routed=False)
+WILL_WAIT = WILL.reads(0x0135, "wait", WillWait, WillWaitReply, Lane.RECORDS, routed=False, repeatable=False)
 WILL_EXPIRE = WILL.writes(0x0134, "expire", WillExpire, WillExpireReply, Lane.SCANS, whose=For.NODES)

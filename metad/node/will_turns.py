@@ -1,0 +1,283 @@
+"""Whose turn it is to claim wills, in the groups that this node leads.
+
+Brokers wait for their turns, and one at a time gets it: so a will is heard of by one broker, however many there are.
+A turn is given when a read finds a will that may be claimed, to who has waited the longest. It ends with the claim of
+that broker, or when its time is over: then the next one has it. So a broker that has died, or does something else,
+delays wills by the time of a turn. Turns are only about who hears of wills; a claim decides who has one.
+
+What commands make of wills is heard of at once (:class:`metad.state.will_news.WillNews`). What comes otherwise, because
+a claim is over or slots move here, is found by a look at all wills of the group from time to time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import Final
+
+from metad_wire.errors import (
+    CancelledError,
+    DrainingError,
+    FencedError,
+    MetadError,
+    OverloadedError,
+    UnknownOutcomeError,
+)
+from metad_wire.messages import Owner, Revision
+from metad_wire.methods import WILL_WAIT, encode
+from metad_wire.tables.will import WillWait, WillWaitReply
+
+from ..state.fences import Fences
+from ..state.will_news import WillNews
+from ..state.wills import just_before
+from .deadlines import Deadlines
+from .driver import GroupDriver, Work
+from .environment import Environment, Timer
+from .requests import Requests
+
+TURN_S: Final = 0.2
+"""Some round trips. Who has not claimed by then has died, or has something else to do."""
+PAUSE_S: Final = 0.02
+"""Between a turn and the next one: what becomes due meanwhile is claimed at once, by one entry."""
+LOOK_S: Final = 1.0
+"""How often all wills are looked at while somebody waits."""
+_LOOKS_MAX: Final = 10
+"""Of those looks in one go, if many tenants are waited for."""
+_WAITING_MAX: Final = 20_000
+"""On a node: each is some hundred bytes."""
+_END: Final = b"\xff"
+"""Behind all keys."""
+
+
+class _Line:
+    """Those who wait for wills of a group: of one tenant, or of any."""
+
+    __slots__ = (
+        "again",
+        "at",
+        "driver",
+        "look_s",
+        "looking",
+        "machine",
+        "quiet",
+        "revision",
+        "soon",
+        "tenant",
+        "timer",
+        "turn_of",
+        "turn_until_s",
+        "works",
+    )
+
+    def __init__(self, driver: GroupDriver, tenant: str | None, look_s: float) -> None:
+        self.driver = driver
+        self.machine = driver.machine
+        self.tenant = tenant
+        self.works: deque[Work] = deque()
+        self.at = b""
+        """No will that is behind this cursor, and none that is before it, may be claimed, as far as is known."""
+        self.revision = 0
+        """The state in which to look."""
+        self.quiet = False
+        """Whether a look has found nothing, and nothing was heard of since."""
+        self.looking = self.again = self.soon = False
+        """Whether a look is under way, whether something was heard of since the last one began, and whether one begins
+        soon."""
+        self.turn_of = ""
+        self.turn_until_s = 0.0
+        """Whose turn it is, and until when nobody else gets one."""
+        self.timer: Timer | None = None
+        self.look_s = look_s
+        """When to look at all wills."""
+
+    def heard(self, revision: int, at: bytes) -> None:
+        """A will behind this cursor may be claimed."""
+        self.revision = max(self.revision, revision)
+        self.at = min(self.at, at)
+        self.quiet = False
+        self.again = True
+
+
+class _Ear:
+    """Hears the news of a group."""
+
+    def __init__(self, turns: WillTurns, driver: GroupDriver) -> None:
+        self._turns = turns
+        self._driver = driver
+
+    def claimable(self, revision: int, tenant: str, key: bytes) -> None:
+        for named in (tenant, None):
+            self._turns.heard(self._driver, named, revision, just_before(key))
+
+    def claimed(self, revision: int, broker: str, count: int, *, more: bool) -> None:
+        self._turns.claimed(self._driver, revision, broker, count, more=more)
+
+
+class WillTurns:
+    """Those of a node."""
+
+    def __init__(self, requests: Requests, environment: Environment) -> None:
+        self._requests = requests
+        self._environment = environment
+        self._lines: dict[tuple[GroupDriver, str | None], _Line] = {}
+        self._waiting = 0
+        self._draining = False
+        self._ticks = Deadlines(environment, self._tick)
+
+    def wait(self, driver: GroupDriver, work: Work) -> None:
+        """Answer the work, a ``will.wait``, when it is its broker's turn, or its time is over. Raises MetadError."""
+        if not driver.group.is_leader or driver.installing:
+            raise driver.not_leader()
+        if self._draining:
+            raise DrainingError
+        if self._waiting >= _WAITING_MAX:
+            raise OverloadedError("too many wait for wills on this node", retry_after_ms=1000, retry_jitter_ms=1000)
+        body: WillWait = work.command.body
+        key = driver, body.tenant
+        line = self._lines.get(key)
+        if line is None or line.machine is not driver.machine:
+            hears = driver.machine.parts[WillNews].hears
+            if not hears:
+                hears.append(_Ear(self, driver))
+            if line is not None:
+                self._end(line, driver.not_leader())
+            line = self._lines[key] = _Line(driver, body.tenant, self._environment.now() + LOOK_S)
+        self._waiting += 1
+        line.works.append(work)
+        self._ticks.arm()
+        if not line.quiet:
+            self._look_soon(line)
+
+    def drain(self) -> None:
+        """Nobody waits here any more."""
+        self._draining = True
+        for line in self._lines.values():
+            self._end(line, DrainingError())
+
+    def abandon(self, reason: str) -> None:
+        """The node cannot go on."""
+        for line in self._lines.values():
+            self._end(line, UnknownOutcomeError(reason))
+
+    def stop(self) -> None:
+        """Stop the timers."""
+        self._ticks.stop()
+        for line in self._lines.values():
+            if line.timer is not None:
+                line.timer.cancel()
+
+    # --- news --------------------------------------------------------------------------------------------
+
+    def heard(self, driver: GroupDriver, tenant: str | None, revision: int, at: bytes) -> None:
+        """A will behind this cursor may be claimed once the group has come to this revision."""
+        line = self._lines.get((driver, tenant))
+        if line is not None:
+            line.heard(revision, at)
+            self._look_soon(line)
+
+    def claimed(self, driver: GroupDriver, revision: int, broker: str, count: int, *, more: bool) -> None:
+        """A broker has claimed so many wills. Its turn is over."""
+        for (of, _), line in self._lines.items():
+            if of is driver and line.turn_of == broker:
+                line.revision = max(line.revision, revision)
+                line.turn_of = ""
+                if count or line.again:
+                    line.turn_until_s = min(line.turn_until_s, self._environment.now() + (0.0 if more else PAUSE_S))
+                else:  # by the log's time there is none, which may be behind: the next look at all will find out
+                    line.quiet, line.at, line.turn_until_s = True, _END, 0.0
+                self._look_soon(line)
+
+    # --- looks -------------------------------------------------------------------------------------------
+
+    def _look_soon(self, line: _Line) -> None:
+        """Look once what is being done is done: news come in the middle of an evaluation."""
+        if not (line.soon or line.looking or line.quiet):
+            line.soon = True
+            self._environment.call_soon(partial(self._look, line))
+
+    def _look(self, line: _Line) -> None:
+        line.soon = False
+        if line.looking or line.quiet:
+            return
+        now_s = self._environment.now()
+        if line.timer is not None:
+            line.timer.cancel()
+            line.timer = None
+        if line.turn_until_s > now_s:
+            line.timer = self._environment.call_at(line.turn_until_s, partial(self._look, line))
+            return
+        first = self._first(line)
+        if first is None:
+            return
+        line.looking, line.again, line.turn_of = True, False, ""
+        body: WillWait = first.command.body
+        revisions = [Revision(line.machine.name, line.revision)] if line.revision else []
+        asked = WillWait(body.broker, body.broker_epoch, 0, line.tenant, line.at, revisions)
+        line.at = _END
+        self._requests.request(WILL_WAIT, asked, partial(self._looked, line), group=line.driver.group.name)
+
+    def _looked(self, line: _Line, outcome: bytes | MetadError) -> None:
+        line.looking = False
+        if isinstance(outcome, MetadError):
+            self._end(line, outcome)
+            return
+        reply = WILL_WAIT.decode_reply(outcome)
+        if not reply.claimable and not reply.cursor:
+            line.quiet = not line.again
+        else:
+            line.at = min(line.at, reply.cursor)
+            if reply.claimable and (first := self._first(line)) is not None:
+                self._pop(line)
+                line.turn_of = first.command.body.broker
+                line.turn_until_s = self._environment.now() + TURN_S
+                first.answer(encode(reply))
+        self._look_soon(line)
+
+    def _first(self, line: _Line) -> Work | None:
+        """Who is next, of those that still wait and may claim."""
+        fences = line.machine.parts[Fences]
+        while line.works:
+            work = line.works[0]
+            if work.cancelled:
+                self._pop(line).answer(CancelledError("the request was cancelled; nothing was done"))
+                continue
+            body: WillWait = work.command.body
+            over: FencedError | None = fences.refusal(False, Owner(body.broker, body.broker_epoch))
+            if over is None:
+                return work
+            self._pop(line).answer(over)
+        return None
+
+    # --- the end of waiting ------------------------------------------------------------------------------
+
+    def _pop(self, line: _Line) -> Work:
+        self._waiting -= 1
+        return line.works.popleft()
+
+    def _end(self, line: _Line, error: MetadError) -> None:
+        """Nobody waits in this line any more."""
+        while line.works:
+            self._pop(line).answer(error)
+
+    def _tick(self, now_s: float) -> bool:
+        looks = 0
+        for key, line in [*self._lines.items()]:
+            driver = line.driver
+            if not driver.group.is_leader or driver.installing or driver.machine is not line.machine:
+                self._end(line, driver.not_leader())
+            for _ in range(len(line.works)):
+                work = self._pop(line)
+                if work.cancelled or work.deadline_s <= now_s:
+                    work.answer(encode(WillWaitReply(False, b"")))
+                else:
+                    self._waiting += 1
+                    line.works.append(work)
+            if not line.works and line.turn_until_s <= now_s and not line.looking:
+                del self._lines[key]
+            elif line.look_s <= now_s and not line.looking and looks < _LOOKS_MAX:
+                looks += 1
+                line.look_s = now_s + LOOK_S
+                self._lines[key] = self._lines.pop(key)  # others are before it the next time
+                line.at, line.quiet = b"", False
+                self._look_soon(line)
+        return bool(self._lines)
