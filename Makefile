@@ -12,7 +12,7 @@ VERSIONS := pyproject.toml constraints.txt
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo       run a reconnect storm of 100,000 sessions on three nodes; the leader dies in it"
+	@echo "make demo       run a reconnect storm of 100,000 sessions on three nodes, in which the leader dies; writes storm.html"
 	@echo "make mqtt       real MQTT clients on two brokers and three nodes; a broker and a leader are killed"
 	@echo "make run        serve on 127.0.0.1:7420 in the foreground"
 	@echo "make test       run every test"

@@ -298,20 +298,17 @@ def test_a_storm_names_what_it_cannot_do() -> None:
         assert text in done.stderr
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_demo_loses_nothing(tmp_path: Path, nodes: int) -> None:
-    path = tmp_path / "report.json"
-    done = _metad_perf("demo", "--sessions", 4_000, "--brokers", 4, "--nodes", nodes, "--json", path)
+@pytest.mark.timeout(400)
+def test_demo_loses_nothing(tmp_path: Path) -> None:
+    path, page = tmp_path / "report.json", tmp_path / "storm.html"
+    flags = ("--sessions", 4_000, "--brokers", 4, "--json", path, "--report", page)
+    done = _metad_perf("demo", *flags, timeout_s=350)
     assert done.returncode == 0, done.stderr + done.stdout
-    steps = ["metad starts", "4 brokers store", "broker-1 dies", "comes back at once", "broker-2 restarts"]
-    steps += ["is killed with SIGKILL", "serves again", "is read back", "metad stops", "A reconnect storm"]
-    assert [step for step in steps if step not in done.stdout] == [], "the storm is told while it happens"
+    steps = ["metad starts", "4 brokers store", "comes back at once", "kill -9 of", "serves again", "is read back"]
+    assert [step for step in (*steps, "A reconnect storm") if step not in done.stdout] == [], "it is told as it happens"
     report = json.loads(path.read_text())
-    assert (report["sessions"], report["lost"], report["nodes"]) == (4_000, 0, nodes)
-    assert len(report["phases"]) == 8
-    killed = [phase["phase"] for phase in report["phases"] if "is killed" in phase["phase"]]
-    assert len(killed) == 1
-    assert ("leader of" in killed[0]) == (nodes == 3)
+    assert (report["sessions"], report["restored"], report["lost"], report["nodes"]) == (4_000, 4_000, 0, 3)
+    assert "4,000 clients of 4 brokers came back to 3 nodes" in page.read_text()
 
 
 def test_quic_compares_with_aioquics_own_server(tmp_path: Path) -> None:

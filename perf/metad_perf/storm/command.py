@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,8 +34,9 @@ from .background import Begin, End, Work, open_background
 from .cluster import Cluster
 from .crew import open_crew
 from .judge import Verdict
-from .orders import Counts, Finish, Forget, Go, Leave, Look, Register, Result, Store, Verify
+from .orders import Counts, Finish, Forget, Go, Leave, Look, Prepare, Register, Result, Store, Verify
 from .outcome import KEYS, combined, summary
+from .page import page
 from .plan import Storm, broker_name, places
 from .population import Clients
 
@@ -87,6 +90,9 @@ def run(
     made |= {"problems": problems, "ok": not _wrong(made) and not problems}
     output.write_json(json, made)
     _show(made)
+    if report is not None:
+        report.write_text(page(made, made_by=[" ".join(["metad-perf", *sys.argv[1:]]), *_dated()]))
+        output.say(f"{report} shows it in pictures.")
     return 0 if made["ok"] else 1
 
 
@@ -186,6 +192,8 @@ class _Run:
         begin_s = time.monotonic()
         await self._sliced(Store, self._stored)
         stored_s = time.monotonic() - begin_s
+        story.step("the brokers make ready")
+        await asyncio.gather(*(crew.ask(Prepare(owners)) for crew in self._crews))
         moment_s = await self._leave()
         story.step(f"other work alone, {storm.background:,.0f} items/s for {storm.steady_s:g} s")
         await self._background.ask(Begin(storm.background))
@@ -194,7 +202,7 @@ class _Run:
             await asyncio.sleep(max(0.0, moment_s - time.time() - _LEAD_S))
         t0_ns = time.monotonic_ns() + round(_LEAD_S * 1e9)
         self._cluster.trigger(t0_ns)
-        await asyncio.gather(*(crew.ask(Go(t0_ns, owners)) for crew in self._crews))
+        await asyncio.gather(*(crew.ask(Go(t0_ns)) for crew in self._crews))
         end_ns = await self._follow(t0_ns)
         story.step(f"other work again, for {storm.steady_s:g} s")
         await asyncio.sleep(_CALM_S + storm.steady_s)
@@ -326,12 +334,42 @@ _WORDS = {
 }
 
 
+_LABELS = {
+    "sessions": "sessions",
+    "restored": "clients that came back",
+    "t50_s": "half of them were back after, s",
+    "t99_s": "99 % of them were back after, s",
+    "t999_s": "99.9 % of them were back after, s",
+    "attempts_per_session": "attempts for each client",
+    "rejected": "attempts that were turned away",
+    "elections": "elections",
+    "brokers_fenced": "brokers that were fenced",
+    "sessions_expired_wrongly": "sessions that ended wrongly",
+    "wills_fired_wrongly": "wills that were published wrongly",
+    "goodput_before": "other work before the storm, items/s",
+    "goodput_after": "other work after the storm, items/s",
+    "rss_max_mib": "memory of the largest node, MiB",
+    "lost": "sessions that were lost",
+}
+
+
 def _wrong(made: dict[str, Any]) -> bool:
     names = ("lost", "sessions_expired_wrongly", "wills_fired_wrongly", "brokers_fenced")
     return any(made[name] for name in names) or made["restored"] < made["returning"]
 
 
+def _dated() -> list[str]:
+    return [f"metad {output.versions().get('metad-service', '')}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}"]
+
+
 def _show(made: dict[str, Any]) -> None:
-    output.table("A reconnect storm", ["", "value"], [(key, "-" if made[key] is None else made[key]) for key in KEYS])
+    rows = [(_LABELS[key], "never" if made[key] is None else made[key]) for key in KEYS]
+    output.table("A reconnect storm", ["what happened", "value"], rows)
     for line in (*made["examples"], *made["problems"]):
         output.say(line)
+    killed = any(text.startswith("kill") for _, text in made["marks"])
+    through = ", through a kill -9 of the leader of the metadata" if killed else ""
+    verdict = "nothing was lost" if not made["lost"] else f"{made['lost']:,} sessions were LOST or are wrong"
+    output.say(f"{made['restored']:,} sessions came back in {made['storm_s']:.1f} s{through}: {verdict}.")
+    if away := made["returning"] - made["restored"]:
+        output.say(f"{away:,} did not come back in time.")

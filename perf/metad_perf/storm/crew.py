@@ -7,6 +7,7 @@ broker puts the clients that are due in one tick, and belong to one group, into 
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -34,7 +35,7 @@ from ..load.prepare import pour
 from ..target import open_client
 from .broker import Broker
 from .judge import Judge, Verdict
-from .orders import Counts, Finish, Forget, Go, Leave, Look, Register, Store, Verify
+from .orders import Counts, Finish, Forget, Go, Leave, Look, Prepare, Register, Store, Verify
 from .plan import Places, Storm, places
 from .population import Clients, Ints, Kind, client_id
 from .readback import read_back
@@ -72,9 +73,13 @@ class Crew:
                 return await self._store(begin, end)
             case Leave(moment_s):
                 return await self._leave(moment_s)
-            case Go(t0_ns, owners):
+            case Prepare(owners):
                 groups = await self._groups()
                 self._wave = Wave(self._storm, self._clients, self._mine, groups, self.brokers, owners, self._rng)
+                gc.freeze()  # a collection would look at each of the storm's objects
+                return None
+            case Go(t0_ns):
+                assert self._wave is not None
                 self._running = asyncio.create_task(self._wave.run(t0_ns))
                 return None
             case Look():

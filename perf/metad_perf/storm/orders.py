@@ -30,12 +30,16 @@ class Leave(msgspec.Struct, frozen=True):
     moment_s: float
 
 
+class Prepare(msgspec.Struct, frozen=True):
+    """Make ready all that can be made before the storm. ``owners``: the life of each broker until then."""
+
+    owners: Mapping[int, Owner]
+
+
 class Go(msgspec.Struct, frozen=True):
-    """The storm begins at this time of the machine's monotonic clock. ``owners``: the life of each broker until
-    then."""
+    """The storm begins at this time of the machine's monotonic clock."""
 
     t0_ns: int
-    owners: Mapping[int, Owner]
 
 
 class Look(msgspec.Struct, frozen=True):

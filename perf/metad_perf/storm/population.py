@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,6 +23,8 @@ from metad_wire.policy.vector import uniforms
 from ..errors import UsageError
 
 Ints = npt.NDArray[np.int64]
+Stored: TypeAlias = tuple[SessionProperties | None, list[Subscribed] | None, list[InflightState] | None]
+"""What belongs to a session."""
 POOL_BYTES = 1 << 20
 PAYLOAD_BYTES_MAX = 1 << 16
 _KIND_DRAW, _BROKER_DRAW, _STAYS_AWAY_DRAW = 1, 2, 3
@@ -137,6 +140,10 @@ class Clients:
         """What is stored of the session."""
         will = Will(f"wills/{number}", b"gone", 1, False, kind.will_delay_s) if kind.will else None
         return SessionProperties(kind.expiry_s, self.payload(number, kind), will)
+
+    def stored(self, number: int, kind: Kind) -> Stored:
+        """All that belongs to its session."""
+        return self.properties(number, kind), self.subscriptions(number, kind), self.inflight(number, kind)
 
     @staticmethod
     def subscriptions(number: int, kind: Kind) -> list[Subscribed]:

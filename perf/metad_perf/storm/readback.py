@@ -31,9 +31,7 @@ async def read_back(
     found: list[Found] = []
     stored: list[object] = []
     for (number, kind), session, some, states in zip(described, sessions, filters, waiting, strict=True):
-        stored.append(
-            (clients.properties(number, kind), Clients.subscriptions(number, kind), Clients.inflight(number, kind))
-        )
+        stored.append(clients.stored(number, kind))
         if session is None:
             found.append(Found(None, None))
         else:

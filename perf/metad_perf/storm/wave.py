@@ -25,7 +25,7 @@ from .broker import Broker
 from .judge import Found, Judge
 from .orders import Counts, Finish, Result
 from .plan import FAMILIES, RETURN_SLOT, Places, Storm, ignores_slots, rolling_ns
-from .population import Clients, Ints, client_id
+from .population import Clients, Ints, Kind, Stored, client_id
 from .trace import Outcome, Trace, series, write
 from .wheel import Wheel
 
@@ -54,11 +54,11 @@ class Wave:
         self._brokers = brokers
         self._before = owners
         self._rng = rng
+        everyone = self._described(np.arange(len(mine.numbers)))
+        hashes = (_hash(clients.stored(number, kind)) for number, kind in everyone)
+        self._hashes = np.fromiter(hashes, dtype=np.int64, count=len(everyone))
         self._lane = mine.after * (int(groups.max(initial=0)) + 1) + groups
-        self._items = [
-            SessionTakeoverItem(self._kinds[kind].tenant, client_id(number))
-            for number, kind in zip(mine.numbers.tolist(), mine.kinds.tolist(), strict=True)
-        ]
+        self._items = [SessionTakeoverItem(kind.tenant, client_id(number)) for number, kind in everyone]
         count = len(mine.numbers)
         self._attempts = np.zeros(count, dtype=np.int64)
         self._begun_ns = mine.begin_ns.copy()  # of the attempt that is next, or under way
@@ -265,38 +265,45 @@ class Wave:
 
     def _judge_restored(self, broker: Broker, where: Ints, good: Ints, taken: TakeoverResult) -> None:
         """Look whether what was restored is what was stored, and came from the owner before. A batch that is right
-        costs a comparison of columns."""
-        mine, kinds, clients = self._mine, self._kinds, self._clients
-        chosen = where[good]
-        described = [
-            (number, kinds[kind])
-            for number, kind in zip(mine.numbers[chosen].tolist(), mine.kinds[chosen].tolist(), strict=True)
-        ]
-        places_ = good.tolist()
-        # The columns of what was asked for are empty if no client had any.
-        properties = [taken.properties(at) for at in places_]
-        filters = [list(taken.subscriptions(at)) for at in places_]
-        states = [list(taken.inflight(at)) for at in places_]
-        must = [
-            [clients.properties(number, kind) for number, kind in described],
-            [Clients.subscriptions(number, kind) for number, kind in described],
-            [Clients.inflight(number, kind) for number, kind in described],
-        ]
-        previous = [taken.previous(at) for at in places_]
-        right = [self._before[n] for n in mine.before[chosen].tolist()]
-        if previous == right and [properties, filters, states] == must:
+        costs a hash for each client and a comparison of columns."""
+        mine, chosen, count = self._mine, where[good], len(where)
+        properties = taken.restored or [None] * count
+        filters = taken.restored_subscriptions or [None] * count
+        states = taken.restored_inflight or [None] * count
+        columns = zip(properties, filters, states, strict=True)
+        hashes = np.fromiter(map(_hash, columns), dtype=np.int64, count=count)
+        places_ = np.array([self._place_of(one) for one in taken.owners] + [_AWAY], dtype=np.int64)
+        before = places_[np.array(taken.previous_index, dtype=np.int64)]  # -1, no owner, finds the last
+        if (hashes[good] == self._hashes[chosen]).all() and (before[good] == mine.before[chosen]).all():
             return
-        doubt = self._doubt[chosen].tolist()
+        described = self._described(chosen)
         self._judge.batch(
             [number for number, _ in described],
-            [[one, *(broker.lives if maybe else [])] for one, maybe in zip(right, doubt, strict=True)],
-            list(zip(*must, strict=True)),
             [
-                Found(was, None if restored is None else (restored, some, waiting))
-                for was, restored, some, waiting in zip(previous, properties, filters, states, strict=True)
+                [self._before[n], *(broker.lives if maybe else [])]
+                for n, maybe in zip(mine.before[chosen].tolist(), self._doubt[chosen].tolist(), strict=True)
+            ],
+            [self._clients.stored(number, kind) for number, kind in described],
+            [
+                Found(
+                    taken.previous(at),
+                    None if properties[at] is None else (properties[at], filters[at] or [], states[at] or []),
+                )
+                for at in good.tolist()
             ],
             "when it came back",
         )
+
+    def _place_of(self, owner: Owner) -> int:
+        """The number of the broker whose life before the storm this is; -1 if it is another life."""
+        return next((number for number, life in self._before.items() if life == owner), _AWAY)
+
+    def _described(self, where: Ints) -> list[tuple[int, Kind]]:
+        mine, kinds = self._mine, self._kinds
+        return [
+            (number, kinds[kind])
+            for number, kind in zip(mine.numbers[where].tolist(), mine.kinds[where].tolist(), strict=True)
+        ]
 
     # --- the brokers' lives ---
 
@@ -330,3 +337,9 @@ class Wave:
 
     def _now_ns(self) -> int:
         return time.monotonic_ns() - self._t0_ns
+
+
+def _hash(stored: Stored) -> int:
+    """What belongs to a session, as a number; the same in all of a process."""
+    properties, filters, states = stored
+    return hash((properties, tuple(filters or ()), tuple(states or ())))

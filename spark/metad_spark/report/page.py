@@ -50,7 +50,8 @@ class Page:
     """(number, its meaning)."""
     parts: Sequence[Picture | Table]
     settings: Sequence[tuple[str, str]]
-    """The settings of the simulation, (key, value), for readers who want to repeat it."""
+    """(key, value), for readers who want to repeat it."""
+    settings_heading: str = "What was simulated, and with what"
 
     def html(self) -> str:
         """The text of the file."""
@@ -68,7 +69,7 @@ class Page:
             f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>'
             f'<body><main><header><h1>{escape(self.title)}</h1><p class="verdict {"good" if self.good else "bad"}">'
             f'{escape(self.verdict)}</p>{faults}{notice}</header><section class="figures">{figures}</section>{parts}'
-            f"<details><summary>What was simulated, and with what</summary><table>{settings}</table></details>"
+            f"<details><summary>{escape(self.settings_heading)}</summary><table>{settings}</table></details>"
             f"{made}</main></body></html>\n"
         )
 

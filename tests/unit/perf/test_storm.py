@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,6 +14,7 @@ from metad_perf.errors import UsageError
 from metad_perf.storm.judge import DAMAGED, GONE, NOT_ENDED, WRONG_OWNER, Found, Judge, Verdict
 from metad_perf.storm.orders import Result
 from metad_perf.storm.outcome import KEYS, restored_by_s, summary
+from metad_perf.storm.page import page
 from metad_perf.storm.plan import Storm, ignores_slots, places
 from metad_perf.storm.population import Clients, Kind, Population, read
 from metad_perf.storm.trace import COLUMNS, Outcome, Series, Trace, series
@@ -195,6 +198,73 @@ def test_a_trace_becomes_parquet(tmp_path: Path) -> None:
         (9, 1, "refused"),
         (9, 2, "timeout"),
     ]
+
+
+def test_a_schedule_is_replayed_by_client(tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    from metad_perf.storm.trace import read_schedule
+
+    (tmp_path / "first_attempts").mkdir()
+    for part, clients, times in ((0, [5, 1], [10, 30]), (1, [9], [20])):
+        table = pa.table({"t_ns": times, "client_id": clients, "region": ["eu"] * len(times)})
+        pq.write_table(table, tmp_path / "first_attempts" / f"part-{part:05}.parquet")
+    assert read_schedule(tmp_path).tolist() == [30, 10, 20], "in order of client_id"
+    np.save(tmp_path / "begins.npy", np.arange(STORM.sessions))
+    everyone = places(msgspec.structs.replace(STORM, replay=str(tmp_path / "begins.npy")), CLIENTS)
+    assert everyone.begin_ns.tolist() == list(range(STORM.sessions))
+
+
+# --- the page ---
+
+
+def recorded() -> dict[str, Any]:
+    """A report as the command makes it, of 3 clients in half a second; one of them is still away."""
+    waited = [one * MS for one in (100, 200)]
+    verdict = Verdict({GONE: 1}, ["client 3 at the end: its session is gone"])
+    one = msgspec.structs.replace(
+        result({}, [*waited, -1], 4),
+        series=Series(0.1, [3, 0, 1, 0], [3, 0, 1, 0], [1, 1, 0, 0], [0, 1, 0, 0], [0] * 4),
+    )
+    return {
+        **summary([one], verdict),
+        "sessions": 3,
+        "elections": 1,
+        "brokers_fenced": 0,
+        "wills_fired_wrongly": 0,
+        "goodput_before": 100.0,
+        "goodput_after": 99.0,
+        "rss_max_mib": 70.0,
+        "storm_s": 0.5,
+        "harness_cpu_s": 0.1,
+        "goodput_curve": [100.0, 0.0, 50.0, 100.0],
+        "curves": msgspec.to_builtins(one.series),
+        "nodes_curve": {"n1": [(0.1, 0.5, 60.0), (0.2, 0.7, 70.0)], "n2": []},
+        "marks": [(0.15, "kill -9 of n1"), (0.3, "metadata-0: term 2")],
+        "settings": msgspec.to_builtins(STORM),
+        "setting": {"cpus": 2},
+        "versions": {},
+        "nodes": 3,
+        "groups": 5,
+        "fsync": True,
+        "scheme": "metad",
+        "problems": ["n3 <ended>"],
+        "ok": False,
+    }
+
+
+def test_a_page_says_what_happened_and_loads_nothing() -> None:
+    text = page(recorded(), made_by=["metad-perf storm"])
+    assert "1 were still away after 0.5 s. 1 sessions were lost." in text
+    assert 'class="verdict bad"' in text
+    assert "n3 &lt;ended&gt;" in text
+    assert "its session is gone" in text
+    assert text.count("<svg") == 6
+    assert text.count("kill -9 of n1") == 7, "in each picture, and in the table"
+    assert "never" in text, "99 % were never back"
+    assert not re.search(r"<script|src=|href=|@import", text)
+    good = recorded() | {"restored": 3, "lost": 0, "ok": True, "examples": [], "problems": []}
+    assert "No session was lost, no broker fenced, no will published." in page(good, made_by=[])
 
 
 # --- the judge ---

@@ -16,7 +16,7 @@ from metad_client import Client, SessionDeleteItem, connect
 from metad_perf.storm.background import Background, Begin, End
 from metad_perf.storm.crew import Crew, open_crew
 from metad_perf.storm.judge import DAMAGED, GONE, NOT_ENDED, Verdict
-from metad_perf.storm.orders import Counts, Finish, Forget, Go, Leave, Look, Register, Result, Store, Verify
+from metad_perf.storm.orders import Counts, Finish, Forget, Go, Leave, Look, Prepare, Register, Result, Store, Verify
 from metad_perf.storm.outcome import summary
 from metad_perf.storm.plan import Storm, places
 from metad_perf.storm.population import Clients, Kind, Population, client_id
@@ -44,7 +44,8 @@ class Stage:
         assert sum(await self.each(Store(0, self.storm.sessions))) == self.storm.sessions
 
     async def go(self) -> list[Result]:
-        await self.each(Go(time.monotonic_ns(), self._owners))
+        await self.each(Prepare(self._owners))
+        await self.each(Go(time.monotonic_ns()))
         results = [one for one in await self.each(Finish(0.1, 10)) if isinstance(one, Result)]
         assert all(counts.done for counts in await self.each(Look()) if isinstance(counts, Counts))
         return results
