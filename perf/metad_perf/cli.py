@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     _sessions(commands)
     _failover(commands)
     _leader_kill(commands)
+    _overload(commands)
     _topics(commands)
     _retained(commands)
     _storm(commands)
@@ -564,6 +565,60 @@ def _run_leader_kill(args: argparse.Namespace) -> int:
     )
     shape = Shape(nodes=args.nodes, groups=args.groups, scheme=args.scheme)
     return run(measurement, shape=shape, config=args.server_config, json=args.json, report=args.report)
+
+
+def _overload(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "more load than the cluster can take, from clients that do not slow down: what breaks, what comes back?"
+    parser = _command(commands, "overload", text, _run_overload)
+    parser.add_argument("--endpoint", help=argparse.SUPPRESS)
+    _server_config(parser)
+    parser.add_argument("--nodes", type=int, default=3, help="nodes of the started cluster")
+    parser.add_argument(
+        "--groups", metavar="G", default="", help="groups of the started cluster, as in data=4,offset=2"
+    )
+    parser.add_argument("--factor", type=float, default=3.0, help="the load, by the capacity that is measured first")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the overload")
+    parser.add_argument("--base", type=float, default=0.5, help="the load before and after, by the capacity")
+    parser.add_argument("--window-s", type=float, default=10.0, help="duration of the load before, and after")
+    parser.add_argument("--gap-s", type=float, default=3.0, help="from the end of the overload to the window after it")
+    parser.add_argument("--batch", type=_count, default=100, help="items of a request")
+    parser.add_argument("--timeout-s", type=float, default=1.0, help="after which a naive client gives a request up")
+    parser.add_argument("--processes", type=int, default=2, help="processes of naive clients")
+    parser.add_argument("--connections", type=int, default=2, help="connections of each process to each node")
+    parser.add_argument("--value-bytes", type=int, default=100, help="size of a value or payload")
+    parser.add_argument("--brokers", type=int, default=5, help="brokers that must not suffer")
+    parser.add_argument("--lease-s", type=float, default=3.0, help="lease of a broker")
+    parser.add_argument("--sessions", type=_count, default=2_000, help="sessions of the brokers, half of them away")
+    parser.add_argument("--step-s", type=float, default=2.0, help="duration of each step of the ramp")
+    parser.add_argument("--seed", type=int, default=1, help="of the load")
+
+
+def _run_overload(args: argparse.Namespace) -> int:
+    from .overload.command import run
+    from .overload.plan import Measurement
+    from .spawn import Shape
+
+    if args.endpoint is not None:
+        raise UsageError("--endpoint: overload harms only nodes that it has started itself")
+    measurement = Measurement(
+        factor=args.factor,
+        seconds=args.seconds,
+        base=args.base,
+        window_s=args.window_s,
+        gap_s=args.gap_s,
+        batch=args.batch,
+        timeout_s=args.timeout_s,
+        processes=args.processes,
+        connections=args.connections,
+        value_bytes=args.value_bytes,
+        brokers=args.brokers,
+        lease_s=args.lease_s,
+        sessions=args.sessions,
+        step_s=args.step_s,
+        seed=args.seed,
+    )
+    shape = Shape(nodes=args.nodes, groups=args.groups)
+    return run(measurement, shape=shape, config=args.server_config, json=args.json)
 
 
 def _topics(commands: Commands[argparse.ArgumentParser]) -> None:

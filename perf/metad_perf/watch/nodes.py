@@ -90,6 +90,11 @@ class Peak:
         return (self._all - sum(self._before)) / MIB
 
     @property
+    def max_mib_each(self) -> list[float]:
+        """The largest of each node."""
+        return [peak / MIB for peak in self._each]
+
+    @property
     def growth_mib_each(self) -> list[float]:
         """Of each node by itself."""
         return [(peak - before) / MIB for peak, before in zip(self._each, self._before, strict=True)]
