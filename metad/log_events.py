@@ -291,6 +291,22 @@ NO_LEADER = _warning(
     longest_ms="how long one of them has had none",
 )
 LEADER_FOUND = _info("leader_found", "All groups on this node have a leader again.", longest_ms="how long one had none")
+OVERLOADED = _warning(
+    "overloaded",
+    "More is asked of a group than it can do in time: requests are turned away, and told when to come back.",
+    "group",
+    group="its name",
+    waiting_items="that wait in front of it",
+    wait_ms="how long they take, by the rate",
+    served_per_s="the rate: items that were begun per second lately",
+)
+OVERLOAD_OVER = _info(
+    "overload_over",
+    "Nobody was turned away from a group for a second.",
+    group="its name",
+    refused="requests that were turned away",
+    lasted_ms="between the first of them and the last",
+)
 REPLICAS_ADDED = _info(
     "replicas_added", "The cluster gives groups with too few replicas more of them.", detail="which groups"
 )

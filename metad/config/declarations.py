@@ -85,6 +85,10 @@ class LimitsConfig(Section, frozen=True):
     returning_per_s: int = 0
     """How many items per second may come back to this node at most, of requests that it has turned away because it was
     busy. 0: as many as it answers when it is busy, which it measures."""
+    queue_ms: int = 1_000
+    """How long a request may wait in front of its group, by the rate at which the group was served lately. One that
+    would wait longer, or longer than its own deadline, is turned away at once. Fences, changes of the cluster and
+    keep-alives go before records, and each tenant has its share, so neither waits for a storm of others."""
     deadline_default_ms: int = 30_000
     """Deadline of a request that gives none."""
 

@@ -23,7 +23,8 @@ from metad_wire.errors import (
     UnknownOutcomeError,
 )
 from metad_wire.messages import Identity
-from metad_wire.policy import BatchWindow
+from metad_wire.methods import Lane
+from metad_wire.policy import BatchWindow, QueueRate
 
 from ..control.host import Done
 from ..errors import StorageError
@@ -38,6 +39,8 @@ from .precedence import Precedence, is_small
 
 Listener = Callable[[Entry], None]
 
+FULL_ITEMS = 500
+"""While so many items wait, what leaves the queue says how much can be done."""
 _PIPELINE_BYTES_MAX = 3 * 1024 * 1024
 """Once entries of so many bytes are on their way, no further one is begun: each is in memory several times over."""
 _PIPELINE_ITEMS_MAX = 1_500
@@ -119,6 +122,8 @@ class GroupDriver:
         self._awaited: dict[int, tuple[int, Callable[[bool], None]]] = {}
         self._awaited_from = 0  # the lowest revision of those, or lower
         self._take_max = window.items_max  # requests for the next entry
+        self.rate = QueueRate()
+        """How fast the queue is served."""
         self.installing = False
         """A snapshot is being put in place of the state, which may be neither read nor applied to meanwhile."""
 
@@ -126,6 +131,14 @@ class GroupDriver:
     def waiting_items(self) -> int:
         """Of what has not been begun."""
         return self._queue.items
+
+    def before(self, lane: Lane, tenant: bytes, source: object) -> int:
+        """How many items would be begun before the next request of this connection."""
+        return self._queue.before(lane, tenant, source)
+
+    def wait_s(self, now_s: float) -> float:
+        """How long all that waits takes, by the rate at which the queue is served."""
+        return self._queue.items / max(self.rate.estimate(now_s), 1.0)
 
     @property
     def urgent(self) -> bool:
@@ -154,6 +167,8 @@ class GroupDriver:
             for work in works:
                 if work.deadline_s >= now_s:
                     self._queue.add(work)
+            if self._queue.items < FULL_ITEMS:
+                self.rate.calm(now_s)
             for work in works:
                 if work.deadline_s < now_s:
                     self.not_keeping_up(now_s)
@@ -173,6 +188,8 @@ class GroupDriver:
         if not self._queue:
             self._first_queued_s = now_s
         self._queue.add(work)
+        if self._queue.items >= FULL_ITEMS:
+            self.rate.full(now_s)
         self._precedence.small += work.small
 
     def pump(self, now_s: float, calendar_ms: int) -> float | None:
@@ -198,7 +215,12 @@ class GroupDriver:
             due_s = self._first_queued_s + linger_s
             if now_s < due_s:
                 return due_s
+        waiting = self._queue.items
         self._propose(self._take(now_s), calendar_ms)
+        if waiting >= FULL_ITEMS:
+            self.rate.left(waiting - self._queue.items, now_s)
+            if self._queue.items < FULL_ITEMS:
+                self.rate.calm(now_s)
         self._first_queued_s = now_s
         return now_s if self._queue else None
 

@@ -38,10 +38,7 @@ WorkT = TypeVar("WorkT", bound=Queued)
 
 class _Line(deque[WorkT]):
     __slots__ = ("items",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.items = 0
+    items: int
 
 
 class _Tenant(Generic[WorkT]):
@@ -61,16 +58,17 @@ class FairQueue(Generic[WorkT]):
     def __init__(self) -> None:
         self.items = 0
         """The items of all waiting requests."""
+        self.turns: deque[_Tenant[WorkT]] = deque()
+        """The tenants that wait, each once; the next one first."""
         self._tenants: dict[bytes, _Tenant[WorkT]] = {}
-        self._turns: deque[_Tenant[WorkT]] = deque()  # each once
         self._left = SHARE_ITEMS  # of the first tenant's turn
         self._spare: list[_Tenant[WorkT]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._turns)
+        return bool(self.turns)
 
     def __iter__(self) -> Iterator[WorkT]:
-        for tenant in self._turns:
+        for tenant in self.turns:
             for source in tenant.turns:
                 yield from tenant.lines[source]
 
@@ -79,13 +77,13 @@ class FairQueue(Generic[WorkT]):
         line, or its tenant's lines, are shorter than the others'."""
         waiting = self._tenants.get(tenant)
         if waiting is None:
-            return min(self.items, SHARE_ITEMS * len(self._turns))
+            return min(self.items, SHARE_ITEMS * len(self.turns))
         line = waiting.lines.get(source)
         if line is None:
             own = min(waiting.items, SHARE_ITEMS * len(waiting.turns))
         else:
             own = min(waiting.items, (line.items + SHARE_ITEMS) * len(waiting.turns))
-        return min(self.items, (own + SHARE_ITEMS) * len(self._turns))
+        return min(self.items, (own + SHARE_ITEMS) * len(self.turns))
 
     def add(self, work: WorkT) -> None:
         """Append a request to its line."""
@@ -98,36 +96,36 @@ class FairQueue(Generic[WorkT]):
         if tenant.turns[0] is not work.source:
             tenant.turns.remove(work.source)
             tenant.turns.appendleft(work.source)
-        if self._turns[0] is not tenant:
-            self._turns.remove(tenant)
-            self._turns.appendleft(tenant)
+        if self.turns[0] is not tenant:
+            self.turns.remove(tenant)
+            self.turns.appendleft(tenant)
         self._left = tenant.left = SHARE_ITEMS
 
     def _line(self, work: WorkT) -> _Line[WorkT]:
-        tenant = self._tenants.get(work.tenant)
+        tenant, items = self._tenants.get(work.tenant), work.items
         if tenant is None:
-            tenant = self._spare.pop() if self._spare else _Tenant()
+            tenant = self._tenants[work.tenant] = self._spare.pop() if self._spare else _Tenant()
             tenant.name = work.tenant
-            self._tenants[work.tenant] = tenant
-            self._turns.append(tenant)
+            self.turns.append(tenant)
         line = tenant.lines.get(work.source)
         if line is None:
             line = tenant.lines[work.source] = _Line()
+            line.items = items
             tenant.turns.append(work.source)
-        items = work.items
-        line.items += items
+        else:
+            line.items += items
         tenant.items += items
         self.items += items
         return line
 
     def first(self) -> WorkT:
         """The request that :meth:`pop` takes next. The queue must not be empty."""
-        tenant = self._turns[0]
+        tenant = self.turns[0]
         return tenant.lines[tenant.turns[0]][0]
 
     def pop(self) -> WorkT:
         """Take the first request."""
-        tenant = self._turns[0]
+        tenant = self.turns[0]
         source = tenant.turns[0]
         line = tenant.lines[source]
         work = line.popleft()
@@ -142,7 +140,7 @@ class FairQueue(Generic[WorkT]):
             tenant.turns.popleft()
             tenant.left = SHARE_ITEMS
             if not tenant.lines:
-                self._turns.popleft()
+                self.turns.popleft()
                 self._left = SHARE_ITEMS
                 del self._tenants[tenant.name]
                 if len(self._spare) < _SPARE_MAX:
@@ -152,16 +150,16 @@ class FairQueue(Generic[WorkT]):
             tenant.turns.rotate(-1)
             tenant.left = SHARE_ITEMS
         if self._left <= 0:
-            self._turns.rotate(-1)
+            self.turns.rotate(-1)
             self._left = SHARE_ITEMS
         return work
 
     def skip(self) -> bool:
         """End the turn of the first line; returns whether another one is first now."""
-        if not self._turns:
+        if not self.turns:
             return False
-        tenant = self._turns[0]
-        if len(self._turns) < 2 and len(tenant.turns) < 2:
+        tenant = self.turns[0]
+        if len(self.turns) < 2 and len(tenant.turns) < 2:
             return False
         self._end_turn(tenant)
         return True
@@ -175,19 +173,19 @@ class FairQueue(Generic[WorkT]):
         if work.source in tenant.lines:
             tenant.turns.remove(work.source)
             tenant.turns.append(work.source)
-        self._turns.remove(tenant)
-        self._turns.append(tenant)
+        self.turns.remove(tenant)
+        self.turns.append(tenant)
         self._left = tenant.left = SHARE_ITEMS
 
     def _end_turn(self, tenant: _Tenant[WorkT]) -> None:
         tenant.turns.rotate(-1)
-        self._turns.rotate(-1)
+        self.turns.rotate(-1)
         self._left = tenant.left = SHARE_ITEMS
 
     def drain(self) -> list[WorkT]:
         """Take all requests."""
         works = list(self)
         self._tenants.clear()
-        self._turns.clear()
+        self.turns.clear()
         self.items, self._left = 0, SHARE_ITEMS
         return works

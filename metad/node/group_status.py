@@ -105,6 +105,9 @@ class GroupStatuses:
             # At least 1: 0 means that there is a leader.
             leaderless_ms=0 if since_s is None else 1 + int((self._environment.now() - since_s) * 1000),
             fence_entries=driver.machine.parts[Fences].entries,
+            waiting_items=driver.waiting_items,
+            wait_ms=round(1000 * driver.wait_s(self._environment.now())),
+            served_per_s=round(driver.rate.estimate(self._environment.now())),
         )
 
 

@@ -73,6 +73,10 @@ class Groups:
             raise NotLeaderError(f"this node knows no such group: {name}")
         raise self.elsewhere(group)
 
+    def here(self, name: str) -> GroupDriver | None:
+        """The driver of the group with this name, if there is one on this node."""
+        return self._by_name.get(name)
+
     def replica(self, name: str) -> GroupDriver:
         """The driver of the group with this name, whether this node leads it or not. Raises MetadError."""
         driver = self._by_name.get(name)

@@ -79,11 +79,19 @@ class LaneQueue(Generic[WorkT]):
 
     def add(self, work: WorkT) -> None:
         """Append a request to its line."""
-        self._entered(work).add(work)
+        lane = self._lanes[work.lane]
+        if not lane.turns:
+            self._enters(lane)
+        self.items += work.items
+        self._count += 1
+        lane.add(work)
 
     def first(self) -> WorkT:
         """The request that :meth:`pop` takes next. The queue must not be empty."""
-        return self._back[0] if self._back else (self._next or self._choose()).first()
+        if self._back:
+            return self._back[0]
+        lane = self._next
+        return (self._choose() if lane is None else lane).first()
 
     def pop(self) -> WorkT:
         """Take the first request."""
@@ -92,12 +100,14 @@ class LaneQueue(Generic[WorkT]):
             work = self._back.popleft()
             self.items -= work.items
             return work
-        lane = self._next or self._choose()
+        lane = self._next
+        if lane is None:
+            lane = self._choose()
         work = lane.pop()
         self.items -= work.items
         if self._busy > 1:
             self._passed(lane, work.items)
-        if not lane:
+        if not lane.turns:
             self._busy -= 1
             lane.passed = 0
             self._next = self._paid = None
@@ -108,7 +118,7 @@ class LaneQueue(Generic[WorkT]):
         goes before until something is taken."""
         if self._back:
             return False
-        lane = self._next or self._choose()
+        lane = self._choose() if self._next is None else self._next
         if lane.skip():
             return True
         for other in self._lanes[self._lanes.index(lane) + 1 :]:
@@ -132,7 +142,12 @@ class LaneQueue(Generic[WorkT]):
         """Put the requests taken last back into their lines, because request ``after`` was as much work as a turn is
         worth, whatever its items said: the turn of its line is over, and the others are next."""
         for work in reversed(list(works)):
-            self._entered(work).add_first(work)
+            lane = self._lanes[work.lane]
+            if not lane.turns:
+                self._enters(lane)
+            self.items += work.items
+            self._count += 1
+            lane.add_first(work)
         self._lanes[after.lane].skip_line_of(after)
 
     def drain(self) -> list[WorkT]:
@@ -146,15 +161,10 @@ class LaneQueue(Generic[WorkT]):
         self._next = self._paid = None
         return works
 
-    def _entered(self, work: WorkT) -> _Lane[WorkT]:
-        """The lane of a request that is about to be added to it."""
-        lane = self._lanes[work.lane]
-        if not lane:
-            self._busy += 1
-            self._next = lane if self._busy == 1 else None
-        self.items += work.items
-        self._count += 1
-        return lane
+    def _enters(self, lane: _Lane[WorkT]) -> None:
+        """Something is about to wait in a lane that was empty."""
+        self._busy += 1
+        self._next = lane if self._busy == 1 else None
 
     def _choose(self) -> _Lane[WorkT]:
         first: _Lane[WorkT] | None = self._paid

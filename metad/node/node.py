@@ -18,6 +18,7 @@ from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
 from metad_wire.errors import NotReplicaError, UnknownOutcomeError, UnsupportedError
 from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
+from metad_wire.policy import Admission
 
 from .. import __version__, log_events
 from ..config import Config
@@ -40,6 +41,7 @@ from .broker_calls import BrokerCalls
 from .checkpoints import Checkpoints
 from .driver import GroupDriver, Work
 from .environment import AsyncEnvironment, Dial, Environment, nobody_is_dialled
+from .gate import Gate
 from .group_expiry import GroupExpiry
 from .group_status import GroupStatuses
 from .groups import Groups
@@ -141,12 +143,16 @@ class Node:
         self._reads = Reads(
             self._budget, environment, health, precedence, frame_bytes_max=config.limits.frame_bytes_max
         )
+        admission = Admission(items_max=0, wait_max_s=config.limits.queue_ms / 1000)
+        gate = self.gate = Gate(admission, groups, environment, share)
+        self._statuses.listen(gate.ended)
         self.requests = Requests(
             groups,
             self._scheduler,
             self._reads,
             self._budget,
             share.returns,
+            gate,
             environment,
             health,
             limits=config.limits,
@@ -297,6 +303,7 @@ class Node:
             backlog=m.Backlog() if self.failure is not None else backlog(self.groups, self.sweeps),
             wills_dropped=self.unclaimed_wills.dropped,
             turned_away=self._turned_away(),
+            lanes=self.gate.lanes(),
         )
 
     def _turned_away(self) -> m.TurnedAway:

@@ -24,7 +24,7 @@ from metad_wire.errors import (
 )
 from metad_wire.group import METADATA
 from metad_wire.messages import CHANGE_BYTES_MAX, Feature
-from metad_wire.methods import GROUP_COMMAND, METHODS, WILL_WAIT, Body, By, For, Method, Reply
+from metad_wire.methods import GROUP_COMMAND, METHODS, WILL_WAIT, Body, By, For, Head, Lane, Method, Reply
 from metad_wire.refused import Refused
 from metad_wire.session import FEATURES
 
@@ -34,8 +34,9 @@ from ..state.limits import reply_limit
 from ..state.registry import CONTROL, VERBS
 from ..state.tables import Command
 from .digests import digest_of
-from .driver import GroupDriver, Work
+from .driver import FULL_ITEMS, GroupDriver, Work
 from .environment import Environment
+from .gate import Gate
 from .groups import Groups
 from .health import Health
 from .in_flight_budget import ITEM_BYTES, InFlightBudget
@@ -63,6 +64,7 @@ class Requests:
         reads: Reads,
         budget: InFlightBudget,
         returns: Returns,
+        gate: Gate,
         environment: Environment,
         health: Health,
         *,
@@ -82,6 +84,7 @@ class Requests:
         self._reads = reads
         self._budget = budget
         self._returns = returns
+        self._gate = gate
         self._environment = environment
         self._health = health
         self._deadline_default_ms = limits.deadline_default_ms
@@ -133,6 +136,12 @@ class Requests:
         if row.mutates and len(payload) > CHANGE_BYTES_MAX:  # before it is decoded, which takes as much again
             done(TooLargeError(f"a request that writes is at most {CHANGE_BYTES_MAX} bytes: send it in parts"))
             return None
+        if source is not None and self._gate.strained and row.lane >= Lane.RECORDS:
+            try:
+                self._gate.look(row, payload, waited_s, source, self._deadline_default_ms)
+            except OverloadedError as error:
+                done(error)
+                return None
         return self._attempt(row, payload, len(payload), done, waited_s, source)
 
     def submit_peer(self, method: int, payload: bytes, done: Done) -> None:
@@ -161,6 +170,10 @@ class Requests:
     def cancel(self, work: Work) -> None:
         """Do not begin it; if it has begun it runs on. Either way the request is answered."""
         work.cancelled = True
+
+    def gone(self, source: Line) -> None:
+        """A connection has ended."""
+        self._gate.gone(source)
 
     # --- what is done with each --------------------------------------------------------------------------
 
@@ -213,11 +226,17 @@ class Requests:
         if method is GROUP_COMMAND and body.step == "sweep":
             self._sweep(driver, body, done)
             return None
+        now_s = self._environment.now()
+        arrived_s = now_s - waited_s
+        deadline_s = arrived_s + (request.deadline_ms or self._deadline_default_ms) / 1000
+        if source is not None and driver.waiting_items >= FULL_ITEMS and (method.mutates or method.lane is Lane.SCANS):
+            items = len(body.items) if method.item is not None else 1
+            head = Head(request.deadline_ms, request.identity, request.group, items, verb.tenant(body))
+            self._gate.check(driver, method.lane, head, source, deadline_s, now_s)
+            self._gate.took(source)
         command = verb.command(body, size, refused, self._reply_bytes_max)
         held = size + ITEM_BYTES * command.items
-        now_s = self._environment.now()
-        arrived_s = command.arrived_s = now_s - waited_s
-        deadline_s = arrived_s + (request.deadline_ms or self._deadline_default_ms) / 1000
+        command.arrived_s = arrived_s
         if method is WILL_WAIT and body.wait_ms:
             until_s = min(deadline_s, arrived_s + body.wait_ms / 1000)
             return self._begin_wait(driver, command, held + ITEM_BYTES, until_s, done, source)
@@ -243,6 +262,8 @@ class Requests:
             done(outcome)
 
         # From here on nothing may raise: the request would be answered twice.
+        if source is not None:
+            self._gate.admitted[method.lane] += 1
         work = Work(command, request.identity, deadline_s, answer, source)
         self._scheduler.submit(driver, work, now_s)
         return work

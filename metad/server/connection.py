@@ -150,6 +150,7 @@ class Connection:
         for work in self._works.values():
             self._node.requests.cancel(work)
         self._works.clear()
+        self._node.requests.gone(self)
         if self._watching is not None:
             self._watching.forget()
         self._intake.update(self, 0, self.last_heard_s, progress=False)

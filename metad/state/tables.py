@@ -264,6 +264,18 @@ class Verb(Generic[_Body, _Reply]):
         self.may_write = may_write
         self._background = background
 
+    def tenant(self, body: Any) -> bytes:
+        """:attr:`Command.tenant`, of a request that is no command yet."""
+        item = body
+        if self._has_items:
+            if not body.items:
+                return b""
+            item = body.items[0]
+        if self._keyed is not None:
+            (item,) = self._keyed((item,))
+        name = getattr(item, self.table.key[0], "") if self.table.key else ""
+        return name.encode() if isinstance(name, str) else b""
+
     def life(self, body: Any) -> m.Owner | None:
         """The life of a broker that a body names, if it names one: the request is made in its name."""
         return m.Owner(body.broker, body.broker_epoch) if self.names_life else None

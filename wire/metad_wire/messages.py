@@ -819,6 +819,17 @@ class GroupStatus(Message, frozen=True):
     followers: list[FollowerStatus] = []  # of the leader only
     leaderless_ms: U63 = 0  # since when this node has known no leader; 0 if it knows one
     fence_entries: U63 = 0  # that raise fences of brokers and were applied here, since the node's start
+    waiting_items: U63 = 0  # of writes in front of it, at its leader
+    wait_ms: U63 = 0  # how long these take, by the rate
+    served_per_s: U63 = 0  # the rate: items begun per second when many waited last; at first an assumption
+
+
+class LaneStatus(Message, frozen=True):
+    """Requests of clients for the groups of a node, of methods of one lane, since the node's start."""
+
+    lane: str
+    admitted: U63  # writes that were let in
+    refused: U63  # requests that were turned away because they would have waited too long
 
 
 class PeerLink(Message, frozen=True):
@@ -892,3 +903,4 @@ class StatusReply(Message, frozen=True):
     backlog: Backlog = Backlog()
     wills_dropped: U63 = 0  # since start, because no broker has published them for too long
     turned_away: TurnedAway = TurnedAway()
+    lanes: list[LaneStatus] = []

@@ -6,8 +6,9 @@ A code never changes its meaning. ``mutates``: it goes through the log, and a re
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from enum import Enum, IntEnum
-from typing import Annotated, Any, Generic, TypeVar, get_args
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args
 
 import msgspec
 
@@ -59,6 +60,20 @@ class Lane(IntEnum):
     """What reads or ends many records, and what nobody waits for."""
 
 
+class Head(NamedTuple):
+    """What can be said of a request without decoding its items."""
+
+    deadline_ms: int
+    identity: m.Identity | None
+    group: str
+    items: int
+    tenant: bytes
+    """The first text of the first item, which is the first field of its key: a tenant or a namespace."""
+
+
+_FIRST_TEXT_BYTES = 512  # of the items, to be looked at: longer texts count by how they begin
+
+
 class Method(Generic[Body, Reply]):
     """One row: how a method's payloads are named, decoded and treated."""
 
@@ -90,6 +105,7 @@ class Method(Generic[Body, Reply]):
         self._request_type: Any = m.Request[body]  # type: ignore[valid-type]
         self._request_decoder = msgspec.msgpack.Decoder(self._request_type)
         self._reply_decoder = msgspec.msgpack.Decoder(reply)
+        self._head_decoder: Any = None
         if code in METHODS or name in METHODS_BY_NAME:
             raise TypeError(f"method {name} or its code {code:#06x} is taken")
         METHODS[code] = self
@@ -119,6 +135,17 @@ class Method(Generic[Body, Reply]):
             if self.item is None:
                 raise self._invalid(error) from None
             return self._decode_one_by_one(payload)
+
+    def decode_head(self, payload: bytes) -> Head | None:
+        """Look at a request without decoding its items, at a tenth of the cost. None if it is malformed."""
+        if self._head_decoder is None:
+            self._head_decoder = msgspec.msgpack.Decoder(m.Request[_headed(self.body)])  # type: ignore[misc]
+        try:
+            request = self._head_decoder.decode(payload)
+        except MALFORMED:
+            return None
+        items, tenant = (1, b"") if self.item is None else _first_text(memoryview(request.body.items))
+        return Head(request.deadline_ms, request.identity, request.group, items, tenant)
 
     def _decode_one_by_one(self, payload: bytes) -> tuple[m.Request[Body], Refused]:
         fields: Any
@@ -171,12 +198,53 @@ def _item_of(body: type[m.Message]) -> Any:
     return None
 
 
+def _first_text(encoded: Any) -> tuple[int, bytes]:
+    """How many elements an encoded array has, and the first text in them."""
+    items = bytes(memoryview(encoded)[:_FIRST_TEXT_BYTES])
+    count, at = _array(items, 0)
+    if not count:
+        return 0, b""
+    inner, at = _array(items, at)
+    while inner:  # an item may begin with its key, which is an array, too
+        inner, at = _array(items, at)
+    first = items[at] if at < len(items) else 0
+    if 0xA0 <= first <= 0xBF:
+        begin, size = at + 1, first & 0x1F
+    elif 0xD9 <= first <= 0xDB:
+        begin = at + 1 + (1 << (first - 0xD9))
+        size = int.from_bytes(items[at + 1 : begin], "big")
+    else:
+        return count, b""
+    return count, items[begin : begin + size]
+
+
+def _array(data: bytes, at: int) -> tuple[int, int]:
+    """The length of the array that is encoded here, and where its elements begin; 0 and here if it is none."""
+    first = data[at] if at < len(data) else 0
+    if first & 0xF0 == 0x90:
+        return first & 0x0F, at + 1
+    if first == 0xDC or first == 0xDD:
+        begin = at + (3 if first == 0xDC else 5)
+        return int.from_bytes(data[at + 1 : begin], "big"), begin
+    return 0, at
+
+
+@functools.cache
+def _headed(body: type[m.Message]) -> Any:
+    """The type of a body whose items are not looked at."""
+    return _with_items(body, lambda _: msgspec.Raw)
+
+
 @functools.cache
 def _unread(body: type[m.Message]) -> Any:
     """The type of a body whose items are still to be decoded."""
+    return _with_items(body, lambda items: Annotated[list[msgspec.Raw], *get_args(items)[1:]])
+
+
+def _with_items(body: type[m.Message], of: Callable[[Any], Any]) -> Any:
     fields: list[Any] = []
     for field in msgspec.structs.fields(body):
-        kind = Annotated[list[msgspec.Raw], *get_args(field.type)[1:]] if field.name == "items" else field.type
+        kind = of(field.type) if field.name == "items" else field.type
         if field.required:
             fields.append((field.name, kind))
         elif field.default is msgspec.NODEFAULT:

@@ -10,6 +10,7 @@ from .method import METHODS_BY_NAME as METHODS_BY_NAME
 from .method import Body as Body
 from .method import By as By
 from .method import For as For
+from .method import Head as Head
 from .method import Lane as Lane
 from .method import Method as Method
 from .method import Reply as Reply

@@ -38,6 +38,9 @@ def _group(group: GroupView) -> Row:
         "slots": status.slots,
         "replicas_reachable": len(group.available),
         "leaderless_ms": group.leaderless_ms,
+        "waiting_items": status.waiting_items,
+        "wait_ms": status.wait_ms,
+        "served_per_s": status.served_per_s,
         "followers": [
             {
                 "node": one.node_id,
@@ -81,6 +84,7 @@ def _member(node: NodeView, leads: int, via: str | None) -> Row:
             "backlog": plain(status.backlog),
             "wills_dropped": status.wills_dropped,
             "turned_away": plain(status.turned_away),
+            "lanes": plain(status.lanes),
         }
     else:
         row["error"] = node.error

@@ -30,6 +30,7 @@ CODES: Final[dict[str, Severity]] = {
     "group_no_leader": "critical",
     "group_no_quorum": "critical",
     "group_under_replicated": "warning",
+    "group_overloaded": "warning",
     "replica_lagging": "warning",
     "replica_catching_up": "warning",
     "expiry_late": "warning",
@@ -39,6 +40,9 @@ CODES: Final[dict[str, Severity]] = {
 LATE_MS: Final = 300_000
 """A deadline, or a will that no broker claims, may wait for so long after a leader changed or many clients
 went at once."""
+
+WAIT_MS: Final = 500
+"""A group does in less time what comes at once."""
 
 LAG_ENTRIES: Final = 1_000
 """A follower that gets every entry lacks some tens of them under load. One that lacks more than this is too slow."""
@@ -156,6 +160,10 @@ def _of_group(group: GroupView) -> Iterator[Problem]:
         yield Problem("group_no_quorum", text, group=group.name)
     elif missing := _missing(group):
         yield Problem("group_under_replicated", missing, group=group.name)
+    if group.status is not None and group.status.wait_ms > WAIT_MS:
+        waits, per_s = people.duration(group.status.wait_ms), group.status.served_per_s
+        text = f"{group.status.waiting_items:,} items wait, {waits} at {per_s:,} a second"
+        yield Problem("group_overloaded", text, group=group.name)
     for follower in group.followers:
         node, lag = follower.node_id, group.lag_entries(follower)
         if not follower.reachable:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from metad_client.cli import overview, people
 from metad_client.cli.printing import PAGE_CHARS, Printer
-from metad_client.cli.verdict import CODES, EXIT_STATUS, LAG_ENTRIES, LATE_MS, lines, problems, verdict
+from metad_client.cli.verdict import CODES, EXIT_STATUS, LAG_ENTRIES, LATE_MS, WAIT_MS, lines, problems, verdict
 from metad_client.cli.view import ClusterView, Statuses, view
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -220,6 +220,14 @@ def test_code_expiry_late__only_after_a_while(cluster: Cluster) -> None:
     cluster.change("n2", overdue_ms=LATE_MS + 60_000)
     assert cluster.verdict == "warning"
     assert cluster.found == {("expiry_late", "n2"): "n2: 70 deadlines have passed and are not carried out for 6 min"}
+
+
+def test_code_group_overloaded__only_while_much_waits(cluster: Cluster) -> None:
+    cluster.group("n1", waiting_items=40_000, wait_ms=WAIT_MS, served_per_s=80_000)
+    assert cluster.verdict == "ok"
+    cluster.group("n1", waiting_items=80_000, wait_ms=1_000, served_per_s=80_000)
+    assert cluster.verdict == "warning"
+    assert cluster.found == {("group_overloaded", "data-0"): "data-0: 80,000 items wait, 1 s at 80,000 a second"}
 
 
 def test_code_wills_unclaimed__only_after_a_while(cluster: Cluster) -> None:

@@ -1,6 +1,6 @@
 """The policies of SDK, server and simulation: pure, seeded, without a clock of their own.
 
-Each is written once, here; admission exists in the simulation only. :mod:`metad_wire.policy.vector` has
+Each is written once, here. :mod:`metad_wire.policy.vector` has
 the forms that the simulation needs for millions of clients at a time: it needs numpy and computes the same bits.
 Nothing else here needs numpy or imports that module. Times are seconds unless the name says otherwise.
 """
@@ -12,6 +12,7 @@ from .backoff import FAMILIES, Backoff, Family
 from .budget import RetryBudget
 from .draw import draw, uniform
 from .path import PathChoice, PathRule, Way
+from .queue_rate import QueueRate
 from .returning import ReturnSlots
 from .window import BatchWindow
 
@@ -23,6 +24,7 @@ __all__ = [
     "Family",
     "PathChoice",
     "PathRule",
+    "QueueRate",
     "RetryBudget",
     "ReturnSlots",
     "Way",

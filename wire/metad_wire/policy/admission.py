@@ -8,16 +8,38 @@ import msgspec
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds the work that waits for a group. Items over the bound are refused at once, while their sender still waits:
     work done after the sender has given up is wasted, and then done again. So the bound divided by the rate of service
-    must stay below the senders' timeout, less the longest round trip."""
+    must stay below the senders' timeout, less the longest round trip. A bound by time keeps to that whatever the rate.
+    """
 
     items_max: int = 20_000
     """Items that may wait, without those being worked on; 0: no bound."""
+    wait_max_s: float = 0.0
+    """How long an item may wait, by the rate of service; 0: no bound."""
+    items_min: int = 1_000
+    """Items that may wait however low the rate: who admits nothing never learns that it could."""
+    round_trip_s: float = 0.1
+    """What a sender's deadline is shortened by: the answer has to be back by then."""
 
     def __post_init__(self) -> None:
-        """Check the range."""
+        """Check the ranges."""
         if self.items_max < 0:
             raise ValueError(f"items_max must not be below 0, not {self.items_max!r}")
+        if self.items_min < 1:
+            raise ValueError(f"items_min must be at least 1, not {self.items_min!r}")
+        for field in ("wait_max_s", "round_trip_s"):
+            if not 0 <= getattr(self, field) < float("inf"):
+                raise ValueError(f"{field} must be a number of seconds from 0 on, not {getattr(self, field)!r}")
 
-    def admitted(self, waiting: int, arriving: int) -> int:
-        """How many of ``arriving`` items are admitted while ``waiting`` items wait already."""
-        return arriving if not self.items_max else max(0, min(arriving, self.items_max - waiting))
+    def admitted(self, waiting: int, arriving: int, per_s: float = 0.0, patience_s: float = float("inf")) -> int:
+        """How many of ``arriving`` items are admitted while ``waiting`` items wait already, ``per_s`` are served, and
+        the sender waits for ``patience_s`` from now on. Time bounds nothing without ``wait_max_s``."""
+        bound = self.bound(per_s, patience_s)
+        return arriving if bound is None else max(0, min(arriving, bound - waiting))
+
+    def bound(self, per_s: float, patience_s: float = float("inf")) -> int | None:
+        """How many items may wait; None: any number."""
+        if not self.wait_max_s:
+            return self.items_max or None
+        wait_s = min(self.wait_max_s, max(0.0, patience_s - self.round_trip_s))
+        bound = max(self.items_min, int(per_s * wait_s))
+        return min(bound, self.items_max) if self.items_max else bound
