@@ -80,7 +80,7 @@ class Node:
     ) -> None:
         self.config = config
         self.environment = environment
-        self.connections = 0
+        self.connections = self._paced = 0
         self.closed = False
         self.left: LeftError | None = None
         """That the node has left its cluster, and ends."""
@@ -271,9 +271,9 @@ class Node:
     def _wait_for_turn(self, driver: GroupDriver, work: Work) -> None:
         self.will_turns.wait(driver, work)
 
-    def serves(self, connections: int) -> None:
-        """Note how many connections of clients there are, for the status."""
-        self.connections = connections
+    def serves(self, connections: int, paced: int) -> None:
+        """Note how many connections of clients there are, and how many had to wait for their turn, for the status."""
+        self.connections, self._paced = connections, paced
 
     def status(self) -> m.StatusReply:
         """How this node is."""
@@ -308,7 +308,7 @@ class Node:
 
     def _turned_away(self) -> m.TurnedAway:
         now, share = self.environment.now(), self.return_share
-        return share.returns.status(now, granted=share.granted_at(now))
+        return share.returns.status(now, granted=share.granted_at(now), paced=self._paced)
 
     def _members(self) -> int:
         return 1 if self.groups.map is None else len(self.groups.map.nodes)

@@ -98,14 +98,16 @@ class Returns:
         """For how long from now on all slots are taken."""
         return max(0.0, self._next_ns / _NS - now)
 
-    def status(self, now: float, *, granted: bool) -> TurnedAway:
-        """For the node's status. ``granted``: its capacity is a part of the cluster's budget."""
+    def status(self, now: float, *, granted: bool, paced: int) -> TurnedAway:
+        """For the node's status. ``granted``: its capacity is a part of the cluster's budget. ``paced``:
+        connections that had to wait."""
         return TurnedAway(
             requests=self.turned_away,
             early=self.came_early,
             per_s=round(self._capacity(now).per_s),
             ahead_ms=round(self.ahead_s(now) * 1000),
             granted=granted,
+            paced=paced,
         )
 
     def _plan(self, now: float, now_ns: int) -> tuple[ReturnSlots, bool]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from metad_wire.transport import Transport, split_endpoint
 from metad_wire.transport.credentials import CertificateError, TlsFiles
+from metad_wire.transport.pace import Pace
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 
@@ -29,6 +31,8 @@ class Network:
     """For dials that say nothing."""
     encrypted: bool
     """Whether the transports identify the peer, so that its name can be checked."""
+    pace: Pace = dataclasses.field(default_factory=Pace)
+    """At which connections of clients are taken."""
 
     @classmethod
     def only(cls, transport: Transport) -> Network:
@@ -40,20 +44,26 @@ class Network:
         """The configured transports. Raises ConfigError if the files cannot be used, or if clear text would leave the
         machine without ``security.plaintext``."""
         security = config.security
+        per_s = config.limits.accepts_per_s
+        pace = Pace(per_s, max(1, per_s // 4))
         if not security.encrypted:
             _refuse_clear_text(config)
-            return cls.only(TcpTransport())
+            tcp = TcpTransport()
+            return cls(TcpTransport(pace), None, tcp, None, tcp, encrypted=False, pace=pace)
         files = TlsFiles(certificate=security.certificate, key=security.key, ca=security.ca, node=config.node_id)
         handshake_s = config.limits.handshake_timeout_ms / 1000
         required = _clients_need_certificates(security)
         try:
             return cls(
-                tcp=TlsTransport(TcpTransport(), files, certificate_required=required, handshake_timeout_s=handshake_s),
-                quic=_quic(files, config, required=required) if config.quic else None,
+                tcp=TlsTransport(
+                    TcpTransport(pace), files, certificate_required=required, handshake_timeout_s=handshake_s
+                ),
+                quic=_quic(files, config, required=required, pace=pace) if config.quic else None,
                 near=TlsTransport(TcpTransport(), files, handshake_timeout_s=handshake_s),
                 far=_quic(files, config, required=True) if config.cluster.region else None,
                 plain=TcpTransport(),
                 encrypted=True,
+                pace=pace,
             )
         except CertificateError as error:
             raise ConfigError(f"security: {error}") from None
@@ -64,12 +74,12 @@ def _clients_need_certificates(security: SecurityConfig) -> bool:
     return security.require_client_certificate or not security.tokens_file
 
 
-def _quic(files: TlsFiles, config: Config, *, required: bool) -> Transport:
+def _quic(files: TlsFiles, config: Config, *, required: bool, pace: Pace | None = None) -> Transport:
     try:
         from metad_wire.transport.quic import QuicTransport
     except ImportError:
         raise ConfigError("QUIC needs the aioquic package: install metad-service[quic]") from None
-    return QuicTransport(files, certificate_required=required)
+    return QuicTransport(files, certificate_required=required, pace=pace)
 
 
 def in_clear(config: Config) -> dict[str, str]:

@@ -45,6 +45,7 @@ class Server:
         self.quic_endpoint = ""
         """host:port that clients reach over QUIC; empty if there is none."""
         self.peers = Peers(config, node, network, access)
+        self._pace = network.pace
         self._listeners: list[Listener] = []
         self._connections: set[Connection] = set()
         self._greeting: dict[Connection, None] = {}  # not welcomed yet, the oldest first
@@ -162,7 +163,7 @@ class Server:
             return False
         self._connections.add(connection)
         self._greeting[connection] = None
-        self.node.serves(len(self._connections))
+        self.node.serves(len(self._connections), self._pace.delayed)
         if len(self._greeting) > GREETING_MAX:
             # A flooding peer has no certificate, or its certificate identifies it.
             strangers = (one for one in self._greeting if not one.certified)
@@ -182,7 +183,7 @@ class Server:
         self._connections.discard(connection)
         self._served.discard(connection)
         self._greeting.pop(connection, None)
-        self.node.serves(len(self._connections))
+        self.node.serves(len(self._connections), self._pace.delayed)
 
     async def _watch_certificates(self) -> None:
         """Warn long before certificates end: those of a fleet end together, and then no peer is admitted any more."""

@@ -21,6 +21,7 @@ from metad.testing.nodes.loop import VirtualLoop
 from metad_perf.attack import certificates
 from metad_wire.transport import Listener, Stream, Transport, join_endpoint, split_endpoint
 from metad_wire.transport.memory import MemoryTransport
+from metad_wire.transport.pace import Pace
 from metad_wire.transport.quic import QuicTransport
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
@@ -33,10 +34,13 @@ TRANSPORTS: dict[str, tuple[Callable[[], Transport], Callable[[], asyncio.Abstra
     "simulated": (lambda: SimNetwork(VirtualLoop.running()).transport("127.0.0.1"), VirtualLoop),
     "tcp": (TcpTransport, asyncio.new_event_loop),
     "tcp-uvloop": (TcpTransport, uvloop.new_event_loop),
+    "tcp-paced": (lambda: TcpTransport(Pace(200, 4)), asyncio.new_event_loop),
+    "tcp-paced-uvloop": (lambda: TcpTransport(Pace(200, 4)), uvloop.new_event_loop),
     "tls": (lambda: TlsTransport(TcpTransport(), certificates.node()), asyncio.new_event_loop),
     "tls-uvloop": (lambda: TlsTransport(TcpTransport(), certificates.node()), uvloop.new_event_loop),
     "quic": (lambda: QuicTransport(certificates.node()), asyncio.new_event_loop),
     "quic-uvloop": (lambda: QuicTransport(certificates.node()), uvloop.new_event_loop),
+    "quic-paced": (lambda: QuicTransport(certificates.node(), pace=Pace(200, 4)), asyncio.new_event_loop),
     "tls-memory": (lambda: TlsTransport(MemoryTransport(), certificates.node()), asyncio.new_event_loop),
 }
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import logging
 import socket
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from . import Handler, Listener, StreamHandler, join_endpoint
+from .pace import Pace
 
 LISTEN_BACKLOG = 4_096  # a whole broker fleet may dial in the same instant
+_ACCEPTED_AT_ONCE: Final = 16  # in one turn of the loop
+_SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_SCARCE_S: Final = 1.0  # then the next connection is tried
 _HIGH_WATER_BYTES = 1024 * 1024  # unsent bytes on one connection before its handler is asked to pause
+
+_log = logging.getLogger(__name__)
 
 
 class TcpListener:
@@ -31,11 +40,118 @@ class TcpListener:
         self._server.close()
 
 
+class PacedListener:
+    """Listening sockets whose connections are accepted at a pace. Those that wait stay in the kernel's queue."""
+
+    def __init__(self, sockets: list[socket.socket], factory: Callable[[], StreamHandler], pace: Pace) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sockets = sockets
+        self._factory = factory
+        self._pace = pace
+        self._begun: set[asyncio.Task[None]] = set()
+        self._behind = False  # connections wait that could not be accepted when they came
+        self._timers: dict[socket.socket, asyncio.TimerHandle] = {}
+        host, port = sockets[0].getsockname()[:2]
+        self._endpoint = join_endpoint(host, port)
+        for sock in sockets:
+            self._watch(sock)
+
+    @property
+    def endpoint(self) -> str:
+        """host:port actually bound."""
+        return self._endpoint
+
+    async def close(self) -> None:
+        """Stop accepting."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for sock in self._sockets:
+            self._loop.remove_reader(sock)
+            sock.close()
+        self._sockets, self._timers = [], {}
+
+    def _watch(self, sock: socket.socket) -> None:
+        self._timers.pop(sock, None)
+        self._loop.add_reader(sock, self._accept, sock)
+
+    def _pause(self, sock: socket.socket, seconds: float) -> None:
+        self._loop.remove_reader(sock)
+        self._timers[sock] = self._loop.call_later(seconds, self._watch, sock)
+
+    def _accept(self, sock: socket.socket) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            now_s = self._loop.time()
+            if wait_s := self._pace.wait_s(now_s):
+                self._behind = True
+                self._pause(sock, wait_s)
+                return
+            try:
+                accepted, _ = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                self._behind = False
+                return
+            except OSError as error:  # of the new connection, unless something is scarce here
+                if error.errno in _SCARCE:
+                    _log.warning("cannot accept connections now: %s", error)
+                    self._pause(sock, _SCARCE_S)
+                return
+            accepted.setblocking(False)
+            if self._behind and _has_hung_up(accepted):  # it takes nobody's turn: otherwise only such would be served
+                accepted.close()
+                continue
+            self._pace.take(now_s, waited=self._behind)
+            task = self._loop.create_task(self._begin(accepted))
+            self._begun.add(task)
+            task.add_done_callback(self._begun.discard)
+
+    async def _begin(self, accepted: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            await self._loop.connect_accepted_socket(lambda: _Tuned(self._factory()), accepted)
+
+
+def _has_hung_up(accepted: socket.socket) -> bool:
+    """Whether a client that waited has given up: there is nothing to read, nor will be."""
+    try:
+        return not accepted.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+async def _bound(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on each address of a host."""
+    loop = asyncio.get_running_loop()
+    flags = socket.AI_PASSIVE
+    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+            sock.listen(LISTEN_BACKLOG)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
 class TcpTransport:
-    """Dial and listen over TCP."""
+    """Dial and listen over TCP. ``pace``: of the connections that are accepted; None: all at once."""
+
+    def __init__(self, pace: Pace | None = None) -> None:
+        self._pace = pace
 
     async def listen(self, host: str, port: int, factory: Callable[[], StreamHandler]) -> Listener:
         """Accept connections on host:port."""
+        if self._pace is not None:
+            return PacedListener(await _bound(host, port), factory, self._pace)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
             lambda: _Tuned(factory()), host, port, backlog=LISTEN_BACKLOG, reuse_address=True

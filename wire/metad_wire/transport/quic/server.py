@@ -2,9 +2,9 @@
 
 Strangers' costs are bounded here, with the cheapest refusals first. A datagram of no connection that is no Initial of
 full size costs a look-up (and, a few times a second, a stateless reset). An Initial without a proof of its sender's
-address costs a Retry, which is stateless too. Only then comes a handshake, of which a limited number may be under way,
-and then a connection, of which there is a cap. A connection that does not finish its handshake, or opens no stream, is
-closed.
+address costs a Retry, which is stateless too. Only then comes a handshake, at the pace of the node's new connections;
+of these a limited number may be under way. Then comes a connection, of which there is a cap. A connection that does not
+finish its handshake, or opens no stream, is closed.
 
 All connections share one socket, and the kernel's queue behind it is first come, first served. So a wake-up's datagrams
 are sorted by connection before any is processed, and connections take turns with a few datagrams each: a peer that
@@ -40,6 +40,7 @@ from aioquic.quic.packet import (
 from aioquic.quic.packet_builder import QuicPacketBuilder
 
 from .. import StreamHandler, join_endpoint
+from ..pace import Pace
 from ..reload import Reloaded
 from .carrier import TICK_S, Carrier
 from .certificates import Material
@@ -82,6 +83,7 @@ class _Newcomer(NamedTuple):
     retry_connection_id: bytes | None
     address: Address
     datagrams: list[bytes]
+    came_s: float
 
 
 class Server:
@@ -95,8 +97,10 @@ class Server:
         factory: Callable[[], StreamHandler],
         *,
         certificate_required: bool,
+        pace: Pace,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._pace = pace
         self._settings = settings
         self._material = material
         self._factory = factory
@@ -108,7 +112,7 @@ class Server:
         self._strangers: deque[tuple[QuicHeader, bytes, Address]] = deque()  # first datagrams, not examined yet
         self._meeting: asyncio.Handle | None = None
         self._waiting: OrderedDict[bytes, _Newcomer] = OrderedDict()  # by the id that the client chose
-        self._step: asyncio.Handle | None = None
+        self._step: asyncio.TimerHandle | None = None
         self._last: Carrier | None = None  # the connection served last
         self._several = True  # whether others were served lately, too
         self._served = False  # whether an established connection was served since the last step of a handshake
@@ -353,14 +357,20 @@ class Server:
             return
         if len(self._handshakes) + len(self._waiting) >= self._settings.handshakes_max:
             return  # the client will try again; there may be room by then
-        self._waiting[header.destination_cid] = _Newcomer(original, retried, address, [datagram])
+        self._waiting[header.destination_cid] = _Newcomer(original, retried, address, [datagram], self._loop.time())
         self._step_soon()
 
     def _step_soon(self) -> None:
         """Schedule the next step of a handshake: at once, or after a rest if others are being served."""
-        if self._step is None:
-            at_s = self._rest_until_s if self._served else 0.0
-            self._step = self._loop.call_at(max(at_s, self._loop.time()), self._shake)
+        now_s = self._loop.time()
+        at_s = max(now_s, self._rest_until_s if self._served else 0.0)
+        if not self._shaking:
+            at_s = max(at_s, now_s + self._pace.wait_s(now_s))
+        if self._step is not None:
+            if at_s >= self._step.when():
+                return
+            self._step.cancel()  # it is that of a newcomer, whose turn has not come
+        self._step = self._loop.call_at(at_s, self._shake)
 
     def _shake(self) -> None:
         """Do the next step of a handshake: of one under way, or else of the newcomer that has waited longest."""
@@ -375,8 +385,9 @@ class Server:
             if carrier.inbox:  # it may be established by now
                 (self._ready if carrier.engine.handshaken else self._shaking)[carrier] = None
                 self.swept()
-        elif self._waiting:
+        elif self._waiting and not self._pace.wait_s(self._loop.time()):
             connection_id, newcomer = self._waiting.popitem(last=False)
+            self._pace.take(self._loop.time(), waited=self._pace.wait_s(newcomer.came_s) > 0)
             carrier = self._begin(connection_id, newcomer)
             carrier.receive(newcomer.datagrams, newcomer.address)
             carrier.schedule()
@@ -412,7 +423,7 @@ class Server:
         host = str(address[0])
         local = host.startswith("127.") or host in ("::1", "::ffff:127.0.0.1")
         under_way = len(self._handshakes) + len(self._waiting)
-        return not local or under_way >= self._settings.retry_handshakes
+        return not local or self._pace.wait_s(self._loop.time()) > 0 or under_way >= self._settings.retry_handshakes
 
     def _renew_secret(self, material: Material) -> None:
         if material.secret != self._secret:

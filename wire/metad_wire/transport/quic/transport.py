@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from .. import Handler, Listener, StreamHandler
 from ..credentials import TlsFiles
+from ..pace import Pace
 from ..reload import Reloaded
 from . import certificates
 from .carrier import Carrier
@@ -31,7 +32,7 @@ class QuicTransport:
     handshakes that follow.
 
     ``certificate_required``: a client without one is refused in the handshake; otherwise whoever accepts it looks at
-    ``get_extra_info("peercert")`` and decides by something else.
+    ``get_extra_info("peercert")`` and decides by something else. ``pace``: of the handshakes that are begun.
     """
 
     def __init__(
@@ -40,10 +41,12 @@ class QuicTransport:
         *,
         certificate_required: bool = True,
         settings: QuicSettings | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._files = files
         self._certificate_required = certificate_required
         self._settings = settings or QuicSettings()
+        self._pace = pace or Pace()
         self._material = Reloaded(files, certificates.load)
         self._dialled: dict[tuple[str, int], list[Dialled]] = {}
         self._kept = KeptTickets()
@@ -59,6 +62,7 @@ class QuicTransport:
             self._material,
             factory,
             certificate_required=self._certificate_required,
+            pace=self._pace,
         )
 
     async def dial(self, host: str, port: int, factory: Callable[[], Handler], timeout_s: float) -> Handler:
