@@ -52,7 +52,7 @@ class LimitsConfig(Section, frozen=True):
 
     connections_max: int = 4_096
     """Connections; further ones are refused. Brokers connect, not devices."""
-    accepts_per_s: int = 500
+    accepts_per_s: int = 1_000
     """Connections of clients that are taken per second, and a quarter of as many at once on top, because a handshake
     costs milliseconds. Further ones wait: over TCP in the kernel's queue, over QUIC with a Retry."""
     connection_window_bytes: int = 32 * MIB
