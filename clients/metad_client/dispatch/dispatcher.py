@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from metad_wire.cluster import MapReply
 from metad_wire.frame import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, HEADER_BYTES
-from metad_wire.methods import WATCH_OPEN, Method
+from metad_wire.methods import WATCH_OPEN, Lane, Method
 
 from ..errors import (
     CancelledError,
@@ -147,6 +147,9 @@ class Dispatcher:
         ``once``: end it rather than send it again if it may have been done. ``version`` is the version of the map that
         named the group, if that is not the current one.
 
+        A heartbeat goes in front of all that waits, and there is always room for it: a client has one life, whose
+        heartbeats come one after the other.
+
         Raises :class:`OverloadedError` if too many calls wait already, :class:`ClosedError` on a client that is not
         open.
         """
@@ -163,9 +166,11 @@ class Dispatcher:
             self.requests += 1
             self.sender.send(connection, call)
         else:
-            self.backlog.check(len(body))
+            urgent = method.lane is Lane.HEARTBEATS
+            if not urgent:
+                self.backlog.check(len(body))
             self.requests += 1
-            self._router.route([call])
+            self._router.route([call], first=urgent)
         if deadline < self._deadlines.alarm.at:
             self._deadlines.alarm.set(deadline)
         if self.reports.observer is not None:

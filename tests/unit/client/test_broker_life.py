@@ -18,6 +18,8 @@ from metad_client import (
     InvalidRequestError,
     LifeState,
     NotFoundError,
+    Options,
+    OverloadedError,
     connect,
 )
 from metad_client.broker_life import BEATS, LOST_AFTER, SUSPENDED_AFTER, Lease
@@ -106,9 +108,9 @@ class Cluster:
                 self.writes.append((received.request.life, received.request.requires))
             received.reply()
 
-    def client(self) -> Client:
+    def client(self, options: Options | None = None) -> Client:
         loop = asyncio.get_running_loop()
-        return connect("metad://a", transport=self.server.transport, clock=lambda: loop.time() + self.slept_s)
+        return connect("metad://a", options, transport=self.server.transport, clock=lambda: loop.time() + self.slept_s)
 
 
 @pytest.fixture
@@ -212,6 +214,39 @@ async def test_heartbeats_go_on_by_themselves(cluster: Cluster) -> None:
         await until(lambda: life.state is LifeState.SERVING)
         cluster.alive = False
         assert isinstance(await life.lost(), FencedError)
+
+
+async def test_a_heartbeat_waits_behind_no_other_request_of_its_client(cluster: Cluster) -> None:
+    """A broker that has more to write than the nodes take does not lose its life for it."""
+    held: list[Any] = []
+    cluster.server.window_bytes = 1  # one request at a time
+    async with cluster.client(Options(waiting_max=5, deadline_s=1_000.0)) as client:
+        life = await client.brokers.register("b1", lease_s=LEASE_S)
+        answer = cluster.answer
+
+        def slow(received: Any) -> None:
+            if isinstance(received.body, m.KvPut):
+                held.append(received)
+            else:
+                answer(received)
+
+        cluster.server.answer = slow
+        puts = [asyncio.create_task(client.kv.put_many([m.KvPutItem("ns", f"k{n}", b"v")])) for n in range(20)]
+        await until(lambda: bool(held))
+        refused = [put for put in puts if put.done()]
+        assert {type(put.exception()) for put in refused} == {OverloadedError}, "there is no room for another request"
+        puts = [put for put in puts if put not in refused]
+        assert len(puts) >= 5
+        for _ in puts:
+            await until(lambda: bool(held))
+            beats = cluster.beats
+            await asyncio.sleep(LEASE_S / BEATS + 0.1)  # the next heartbeat is due, and nothing can be sent
+            assert cluster.beats == beats
+            held.pop().reply()
+            await until(lambda before=beats: cluster.beats > before or bool(held))  # type: ignore[misc]
+            assert cluster.beats > beats, "the next to be sent is the heartbeat"
+            assert life.state is LifeState.SERVING
+        await asyncio.gather(*puts)
 
 
 async def test_a_life_that_the_cluster_has_ended_is_lost_at_once(cluster: Cluster) -> None:
